@@ -1,0 +1,37 @@
+"""What one job asks for other than its task does."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.errors import BadArguments
+
+
+class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Overrides of a task's options for one job; None: as the task says. Durations in seconds."""
+
+    timeout: float | None = None
+    max_attempts: int | None = None
+    result_ttl: float | None = None
+
+
+_NONE = JobOptions()
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(JobOptions)
+_json_decoder = msgspec.json.Decoder(JobOptions)
+
+
+def encode_options(options: JobOptions) -> bytes | None:
+    """None when nothing is overridden: most jobs store nothing here."""
+    return None if options == _NONE else _encoder.encode(options)
+
+
+def decode_options(data: bytes | None) -> JobOptions:
+    """MessagePack or JSON; raises BadArguments."""
+    if not data:
+        return _NONE
+    try:
+        # A MessagePack map of ours never begins with "{": that byte would be the number 123.
+        return _json_decoder.decode(data) if data[:1] == b"{" else _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadArguments(f"the job's options cannot be read: {error}") from None

@@ -1,0 +1,41 @@
+"""Durations as people write them: "250ms" "30s" "5m" "2h" "7d"; `timedelta` inside."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from headrace.errors import ConfigError
+
+Duration = str | timedelta
+"""`"30s"` or a timedelta."""
+
+LONGEST = timedelta(days=3650)
+
+_PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse(value: Duration, *, name: str = "duration") -> timedelta:
+    """A timedelta from what the user wrote; a ConfigError that names the setting otherwise."""
+    if isinstance(value, timedelta):
+        found = value
+    elif match := _PATTERN.fullmatch(value.strip()):
+        number, unit = match.groups()
+        # A number with hundreds of digits overflows before it can be compared with the longest.
+        seconds = float(number) * _SECONDS[unit]
+        found = timedelta(seconds=min(seconds, 2 * LONGEST.total_seconds()))
+    else:
+        raise ConfigError(f'{name} = {value!r} is no duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta')
+    if not timedelta(0) <= found <= LONGEST:
+        raise ConfigError(f"{name} = {value!r} is out of range: 0 to {LONGEST.days} days")
+    return found
+
+
+def show(value: timedelta) -> str:
+    """The shortest way to write a duration that `parse` reads back."""
+    milliseconds = round(value / timedelta(milliseconds=1))
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if milliseconds and milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"

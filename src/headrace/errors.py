@@ -1,0 +1,198 @@
+"""Every error that headrace raises on purpose.
+
+    HeadraceError
+    ├── ConfigError             a setting, URL or declaration is wrong
+    ├── TaskError
+    │   ├── UnknownTask         nobody registered a task of that name
+    │   └── BadArguments        a call does not fit the task's signature
+    ├── EnqueueError
+    │   ├── SerializationError  a value cannot be stored; says where it sits
+    │   ├── PayloadTooLarge     the encoded arguments are over the limit
+    │   ├── IdempotencyConflict the key was used before with other arguments
+    │   └── BadTransaction      the `tx=` object cannot carry this job
+    ├── StoreError
+    │   ├── Unavailable         the store cannot be reached; nothing was done
+    │   ├── OutcomeUnknown      the connection broke while the store was writing
+    │   ├── StoreFull           no room left to write; nothing was done
+    │   ├── SchemaMismatch      the schema is missing, too old or too new
+    │   └── Unsupported         this store cannot do that
+    ├── LeaseLost               the job belongs to somebody else by now
+    └── ResultError
+        ├── JobNotFound         no such job (or it was pruned)
+        ├── ResultTimeout       the job did not end in time
+        ├── ResultExpired       the job ended, its result's time to live too
+        ├── JobDead             the job ended dead
+        └── JobCancelled        the job was cancelled
+
+`code` is stable and is what HTTP answers carry. Messages say what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+
+class HeadraceError(Exception):
+    """The base of every error raised on purpose."""
+
+    code: ClassVar[str] = "error"
+
+
+class ConfigError(HeadraceError):
+    """A setting, URL or declaration is wrong."""
+
+    code = "config"
+
+
+class TaskError(HeadraceError):
+    """Something about a task is wrong."""
+
+    code = "task"
+
+
+class UnknownTask(TaskError):
+    """Nobody registered a task of that name."""
+
+    code = "unknown_task"
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"unknown task {task!r}: is the module that declares it imported?")
+        self.task = task
+
+
+class BadArguments(TaskError):
+    """A call does not fit the task's signature."""
+
+    code = "bad_arguments"
+
+
+class EnqueueError(HeadraceError):
+    """A job was refused; nothing was stored."""
+
+    code = "enqueue"
+
+
+class SerializationError(EnqueueError):
+    """A value cannot be stored; `path` says where it sits, e.g. `args[0].x`."""
+
+    code = "not_serializable"
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+
+
+class PayloadTooLarge(EnqueueError):
+    """The encoded arguments are over the limit."""
+
+    code = "payload_too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the arguments take {size:,} bytes, the limit is {limit:,}: "
+            "store the data elsewhere and pass a reference, or raise max_payload"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class IdempotencyConflict(EnqueueError):
+    """The key was used before with other arguments."""
+
+    code = "idempotency_conflict"
+
+    def __init__(self, task: str, key: str, existing: UUID) -> None:
+        super().__init__(
+            f"key {key!r} of task {task!r} already made job {existing} with other arguments: "
+            "use another key, or the same arguments"
+        )
+        self.task = task
+        self.key = key
+        self.existing = existing
+
+
+class BadTransaction(EnqueueError):
+    """The `tx=` object cannot carry this job."""
+
+    code = "bad_transaction"
+
+
+class StoreError(HeadraceError):
+    """The store did not do what was asked."""
+
+    code = "store"
+
+
+class Unavailable(StoreError):
+    """The store cannot be reached; nothing was done, trying again is safe."""
+
+    code = "store_unavailable"
+
+
+class OutcomeUnknown(StoreError):
+    """The connection broke while the store was writing: it may or may not have happened."""
+
+    code = "outcome_unknown"
+
+
+class StoreFull(StoreError):
+    """There is no room left to write; nothing was done."""
+
+    code = "store_full"
+
+
+class SchemaMismatch(StoreError):
+    """The schema is missing, too old or too new for this version."""
+
+    code = "schema_mismatch"
+
+
+class Unsupported(StoreError):
+    """This store cannot do that."""
+
+    code = "unsupported"
+
+
+class LeaseLost(HeadraceError):
+    """The job belongs to somebody else by now; nothing was written."""
+
+    code = "lease_lost"
+
+
+class ResultError(HeadraceError):
+    """There is no result to give."""
+
+    code = "result"
+
+
+class JobNotFound(ResultError):
+    """No such job, or it was pruned."""
+
+    code = "job_not_found"
+
+
+class ResultTimeout(ResultError):
+    """The job did not end in time; it goes on."""
+
+    code = "result_timeout"
+
+
+class ResultExpired(ResultError):
+    """The job is done, but its result was kept only for `result_ttl`."""
+
+    code = "result_expired"
+
+
+class JobDead(ResultError):
+    """The job ended dead."""
+
+    code = "job_dead"
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled."""
+
+    code = "job_cancelled"

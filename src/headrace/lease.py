@@ -1,0 +1,93 @@
+"""Leases: the time-limited right to a batch of attempts; the token is the fence on every write."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NewType
+from uuid import UUID, uuid4
+
+import msgspec
+
+from headrace.job import Claimed
+
+Token = NewType("Token", UUID)
+WorkerId = NewType("WorkerId", UUID)
+
+MAX_LEASE = 1000
+"""Jobs in one lease."""
+
+
+def new_token() -> Token:
+    """Random, never reused: a counter could go back when a crash loses an asynchronous claim."""
+    return Token(uuid4())
+
+
+def new_worker_id() -> WorkerId:
+    """Random per process start, never the host's name: a reborn worker is another worker."""
+    return WorkerId(uuid4())
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a worker asks of `claim`."""
+
+    worker: WorkerId
+    queues: tuple[str, ...]
+    limit: int
+    """At most so many jobs, up to MAX_LEASE."""
+    ttl: timedelta
+    token: Token
+    """Made by the caller; the lease gets it."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A claimed batch. A job is named by its position in `jobs`, which never changes while the lease lives."""
+
+    token: Token
+    jobs: list[Claimed]
+    suspect: bool = False
+    """The only job of this lease was running when a worker died: run it with as little company as possible."""
+
+
+class Orphan(msgspec.Struct, frozen=True):
+    """An expired lease taken over by `reap` under a fresh token, with the jobs nobody settled."""
+
+    token: Token
+    jobs: list[tuple[int, Claimed]]
+    """(position, job)"""
+    suspect: bool
+    """As in Lease: these jobs (this job) ran alone, so the crash is their own."""
+    worker: WorkerId
+    """Who held it."""
+    cause: str
+    """`lease expired`, or what `abandon` said, e.g. `killed by SIGSEGV`."""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Somebody cancelled a running job."""
+
+    token: Token
+    position: int
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat."""
+
+    lost: frozenset[Token]
+    """Leases that are somebody else's by now: drop their jobs, their writes will be refused."""
+    stops: tuple[Stop, ...]
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself with every heartbeat, and what `workers` lists."""
+
+    id: WorkerId
+    name: str
+    """host:pid, for people."""
+    queues: tuple[str, ...]
+    slots: int
+    running: int
+    version: str
+    started_at: datetime
+    tasks: tuple[str, ...] = ()
+    seen_at: datetime | None = None
+    """By the store's clock; filled by `workers`."""

@@ -1,0 +1,130 @@
+"""Outcomes: how an attempt ended; settlements: what follows; and the exceptions by which a task says so itself."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from headrace import duration
+from headrace.job import Due, Failure, JobState
+
+# ── what a task may raise ────────────────────────────────────────────────────
+
+
+class TaskSignal(Exception):
+    """The base of what a task raises to end its attempt on purpose."""
+
+
+class Snooze(TaskSignal):
+    """Run me again later; this is no failure."""
+
+    def __init__(self, until: duration.Duration | datetime) -> None:
+        super().__init__(until)
+        self.due: timedelta | datetime = until if isinstance(until, datetime) else duration.parse(until, name="Snooze")
+
+
+class RetryAfter(TaskSignal):
+    """This attempt failed; try again after exactly so long, not after the policy's backoff."""
+
+    def __init__(self, after: duration.Duration, reason: str = "") -> None:
+        super().__init__(reason or f"retry after {after}")
+        self.delay = duration.parse(after, name="RetryAfter")
+
+
+class Cancel(TaskSignal):
+    """Nothing to do any more: end the job as cancelled."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Dead(TaskSignal):
+    """This can never work: end the job as dead, whatever attempts are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+# ── how an attempt ended ─────────────────────────────────────────────────────
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    result: bytes | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    failure: Failure
+    retry_after: timedelta | None = None
+    """The task asked for exactly this delay."""
+    final: bool = False
+    """Retrying cannot help: the task said so, or its policy does for this exception."""
+    reason: str = ""
+    """Why it is final, for the dead letter."""
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    due: timedelta | datetime
+    note: str | None = None
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    reason: str = ""
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Handed back unfinished by a worker that drains, or never started."""
+
+    suspect: bool = False
+    """It was claimed as a suspect and has not been cleared: it stays one."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The worker died with the job in its hands."""
+
+    cause: str
+    own: bool
+    """The job was alone, so the crash is its own; otherwise it comes back as a suspect."""
+    at: datetime
+
+
+Outcome = Succeeded | Failed | Snoozed | Cancelled | Released | Lost
+
+# ── what follows ─────────────────────────────────────────────────────────────
+
+Ending = Literal[JobState.DONE, JobState.DEAD, JobState.CANCELLED]
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The job is over."""
+
+    state: Ending
+    result: bytes | None = None
+    result_ttl: timedelta | None = None
+    """None: as long as the job itself is kept."""
+    note: str | None = None
+    failure: Failure | None = None
+    failures: int | None = None
+    """The count to keep; None: as it was."""
+    crashes: int | None = None
+
+
+class Again(msgspec.Struct, frozen=True):
+    """The job goes back: ready at once at its old place in its lane, or scheduled."""
+
+    failures: int
+    crashes: int
+    due: Due = None
+    suspect: bool = False
+    """To be claimed alone."""
+    note: str | None = None
+    failure: Failure | None = None
+
+
+Settlement = Finish | Again
+
+DONE = Finish(JobState.DONE)
+"""Shared by every job that ends well and returns nothing."""

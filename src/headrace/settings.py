@@ -1,0 +1,296 @@
+"""Settings: flags beat environment beat pyproject beat defaults; None means unset everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, cast
+
+from headrace import duration
+from headrace.advice import Declared, Problem, advise
+from headrace.errors import ConfigError
+from headrace.lane import check_queue
+
+PREFIX = "HEADRACE_"
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Origin(NamedTuple):
+    """One setting, its value for the eye, and where it came from."""
+
+    name: str
+    value: str
+    source: str
+    """`flag`, `HEADRACE_LEASE`, `pyproject.toml` with its path, or `default`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set, resolved. `Settings.load` finds the values; this class alone is the defaults."""
+
+    url: str = "sqlite:///headrace.db"
+    """Where jobs live."""
+    app: str = ""
+    """`package.module:app`, for the command line."""
+    queues: tuple[str, ...] = ()
+    """Which queues a worker serves; empty: all that the app's tasks name."""
+    concurrency: int = 100
+    """Slots: jobs that one worker process runs at once."""
+    processes: int = 1
+    """Worker processes of one `headrace worker`."""
+    lease: timedelta = timedelta(seconds=15)
+    heartbeat: timedelta = timedelta(seconds=5)
+    poll: timedelta = timedelta(seconds=1)
+    """The longest sleep of an idle worker, should every hint be lost."""
+    reap: timedelta = timedelta(seconds=1)
+    """How often somebody looks for expired leases."""
+    drain: timedelta = timedelta(seconds=25)
+    """How long a stopping worker lets its jobs finish before it hands them back."""
+    kill_grace: timedelta = timedelta(seconds=5)
+    """Between TERM and KILL for a process task that is over its time."""
+    max_payload: int = 256 * 1024
+    """Bytes of one job's encoded arguments."""
+    keep_done: timedelta = timedelta(days=1)
+    keep_dead: timedelta = timedelta(days=14)
+    key_ttl: timedelta = timedelta(days=1)
+    """How long an idempotency key is remembered."""
+    log_level: str = "info"
+    durability: Literal["strict", "relaxed"] = "strict"
+    """relaxed: a crash of the store's machine may lose the last moments."""
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], repr=False, compare=False)
+    """name → where its value came from; names that are not in it have their default."""
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{each.name}={each.value}" for each in self.explain() if each.source != "default")
+        return f"Settings({shown})"
+
+    @classmethod
+    def load(cls, *, start: Path | None = None, environ: Mapping[str, str] | None = None, **flags: Any) -> Self:
+        """The settings of this process: `flags` that are not None, HEADRACE_*, `[tool.headrace]`, defaults."""
+        values: dict[str, Any] = {}
+        sources: dict[str, str] = {}
+        layers = (
+            _from_pyproject(start or Path.cwd()),
+            _from_environment(os.environ if environ is None else environ),
+            _from_flags(flags),
+        )
+        for layer in layers:
+            for name, (value, source) in layer.items():
+                values[name] = _parse(name, value, source)
+                sources[name] = source
+        return cls(**values, sources=sources)
+
+    def replace(self, **flags: Any) -> Self:
+        """These settings with the flags that are not None in their place."""
+        given = {name: _parse(name, value, source) for name, (value, source) in _from_flags(flags).items()}
+        return dataclasses.replace(self, **given, sources={**self.sources, **dict.fromkeys(given, "flag")})
+
+    @property
+    def store_url(self) -> str:
+        """`url` with `durability` in the store's own words, unless the URL has a word of its own on that."""
+        word = _RELAXED.get(self.url.partition(":")[0])
+        query = self.url.partition("?")[2]
+        if self.durability == "strict" or word is None or f"{word.partition('=')[0]}=" in query:
+            return self.url
+        return f"{self.url}{'&' if query else '?'}{word}"
+
+    def explain(self) -> list[Origin]:
+        """Every setting, its value (secrets masked) and where it came from."""
+        return [Origin(name, _show(name, getattr(self, name)), self.sources.get(name, "default")) for name in NAMES]
+
+    def problems(self, tasks: Mapping[str, Declared] | None = None) -> list[Problem]:
+        """What will not work well together, in these settings and with these tasks."""
+        return advise(self, tasks or {})
+
+
+_RELAXED = {
+    "sqlite": "sync=normal",
+    "postgresql": "synchronous_commit=off",
+    "postgres": "synchronous_commit=off",
+}
+
+NAMES = tuple(each.name for each in dataclasses.fields(Settings) if each.name != "sources")
+
+
+# ── checks: one per kind of value, run however a setting was given ──────────
+
+
+def _time(least: timedelta) -> Callable[[str, Any], timedelta]:
+    def check(name: str, value: Any) -> timedelta:
+        if not isinstance(value, str | timedelta):
+            raise ConfigError(
+                f'{name} = {value!r} is no duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta'
+            )
+        found = duration.parse(value, name=name)
+        if found < least:
+            raise ConfigError(f"{name} = {duration.show(found)} is too short: at least {duration.show(least)}")
+        return found
+
+    return check
+
+
+def _number(least: int, most: int) -> Callable[[str, Any], int]:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ConfigError(f"{name} = {value!r}: a whole number from {least:,} to {most:,}")
+        return value
+
+    return check
+
+
+def _choice(*known: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        if value not in known:
+            raise ConfigError(f"{name} = {value!r}: one of {', '.join(known)}")
+        return str(value)
+
+    return check
+
+
+def _url(name: str, value: Any) -> str:
+    if not isinstance(value, str) or "://" not in value:
+        shown = mask_url(value) if isinstance(value, str) else repr(value)
+        raise ConfigError(
+            f"{name} = {shown} is no URL: write sqlite:///file.db, postgresql://user@host/db or memory://"
+        )
+    return value
+
+
+def _app(name: str, value: Any) -> str:
+    if not isinstance(value, str) or (value and not re.fullmatch(r"[\w.]+(:[\w.]+)?", value)):
+        raise ConfigError(f"{name} = {value!r}: write package.module:app")
+    return value
+
+
+def _queues(_: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, tuple | list):
+        raise ConfigError(f"queues = {value!r}: a list of queue names")
+    return tuple(check_queue(each) for each in cast("tuple[str, ...]", value))
+
+
+_MOMENT = timedelta(milliseconds=10)
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "url": _url,
+    "app": _app,
+    "queues": _queues,
+    "concurrency": _number(1, 10_000),
+    "processes": _number(1, 512),
+    "lease": _time(timedelta(milliseconds=100)),
+    "heartbeat": _time(_MOMENT),
+    "poll": _time(_MOMENT),
+    "reap": _time(_MOMENT),
+    "drain": _time(timedelta(0)),
+    "kill_grace": _time(timedelta(0)),
+    "max_payload": _number(1024, 64 * 1024 * 1024),
+    "keep_done": _time(timedelta(0)),
+    "keep_dead": _time(timedelta(0)),
+    "key_ttl": _time(timedelta(seconds=1)),
+    "log_level": _choice(*LOG_LEVELS),
+    "durability": _choice("strict", "relaxed"),
+}
+
+
+# ── the layers ───────────────────────────────────────────────────────────────
+
+Layer = dict[str, tuple[Any, str]]
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Layer:
+    return {_known(name, name): (value, "flag") for name, value in flags.items() if value is not None}
+
+
+def _from_environment(environ: Mapping[str, str]) -> Layer:
+    return {
+        _known(name.removeprefix(PREFIX).lower(), name, prefix=PREFIX): (value, name)
+        for name, value in environ.items()
+        # Set but empty is unset: the shell's way to clear a variable for one command. HEADRACE_TEST_… name servers
+        # for tests and benchmarks (see headrace.testing) and are no settings.
+        if name.startswith(PREFIX) and not name.startswith(f"{PREFIX}TEST_") and value
+    }
+
+
+def _from_pyproject(start: Path) -> Layer:
+    path = find_pyproject(start)
+    if path is None:
+        return {}
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file).get("tool", {}).get("headrace", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    return {_known(name, f"[tool.headrace] {name} in {path}"): (value, str(path)) for name, value in table.items()}
+
+
+def find_pyproject(start: Path) -> Path | None:
+    """The nearest pyproject.toml from `start` upwards."""
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            return path
+    return None
+
+
+def _known(name: str, shown: str, *, prefix: str = "") -> str:
+    if name in NAMES:
+        return name
+    close = get_close_matches(name, NAMES, n=1)
+    hint = (
+        f"did you mean {prefix}{close[0].upper() if prefix else close[0]}?" if close else f"known: {', '.join(NAMES)}"
+    )
+    raise ConfigError(f"unknown setting {shown}: {hint}")
+
+
+def _parse(name: str, value: Any, source: str) -> Any:
+    """A value as text from the environment, or as TOML and Python give it, checked; the error names the source."""
+    try:
+        if isinstance(value, str):
+            if name == "queues":
+                value = [each.strip() for each in value.split(",") if each.strip()]
+            elif name in {"concurrency", "processes", "max_payload"} and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
+                value = int(value)
+            elif name in {"log_level", "durability"}:
+                value = value.strip().lower()
+        return _CHECKS[name](name, value)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (from {source})") from None
+
+
+# ── for the eye ──────────────────────────────────────────────────────────────
+
+
+def mask_url(url: str) -> str:
+    """A URL without its secrets: for messages, logs and `doctor`. When in doubt it hides too much."""
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        return "•••" if "@" in url or "=" in url else url
+    # A query begins with ?name=; any other "?" is an unescaped one in the password.
+    found = re.search(r"\?[^?@/=]+=", rest)
+    address, query = (rest[: found.start()], rest[found.start() :]) if found else (rest, "")
+    if "@" not in address and "@" in rest and ":" in address:
+        address, query = rest, ""
+    userinfo, at, place = address.rpartition("@")
+    user, colon, _ = userinfo.partition(":")
+    query = re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1•••", query)
+    return f"{scheme}://{user}{':•••' if colon else ''}{at}{place}{query}"
+
+
+def _show(name: str, value: Any) -> str:
+    match value:
+        case timedelta():
+            return duration.show(value)
+        case tuple():
+            return ", ".join(cast("tuple[str, ...]", value)) or "all"
+        case _:
+            return mask_url(str(value)) if name == "url" else str(value)
