@@ -1,0 +1,335 @@
+"""What every store does: about twenty verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
+
+A store decides nothing. It moves jobs when told, fences every write made under a lease by the lease's
+token, and keeps time by its own clock. Every write takes a batch; one is a batch of one. The rules are
+the cases of `tests/conformance`, and `memory.py` is their executable form. Internal until it is boring:
+implement it outside this repository and it may break under you.
+
+Rules worth knowing before reading an implementation:
+
+* enqueue may be repeated: a batch id that is already there changes nothing and answers as before.
+* An idempotency key lives out its window whatever becomes of its job. Inside one batch, too, the first job with
+  a key makes it and the others meet it.
+* An instant belongs to what begins with it: a lease is expired, a job due, a key or a result over from that very
+  moment on.
+* A lease is good until `reap` takes it over (or it is settled to the end), not until its time is up:
+  the token's existence is the fence, clocks only decide when somebody may come and take it.
+* A claim counts the attempt before user code runs.
+* A suspect is claimed alone: a lease that contains one contains nothing else. A claim that meets a suspect
+  first takes just it; one that meets it later stops before it.
+* Order inside a lane is the order of enqueue calls, for life: a job that comes back (released, promoted, retried)
+  takes its old place. A store may go by its own count of calls or by job ids: within one producer they agree.
+* Lanes of one queue and priority take turns, one job each or an equal quantum, also when claims take one job each;
+  queues of one priority take turns, too. A claim is strict only about priority and about the order in a lane.
+* cancel: waiting → cancelled at once; running → `Pulse.stops`, and an `Again` for it becomes cancelled (with what
+  it says of failures) under the cancel's reason, which also stands in where a `Finish` as cancelled has no note;
+  finished → untouched.
+* Text (notes, failures, reasons, presences) may hold anything a str can. What a store cannot hold (NUL, lone
+  surrogates) it replaces; it never refuses an outcome because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Literal, Protocol, runtime_checkable
+from uuid import UUID
+
+from headrace.job import Batch, Job, JobId, JobState
+from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Token, WorkerId
+from headrace.outcome import Settlement
+
+Progress = Callable[[int, int, str], None]
+"""(done, total, what): called during long work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer to enqueue."""
+
+    existing: Mapping[int, JobId]
+    """ord → the job that its idempotency key had already made; those were not stored again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The answer to promote."""
+
+    moved: int
+    next_due: timedelta | None
+    """From now to the earliest job still scheduled, zero if it is due already; None: nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long finished jobs are kept."""
+
+    done: timedelta = timedelta(days=1)
+    """Also for cancelled ones."""
+    dead: timedelta = timedelta(days=14)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The answer to prune."""
+
+    jobs: int
+    more: bool
+    """There is more to do: call again."""
+
+
+class CancelAnswer(StrEnum):
+    CANCELLED = "cancelled"
+    """It was waiting, and never will run."""
+    ASKED = "asked"
+    """It is running; its worker will be told by the next heartbeat."""
+    FINISHED = "finished"
+    """Too late, nothing changed."""
+    UNKNOWN = "unknown"
+    """No such job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which jobs to find. Everything given must hold."""
+
+    states: frozenset[JobState] = frozenset()
+    """Empty: all."""
+    queue: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+    since: datetime | None = None
+    """Enqueued at or after."""
+    until: datetime | None = None
+    """Enqueued before."""
+    text: str | None = None
+    """Literal, case-sensitive: in the task's name, the note, or a failure's kind or message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Jobs, newest id first."""
+
+    jobs: list[Job]
+    next: JobId | None
+    """Pass as `before` for the next page; None: this was the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """One queue in figures. The five counts are exact but for calls under way."""
+
+    queue: str
+    ready: int = 0
+    scheduled: int = 0
+    """Retrying ones included."""
+    running: int = 0
+    dead: int = 0
+    """Dead letters kept right now."""
+    done_total: int = 0
+    """Ever; only grows. Rates are differences."""
+    failed_total: int = 0
+    """Settlements that carried a failure, ever; only grows."""
+    enqueued_total: int = 0
+    oldest_ready: timedelta | None = None
+    """Age of the longest waiting ready job, by its enqueue time."""
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Every queue with jobs, totals or a pause, by name."""
+
+    queues: list[QueueStats] = field(default_factory=list[QueueStats])
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing `headrace doctor` has to say about a store."""
+
+    level: Literal["ok", "warning", "error"]
+    about: str
+    message: str
+    """What it is, and if not ok what to do."""
+
+
+class Store(Protocol):
+    """Where jobs live. Safe to use from one event loop; make one per loop."""
+
+    # ── life ────────────────────────────────────────────────────────────────
+    async def open(self) -> None:
+        """Connect and check: raises Unavailable, SchemaMismatch or ConfigError with the way out."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything back. May be called twice."""
+        ...
+
+    async def migrate(self, progress: Progress | None = None) -> list[str]:
+        """Bring the schema up to date; safe when two do it at once, and before `open`. Answers the steps taken."""
+        ...
+
+    async def check(self) -> list[Finding]:
+        """What a careful operator would look at: versions, durability, settings, bloat."""
+        ...
+
+    async def now(self) -> datetime:
+        """The store's clock."""
+        ...
+
+    # ── the hot five ────────────────────────────────────────────────────────
+    async def enqueue(self, batch: Batch) -> Enqueued:
+        """Store a batch durably, all or nothing. Raises IdempotencyConflict."""
+        ...
+
+    async def claim(self, ask: Ask) -> Lease | None:
+        """Take up to `limit` (never over MAX_LEASE) ready jobs, strictly higher priority first; None: there are none."""
+        ...
+
+    async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
+        """Renew leases, say who is there, hear who is lost and what to stop."""
+        ...
+
+    async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        """Apply settlements by position, durably; answers the positions refused (the lease is lost).
+
+        A position settled before under the same, still living lease is not refused and not applied again.
+        One that the lease never had is refused. The lease ends when every position is settled.
+        """
+        ...
+
+    async def wait(self, queues: Sequence[str], timeout: float) -> bool:
+        """Sleep until there may be something to claim, at most `timeout` real seconds. True: woken. Only a hint."""
+        ...
+
+    # ── time ────────────────────────────────────────────────────────────────
+    async def promote(self, limit: int = 1000) -> Promoted:
+        """Move what is due from scheduled to ready, the earliest first."""
+        ...
+
+    async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
+        """Take over expired leases under fresh tokens held by `worker`; the old tokens are void from here on.
+
+        It is no claim: attempts, positions and claim times stay as they are.
+        """
+        ...
+
+    async def abandon(self, worker: WorkerId, cause: str) -> int:
+        """A worker is known to be dead: expire all its leases now. Answers how many."""
+        ...
+
+    async def retire(self, worker: WorkerId) -> None:
+        """A worker leaves in peace: forget its presence."""
+        ...
+
+    async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
+        """Drop finished jobs past retention, a bounded amount of work per call.
+
+        Never earlier; a store that drops whole days at once may keep them up to two days longer.
+        """
+        ...
+
+    # ── looking ─────────────────────────────────────────────────────────────
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Jobs by id, in the order asked, None where there is none; with every failure."""
+        ...
+
+    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
+        """Jobs by filter, newest id first, in keyset pages."""
+        ...
+
+    async def stats(self) -> Stats:
+        """Every queue in figures."""
+        ...
+
+    async def workers(self) -> list[Presence]:
+        """Workers seen within the last minute."""
+        ...
+
+    # ── the operator's moves ────────────────────────────────────────────────
+    async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
+        """See the module's rules."""
+        ...
+
+    async def retry(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        """Make finished or scheduled jobs ready now: failures and crashes from 0, attempts go on counting.
+
+        Note, result and suspicion are forgotten, the history of failures stays. Answers those moved; running,
+        ready and unknown ones are left alone.
+        """
+        ...
+
+    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        """Forget jobs that are not running (their totals stay). Answers those deleted."""
+        ...
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        """No claim of this queue begins after this returns."""
+        ...
+
+    async def resume(self, queue: str) -> None: ...
+
+    # ── leases, the rare verb ───────────────────────────────────────────────
+    async def detach(self, token: Token, position: int, fresh: Token) -> bool:
+        """Move one unsettled job of a lease into a lease of its own, as its position 0, else like the old one.
+
+        False: the lease is lost, or the position is settled already.
+
+        So that a user's transaction which completes the job locks nothing else. The old lease forgets it as
+        if it were settled. Works on a lease of one, too.
+        """
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """Stores that can write inside the user's own transaction.
+
+    The sync twins run in the caller's thread on a sync connection; the async ones take both kinds.
+    Raise BadTransaction for an object they do not know, an async connection given to a sync call,
+    a connection to another database, or one that is in no transaction and would commit at once.
+
+    """
+
+    @property
+    def one_writer(self) -> bool:
+        """A writer locks out everybody else, so a job is completed in its own lease.
+
+        Detaching it first would wait for the very transaction that completes it.
+        """
+        ...
+
+    def enqueue_in(self, tx: object, batch: Batch) -> Enqueued: ...
+
+    async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued: ...
+
+    def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]: ...
+
+    async def asettle_in(
+        self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
+    ) -> frozenset[int]: ...
+
+
+def segments(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> list[tuple[int, int]]:
+    """The batch as runs (lo, hi) of jobs with the same lane and due time, leaving out the places in `skip`."""
+    runs: list[tuple[int, int]] = []
+    jobs = batch.jobs
+    start = -1
+    for place, job in enumerate(jobs):
+        if place in skip:
+            if start >= 0:
+                runs.append((start, place - 1))
+            start = -1
+            continue
+        if start < 0:
+            start = place
+            continue
+        first = jobs[start]
+        if (job.lane is not first.lane and job.lane != first.lane) or job.due != first.due:
+            runs.append((start, place - 1))
+            start = place
+    if start >= 0:
+        runs.append((start, len(jobs) - 1))
+    return runs

