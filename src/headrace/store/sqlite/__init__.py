@@ -1,0 +1,1 @@
+"""The SQLite store: one file, several processes, one writer at a time."""

@@ -1,0 +1,37 @@
+"""CANCEL: waiting jobs end at once, running ones are asked to stop, finished ones stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.job import JobId
+from headrace.store.contract import CancelAnswer
+from headrace.store.sqlite.depth import READY, SCHEDULED, Tx
+from headrace.store.sqlite.locate import locate, take_out
+from headrace.store.sqlite.rows import maybe_text
+from headrace.store.sqlite.settle import INSERT_ENDINGS
+from headrace.store.sqlite.statements import load
+
+_SQL = load("cancel")
+
+
+def cancel(tx: Tx, ids: Sequence[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
+    return {id: _cancel(tx, id, maybe_text(reason)) for id in dict.fromkeys(ids)}
+
+
+def _cancel(tx: Tx, id: JobId, reason: str | None) -> CancelAnswer:
+    spot = locate(tx, id)
+    if spot is None:
+        return CancelAnswer.UNKNOWN
+    if spot.state == "running":
+        tx.cur.execute(_SQL["stop"], (spot.token, spot.position, reason))
+        return CancelAnswer.ASKED
+    if spot.state not in {"ready", "scheduled"}:
+        return CancelAnswer.FINISHED
+    take_out(tx, spot)
+    tx.depth.add(spot.queue, READY if spot.state == "ready" else SCHEDULED, -1)
+    row = (
+        spot.key, spot.key, "cancelled", spot.attempt, spot.failures, spot.crashes, tx.now, None, None, reason,
+    )  # fmt: skip
+    INSERT_ENDINGS.insert(tx.cur, [row])
+    return CancelAnswer.CANCELLED

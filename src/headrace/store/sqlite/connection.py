@@ -1,0 +1,111 @@
+"""Connections to the file, and what SQLite's errors mean in ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from headrace.errors import (
+    BadTransaction,
+    ConfigError,
+    HeadraceError,
+    SchemaMismatch,
+    StoreError,
+    StoreFull,
+    Unavailable,
+)
+from headrace.store.sqlite.address import Address
+
+BUSY_TIMEOUT = 30.0
+"""Seconds that a call waits for another writer."""
+_CHECKPOINT_PAGES = 4000
+_PRIMARY = 0xFF
+"""SQLite's extended error codes carry the primary one in their low byte."""
+
+
+def connect(address: Address, *, writes: bool) -> sqlite3.Connection:
+    """A connection in autocommit mode: transactions begin and end where we say so."""
+    with translated(address):
+        conn = sqlite3.connect(
+            address.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        try:
+            _configure(conn, address, writes=writes)
+        except BaseException:
+            conn.close()
+            raise
+    return conn
+
+
+def _configure(conn: sqlite3.Connection, address: Address, *, writes: bool) -> None:
+    conn.execute(f"pragma synchronous = {address.sync}")
+    conn.execute("pragma cache_size = -32768")
+    conn.execute("pragma temp_store = memory")
+    # Every statement has its index; a made-up one would read the whole table to sort what comes in order already.
+    conn.execute("pragma automatic_index = off")
+    # Versions before 3.51.3 can damage the file when one connection checkpoints while another commits and resets the log;
+    # mapped reads make it worse. Only writers checkpoint, inside their commit, and they take turns.
+    conn.execute("pragma mmap_size = 0")
+    if writes:
+        mode = conn.execute("pragma journal_mode = wal").fetchone()[0]
+        if mode != "wal":
+            raise ConfigError(
+                f"{address.path} cannot use a write-ahead log (it stays in mode {mode!r}): use a local disk"
+            )
+        conn.execute(f"pragma wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        conn.execute("pragma journal_size_limit = 67108864")
+    else:
+        conn.execute("pragma query_only = on")
+        conn.execute("pragma wal_autocheckpoint = 0")
+
+
+@contextmanager
+def translated(address: Address) -> Generator[None]:
+    """SQLite's errors become ours, each with the way out."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, address) from error
+
+
+def translate(error: sqlite3.Error, address: Address) -> HeadraceError:
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+    path = address.path
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return Unavailable(
+                f"{path} is locked by another writer for more than {BUSY_TIMEOUT:g} s: "
+                "end the transaction that holds it, then try again"
+            )
+        case sqlite3.SQLITE_FULL:
+            return StoreFull(f"no room left to write {path}: free some space on its disk, then try again")
+        case sqlite3.SQLITE_READONLY:
+            return Unavailable(f"{path} is read-only: change its owner or mode, or the mount's options")
+        case sqlite3.SQLITE_NOTADB:
+            return ConfigError(f"{path} is no SQLite database: name another file")
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreError(f"{path} is damaged: stop everything, copy it, and restore a backup ({error})")
+        case sqlite3.SQLITE_CANTOPEN:
+            return Unavailable(f"{path} cannot be opened: does it exist, and may this user write in its folder?")
+        case sqlite3.SQLITE_IOERR:
+            return Unavailable(f"the disk under {path} failed: {error}")
+        case _:
+            if "no such table: headrace_" in str(error):
+                return SchemaMismatch(
+                    f"{path} has no headrace tables yet: open the store once, or run `headrace migrate`"
+                )
+            return StoreError(f"SQLite refused: {error}")
+
+
+def translate_guest(error: sqlite3.Error, address: Address) -> HeadraceError:
+    """The same for the user's own connection, whose transaction is theirs to repeat."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & _PRIMARY == sqlite3.SQLITE_BUSY:
+        return Unavailable(
+            "your transaction cannot write, because another one did since it began to read or still does: "
+            "roll back, begin with BEGIN IMMEDIATE, and try again"
+        )
+    if isinstance(error, sqlite3.ProgrammingError):
+        return BadTransaction(f"tx= cannot be used here: {error}")
+    return translate(error, address)

@@ -1,0 +1,144 @@
+"""What a lease row holds: ranges of jobs with their counts, and which positions are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from headrace.lease import Token
+from headrace.store.sqlite.depth import Tx
+from headrace.store.sqlite.rows import Bulk, Row, marks
+from headrace.store.sqlite.statements import load
+
+SQL = load("lease")
+_INSERT = Bulk(SQL["insert"])
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A lane, as the ready table spells it."""
+
+    queue: str
+    priority: int
+    tenant: str
+    lane: int
+
+
+class Held(msgspec.Struct, array_like=True, gc=False):
+    """A range in a lease: `size` jobs from key `lo` on, which share their counts and their lane."""
+
+    lo: int
+    size: int
+    attempt: int
+    failures: int
+    crashes: int
+    place: int
+    """Which of the lease's places."""
+
+
+class Ranges(msgspec.Struct, array_like=True, gc=False):
+    places: list[Place]
+    held: list[Held]
+
+    def keys(self) -> list[int]:
+        """By position."""
+        return [key for held in self.held for key in range(held.lo, held.lo + held.size)]
+
+    def spread(self) -> list[Held]:
+        """The range of each position."""
+        return [held for held in self.held for _ in range(held.size)]
+
+
+_decode = msgspec.msgpack.Decoder(Ranges).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class LeaseRow(msgspec.Struct, array_like=True):
+    token: bytes
+    worker: bytes
+    cause: str | None
+    claimed_at: int
+    expires_at: int
+    suspect: int
+    size: int
+    settled: int
+    """Bit i: position i is settled."""
+    ranges: Ranges
+
+    def open(self) -> Iterator[tuple[int, int, Held]]:
+        """(position, key, range) of what is not settled."""
+        position = 0
+        for held in self.ranges.held:
+            for key in range(held.lo, held.lo + held.size):
+                if not self.settled >> position & 1:
+                    yield position, key, held
+                position += 1
+
+    def position_of(self, key: int) -> int | None:
+        """Where an unsettled job sits."""
+        position = 0
+        for held in self.ranges.held:
+            if held.lo <= key < held.lo + held.size:
+                at = position + key - held.lo
+                return None if self.settled >> at & 1 else at
+            position += held.size
+        return None
+
+
+def _row(row: Row) -> LeaseRow:
+    token, worker, cause, claimed_at, expires_at, suspect, size, settled, ranges = row
+    mask = int.from_bytes(settled, "little")
+    return LeaseRow(
+        token, worker, cause, claimed_at, expires_at, suspect, size, mask, _decode(ranges)
+    )  # fmt: skip
+
+
+def read(tx: Tx, token: Token) -> LeaseRow | None:
+    row = tx.cur.execute(SQL["one"], (token.bytes,)).fetchone()
+    return None if row is None else _row(row)
+
+
+def expired(tx: Tx, limit: int) -> list[LeaseRow]:
+    return [_row(row) for row in tx.cur.execute(SQL["expired"], (tx.now, limit)).fetchall()]
+
+
+def around(tx: Tx, lowest: int, highest: int) -> list[LeaseRow]:
+    """Leases that may hold a key between the two."""
+    return [_row(row) for row in tx.cur.execute(SQL["around"], (highest, lowest)).fetchall()]
+
+
+def all(tx: Tx) -> list[LeaseRow]:
+    return around(tx, 0, (1 << 63) - 1)
+
+
+def insert(tx: Tx, lease: LeaseRow) -> None:
+    held = lease.ranges.held
+    lowest, highest = min(h.lo for h in held), max(h.lo + h.size - 1 for h in held)
+    row = (
+        lease.token, lease.worker, lease.cause, lease.claimed_at, lease.expires_at, lease.suspect,
+        lease.size, lowest, highest, _mask(lease), _encode(lease.ranges),
+    )  # fmt: skip
+    _INSERT.insert(tx.cur, [row])
+
+
+def keep(tx: Tx, lease: LeaseRow) -> None:
+    """Write what is settled by now; a lease with nothing left ends."""
+    if lease.settled == (1 << lease.size) - 1:
+        tx.cur.execute(SQL["end"], (lease.token,))
+    else:
+        tx.cur.execute(SQL["settled"], (_mask(lease), lease.token))
+
+
+def _mask(lease: LeaseRow) -> bytes:
+    return lease.settled.to_bytes((lease.settled.bit_length() + 7) // 8, "little")
+
+
+def stops(tx: Tx, tokens: Iterable[bytes]) -> dict[tuple[bytes, int], str | None]:
+    """(token, position) → reason, of running jobs that somebody cancelled."""
+    asked = list(tokens)
+    found: dict[tuple[bytes, int], str | None] = {}
+    for start in range(0, len(asked), 500):
+        some = asked[start : start + 500]
+        statement = SQL["stops"].replace(":tokens", marks(len(some)))
+        found.update({(token, position): reason for token, position, reason in tx.cur.execute(statement, some)})
+    return found

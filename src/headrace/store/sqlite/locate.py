@@ -1,0 +1,79 @@
+"""Where a job is right now, and how to take it out of the range it sits in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.job import JobId, split_id
+from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.depth import Tx
+from headrace.store.sqlite.enqueue import INSERT_READY, INSERT_SCHEDULED
+from headrace.store.sqlite.rows import Row
+from headrace.store.sqlite.settle import INSERT_ENDINGS
+from headrace.store.sqlite.statements import load
+
+_SQL = load("locate")
+
+
+@dataclass(slots=True)
+class Spot:
+    """One job's whereabouts."""
+
+    key: int
+    state: Literal["ready", "scheduled", "running", "done", "dead", "cancelled"]
+    lane: tuple[str, int, str, int, bytes]
+    """queue, priority, tenant, lane, batch: as the ready table's key begins."""
+    row: Row
+    """The range it sits in, as its table has it from `lo` on; empty while running."""
+    attempt: int
+    failures: int
+    crashes: int
+    token: bytes = b""
+    position: int = -1
+
+    @property
+    def queue(self) -> str:
+        return self.lane[0]
+
+
+def locate(tx: Tx, id: JobId) -> Spot | None:
+    batch, ord = split_id(id)
+    seq = tx.cur.execute(_SQL["seq"], (batch.bytes,)).fetchone()
+    if seq is None:
+        return None
+    key: int = seq[0] << 16 | ord
+    place = tx.cur.execute(_SQL["job"], (key,)).fetchone()
+    if place is None:
+        return None
+    lane = (*place, batch.bytes)
+    ending = tx.cur.execute(_SQL["ending"], (key,)).fetchone()
+    if ending is not None and ending[1] >= key:
+        return Spot(key, ending[2], lane, ending, *ending[3:6])
+    scheduled = tx.cur.execute(_SQL["scheduled"], (key,)).fetchone()
+    if scheduled is not None and scheduled[1] >= key:
+        return Spot(key, "scheduled", lane, scheduled, *scheduled[2:5])
+    ready = tx.cur.execute(_SQL["ready"], (*lane, key)).fetchone()
+    if ready is not None and ready[1] >= key:
+        return Spot(key, "ready", lane, ready, *ready[2:5])
+    for lease in leases.around(tx, key, key):
+        position = lease.position_of(key)
+        if position is not None:
+            held = lease.ranges.spread()[position]
+            return Spot(key, "running", lane, (), held.attempt, held.failures, held.crashes, lease.token, position)
+    return None
+
+
+def take_out(tx: Tx, spot: Spot) -> None:
+    """Remove a job from its range, which may become two. Not for running ones."""
+    lo, hi, rest = spot.row[0], spot.row[1], spot.row[2:]
+    pieces = [(a, b) for a, b in ((lo, spot.key - 1), (spot.key + 1, hi)) if a <= b]
+    if spot.state == "ready":
+        tx.cur.execute(_SQL["drop_ready"], (*spot.lane, lo))
+        INSERT_READY.insert(tx.cur, [(*spot.lane, a, b, *rest) for a, b in pieces])
+    elif spot.state == "scheduled":
+        tx.cur.execute(_SQL["drop_scheduled"], (lo,))
+        INSERT_SCHEDULED.insert(tx.cur, [(*spot.lane, a, b, *rest) for a, b in pieces])
+    else:
+        tx.cur.execute(_SQL["drop_ending"], (lo,))
+        INSERT_ENDINGS.insert(tx.cur, [(a, b, *rest) for a, b in pieces])

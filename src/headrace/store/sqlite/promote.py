@@ -1,0 +1,44 @@
+"""PROMOTE: what is due goes from scheduled to ready."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from headrace.store.contract import Promoted
+from headrace.store.sqlite.depth import READY, SCHEDULED, Tx
+from headrace.store.sqlite.enqueue import INSERT_READY
+from headrace.store.sqlite.rows import Row
+from headrace.store.sqlite.statements import load
+
+_SQL = load("promote")
+
+
+def nothing_due(tx: Tx) -> Promoted | None:
+    """The answer if there is nothing to do."""
+    due = next_due(tx)
+    return None if due is not None and not due else Promoted(0, due)
+
+
+def promote(tx: Tx, limit: int) -> Promoted:
+    moved = 0
+    rows: list[Row] = []
+    for row in tx.cur.execute(_SQL["due"], (tx.now, limit)).fetchall():
+        lo, hi = row[5], row[6]
+        size = min(hi - lo + 1, limit - moved)
+        if size <= 0:
+            break
+        if lo + size <= hi:
+            tx.cur.execute(_SQL["shorten"], (lo + size, lo))
+        else:
+            tx.cur.execute(_SQL["leave"], (lo,))
+        rows.append((*row[:6], lo + size - 1, *row[7:]))
+        tx.depth.move(row[0], SCHEDULED, READY, size)
+        moved += size
+    INSERT_READY.insert(tx.cur, rows)
+    return Promoted(moved, next_due(tx))
+
+
+def next_due(tx: Tx) -> timedelta | None:
+    """From now to the earliest job still scheduled."""
+    (run_at,) = tx.cur.execute(_SQL["next"]).fetchone()
+    return None if run_at is None else timedelta(microseconds=max(run_at - tx.now, 0))

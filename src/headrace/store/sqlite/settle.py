@@ -1,0 +1,177 @@
+"""SETTLE: positions of a lease become endings, or go back to their lanes. The lease row's existence is the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace.job import Failure, JobState
+from headrace.lease import Token
+from headrace.outcome import DONE, Again, Finish, Settlement
+from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.depth import DEAD, DONE_TOTAL, FAILED_TOTAL, READY, RUNNING, SCHEDULED, Tx
+from headrace.store.sqlite.enqueue import INSERT_READY, INSERT_SCHEDULED, due_at
+from headrace.store.sqlite.lease import Held, LeaseRow
+from headrace.store.sqlite.rows import Bulk, Row, maybe_text, micros, text
+from headrace.store.sqlite.statements import load
+
+SQL = load("settle")
+INSERT_ENDINGS = Bulk(SQL["ending"])
+_INSERT_FAILURES = Bulk(SQL["failure"])
+
+Back = tuple[int, Held, int, int, int, str | None, int]
+"""A job that goes back: key, its range in the lease, failures, crashes, suspect, note, run_at (0: at once)."""
+
+
+def settle(tx: Tx, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+    lease = leases.read(tx, token)
+    if lease is None:
+        return frozenset(position for position, _ in settlements)
+    fresh: dict[int, Settlement] = {}
+    refused: set[int] = set()
+    for position, settlement in settlements:
+        if not 0 <= position < lease.size:
+            refused.add(position)
+        elif not lease.settled >> position & 1:
+            fresh.setdefault(position, settlement)
+    if fresh:
+        _apply(tx, lease, fresh)
+    return frozenset(refused)
+
+
+def _apply(tx: Tx, lease: LeaseRow, fresh: dict[int, Settlement]) -> None:
+    stops = leases.stops(tx, [lease.token])
+    for position in fresh:
+        lease.settled |= 1 << position
+    plain = sorted(position for position, settlement in fresh.items() if settlement is DONE or settlement == DONE)
+    if plain:
+        _finish_plainly(tx, lease, plain)
+    if len(plain) < len(fresh):
+        told = {position: fresh[position] for position in fresh.keys() - set(plain)}
+        _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}).run(told)
+    if stops:
+        tx.cur.execute(SQL["forget_stops"], (lease.token, str(list(fresh))))
+    leases.keep(tx, lease)
+
+
+def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int]) -> None:
+    """Done, nothing to tell: as many jobs to a row as sit together in the lease."""
+    rows: list[Row] = []
+    done = iter(positions)
+    position = next(done, -1)
+    start = 0
+    for held in lease.ranges.held:
+        end = start + held.size
+        queue = lease.ranges.places[held.place].queue
+        while 0 <= position < end:
+            first = last = position
+            position = next(done, -1)
+            while position == last + 1 < end:
+                last, position = position, next(done, -1)
+            lo, hi = held.lo + first - start, held.lo + last - start
+            rows.append(
+                (lo, hi, "done", held.attempt, held.failures, held.crashes, tx.now, None, None, None)
+            )  # fmt: skip
+            tx.depth.move(queue, RUNNING, DONE_TOTAL, hi - lo + 1)
+        start = end
+    INSERT_ENDINGS.insert(tx.cur, rows)
+
+
+class _Settling:
+    """Settlements of every kind, gathered into rows."""
+
+    def __init__(self, tx: Tx, lease: LeaseRow, stops: dict[int, str | None]) -> None:
+        self._tx = tx
+        self._lease = lease
+        self._stops = stops
+        self._keys = lease.ranges.keys()
+        self._held = lease.ranges.spread()
+        self._endings: list[Row] = []
+        self._failures: list[Row] = []
+        self._back: list[Back] = []
+
+    def run(self, fresh: dict[int, Settlement]) -> None:
+        places = self._lease.ranges.places
+        for position, settlement in sorted(fresh.items()):
+            queue = places[self._held[position].place].queue
+            self._tx.depth.add(queue, RUNNING, -1)
+            if settlement.failure is not None:
+                self._tx.depth.add(queue, FAILED_TOTAL)
+                self._failures.append(_failure_row(self._keys[position], settlement.failure))
+            if isinstance(settlement, Finish):
+                self._finish(position, queue, settlement)
+            elif position in self._stops:
+                end = Finish(JobState.CANCELLED, failures=settlement.failures, crashes=settlement.crashes)
+                self._finish(position, queue, end)
+            else:
+                self._again(position, settlement)
+        INSERT_ENDINGS.insert(self._tx.cur, self._endings)
+        _INSERT_FAILURES.insert(self._tx.cur, self._failures)
+        put_back(self._tx, self._lease, self._back)
+
+    def _finish(self, position: int, queue: str, end: Finish) -> None:
+        key, held = self._keys[position], self._held[position]
+        note = end.note
+        if end.state is JobState.DONE:
+            self._tx.depth.add(queue, DONE_TOTAL)
+        elif end.state is JobState.DEAD:
+            self._tx.depth.add(queue, DEAD)
+        elif note is None:
+            note = self._stops.get(position)
+        failures = held.failures if end.failures is None else end.failures
+        crashes = held.crashes if end.crashes is None else end.crashes
+        until = None if end.result_ttl is None else self._tx.now + micros(end.result_ttl)
+        self._endings.append(
+            (key, key, end.state.value, held.attempt, failures, crashes, self._tx.now, end.result, until,
+             maybe_text(note))
+        )  # fmt: skip
+
+    def _again(self, position: int, again: Again) -> None:
+        run_at = due_at(again.due, self._tx.now)
+        back = (
+            self._keys[position], self._held[position], again.failures, again.crashes, int(again.suspect),
+            maybe_text(again.note), run_at if run_at > self._tx.now else 0,
+        )  # fmt: skip
+        self._back.append(back)
+
+
+def put_back(tx: Tx, lease: LeaseRow, back: Sequence[Back]) -> None:
+    """Jobs return to their old places; neighbours in the same condition as one range."""
+    if not back:
+        return
+    ids = batch_ids(tx, {key >> 16 for key, *_ in back})
+    ready: list[Row] = []
+    scheduled: list[Row] = []
+    for lo, hi, (_, held, failures, crashes, suspect, note, run_at) in _runs(back):
+        place = lease.ranges.places[held.place]
+        row = (
+            place.queue, place.priority, place.tenant, place.lane, ids[lo >> 16], lo, hi, held.attempt, failures,
+            crashes, suspect, note,
+        )  # fmt: skip
+        if run_at:
+            scheduled.append((*row, run_at))
+        else:
+            ready.append(row)
+        tx.depth.add(place.queue, SCHEDULED if run_at else READY, hi - lo + 1)
+    INSERT_READY.insert(tx.cur, ready)
+    INSERT_SCHEDULED.insert(tx.cur, scheduled)
+
+
+def _runs(back: Sequence[Back]) -> Iterable[tuple[int, int, Back]]:
+    first = last = back[0]
+    for job in back[1:]:
+        if job[0] != last[0] + 1 or job[1:] != first[1:] or job[0] >> 16 != first[0] >> 16:
+            yield first[0], last[0], first
+            first = job
+        last = job
+    yield first[0], last[0], first
+
+
+def batch_ids(tx: Tx, seqs: Iterable[int]) -> dict[int, bytes]:
+    return dict(tx.cur.execute(SQL["batches"], (str(list(seqs)),)).fetchall())
+
+
+def _failure_row(key: int, failure: Failure) -> Row:
+    return (
+        key, failure.attempt, text(failure.kind), text(failure.message), text(failure.traceback), micros(failure.at),
+        text(failure.worker),
+    )  # fmt: skip

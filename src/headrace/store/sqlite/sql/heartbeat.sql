@@ -1,0 +1,6 @@
+-- name: renew
+update headrace_lease set expires_at = ? where token in (:tokens) returning token;
+
+-- name: present
+insert or replace into headrace_worker
+(id, name, queues, slots, running, version, started_at, tasks, seen_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?);

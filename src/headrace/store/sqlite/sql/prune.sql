@@ -1,0 +1,48 @@
+-- name: old
+-- Ended ranges past retention, the oldest first.
+select lo, hi from headrace_ending where state = ? and finished_at <= ? order by finished_at limit ?;
+
+-- name: any_old
+select 1 from headrace_ending where state = ? and finished_at <= ? limit 1;
+
+-- name: queues
+-- How many of these jobs each queue has. ?1: JSON array of keys.
+select queue, count(*) from headrace_job where key in (select value from json_each(?1)) group by queue;
+
+-- name: jobs
+delete from headrace_job where key in (select value from json_each(?1));
+
+-- name: failures
+delete from headrace_failure where key in (select value from json_each(?1));
+
+-- name: endings
+delete from headrace_ending where lo in (select value from json_each(?1));
+
+-- name: shorten
+-- The first jobs of an ended range are gone.
+update headrace_ending set lo = ? where lo = ?;
+
+-- name: empty
+-- Batches without jobs. ?1: JSON array of seqs.
+update headrace_batch set hollow = 1
+where seq in (select value from json_each(?1))
+    and not exists (select 1 from headrace_job where key between seq << 16 and seq << 16 | 65535);
+
+-- name: hollow
+-- The newest row stays, because the next seq is the highest one plus 1 …
+delete from headrace_batch where seq in (
+    select seq from headrace_batch where hollow = 1 and seq < (select max(seq) from headrace_batch) limit ?
+);
+
+-- name: hollow_newest
+-- … but nobody meets it by its id any more.
+update headrace_batch set id = randomblob(15), existing = null
+where hollow = 1 and seq = (select max(seq) from headrace_batch) and length(id) = 16;
+
+-- name: idem
+delete from headrace_idem where (task, name) in (
+    select task, name from headrace_idem where expires_at <= ? limit ?
+);
+
+-- name: workers
+delete from headrace_worker where seen_at <= ?;

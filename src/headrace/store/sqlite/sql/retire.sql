@@ -1,0 +1,2 @@
+-- name: forget
+delete from headrace_worker where id = ?;

@@ -1,0 +1,245 @@
+"""The SQLite store: every verb of the contract, each one hop to the writing or the reading thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from headrace.clock import Clock
+from headrace.errors import Unavailable
+from headrace.job import Batch, Job, JobId
+from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Token, WorkerId
+from headrace.outcome import Settlement
+from headrace.store.contract import (
+    CancelAnswer,
+    Enqueued,
+    Filter,
+    Finding,
+    Page,
+    Progress,
+    Promoted,
+    Pruned,
+    Retention,
+    Stats,
+)
+from headrace.store.sqlite import guest
+from headrace.store.sqlite import migrate as migrations
+from headrace.store.sqlite.abandon import abandon, retire
+from headrace.store.sqlite.address import Address
+from headrace.store.sqlite.bell import Bell, private_folder
+from headrace.store.sqlite.cancel import cancel
+from headrace.store.sqlite.check import check
+from headrace.store.sqlite.claim import Rota, claim, nothing_to_claim
+from headrace.store.sqlite.delete import delete
+from headrace.store.sqlite.depth import Tx
+from headrace.store.sqlite.detach import detach
+from headrace.store.sqlite.enqueue import enqueue
+from headrace.store.sqlite.find import find
+from headrace.store.sqlite.get import get
+from headrace.store.sqlite.heartbeat import heartbeat
+from headrace.store.sqlite.pause import pause, resume
+from headrace.store.sqlite.promote import nothing_due, promote
+from headrace.store.sqlite.prune import prune
+from headrace.store.sqlite.reap import nothing_expired, reap
+from headrace.store.sqlite.retry import retry
+from headrace.store.sqlite.rows import micros, moment
+from headrace.store.sqlite.settle import settle
+from headrace.store.sqlite.stats import stats, workers
+from headrace.store.sqlite.thread import Reader, Thread
+from headrace.store.sqlite.turn import Turn
+from headrace.store.sqlite.wait import Waiting
+from headrace.store.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """Jobs in one SQLite file, shared by any number of processes on one machine."""
+
+    one_writer = True
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._address = Address.parse(url)
+        self._clock = clock
+        self._rota = Rota()
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._turn: Turn | None = None
+        self._waiting: Waiting | None = None
+
+    # ── life ────────────────────────────────────────────────────────────────
+    async def open(self) -> None:
+        if self._writer is not None:
+            return
+        await self._connect()
+        try:
+            await self.migrate()
+            self._reader = Reader("headrace-sqlite-reader", self._address, self._now)
+            await self._reader.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _connect(self) -> None:
+        self._address.prepare()
+        folder = private_folder(self._address.path)
+        bell = Bell(folder)
+        self._turn = None if folder is None else Turn(folder)
+        self._waiting = waiting = Waiting(bell)
+        self._writer = Writer(self._address, self._now, bell, self._turn, waiting.hint)
+        waiting.changes = self._writer.changes
+        try:
+            await self._writer.start()
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def close(self) -> None:
+        for thread in (self._reader, self._writer):
+            if thread is not None and not await thread.close():
+                self._turn = None  # the thread still stands in line there; it ends with the process
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._writer = self._reader = None
+        if self._waiting is not None:
+            self._waiting.close()
+            self._waiting = None
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+
+    async def migrate(self, progress: Progress | None = None) -> list[str]:
+        """Happens at `open`, too."""
+        if self._writer is None:
+            await self._connect()
+            try:
+                return await self.migrate(progress)
+            finally:
+                await self.close()
+        return await self._write(
+            lambda tx: migrations.migrate(tx.cur, tx.now, progress),
+            look=lambda tx: [] if migrations.check(migrations.version(tx.cur)) else None,
+        )
+
+    async def check(self) -> list[Finding]:
+        return await self._read(lambda tx: check(tx, self._address))
+
+    async def now(self) -> datetime:
+        return moment(self._now())
+
+    # ── the hot five ────────────────────────────────────────────────────────
+    async def enqueue(self, batch: Batch) -> Enqueued:
+        return await self._write(lambda tx: enqueue(tx, batch))
+
+    async def claim(self, ask: Ask) -> Lease | None:
+        if self._waiting is not None:
+            self._waiting.looked(ask.queues)
+        found = await self._write(
+            lambda tx: (claim(tx, ask, self._rota),),
+            look=lambda tx: (None,) if nothing_to_claim(tx, ask) else None,
+        )
+        return found[0]
+
+    async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
+        return await self._write(lambda tx: heartbeat(tx, tokens, ttl, presence), first=True)
+
+    async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        return await self._write(lambda tx: settle(tx, token, settlements))
+
+    async def wait(self, queues: Sequence[str], timeout: float) -> bool:
+        if self._waiting is None:
+            raise Unavailable("the store is closed: open it first")
+        return await self._waiting.wait(queues, timeout)
+
+    # ── time ────────────────────────────────────────────────────────────────
+    async def promote(self, limit: int = 1000) -> Promoted:
+        return await self._write(lambda tx: promote(tx, limit), look=nothing_due)
+
+    async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
+        return await self._write(lambda tx: reap(tx, worker, ttl, limit), look=nothing_expired)
+
+    async def abandon(self, worker: WorkerId, cause: str) -> int:
+        return await self._write(lambda tx: abandon(tx, worker, cause))
+
+    async def retire(self, worker: WorkerId) -> None:
+        await self._write(lambda tx: retire(tx, worker))
+
+    async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
+        pruned = await self._write(lambda tx: prune(tx, keep, limit))
+        if progress is not None:
+            progress(pruned.jobs, pruned.jobs, "jobs")
+        return pruned
+
+    # ── looking ─────────────────────────────────────────────────────────────
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return await self._read(lambda tx: get(tx, ids))
+
+    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
+        return await self._read(lambda tx: find(tx, where, before, limit))
+
+    async def stats(self) -> Stats:
+        return await self._read(stats)
+
+    async def workers(self) -> list[Presence]:
+        return await self._read(workers)
+
+    # ── the operator's moves ────────────────────────────────────────────────
+    async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
+        return await self._write(lambda tx: cancel(tx, ids, reason))
+
+    async def retry(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        return await self._write(lambda tx: retry(tx, ids))
+
+    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        return await self._write(lambda tx: delete(tx, ids))
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        await self._write(lambda tx: pause(tx, queue, by))
+
+    async def resume(self, queue: str) -> None:
+        await self._write(lambda tx: resume(tx, queue))
+
+    async def detach(self, token: Token, position: int, fresh: Token) -> bool:
+        return await self._write(lambda tx: detach(tx, token, position, fresh))
+
+    # ── inside the user's transaction ───────────────────────────────────────
+    def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
+        return self._heard(guest.run(tx, lambda t: enqueue(t, batch), self._address, self._now))
+
+    async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
+        return self._heard(await guest.arun(tx, lambda t: enqueue(t, batch), self._address, self._now))
+
+    def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        return self._heard(guest.run(tx, lambda t: settle(t, token, settlements), self._address, self._now))
+
+    async def asettle_in(
+        self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
+    ) -> frozenset[int]:
+        return self._heard(await guest.arun(tx, lambda t: settle(t, token, settlements), self._address, self._now))
+
+    def _heard(self, answer: tuple[T, set[str]]) -> T:
+        result, awake = answer
+        if awake and self._waiting is not None:
+            self._waiting.echo(awake)
+        return result
+
+    # ── the hops ────────────────────────────────────────────────────────────
+    def _now(self) -> int:
+        return time.time_ns() // 1000 if self._clock is None else micros(self._clock.now())
+
+    async def _write(
+        self, work: Callable[[Tx], T], *, first: bool = False, look: Callable[[Tx], T | None] | None = None
+    ) -> T:
+        return await _opened(self._writer).call(work, first=first, look=look)
+
+    async def _read(self, work: Callable[[Tx], T]) -> T:
+        return await _opened(self._reader).call(work)
+
+
+def _opened(thread: Thread | None) -> Thread:
+    if thread is None:
+        raise Unavailable("the store is closed: open it first")
+    return thread

@@ -1,0 +1,158 @@
+"""The writing thread: calls that wait together share one transaction, and so one sync to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import OutcomeUnknown
+from headrace.store.sqlite.address import Address
+from headrace.store.sqlite.bell import Bell
+from headrace.store.sqlite.connection import connect
+from headrace.store.sqlite.depth import Depth, Tx
+from headrace.store.sqlite.thread import Answer, Call, Now, Thread, deliver
+from headrace.store.sqlite.turn import Turn
+
+_COALESCE = 0.002
+"""Seconds in which hints to other processes are gathered into one."""
+
+
+class Writer(Thread):
+    def __init__(
+        self, address: Address, now: Now, bell: Bell, turn: Turn | None, heard: Callable[[set[str]], Any]
+    ) -> None:
+        super().__init__("headrace-sqlite-writer", address, now)
+        self._bell = bell
+        self._turn = turn
+        self._heard = heard
+
+    def _connect(self) -> sqlite3.Connection:
+        # Turning the log on waits for nobody, so two processes that open a new file at once must not meet there.
+        if self._turn is None:
+            return connect(self._address, writes=True)
+        self._turn.take()
+        try:
+            return connect(self._address, writes=True)
+        finally:
+            self._turn.leave()
+
+    def changes(self) -> asyncio.Future[int]:
+        """SQLite's counter of other connections' commits."""
+        return self.submit(_changes, look=_changes)
+
+    def _next(self, patience: float | None = None) -> list[Call] | None:
+        del patience
+        group = super()._next(_COALESCE if self._bell.owed else None)
+        if not group:
+            self._bell.pay()
+        return group
+
+    def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None:
+        group = self._look(conn, group)
+        if not group:
+            return
+        group.sort(key=lambda call: not call.first)
+        answers: list[Answer] = []
+        depth = Depth()
+        try:
+            rest = self._transact(conn, group, answers, depth)
+        except Exception as problem:  # noqa: BLE001 - it is raised where the calls wait
+            error = self._commit_error(problem)
+            rest = []
+            failed = {id(call) for call, _, own in answers if own is None}
+            answers = [(call, None, own or error) for call, _, own in answers]
+            answers += [(call, None, error) for call in group if call.begin() and id(call) not in failed]
+            depth = Depth()
+        self._tell(self._deliver, answers, depth.awake)
+        if depth.awake:
+            self._bell.ring(depth.awake)
+        if rest:
+            self._do(conn, rest)
+
+    def _deliver(self, answers: list[Answer], awake: set[str]) -> None:
+        deliver(answers)
+        if awake:
+            self._heard(awake)
+
+    def _look(self, conn: sqlite3.Connection, group: list[Call]) -> list[Call]:
+        """Answer what needs no writing; the others remain."""
+        rest: list[Call] = []
+        answers: list[Answer] = []
+        for call in group:
+            answer = None
+            if call.look is not None:
+                try:
+                    answer = call.look(Tx(conn.cursor(), self._now()))
+                except Exception:  # noqa: BLE001 - the work itself will meet it, too, and say so
+                    answer = None
+            if answer is None:
+                rest.append(call)
+            elif call.begin():
+                answers.append((call, answer, None))
+        if answers:
+            self._tell(deliver, answers)
+        return rest
+
+    def _transact(self, conn: sqlite3.Connection, group: list[Call], answers: list[Answer], depth: Depth) -> list[Call]:
+        """One transaction for the group; answers what is left over if SQLite gave it up half-way."""
+        asked = time.monotonic()
+        if self._turn is not None:
+            self._turn.take()
+        try:
+            conn.execute("begin immediate")
+            waited = time.monotonic() - asked
+            cur = conn.cursor()
+            now = self._now()
+            for nth, call in enumerate(group):
+                if not call.begin():
+                    continue
+                tx = Tx(cur, now, Depth(), waited)
+                answer = self._attempt(conn, call, tx, alone=len(group) == 1)
+                answers.append(answer)
+                if not conn.in_transaction:
+                    # Out of space or memory: SQLite has undone the others, too.
+                    answers[:] = [(done, None, error or answer[2]) for done, _, error in answers]
+                    depth.awake.clear()
+                    return group[nth + 1 :]
+                if answer[2] is None:
+                    depth.merge(tx.depth)
+            depth.write(cur)
+            conn.execute("commit")
+        finally:
+            if conn.in_transaction:
+                conn.execute("rollback")
+            if self._turn is not None:
+                self._turn.leave()
+        return []
+
+    def _attempt(self, conn: sqlite3.Connection, call: Call, tx: Tx, *, alone: bool) -> Answer:
+        """One verb, undone alone if it fails."""
+        if not alone:
+            tx.cur.execute("savepoint one")
+        try:
+            result = call.work(tx)
+        except Exception as problem:  # noqa: BLE001 - it is raised where the call waits
+            if conn.in_transaction and not alone:
+                tx.cur.execute("rollback to one")
+                tx.cur.execute("release one")
+            elif conn.in_transaction:
+                tx.cur.execute("rollback")
+            return call, None, self._error(problem)
+        if not alone:
+            tx.cur.execute("release one")
+        return call, result, None
+
+    def _commit_error(self, problem: Exception) -> Exception:
+        error = self._error(problem)
+        code = getattr(problem, "sqlite_errorcode", 0)
+        if code & 0xFF == sqlite3.SQLITE_IOERR:
+            return OutcomeUnknown(f"the disk failed while {self._address.path} was written: {problem}")
+        return error
+
+
+def _changes(tx: Tx) -> int:
+    found: int = tx.cur.execute("pragma data_version").fetchone()[0]
+    return found

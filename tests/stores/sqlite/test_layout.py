@@ -1,0 +1,207 @@
+"""The layout: few rows for many jobs, no statement that reads a whole table, and rows that come back as they went in."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Generator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from conformance.kit import RELEASE, TTL, WORKER, batch, claim, counts, look, new, put, put_jobs, settle_all, take
+from headrace.job import JobState, job_id
+from headrace.lease import Ask, new_token
+from headrace.outcome import DONE, Finish
+from headrace.store.contract import Filter, Retention
+from headrace.store.sqlite import enqueue, find, stats
+from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.store import SqliteStore
+
+
+@pytest.fixture
+def eye(file: Path, sqlite_store: SqliteStore) -> Generator[sqlite3.Connection]:
+    """To look at the tables with."""
+    conn = sqlite3.connect(file)
+    yield conn
+    conn.close()
+
+
+def rows(eye: sqlite3.Connection, table: str) -> int:
+    return eye.execute(f"select count(*) from headrace_{table}").fetchone()[0]
+
+
+async def test_a_batch_is_few_rows(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+    await put(sqlite_store, 1000)
+    assert [rows(eye, table) for table in ("batch", "job", "ready")] == [1, 1000, 1]
+    lease = await take(sqlite_store, 400)
+    assert [rows(eye, table) for table in ("ready", "lease")] == [1, 1]
+    await settle_all(sqlite_store, lease)
+    assert [rows(eye, table) for table in ("ending", "lease")] == [1, 0]
+
+
+async def test_jobs_that_come_back_together_are_one_range_again(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+    await put(sqlite_store, 100)
+    lease = await take(sqlite_store)
+    await settle_all(sqlite_store, lease, RELEASE)
+    assert rows(eye, "ready") == 1
+    assert await counts(sqlite_store) == {"ready": 100}
+
+
+async def test_one_job_out_of_the_middle_of_an_ended_range(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+    made = await put(sqlite_store, 10)
+    await settle_all(sqlite_store, await take(sqlite_store))
+    assert await sqlite_store.retry([made[4]]) == {made[4]}
+    assert await sqlite_store.delete([made[0], made[9]]) == {made[0], made[9]}
+    assert rows(eye, "ending") == 2
+    found = [job and job.state for job in await sqlite_store.get(made)]
+    assert found == [None, *[JobState.DONE] * 3, JobState.READY, *[JobState.DONE] * 4, None]
+
+
+async def test_prune_takes_part_of_a_range(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+    await put(sqlite_store, 10)
+    await settle_all(sqlite_store, await take(sqlite_store))
+    now = Retention(done=timedelta(0), dead=timedelta(0))
+    assert [(await sqlite_store.prune(now, limit=4)).jobs for _ in range(4)] == [4, 4, 2, 0]
+    assert [rows(eye, table) for table in ("job", "ending")] == [0, 0]
+
+
+async def test_numbers_of_calls_are_not_used_again(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+    """The newest batch row outlives its jobs, so that its number does."""
+    now = Retention(done=timedelta(0), dead=timedelta(0))
+    made = batch(new())
+    for _ in range(3):
+        await sqlite_store.enqueue(made)
+        await settle_all(sqlite_store, await take(sqlite_store))
+        await sqlite_store.prune(now)
+    assert eye.execute("select seq from headrace_batch").fetchall() == [(3,)]
+
+
+async def test_every_kind_of_payload_in_one_batch(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(enqueue, "_PACK_LIMIT", 1 << 12)
+    sizes = [0, 1, 100, 2047, 2048, 5000, 0, 3, 700, 1500, 2000, 1999, 10_000, 0]
+    payloads = [os.urandom(size) for size in sizes]
+    made = await put_jobs(sqlite_store, *[new(payload=payload) for payload in payloads])
+    assert [job and job.payload for job in await sqlite_store.get(made)] == payloads
+    lease = await take(sqlite_store)
+    assert [job.payload for job in lease.jobs] == payloads
+
+
+async def test_only_empty_payloads(sqlite_store: SqliteStore):
+    made = await put(sqlite_store, 50, payload=b"")
+    assert {(job and job.payload) for job in await sqlite_store.get(made)} == {b""}
+
+
+async def test_the_largest_batch(sqlite_store: SqliteStore):
+    made = batch(*[new()] * 65_536)
+    await sqlite_store.enqueue(made)
+    assert await counts(sqlite_store) == {"ready": 65_536}
+    last = await look(sqlite_store, job_id(made.id, 65_535))
+    assert last.state is JobState.READY
+
+
+async def test_a_batch_of_everything(sqlite_store: SqliteStore):
+    """Lanes, tasks and options that take turns: neither one group nor one range."""
+    jobs = [
+        new(f"t{n % 3}", b"%d" % n, tenant=f"x{n % 5}", priority=n % 2, options=b"o%d" % (n % 4) if n % 4 else None)
+        for n in range(600)
+    ]
+    made = await put_jobs(sqlite_store, *jobs)
+    found = await sqlite_store.get(made)
+    assert [(j.task, j.payload, j.tenant, j.priority, j.options) for j in found if j] == [
+        (j.task, j.payload, j.lane.tenant, j.lane.priority, j.options) for j in jobs
+    ]
+    seen = {job.id for job in (await take(sqlite_store, 1000)).jobs}
+    assert seen == set(made)
+
+
+async def test_results_in_bulk(sqlite_store: SqliteStore):
+    made = await put(sqlite_store, 300)
+    lease = await take(sqlite_store, 300)
+    ends = [(at, Finish(JobState.DONE, result=b"%d" % at) if at % 3 else DONE) for at in range(300)]
+    assert await sqlite_store.settle(lease.token, ends) == frozenset()
+    found = await sqlite_store.get(made)
+    assert [job and job.result for job in found] == [b"%d" % at if at % 3 else None for at in range(300)]
+
+
+async def test_find_walks_down_when_many_jobs_are_in_a_state(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    made = [id for _ in range(10) for id in await put(sqlite_store, 5)]
+    where = Filter(states=frozenset({JobState.READY}))
+    few = await sqlite_store.find(where, limit=7)
+    monkeypatch.setattr(find, "_FEW", 1)
+    many = await sqlite_store.find(where, limit=7)
+    assert few == many
+    assert [job.id for job in many.jobs] == made[:-8:-1]
+
+
+async def test_the_oldest_job_of_a_long_line(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
+    for priority, tenant in ((0, "a"), (5, "b"), (0, ""), (-3, "c"), (5, "a")):
+        await put(sqlite_store, 2, priority=priority, tenant=tenant)
+    exact = await sqlite_store.stats()
+    monkeypatch.setattr(stats, "_MANY", 1)
+    by_heads = await sqlite_store.stats()
+    monkeypatch.setattr(stats, "_MANY_LANES", 2)
+    by_looking = await sqlite_store.stats()
+    ages = [found.queues[0].oldest_ready for found in (exact, by_heads, by_looking)]
+    assert None not in ages
+    assert ages == sorted(ages, key=lambda age: age or timedelta(0))  # each asked a moment later
+    assert (ages[2] or timedelta(0)) - (ages[0] or timedelta(0)) < timedelta(seconds=5)
+
+
+HOT = {
+    "enqueue": {"repeated", "key"},
+    "claim": {"top", "lane_after", "ranges", "take", "shorten", "jobs"},
+    "lease": {"one", "settled", "end"},
+    "settle": {"batches", "forget_stops"},
+    "promote": {"due", "leave", "shorten", "next"},
+    "locate": {"job", "seq", "ending", "scheduled", "ready"},
+    "get": {"seq", "job", "history"},
+    "prune": {"old", "any_old", "jobs", "failures", "endings", "empty"},
+    "stats": {"head", "priority_below"},
+}
+
+
+@pytest.mark.parametrize("verb", HOT)
+async def test_no_statement_reads_a_whole_table(sqlite_store: SqliteStore, eye: sqlite3.Connection, verb: str):
+    eye.execute("pragma automatic_index = off")
+    for name in HOT[verb]:
+        statement = load(verb)[name]
+        numbered = {int(number) for number in re.findall(r"\?(\d+)", statement)}
+        count = max(numbered) if numbered else statement.count("?")
+        plan = [row[3] for row in eye.execute(f"explain query plan {statement}", [None] * count)]
+        scans = [step for step in plan if step.startswith("SCAN") and "headrace" in step and "VIRTUAL" not in step]
+        assert scans == [], name
+        assert not any("TEMP B-TREE" in step for step in plan) or name == "history", name
+
+
+async def test_a_lane_is_skipped_in_one_step_however_long(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+    """The plan of a row comparison walks through the lane it should skip."""
+    plan = [row[3] for row in eye.execute(f"explain query plan {load('claim')['lane_after']}", ["", 0, "", 0])]
+    assert any("tenant=? AND lane>?" in step for step in plan)
+    assert any("tenant>?" in step for step in plan)
+
+
+async def test_turns_are_equal_also_when_a_claim_is_no_multiple_of_the_lanes(sqlite_store: SqliteStore):
+    for tenant in ("a", "b"):
+        await put(sqlite_store, 300, tenant=tenant)
+        await put(sqlite_store, 300, queue="other", tenant=tenant)
+    shares: dict[tuple[str, str], int] = {}
+    for _ in range(60):
+        lease = await sqlite_store.claim(Ask(WORKER, ("default", "other"), 7, TTL, new_token()))
+        assert lease is not None
+        for job in lease.jobs:
+            shares[job.queue, job.tenant] = shares.get((job.queue, job.tenant), 0) + 1
+    assert sum(shares.values()) == 420
+    assert max(shares.values()) - min(shares.values()) <= 10
+
+
+async def test_a_claim_of_many_lanes(sqlite_store: SqliteStore):
+    made = await put_jobs(sqlite_store, *[new(tenant=f"t{n:03}") for n in range(300)])
+    first, second = await take(sqlite_store, 200), await take(sqlite_store, 200)
+    assert (len(first.jobs), len(second.jobs)) == (200, 100)
+    assert {job.id for job in (*first.jobs, *second.jobs)} == set(made)
+    assert await claim(sqlite_store) is None
