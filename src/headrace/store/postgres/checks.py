@@ -1,0 +1,72 @@
+"""Checks: what a careful operator would look at in a PostgreSQL that keeps jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Final, Literal
+
+from headrace.store.contract import Finding
+from headrace.store.postgres import migrations
+from headrace.store.postgres.address import Address
+
+_OLD_SNAPSHOT: Final = 300
+_DEAD_ROWS: Final = 100_000
+_SETTINGS: Final[tuple[tuple[str, Literal["error", "warning"], str], ...]] = (
+    ("fsync", "error", "a crash of the machine can destroy the database: set fsync = on"),
+    ("full_page_writes", "error", "a crash of the machine can destroy the database: set full_page_writes = on"),
+    ("synchronous_commit", "warning", "a crash can lose the last acknowledged jobs: set synchronous_commit = on"),
+    ("track_counts", "warning", "autovacuum is blind: set track_counts = on"),
+    ("autovacuum", "warning", "waiting jobs get slower to find: set autovacuum = on"),
+)
+_OLDEST: Final = """
+select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::int8 as age, count(*) filter (where backend_xmin is not null)
+from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_xmin is not null"""
+_DEAD: Final = "select coalesce(sum(n_dead_tup), 0)::int8 from pg_stat_user_tables where schemaname = 'headrace' and relname = 'ready'"
+_AHEAD: Final = (
+    "select count(*) from headrace.partition_days() d where d > (clock_timestamp() at time zone 'UTC')::date"
+)
+
+
+async def findings(connection: Any, address: Address) -> list[Finding]:
+    """Everything, the good news included."""
+    version = connection.get_server_version()
+    found = [Finding("ok", "server", f"PostgreSQL {version.major}.{version.micro} at {address.shown}")]
+    async with connection.transaction(readonly=True):
+        found += [finding async for finding in _settings(connection)]
+        found += await _schema(connection)
+        found += await _upkeep(connection)
+    if address.pooled and address.listen_dsn is None:
+        found.append(Finding("ok", "wake-up", "behind a pooler, by polling: add ?listen=<direct URL> for less delay"))
+    return found
+
+
+async def _settings(connection: Any) -> AsyncGenerator[Finding]:
+    for name, level, saying in _SETTINGS:
+        value = await connection.fetchval("select current_setting($1)", name)
+        # synchronous_commit has more than two values; all but off (and local, for standbys) wait for the disk.
+        bad = value == "off"
+        yield Finding(level if bad else "ok", name, f"{name} = {value}: {saying}" if bad else f"{name} = {value}")
+
+
+async def _schema(connection: Any) -> list[Finding]:
+    version, newest = await migrations.version(connection), migrations.steps()[-1].version
+    if version == newest:
+        return [Finding("ok", "schema", f"version {version}")]
+    return [Finding("error", "schema", f"version {version}, this headrace needs {newest}: run: headrace migrate")]
+
+
+async def _upkeep(connection: Any) -> list[Finding]:
+    age: int = (await connection.fetchrow(_OLDEST))["age"]
+    dead: int = await connection.fetchval(_DEAD)
+    ahead: int = await connection.fetchval(_AHEAD)
+    return [
+        Finding("warning", "transactions", f"one is open for {age} s: nothing can be cleaned up behind it; end it")
+        if age > _OLD_SNAPSHOT
+        else Finding("ok", "transactions", f"the oldest is open for {age} s"),
+        Finding("warning", "bloat", f"{dead:,} dead rows in headrace.ready: look for old transactions, run vacuum")
+        if dead > _DEAD_ROWS
+        else Finding("ok", "bloat", f"{dead:,} dead rows in headrace.ready"),
+        Finding("ok", "partitions", f"made for {ahead} days ahead")
+        if ahead
+        else Finding("warning", "partitions", "none made ahead: run a worker (it prunes), or headrace migrate"),
+    ]

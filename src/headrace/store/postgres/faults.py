@@ -1,0 +1,97 @@
+"""Faults: what the driver raises, told in our own errors; the only place that knows SQLSTATEs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.errors import (
+    ConfigError,
+    HeadraceError,
+    OutcomeUnknown,
+    SchemaMismatch,
+    StoreError,
+    StoreFull,
+    Unavailable,
+)
+
+MIGRATE: Final = "run: headrace migrate"
+
+TRANSIENT: Final = frozenset({"40001", "40P01", "23505"})
+"""Serialization failure, deadlock, and a key that somebody else made at the same moment (the same call sent twice,
+whose answer is there by now): rolled back, so worth another try at once."""
+
+_MISSING: Final = frozenset({"3F000", "42P01", "42883", "42703"})
+_SHUTDOWN: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
+_DRIVER: Final = frozenset({"InterfaceError", "InternalClientError"})
+_SAYINGS: Final[Mapping[str, tuple[type[HeadraceError], str]]] = {
+    "28P01": (ConfigError, "refuses the user or the password: check them in the URL"),
+    "28000": (ConfigError, "refuses the user: check the user in the URL and the server's pg_hba.conf"),
+    "3D000": (ConfigError, "has no such database: create it (createdb), or correct the URL"),
+    "42501": (ConfigError, "does not allow this user to use the headrace schema: grant it, or use its owner"),
+    "25006": (Unavailable, "is read-only (a standby?): use the primary's address"),
+    "53100": (StoreFull, "has no disk space left: make room"),
+    "53200": (StoreFull, "is out of memory: send smaller batches, or give it more"),
+    "53300": (Unavailable, "has no connection left: raise max_connections, or use a pooler"),
+    "54000": (StoreFull, "says that the call is too large: send smaller batches"),
+    "55P03": (Unavailable, "did not get a lock in time: try again"),
+    "57014": (Unavailable, "cancelled the statement (statement_timeout?): raise it for this user"),
+}
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The five characters by which PostgreSQL names an error; None: it did not come from the server."""
+    for name in ("sqlstate", "pgcode"):
+        code = getattr(error, name, None)
+        if isinstance(code, str):
+            return code
+    return None
+
+
+def broken(error: BaseException) -> bool:
+    """Did the connection go (or is it no use any more), so that nobody knows what became of the statement?"""
+    code = sqlstate(error)
+    if code is not None:
+        return code in _SHUTDOWN or code.startswith("08")
+    # The driver's own complaints are no server errors and carry no code.
+    return isinstance(error, OSError | EOFError | TimeoutError) or type(error).__name__ in _DRIVER
+
+
+def unsent(error: BaseException) -> bool:
+    """Did the driver find the connection gone before it sent anything? Then nothing has happened for sure."""
+    name = type(error).__name__
+    return name == "InternalClientError" or (name == "InterfaceError" and "connection is closed" in str(error))
+
+
+def at_connect(error: BaseException, shown: str) -> HeadraceError:
+    """For errors before anything was sent: nothing was done."""
+    code = sqlstate(error)
+    if code is not None and code in _SAYINGS:
+        kind, saying = _SAYINGS[code]
+        return kind(f"PostgreSQL at {shown} {saying}")
+    if isinstance(error, TimeoutError):
+        return Unavailable(
+            f"PostgreSQL at {shown} does not answer: is the address right, and is a firewall in between?"
+        )
+    if broken(error):
+        # The text of a socket error names addresses only; a password is never in it.
+        reason = str(error) if isinstance(error, OSError) else type(error).__name__
+        return Unavailable(f"PostgreSQL at {shown} cannot be reached ({reason}): is it running?")
+    return ConfigError(f"PostgreSQL at {shown} refuses the connection: {type(error).__name__}")
+
+
+def in_call(error: BaseException, shown: str, *, wrote: bool) -> HeadraceError:
+    """For errors while a statement was under way."""
+    code = sqlstate(error)
+    if broken(error):
+        if wrote:
+            return OutcomeUnknown(f"the connection to PostgreSQL at {shown} broke during a write: it may have happened")
+        return Unavailable(f"the connection to PostgreSQL at {shown} broke: try again")
+    if code in _MISSING:
+        return SchemaMismatch(f"the headrace schema in {shown} is missing or too old: {MIGRATE}")
+    if code is not None and code in _SAYINGS:
+        kind, saying = _SAYINGS[code]
+        return kind(f"PostgreSQL at {shown} {saying}")
+    if code in TRANSIENT:
+        return Unavailable(f"PostgreSQL at {shown} gave up on a busy row again and again: try again")
+    return StoreError(f"PostgreSQL at {shown}: {error} ({code})")

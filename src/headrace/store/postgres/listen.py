@@ -1,0 +1,191 @@
+"""The bell: wakes whoever waits for jobs, in this process directly, in others by NOTIFY. Only ever a hint.
+
+NOTIFY goes out on a connection of its own, coalesced, and nobody waits for it: inside an enqueue's transaction it
+would make concurrent commits wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from headrace.errors import HeadraceError
+from headrace.store.postgres.address import Address
+from headrace.store.postgres.driver import TROUBLE
+from headrace.store.postgres.pool import connect
+
+CHANNEL: Final = "headrace"
+_EVERYBODY: Final = "*"
+_GAP, _LONGEST_GAP = 0.002, 0.01
+"""Seconds between two NOTIFYs while enqueues go on and on: whoever works already needs no waking."""
+_PING: Final = 10.0
+"""Seconds after which a silent LISTEN connection is asked whether it is still there."""
+_ECHOES: Final = (0.02, 0.1, 0.4)
+"""Seconds after a job was put into somebody's transaction: when it commits is not for us to know."""
+_TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
+
+
+class Bell:
+    """One store object's ear and voice. Both connect when first needed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sleepers: dict[asyncio.Event, frozenset[str]] = {}
+        self._dirty: set[str] = set()
+        self._work = asyncio.Event()
+        self._speaker: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._heard: dict[str, int] = {}
+        self._closed = False
+        self.count = 0
+        """Hints so far."""
+        self.seen = 0
+        """Hints that came before the last claim that found nothing: those after it are news."""
+        self.searched = False
+        """A claim has found nothing yet."""
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = [task for task in (self._speaker, self._listener) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._speaker = self._listener = None
+
+    # ── voice ───────────────────────────────────────────────────────────────
+
+    def ring(self, queues: Iterable[str]) -> None:
+        """There may be something in these queues. Never blocks."""
+        names = set(queues)
+        if not names or self._closed:
+            return
+        self._wake(names)
+        self._dirty |= names
+        self._work.set()
+        if self._speaker is None:
+            self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="headrace-notify")
+
+    def ring_all(self) -> None:
+        """There may be something somewhere."""
+        self.ring((_EVERYBODY,))
+
+    def echo(self, queues: Iterable[str]) -> None:
+        """Jobs went into a transaction that will commit sooner or later; may be called from any thread."""
+        loop, names = self._loop, set(queues)
+        if loop is None or loop.is_closed() or not loop.is_running() or self._closed:
+            return
+
+        def plan() -> None:
+            for delay in _ECHOES:
+                loop.call_later(delay, self.ring, names)
+
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(plan)
+
+    async def _speak(self) -> None:
+        connection: Any = None
+        gap = _GAP
+        try:
+            while True:
+                if not self._work.is_set():
+                    await self._work.wait()
+                    gap = _GAP
+                self._work.clear()
+                queues, self._dirty = self._dirty, set()
+                try:
+                    if connection is None or connection.is_closed():
+                        connection = await connect(self._address)
+                    await self._notify(connection, queues)
+                except _TROUBLE:
+                    # Whoever waits looks by itself once a second; do not hammer a server in trouble.
+                    if connection is not None:
+                        connection.terminate()
+                    await asyncio.sleep(0.5)
+                await asyncio.sleep(gap)
+                gap = min(gap * 1.5, _LONGEST_GAP)
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    async def _notify(self, connection: Any, queues: set[str]) -> None:
+        names = sorted(queues)
+        # A NOTIFY holds 8,000 bytes.
+        for start in range(0, len(names), 100):
+            async with connection.transaction():
+                await connection.execute("set local synchronous_commit = off")
+                await connection.fetch(
+                    "select pg_notify($1, $2)", CHANNEL, ",".join(names[start : start + 100]), timeout=5
+                )
+
+    # ── ear ─────────────────────────────────────────────────────────────────
+
+    async def wait(self, queues: Sequence[str], timeout: float) -> bool:
+        """Until there may be something, at most `timeout` seconds."""
+        wanted = frozenset(queues)
+        if self._listener is None and self._address.listen_dsn is not None and not self._closed:
+            self._listener = asyncio.get_running_loop().create_task(self._listen(), name="headrace-listen")
+        if any(self._heard.get(name, 0) > self.seen for name in (*wanted, _EVERYBODY)):
+            # Rung between the claim that found nothing and now.
+            self.seen = self.count
+            return True
+        bell = asyncio.Event()
+        self._sleepers[bell] = wanted
+        try:
+            async with asyncio.timeout(timeout):
+                return await bell.wait()
+        except TimeoutError:
+            return False
+        finally:
+            del self._sleepers[bell]
+
+    def _wake(self, names: set[str]) -> None:
+        self.count += 1
+        for name in names:
+            self._heard[name] = self.count
+        everybody = _EVERYBODY in names
+        for bell, wanted in self._sleepers.items():
+            if everybody or not wanted.isdisjoint(names):
+                bell.set()
+
+    def _on_notify(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        self._wake(set(payload.split(",")))
+
+    async def _listen(self) -> None:
+        trouble = 0
+        while True:
+            connection: Any = None
+            try:
+                connection = await connect(self._address, dsn=self._address.listen_dsn)
+                await connection.add_listener(CHANNEL, self._on_notify)
+                if self.searched:
+                    # What was said between that search and now nobody heard.
+                    self._wake({_EVERYBODY})
+                trouble = 0
+                await self._stay(connection)
+            except _TROUBLE:
+                trouble += 1
+            finally:
+                if connection is not None:
+                    connection.terminate()
+            await asyncio.sleep(min(5.0, 0.1 * 2 ** min(trouble, 6)) * (0.5 + random.random()))
+
+    async def _stay(self, connection: Any) -> None:
+        gone = asyncio.Event()
+
+        def lost(_connection: Any) -> None:
+            gone.set()
+
+        connection.add_termination_listener(lost)
+        while not gone.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PING):
+                    await gone.wait()
+            if not gone.is_set():
+                await connection.fetchval("select 1", timeout=5)

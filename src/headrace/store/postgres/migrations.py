@@ -1,0 +1,122 @@
+"""Migrations: numbered schema steps, each applied once; the functions are made anew with every run.
+
+A changed function needs a step of its own (it may hold nothing but a comment), so that `open` sees the difference.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from headrace.errors import ConfigError, SchemaMismatch
+from headrace.store.contract import Progress
+from headrace.store.postgres.faults import MIGRATE
+
+OLDEST_SERVER: Final = 13
+_LOCK: Final = (1214538830, 2)
+_DAYS_AHEAD: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    version: int
+    name: str
+    statements: str
+
+
+@cache
+def steps() -> tuple[Step, ...]:
+    """The schema steps in order."""
+    folder = files("headrace.store.postgres").joinpath("schema")
+    named = [(re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name), file) for file in folder.iterdir()]
+    found = [Step(int(match[1]), match[2], file.read_text("utf-8")) for match, file in named if match]
+    return tuple(sorted(found, key=lambda step: step.version))
+
+
+@cache
+def functions() -> tuple[tuple[str, str], ...]:
+    """(verb, statements), in an order in which each may use those before it."""
+    folder = files("headrace.store.postgres").joinpath("sql")
+    return tuple(
+        (f.name.removesuffix(".sql"), f.read_text("utf-8")) for f in sorted(folder.iterdir(), key=lambda f: f.name)
+    )
+
+
+def check_server(connection: Any, shown: str) -> None:
+    version = connection.get_server_version()
+    if version.major < OLDEST_SERVER:
+        raise ConfigError(
+            f"PostgreSQL at {shown} is version {version.major}.{version.micro}: headrace needs {OLDEST_SERVER} or newer"
+        )
+
+
+async def check_schema(connection: Any, shown: str) -> None:
+    """SchemaMismatch unless the schema is exactly what this version of headrace knows."""
+    found = await version(connection)
+    newest = steps()[-1].version
+    if found is None:
+        raise SchemaMismatch(f"there is no headrace schema in {shown}: {MIGRATE}")
+    if found < newest:
+        raise SchemaMismatch(f"the headrace schema in {shown} is at version {found}, {newest} is needed: {MIGRATE}")
+    if found > newest:
+        raise SchemaMismatch(
+            f"the headrace schema in {shown} is at version {found}, newer than {newest}: upgrade headrace"
+        )
+
+
+async def version(connection: Any) -> int | None:
+    """The schema's version; None: there is none."""
+    if not await connection.fetchval("select to_regclass('headrace.migration') is not null"):
+        return None
+    found: int | None = await connection.fetchval("select max(version) from headrace.migration")
+    return found
+
+
+async def migrate(connection: Any, progress: Progress | None, shown: str) -> list[str]:
+    """Apply what is missing in one transaction; whoever comes second waits, and finds nothing to do."""
+    taken: list[str] = []
+    async with connection.transaction():
+        await connection.execute("set local client_min_messages = warning")
+        await connection.execute(f"select pg_advisory_xact_lock({_LOCK[0]}, {_LOCK[1]})")
+        await connection.execute(_JOURNAL)
+        applied = {row["version"] for row in await connection.fetch("select version from headrace.migration")}
+        if applied and max(applied) > steps()[-1].version:
+            raise SchemaMismatch(f"the headrace schema in {shown} is newer than this version: upgrade headrace")
+        missing = [step for step in steps() if step.version not in applied]
+        total = len(missing) + len(functions())
+        for step in missing:
+            await connection.execute(step.statements)
+            await connection.execute(
+                "insert into headrace.migration (version, name) values ($1, $2)", step.version, step.name
+            )
+            taken.append(f"{step.version:04}_{step.name}")
+            if progress is not None:
+                progress(len(taken), total, step.name)
+        for number, (verb, statements) in enumerate(functions(), start=1):
+            await connection.execute(statements)
+            if progress is not None:
+                progress(len(taken) + number, total, verb)
+    await make_partitions(connection)
+    return taken
+
+
+async def make_partitions(connection: Any) -> None:
+    """Today's partition and the next days'. Each in a transaction of its own: it locks the tables for a moment."""
+    for ahead in range(_DAYS_AHEAD + 1):
+        async with connection.transaction():
+            await connection.fetchval(
+                "select headrace.make_partition((clock_timestamp() at time zone 'UTC')::date + $1::int4)", ahead
+            )
+
+
+_JOURNAL: Final = """
+create schema if not exists headrace;
+create table if not exists headrace.migration (
+    version int4 not null primary key,
+    name text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+"""

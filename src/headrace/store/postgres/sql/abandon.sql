@@ -1,0 +1,11 @@
+-- abandon: a worker is known to be dead: expire its leases now, and remember why. Answers how many.
+create or replace function headrace.abandon(p_worker uuid, p_cause text, p_now timestamptz default null) returns int4
+language plpgsql as $$
+declare
+    v_count int4;
+begin
+    update headrace.lease l set until = coalesce(p_now, clock_timestamp()), cause = p_cause
+    where l.token = any (array(select k.token from headrace.lease k where k.worker = p_worker for update skip locked));
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;

@@ -1,0 +1,50 @@
+-- take_waiting: take one job out of what waits, ready or scheduled, whoever else wants it; the row lock decides.
+--
+-- The range around it is split. Answers what the job had counted so far and where it waited; no row when it does not
+-- wait. `p_ready` false: only from scheduled.
+create or replace function headrace.take_waiting(j headrace.job, p_ready bool default true)
+returns table (was_ready bool, attempt int4, failures int4, crashes int4) language plpgsql as $$
+#variable_conflict use_column
+declare
+    r record;
+begin
+    if p_ready then
+        select x.ctid as tid, x.* into r from headrace.ready x
+        where x.queue = j.queue and x.priority = j.priority and x.tenant = coalesce(j.tenant, '')
+            and x.lane = coalesce(j.lane, 0) and x.seq = j.seq and x.hi >= j.ord and x.lo <= j.ord
+        order by x.hi limit 1 for update;
+        if found then
+            if r.lo < j.ord then
+                insert into headrace.ready
+                    (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note)
+                values (r.seq, r.lane, r.batch, r.lo, j.ord - 1, r.priority, r.attempt, r.failures, r.crashes, r.suspect, r.queue,
+                    r.tenant, r.note);
+            end if;
+            if j.ord < r.hi then
+                update headrace.ready x set lo = j.ord + 1 where x.ctid = r.tid;
+            else
+                delete from headrace.ready x where x.ctid = r.tid;
+            end if;
+            insert into headrace.tally (ready, queue) values (-1, j.queue);
+            return query select true, r.attempt, r.failures, r.crashes;
+            return;
+        end if;
+    end if;
+    select x.ctid as tid, x.* into r from headrace.scheduled x
+    where x.batch = j.batch and x.hi >= j.ord and x.lo <= j.ord order by x.hi limit 1 for update;
+    if found then
+        if r.lo < j.ord then
+            insert into headrace.scheduled
+                (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note)
+            values (r.run_at, r.seq, r.lane, r.batch, r.lo, j.ord - 1, r.priority, r.attempt, r.failures, r.crashes, r.suspect,
+                r.queue, r.tenant, r.note);
+        end if;
+        if j.ord < r.hi then
+            update headrace.scheduled x set lo = j.ord + 1 where x.ctid = r.tid;
+        else
+            delete from headrace.scheduled x where x.ctid = r.tid;
+        end if;
+        insert into headrace.tally (scheduled, queue) values (-1, j.queue);
+        return query select false, r.attempt, r.failures, r.crashes;
+    end if;
+end $$;

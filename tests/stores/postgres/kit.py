@@ -1,0 +1,33 @@
+"""Short words for these tests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from headrace.job import Batch, JobId, NewJob, job_id, new_batch
+from headrace.lane import Lane
+from headrace.lease import Ask, Lease, new_token, new_worker_id
+from headrace.store.contract import Store
+
+WORKER = new_worker_id()
+TTL = timedelta(seconds=15)
+
+
+def a_batch(count: int = 1, *, task: str = "t", lane: Lane | None = None) -> Batch:
+    return Batch(new_batch(), [NewJob(task, b"{}", lane or Lane()) for _ in range(count)])
+
+
+async def put(store: Store, count: int = 1, *, lane: Lane | None = None) -> list[JobId]:
+    batch = a_batch(count, lane=lane)
+    await store.enqueue(batch)
+    return [job_id(batch.id, ord) for ord in range(count)]
+
+
+async def claim(store: Store, limit: int = 100, queue: str = "default") -> Lease | None:
+    return await store.claim(Ask(WORKER, (queue,), limit, TTL, new_token()))
+
+
+async def take(store: Store, limit: int = 100) -> Lease:
+    lease = await claim(store, limit)
+    assert lease is not None
+    return lease

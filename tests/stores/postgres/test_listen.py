@@ -1,0 +1,136 @@
+"""Wake-up: a hint travels from store to store in milliseconds; polling stands behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace.lane import Lane
+from headrace.outcome import Again
+from headrace.store.postgres.driver import asyncpg
+from headrace.store.postgres.store import PostgresStore
+from stores.postgres.kit import a_batch, claim, put, take
+
+LONG = 60
+"""Seconds that nobody would wait without a hint; a test that does runs into its timeout."""
+
+
+async def listening(store: PostgresStore, queue: str = "default") -> asyncio.Task[bool]:
+    """A sleeper whose LISTEN is in force."""
+    assert await claim(store, queue=queue) is None
+    # The first wait ends when the ear is open, in case something was said before.
+    assert await store.wait([queue], LONG)
+    assert await claim(store, queue=queue) is None
+    sleeper = asyncio.create_task(store.wait([queue], LONG))
+    await asyncio.sleep(0)
+    return sleeper
+
+
+async def test_another_store_wakes_the_sleeper(pg: PostgresStore, url: str):
+    sleeper = await listening(pg)
+    other = PostgresStore(url)
+    await other.open()
+    await other.enqueue(a_batch())
+    assert await sleeper
+    await other.close()
+    assert await claim(pg) is not None
+
+
+async def test_the_same_store_wakes_the_sleeper(pg: PostgresStore):
+    sleeper = await listening(pg)
+    await put(pg)
+    assert await sleeper
+
+
+async def test_a_commit_wakes_the_sleeper(pg: PostgresStore, url: str):
+    """When a user's transaction commits is not known, so hints are repeated for a while."""
+    sleeper = await listening(pg)
+    other = PostgresStore(url)
+    await other.open()
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        await other.aenqueue_in(connection, a_batch())
+    while await claim(pg) is None:
+        assert await sleeper
+        sleeper = asyncio.create_task(pg.wait(["default"], LONG))
+    sleeper.cancel()
+    await connection.close()
+    await other.close()
+
+
+async def test_only_those_who_asked_are_woken(pg: PostgresStore, url: str):
+    mine = await listening(pg, "mine")
+    other = PostgresStore(url)
+    await other.open()
+    theirs = await listening(other, "theirs")
+    await put(pg, lane=Lane("theirs"))
+    assert await theirs
+    assert not mine.done()
+    mine.cancel()
+    await other.close()
+
+
+async def test_what_goes_back_wakes_the_sleeper(pg: PostgresStore, url: str):
+    await put(pg)
+    lease = await take(pg)
+    other = PostgresStore(url)
+    await other.open()
+    sleeper = await listening(other)
+    await pg.settle(lease.token, [(0, Again(0, 0))])
+    assert await sleeper
+    await other.close()
+
+
+async def test_resume_wakes_the_sleeper(pg: PostgresStore, url: str):
+    await pg.pause("default")
+    await put(pg)
+    other = PostgresStore(url)
+    await other.open()
+    sleeper = await listening(other)
+    await pg.resume("default")
+    assert await sleeper
+    await other.close()
+
+
+async def test_a_hint_between_claim_and_wait_is_not_lost(pg: PostgresStore):
+    sleeper = await listening(pg)
+    await put(pg)
+    assert await sleeper
+    await take(pg)
+    assert await claim(pg) is None
+    await put(pg)
+    assert await pg.wait(["default"], LONG)
+
+
+async def test_a_lost_ear_grows_again(pg: PostgresStore, sql: Any):
+    sleeper = await listening(pg)
+    await sql.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    # When it listens again it says so, because it may have missed something.
+    assert await sleeper
+    assert await claim(pg) is None
+    sleeper = asyncio.create_task(pg.wait(["default"], LONG))
+    await sql.execute("select headrace.enqueue('t')")
+    await sql.execute("select pg_notify('headrace', 'default')")
+    assert await sleeper
+
+
+async def test_many_enqueues_are_few_notifications(pg: PostgresStore, url: str):
+    heard: list[str] = []
+    connection = await asyncpg.connect(url)
+    await connection.add_listener("headrace", lambda *args: heard.append(args[3]))
+    for _ in range(200):
+        await pg.enqueue(a_batch())
+    done = asyncio.Event()
+    await connection.add_listener("over", lambda *_: done.set())
+    await pg._bell.close()
+    await connection.execute("select pg_notify('over', '')")
+    await done.wait()
+    assert 1 <= len(heard) < 200
+    await connection.close()
+
+
+async def test_without_a_hint_the_time_runs_out(pg: PostgresStore):
+    assert await pg.wait(["default"], 0.01) is False

@@ -1,0 +1,206 @@
+"""PgBouncer in transaction mode: nothing rests on a session; waking is polling unless a direct address is given."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from headrace.errors import Unavailable
+from headrace.job import Batch, JobState, NewJob, job_id, new_batch
+from headrace.lane import Lane
+from headrace.lease import Presence
+from headrace.outcome import DONE, Again
+from headrace.store.contract import CancelAnswer, Filter, Retention
+from headrace.store.postgres.store import PostgresStore
+from headrace.testing.servers import PostgresServer, free_port
+from stores.postgres.kit import TTL, WORKER, a_batch, claim, put, take
+
+
+def find_pgbouncer() -> str:
+    found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    assert found, "pgbouncer is missing: apt-get install pgbouncer"
+    return found
+
+
+@pytest.fixture(scope="module")
+def bouncer(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of a pooler with two server connections per database, so that sessions are really mixed."""
+    parts = urlsplit(postgres_server.url())
+    folder = tmp_path_factory.mktemp("pgbouncer")
+    port = free_port()
+    users = folder / "users.txt"
+    users.write_text(f'"{parts.username}" "{parts.password}"\n')
+    config = folder / "pgbouncer.ini"
+    config.write_text(f"""
+[databases]
+* = host=127.0.0.1 port={parts.port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {users}
+pool_mode = transaction
+default_pool_size = 2
+max_client_conn = 200
+logfile = {folder}/log
+""")
+    user = _unprivileged(folder)
+    with subprocess.Popen([find_pgbouncer(), "-q", config], user=user, cwd="/", stderr=subprocess.PIPE) as process:
+        try:
+            asyncio.run(_wait_for(port, process))
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def _unprivileged(folder: Path) -> str | None:
+    """PgBouncer refuses to run as root, too; the folders above must let the other user through."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        return None
+    for path in (folder, *folder.iterdir()):
+        shutil.chown(path, "nobody")
+    for parent in folder.parents[:3]:
+        if parent.stat().st_uid == 0 and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    return "nobody"
+
+
+async def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.02)
+        else:
+            writer.close()
+            return
+    assert process.stderr is not None
+    pytest.fail(f"pgbouncer did not start: {process.stderr.read().decode()}")
+
+
+@pytest.fixture
+def pooled_url(url: str, bouncer: str) -> str:
+    parts = urlsplit(url)
+    return url.replace(f"127.0.0.1:{parts.port}", bouncer) + "?pooler=transaction"
+
+
+@pytest.fixture
+async def pooled(pooled_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(pooled_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_a_whole_life(pooled: PostgresStore):
+    ids = await put(pooled, 5)
+    later = Batch(new_batch(), [NewJob("t", b"", Lane("slow"), timedelta(hours=1))])
+    await pooled.enqueue(later)
+    lease = await take(pooled, 4)
+    here = Presence(
+        id=WORKER, name="h:1", queues=("default",), slots=4, running=4, version="1", started_at=await pooled.now()
+    )
+    assert (await pooled.heartbeat([lease.token], TTL, here)).lost == frozenset()
+    assert await pooled.cancel([ids[3], ids[4]], "why not") == {
+        ids[3]: CancelAnswer.ASKED,
+        ids[4]: CancelAnswer.CANCELLED,
+    }
+    assert [stop.position for stop in (await pooled.heartbeat([lease.token], TTL)).stops] == [3]
+    settled = [(0, DONE), (1, Again(0, 0)), (2, Again(1, 0, timedelta(minutes=1))), (3, Again(0, 0))]
+    assert await pooled.settle(lease.token, settled) == frozenset()
+    states = [job.state for job in await pooled.get(ids) if job]
+    assert states == [JobState.DONE, JobState.READY, JobState.SCHEDULED, JobState.CANCELLED, JobState.CANCELLED]
+    assert (await pooled.promote()).moved == 0
+    assert await pooled.retry([ids[0]]) == {ids[0]}
+    assert await pooled.delete([ids[4]]) == {ids[4]}
+    assert len((await pooled.find(Filter())).jobs) == 5
+    assert [p.name for p in await pooled.workers()] == ["h:1"]
+    await pooled.retire(WORKER)
+    await pooled.pause("default")
+    assert await claim(pooled) is None
+    await pooled.resume("default")
+    lease = await take(pooled)
+    assert [job.id for job in lease.jobs] == ids[:2]
+    assert await pooled.abandon(WORKER, "killed") == 1
+    [orphan] = await pooled.reap(WORKER, TTL)
+    assert (len(orphan.jobs), orphan.cause) == (2, "killed")
+    assert await pooled.settle(orphan.token, [(0, DONE), (1, DONE)]) == frozenset()
+    assert (await pooled.prune(Retention())).jobs == 0
+    assert {q.queue: q.done_total for q in (await pooled.stats()).queues} == {"default": 3, "slow": 0}
+    assert {finding.level for finding in await pooled.check()} == {"ok"}
+
+
+async def test_many_at_once_over_two_server_connections(pooled_url: str):
+    """Statements of six stores are mixed over two sessions; every job is claimed once."""
+    stores = [PostgresStore(pooled_url) for _ in range(6)]
+    for store in stores:
+        await store.open()
+    batches = [a_batch(5) for _ in range(30)]
+    await asyncio.gather(*[stores[n % 6].enqueue(batch) for n, batch in enumerate(batches)])
+
+    async def work(store: PostgresStore) -> list[object]:
+        done: list[object] = []
+        while lease := await claim(store, 7):
+            assert await store.settle(lease.token, [(n, DONE) for n in range(len(lease.jobs))]) == frozenset()
+            done += [job.id for job in lease.jobs]
+        return done
+
+    done = [id for some in await asyncio.gather(*[work(store) for store in stores]) for id in some]
+    assert sorted(map(str, done)) == sorted(str(job_id(batch.id, n)) for batch in batches for n in range(5))
+    for store in stores:
+        await store.close()
+
+
+async def test_lanes_take_turns_though_sessions_are_mixed(pooled: PostgresStore):
+    batch = Batch(new_batch(), [NewJob("t", b"", Lane(tenant=t)) for t in "abc" for _ in range(4)])
+    await pooled.enqueue(batch)
+    order = [(await take(pooled, 1)).jobs[0].tenant for _ in range(12)]
+    assert order == ["a", "b", "c"] * 4
+
+
+async def test_waiting_is_polling(pooled: PostgresStore):
+    assert await pooled.wait(["default"], 0.01) is False
+
+
+async def test_a_direct_address_brings_the_ear_back(pooled_url: str, url: str):
+    store = PostgresStore(f"{pooled_url}&listen={quote(url, safe='')}")
+    other = PostgresStore(pooled_url)
+    await store.open()
+    await other.open()
+    assert await claim(store) is None
+    assert await store.wait(["default"], 60)
+    assert await claim(store) is None
+    sleeper = asyncio.create_task(store.wait(["default"], 60))
+    await other.enqueue(a_batch())
+    assert await sleeper
+    await store.close()
+    await other.close()
+
+
+async def test_migrating_through_the_pooler(postgres_server: PostgresServer, bouncer: str):
+    fresh = postgres_server.create_database()
+    pooled = fresh.replace(f"127.0.0.1:{urlsplit(fresh).port}", bouncer) + "?pooler=transaction"
+    store = PostgresStore(pooled)
+    assert await store.migrate() != []
+    await store.open()
+    await store.enqueue(a_batch())
+    assert await claim(store) is not None
+    await store.close()
+
+
+async def test_a_pooler_that_is_gone(url: str):
+    parts = urlsplit(url)
+    store = PostgresStore(url.replace(f":{parts.port}/", f":{free_port()}/") + "?pooler=transaction")
+    with pytest.raises(Unavailable):
+        await store.open()
+    await store.close()
