@@ -1,0 +1,198 @@
+"""The worker: rooms for claim, execute, settle, keep and tidy around what it holds. Embeddable: `async with Worker(…)`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.errors import ConfigError
+from headrace.lane import check_queue
+from headrace.lease import WorkerId, new_worker_id
+from headrace.settings import Settings
+from headrace.store.contract import Store
+from headrace.worker.board import Board, Pulse
+from headrace.worker.completer import Completer
+from headrace.worker.executor import Executor
+from headrace.worker.fetcher import Fetcher
+from headrace.worker.holding import Counters, Hands, Held, Listener
+from headrace.worker.janitor import Janitor
+from headrace.worker.keeper import Keeper
+from headrace.worker.room import Room, log
+from headrace.worker.settler import Settler
+
+if TYPE_CHECKING:
+    from headrace.task import Task
+
+__all__ = ["Counters", "Worker"]
+
+FLUSH_SECONDS = 10.0
+"""How long a stopping worker waits for the store to take its last results."""
+
+
+class Worker:
+    """Runs the jobs of some queues. The store is opened and closed by whoever made it."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[..., Any]],
+        store: Store,
+        settings: Settings,
+        *,
+        queues: tuple[str, ...] | None = None,
+        id: WorkerId | None = None,
+        board: Board | None = None,
+    ) -> None:
+        served = queues or settings.queues or tuple(sorted({task.options.queue for task in tasks.values()}))
+        if not served:
+            raise ConfigError("a worker needs a queue to serve: declare a task, or name queues")
+        for queue in served:
+            check_queue(queue)
+        self._hands = Hands(tasks, store, settings, id=id or new_worker_id(), queues=tuple(served), board=board)
+        self._running = False
+        self._drain: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    # ── looking ─────────────────────────────────────────────────────────────
+    @property
+    def id(self) -> WorkerId:
+        return self._hands.id
+
+    @property
+    def name(self) -> str:
+        """host:pid, for people."""
+        return self._hands.name
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return self._hands.queues
+
+    @property
+    def counters(self) -> Counters:
+        return self._hands.counters
+
+    @property
+    def running(self) -> int:
+        """Jobs whose tasks are under way."""
+        return self._executor.running if self._running else 0
+
+    @property
+    def waiting(self) -> int:
+        """Jobs claimed and not started."""
+        return self._executor.waiting if self._running else 0
+
+    @property
+    def idle(self) -> asyncio.Event:
+        """Set while there is nothing to claim and nothing held."""
+        return self._fetcher.idle
+
+    def on_event(self, listener: Listener) -> None:
+        """Call `listener(name, fields)` at every event from now on, in the event loop: be quick."""
+        self._hands.listeners.append(listener)
+
+    # ── life ────────────────────────────────────────────────────────────────
+    async def start(self) -> None:
+        hands = self._hands
+        self._settler = Settler(hands, idle=self._has_room, lose=self._lose, freed=self._freed, due=self._due)
+        self._completer = Completer(hands, self._settler)
+        hands.completer = self._completer
+        self._fetcher = Fetcher(hands, lambda: self._executor, self._settler)
+        self._executor = Executor(hands, self._settler, self._completer, low=self._fetcher.freed)
+        self._keeper = Keeper(hands, lambda: self._executor)
+        self._janitor = Janitor(hands, work=self._fetcher.nudge.ring)
+        self._rooms: list[Room] = [self._settler, self._executor, self._keeper, self._janitor, self._fetcher]
+        if hands.board is not None:
+            self._rooms.append(Pulse(hands.board, min(0.25, hands.settings.heartbeat.total_seconds() / 4)))
+        for room in self._rooms:
+            room.start()
+        self._running = True
+        log.info("worker %s serves %s", hands.name, ", ".join(hands.queues), extra={"worker": str(hands.id)})
+        hands.emit("worker.joined", worker=hands.id, name=hands.name, queues=hands.queues)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain()
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Run until told to stop, then drain."""
+        async with self:
+            await stop.wait()
+
+    def quiet(self) -> None:
+        """Claim nothing more; what is held goes on."""
+        self._fetcher.hush()
+
+    def hurry(self) -> None:
+        """Drain without waiting for what runs."""
+        self._hurry.set()
+
+    async def drain(self, seconds: float | None = None) -> None:
+        """Stop: claim nothing more, hand back what has not started, let the rest finish, then hand that back, too."""
+        if not self._running:
+            return
+        if self._drain is None:
+            limit = self._hands.settings.drain.total_seconds() if seconds is None else seconds
+            self._drain = asyncio.create_task(self._wind_down(limit), name="headrace-drain")
+        elif seconds == 0:
+            self._hurry.set()
+        await asyncio.shield(self._drain)
+
+    async def _wind_down(self, seconds: float) -> None:
+        self._fetcher.hush()
+        until = asyncio.get_running_loop().time() + seconds
+        self._executor.hand_back()
+        await self._until_still(until)
+        await self._fetcher.stop()
+        if left := self._executor.unfinished:
+            log.info("%d jobs are not done in time: handed back without charge", left)
+            self._executor.hand_back()
+            self._executor.release_running()
+            grace = self._hands.settings.kill_grace.total_seconds() + 1.0
+            self._hurry.clear()
+            await self._until_still(asyncio.get_running_loop().time() + grace)
+            self._executor.give_up()
+        await self._completer.flush(FLUSH_SECONDS)
+        if not await self._settler.flush(FLUSH_SECONDS):
+            log.warning("the store did not take the last results in time: their jobs will run again")
+        await self._leave()
+
+    async def _until_still(self, until: float) -> None:
+        """Wait until nothing runs, at most until that time, less when in a hurry."""
+        loop = asyncio.get_running_loop()
+        while self._executor.unfinished or self._fetcher.claiming:
+            left = until - loop.time()
+            if left <= 0 or self._hurry.is_set():
+                return
+            self._executor.hand_back()
+            await asyncio.sleep(min(left, 0.02))
+
+    async def _leave(self) -> None:
+        await self._executor.close()
+        for room in self._rooms:
+            await room.stop()
+        try:
+            await self._hands.store.retire(self.id)
+        except Exception as error:  # noqa: BLE001  # whatever it is, this worker is leaving
+            log.warning("cannot sign off: %s", error)
+        self._running = False
+        log.info("worker %s has left", self._hands.name, extra={"worker": str(self.id), **self.counters.as_dict()})
+        self._hands.emit("worker.left", worker=self.id, name=self._hands.name)
+
+    # ── between the rooms ───────────────────────────────────────────────────
+    def _has_room(self) -> bool:
+        return not self._executor.waiting
+
+    def _lose(self, held: Held) -> None:
+        self._executor.lose(held)
+
+    def _freed(self) -> None:
+        self._fetcher.freed()
+
+    def _due(self, wait: Any) -> None:
+        self._janitor.due(wait)

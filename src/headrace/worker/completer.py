@@ -1,0 +1,160 @@
+"""COMPLETE: ends a job inside the user's own transaction, and finds out afterwards whether that was committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, StoreError, Unsupported
+from headrace.job import Job, JobState
+from headrace.lease import Token, new_token
+from headrace.outcome import Finish, Outcome, Settlement, Succeeded
+from headrace.store.contract import Transactional
+from headrace.worker import verdict
+from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.room import Backoff, Complaint, log
+from headrace.worker.settler import Settler
+
+GONE = "the job belongs to somebody else by now: roll back"
+
+
+class Completer:
+    """A completed job gets a lease of its own, so that the user's transaction locks nothing else.
+
+    Unless the store has one writer only: there the transaction locks everything anyway, and its lease stays.
+    """
+
+    def __init__(self, hands: Hands, settler: Settler) -> None:
+        self._hands = hands
+        self._settler = settler
+        self._loop = asyncio.get_running_loop()
+        self._checks: set[asyncio.Task[None]] = set()
+        self._complaint = Complaint("asking whether a completed job's transaction was committed")
+
+    async def complete(self, attempt: Attempt, result: Any, tx: object) -> None:
+        store = self._transactional()
+        settlement = self._settlement(attempt, result)
+        self._check_open(attempt)
+        if not store.one_writer:
+            await self._detach(attempt)
+        with _completing(attempt) as held:
+            _check_accepted(await store.asettle_in(tx, held.token, [(attempt.position, settlement)]))
+
+    def complete_sync(self, attempt: Attempt, result: Any, tx: object) -> None:
+        if self._on_loop():
+            raise Unsupported("complete_sync() would block the event loop: an async task says `await job.complete(…)`")
+        store = self._transactional()
+        settlement = self._settlement(attempt, result)
+        self._check_open(attempt)
+        if not store.one_writer:
+            asyncio.run_coroutine_threadsafe(self._detach(attempt), self._loop).result()
+        with _completing(attempt) as held:
+            _check_accepted(store.settle_in(tx, held.token, [(attempt.position, settlement)]))
+
+    def end(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The task of a completed job is over: see whether its transaction was."""
+        check = asyncio.create_task(self._end(attempt, outcome))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def flush(self, seconds: float) -> None:
+        """Wait for the checks under way."""
+        if self._checks:
+            await asyncio.wait(list(self._checks), timeout=seconds)
+
+    async def _end(self, attempt: Attempt, outcome: Outcome) -> None:
+        held = attempt.held
+        if not isinstance(outcome, Succeeded):
+            # Not applied by the store if the transaction was committed after all.
+            self._settler.take(attempt, outcome)
+            return
+        job = await self._look(attempt)
+        if job is None or job.state is JobState.DONE:
+            self._settler.leave(attempt, succeeded=True)
+        elif job.state is JobState.RUNNING and job.attempt == attempt.job.attempt:
+            self._settler.take(attempt, verdict.rolled_back(attempt))
+        else:
+            log.warning("lease lost: job %s went on elsewhere while its task completed it", job.id)
+            self._hands.emit("lease.lost", token=held.token, jobs=1)
+            self._settler.leave(attempt, succeeded=False)
+
+    async def _look(self, attempt: Attempt) -> Job | None:
+        backoff = Backoff()
+        while True:
+            try:
+                [job] = await self._hands.store.get([attempt.job.id])
+            except StoreError as error:
+                self._complaint.raise_(error)
+                await asyncio.sleep(backoff.next())
+            else:
+                self._complaint.settle()
+                return job
+
+    def _check_open(self, attempt: Attempt) -> None:
+        if attempt.slots is None or attempt.completed:
+            raise Unsupported("this job was completed before, or its task is over: complete it once, inside the task")
+        if attempt.held.lost:
+            raise LeaseLost(GONE)
+
+    async def _detach(self, attempt: Attempt) -> None:
+        """Move the attempt into a lease of its own."""
+        old, position, fresh = attempt.held, attempt.position, new_token()
+        old.busy += 1
+        try:
+            moved = await self._move(old.token, position, fresh)
+        finally:
+            old.busy -= 1
+        if not moved:
+            raise LeaseLost(GONE)
+        new = Held(self._hands, fresh, suspect=old.suspect)
+        new.attempts.append(attempt)
+        new.open = 1
+        attempt.held, attempt.position = new, 0
+        self._hands.add(new)
+        self._settler.forget(old, position)
+
+    async def _move(self, token: Token, position: int, fresh: Token) -> bool:
+        store = self._hands.store
+        try:
+            return await store.detach(token, position, fresh)
+        except OutcomeUnknown:
+            # Whether it happened is seen by whether the new lease is there.
+            pulse = await store.heartbeat([fresh], self._hands.settings.lease)
+            return fresh not in pulse.lost or await store.detach(token, position, fresh)
+
+    def _transactional(self) -> Transactional:
+        store = self._hands.store
+        if not isinstance(store, Transactional):
+            raise Unsupported("this store cannot complete a job inside a transaction: use SQLite or PostgreSQL")
+        return store
+
+    def _settlement(self, attempt: Attempt, result: Any) -> Settlement:
+        ttl = attempt.known.result_ttl
+        if (own := attempt.options.result_ttl) is not None:
+            ttl = timedelta(seconds=own)
+        return Finish(JobState.DONE, result=attempt.known.codec.encode_result(result), result_ttl=ttl)
+
+    def _on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+
+@contextmanager
+def _completing(attempt: Attempt) -> Generator[Held]:
+    """From here on the job may end without us; not so, when the store says no."""
+    attempt.completed = True
+    try:
+        yield attempt.held
+    except HeadraceError:
+        attempt.completed = False
+        raise
+
+
+def _check_accepted(refused: frozenset[int]) -> None:
+    if refused:
+        raise LeaseLost(GONE)

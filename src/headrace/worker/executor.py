@@ -1,0 +1,225 @@
+"""EXECUTE: leases → attempts in slots → outcomes; the shared sweep over deadlines and over what waits too long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+from headrace.lease import Lease
+from headrace.outcome import Outcome, Released
+from headrace.retry import Retry
+from headrace.worker import verdict
+from headrace.worker.completer import Completer
+from headrace.worker.holding import LOST, RELEASE, STOP, TIMEOUT, Attempt, Hands, Held, Known, Slots
+from headrace.worker.processes import ProcessSlots
+from headrace.worker.room import Room, log
+from headrace.worker.settler import Settler
+from headrace.worker.slots import LoopSlots, ThreadSlots
+
+SWEEP = 0.05
+"""Seconds between two looks at the deadlines: how exact a timeout is."""
+MAX_WAIT = 1.0
+"""Seconds a claimed job may wait for a slot before it is handed back."""
+SWALLOWED = 1.0
+"""Seconds after which a cancelled async task that goes on is reported."""
+
+
+class _Unknown(Known):
+    """Stands for a task that nobody declared here."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.executor = "async"
+        self.timeout = inf
+        self.retry = Retry()
+        self.result_ttl = None
+        self.redact = ()
+
+
+class Executor(Room):
+    """Sorts attempts into slots and watches them."""
+
+    name = "executor"
+
+    def __init__(self, hands: Hands, settler: Settler, completer: Completer, *, low: Callable[[], None]) -> None:
+        super().__init__()
+        self._hands = hands
+        self._settler = settler
+        self._completer = completer
+        self._said_unknown: dict[str, float] = {}
+        self.size = size = hands.settings.concurrency
+        self.loop = LoopSlots(hands, size, done=settler.done, end=self.end, low=low)
+        self.threads = ThreadSlots(hands, size, end=self.end, low=low)
+        # A process costs tens of megabytes, and more of them than cores only take turns.
+        self.processes = ProcessSlots(hands, min(size, max(2, 2 * (os.cpu_count() or 1))), end=self.end, low=low)
+        self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes)
+        self._by_name: dict[str, Slots] = {"async": self.loop, "thread": self.threads, "process": self.processes}
+        self._max_wait = min(MAX_WAIT, hands.settings.lease.total_seconds() / 3)
+        self.handed_back = 0
+
+    @property
+    def waiting(self) -> int:
+        return self.loop.waiting + self.threads.waiting + self.processes.waiting
+
+    @property
+    def running(self) -> int:
+        return self.loop.running + self.threads.running + self.processes.running
+
+    @property
+    def unfinished(self) -> int:
+        """Attempts whose end somebody may still wait for."""
+        given_up = sum(attempt.given_up for slots in self._kinds for attempt in slots.under_way())
+        return self.running + self.waiting - given_up
+
+    # ── in ──────────────────────────────────────────────────────────────────
+    def deliver(self, held: Held, lease: Lease) -> None:
+        """Line up the attempts of a lease."""
+        lines: dict[str, list[Attempt]] = {"async": [], "thread": [], "process": []}
+        attempts = held.attempts
+        known = self._hands.known
+        unknown: list[Attempt] = []
+        for position, job in enumerate(lease.jobs):
+            task = known(job.task)
+            if task is None:
+                attempt = Attempt(held, position, job, _Unknown(job.task))
+                unknown.append(attempt)
+            else:
+                attempt = Attempt(held, position, job, task)
+                lines[task.executor].append(attempt)
+            attempts.append(attempt)
+        held.open = len(attempts)
+        for attempt in unknown:
+            self._park(attempt)
+        for name, line in lines.items():
+            if line:
+                self._by_name[name].put(line)
+        self.bell.ring()
+
+    def _park(self, attempt: Attempt) -> None:
+        name = attempt.job.task
+        now = monotonic()
+        if now >= self._said_unknown.get(name, 0.0):
+            self._said_unknown[name] = now + 60
+            log.warning("no worker here knows task %s: its jobs are put off by a minute at a time", name)
+        self.end(attempt, verdict.unknown_task(name))
+
+    # ── out ─────────────────────────────────────────────────────────────────
+    def end(self, attempt: Attempt, outcome: Outcome) -> None:
+        """An attempt is over."""
+        if attempt.given_up:
+            return
+        if attempt.completed and not attempt.held.lost:
+            self._completer.end(attempt, outcome)
+        else:
+            self._settler.take(attempt, outcome)
+
+    def hand_back(self, before: float = inf) -> int:
+        """Give back what was claimed before that time and has not started."""
+        count = 0
+        for slots in self._kinds:
+            for attempt in slots.take_back(before):
+                count += 1
+                self.end(attempt, Released())
+        self.handed_back += count
+        return count
+
+    # ── interruptions ───────────────────────────────────────────────────────
+    def stop_job(self, held: Held, position: int) -> None:
+        """Somebody cancelled it."""
+        attempt = held.attempts[position] if position < len(held.attempts) else None
+        if attempt is not None:
+            self._interrupt(attempt, STOP)
+
+    def lose(self, held: Held) -> None:
+        """The lease is somebody else's: drop its jobs, forget its outcomes."""
+        if held.lost:
+            return
+        held.lost = True
+        held.ended = []
+        for attempt in held.attempts:
+            if attempt is not None:
+                self._interrupt(attempt, LOST)
+        self._hands.drop(held)
+
+    def release_running(self) -> None:
+        """The worker will not wait any longer: what runs is interrupted and handed back."""
+        for slots in self._kinds:
+            for attempt in slots.under_way():
+                self._interrupt(attempt, RELEASE)
+        self._give_up(self.threads)
+
+    def give_up(self) -> None:
+        """The grace is over, too."""
+        for slots in self._kinds:
+            self._give_up(slots)
+
+    def _give_up(self, slots: Slots) -> None:
+        for attempt in slots.under_way():
+            if attempt.given_up:
+                continue
+            log.warning(
+                "job %s of task %s still runs and cannot be stopped: it is handed back all the same",
+                attempt.job.id,
+                attempt.job.task,
+            )
+            self.end(attempt, Released())
+            attempt.given_up = True
+
+    def _interrupt(self, attempt: Attempt, reason: str) -> None:
+        if attempt.reason:
+            return
+        attempt.reason = reason
+        attempt.warned_at = monotonic() + SWALLOWED
+        if attempt.slots is not None:
+            attempt.slots.interrupt(attempt)
+
+    # ── the sweep ───────────────────────────────────────────────────────────
+    async def run(self) -> None:
+        while True:
+            if not (self.waiting or self.running):
+                self._publish(inf)
+                await self.bell.wait()
+            await asyncio.sleep(SWEEP)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        now = monotonic()
+        earliest = inf
+        for slots in self._kinds:
+            for attempt in slots.under_way():
+                if attempt.reason:
+                    if now >= attempt.warned_at:
+                        self._remind(attempt, now)
+                elif attempt.deadline <= now:
+                    self._interrupt(attempt, TIMEOUT)
+                earliest = min(earliest, attempt.deadline)
+        self._publish(earliest)
+        if self.waiting:
+            self.hand_back(now - self._max_wait)
+
+    def _remind(self, attempt: Attempt, now: float) -> None:
+        """It was told to end and goes on."""
+        attempt.warned_at = now + 10 * SWALLOWED
+        log.warning(
+            "job %s of task %s was told to end (%s) and goes on: does it swallow CancelledError, or not look at "
+            "current_job().cancelled?",
+            attempt.job.id,
+            attempt.job.task,
+            attempt.reason,
+        )
+        if attempt.slots is self.loop:
+            self.loop.interrupt(attempt)
+
+    def _publish(self, earliest: float) -> None:
+        board = self._hands.board
+        if board is not None and board.deadline != earliest:
+            board.write_deadline(earliest)
+
+    async def close(self) -> None:
+        for slots in self._kinds:
+            await slots.close()

@@ -1,0 +1,218 @@
+"""CLAIM: free slots → leases, prefetching as far as the worker's pace allows; else asleep in `wait`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from time import monotonic
+
+from headrace.errors import HeadraceError
+from headrace.lease import Ask, Lease, new_token
+from headrace.worker import faults
+from headrace.worker.executor import Executor
+from headrace.worker.holding import MAX_CLAIM, Hands, Held
+from headrace.worker.room import Backoff, Bell, Complaint, Room, log
+from headrace.worker.settler import Settler
+
+HORIZON = 0.025
+"""Seconds of work to have in line at least, so that no slot waits for the next claim."""
+MAX_LEASES = 64
+"""Batches whose results the store has not taken yet: beyond, nothing more is claimed."""
+COMPANY_WAIT = 10.0
+"""Seconds a suspect waits for the worker to be empty; then it runs in the company that is left."""
+
+
+class Pace:
+    """Jobs per second, and seconds per claim: how much to claim ahead."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self.trip = 0.0
+        self._jobs = 0
+        self._at = monotonic()
+
+    def measure(self, jobs: int) -> None:
+        """`jobs` ended so far."""
+        now = monotonic()
+        seconds = now - self._at
+        if seconds < 0.005:
+            return
+        fresh = (jobs - self._jobs) / seconds
+        weight = min(1.0, seconds / 0.2 + 0.25)
+        self.rate += (fresh - self.rate) * weight
+        self._jobs, self._at = jobs, now
+
+    def claimed(self, seconds: float) -> None:
+        self.trip += (seconds - self.trip) * 0.2
+
+    def forget(self) -> None:
+        self.rate = 0.0
+
+    @property
+    def ahead(self) -> int:
+        """How many jobs to have in line: what is done within a few claims' time. Long jobs: none."""
+        return min(2 * MAX_CLAIM, int(self.rate * max(HORIZON, 3 * self.trip)))
+
+
+class Fetcher(Room):
+    """Keeps the slots busy, and nothing more."""
+
+    name = "fetcher"
+
+    def __init__(self, hands: Hands, executor: Callable[[], Executor], settler: Settler) -> None:
+        super().__init__()
+        self._hands = hands
+        self._executor = executor
+        self._settler = settler
+        self._pace = Pace()
+        self._backoff = Backoff()
+        self._complaint = Complaint("claiming")
+        self._deaf = Complaint("listening for new jobs")
+        self._deafness = Backoff()
+        self._resting = False
+        self._waiter: asyncio.Task[bool] | None = None
+        self._handed_back = 0
+        self.nudge = Bell()
+        """Rung when there may be something to claim, or no reason to sleep."""
+        self._quiet = False
+        self.claiming = False
+        self.idle = asyncio.Event()
+        """There was nothing to claim and nothing runs."""
+
+    def freed(self) -> None:
+        """There may be room again."""
+        self.bell.ring()
+        self._note_idle()
+
+    def hush(self) -> None:
+        """Claim nothing more."""
+        self._quiet = True
+        self.bell.ring()
+        self.nudge.ring()
+
+    def is_quiet(self) -> bool:
+        return self._quiet
+
+    async def run(self) -> None:
+        executor = self._executor()
+        while True:
+            if self.is_quiet():
+                await self.bell.wait()
+                continue
+            limit = self._room(executor)
+            if limit <= 0:
+                await self.bell.wait(0.5)
+                continue
+            lease = await self._claim(limit)
+            if lease is None:
+                if not self._backoff.failures:
+                    await self._rest()
+                continue
+            self.idle.clear()
+            held = self._hands.take(lease)
+            if self.is_quiet():
+                executor.deliver(held, lease)
+                executor.hand_back()
+            elif lease.suspect:
+                await self._alone(executor, held, lease)
+            else:
+                executor.deliver(held, lease)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._stop_listening()
+
+    def _room(self, executor: Executor) -> int:
+        """How many to claim now; 0: nothing, until rung."""
+        if self._settler.failing or len(self._hands.leases) >= MAX_LEASES + executor.size:
+            return 0
+        if executor.handed_back > self._handed_back:
+            # Claimed and not started: the estimate was wrong, learn again from free slots only.
+            self._handed_back = executor.handed_back
+            self._pace.forget()
+        self._pace.measure(self._settler.settled)
+        ahead = self._pace.ahead
+        executor.loop.low_mark = ahead // 2
+        waiting = executor.waiting
+        free = executor.size - executor.running - waiting
+        if free <= 0 and waiting > ahead // 2:
+            return 0
+        return min(MAX_CLAIM, free + ahead)
+
+    async def _claim(self, limit: int) -> Lease | None:
+        hands = self._hands
+        began = monotonic()
+        ask = Ask(hands.id, hands.queues, limit, hands.settings.lease, new_token())
+        self.claiming = True
+        try:
+            lease = await hands.store.claim(ask)
+        except HeadraceError as error:
+            self._complaint.raise_(error)
+        except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
+            log.exception("the store failed in a way it should not while claiming")
+            self._complaint.raise_(error)
+        else:
+            if faults.ARMED and lease is not None:
+                faults.reach("claimed")
+            self._complaint.settle()
+            self._backoff.reset()
+            self._pace.claimed(monotonic() - began)
+            return lease
+        finally:
+            self.claiming = False
+        await self.nudge.wait(self._backoff.next())
+        return None
+
+    async def _rest(self) -> None:
+        """Nothing to claim: sleep until there may be. Listening begins before the last look, or a hint could be missed."""
+        if self._waiter is None:
+            await self._listen()
+            return
+        self._resting = True
+        self._note_idle()
+        await self.nudge.wait(self._hands.settings.poll.total_seconds() + 1.0)
+        self._resting = False
+        await self._stop_listening()
+        await self._listen()
+
+    async def _listen(self) -> None:
+        poll = self._hands.settings.poll.total_seconds() * random.uniform(0.9, 1.0)
+        waiter = asyncio.create_task(self._hands.store.wait(self._hands.queues, poll), name="headrace-wait")
+        self._waiter = waiter
+        waiter.add_done_callback(self._heard)
+        await asyncio.sleep(0)
+
+    def _heard(self, waiter: asyncio.Task[bool]) -> None:
+        if waiter is self._waiter:
+            self.nudge.ring()
+
+    async def _stop_listening(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        if not waiter.cancelled() and (error := waiter.exception()) is not None:
+            self._deaf.raise_(error)
+            await self.nudge.wait(self._deafness.next())
+        else:
+            self._deaf.settle()
+            self._deafness.reset()
+
+    def _note_idle(self) -> None:
+        if self._resting and not self._hands.leases:
+            self.idle.set()
+
+    async def _alone(self, executor: Executor, held: Held, lease: Lease) -> None:
+        """A suspect: wait until nothing else runs here, run it, and claim nothing until it is settled."""
+        until = monotonic() + COMPANY_WAIT
+        while (executor.running or executor.waiting) and monotonic() < until and not self.is_quiet() and not held.lost:
+            await self.bell.wait(0.1)
+        if held.lost:
+            return
+        executor.deliver(held, lease)
+        if self.is_quiet():
+            executor.hand_back()
+        while held.token in self._hands.leases and not held.lost:
+            await self.bell.wait(0.5)

@@ -1,0 +1,291 @@
+"""What a worker holds: leases, the attempts in them, and the running figures. No decisions here."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from headrace.codec import JobOptions, Signature, decode_options
+from headrace.errors import BadArguments
+from headrace.job import Claimed
+from headrace.lease import Lease, Token, WorkerId
+from headrace.outcome import DONE, Settlement
+from headrace.retry import Retry
+from headrace.settings import Settings
+from headrace.store.contract import Store
+
+if TYPE_CHECKING:
+    from headrace.task import Task
+    from headrace.worker.board import Board
+
+log = logging.getLogger("headrace.worker")
+
+# Why an attempt was interrupted. Empty: it was not.
+TIMEOUT: Final = "timeout"
+STOP: Final = "stop"
+LOST: Final = "lost"
+RELEASE: Final = "release"
+
+MAX_CLAIM = 500
+DONE_AT: Final = tuple((position, DONE) for position in range(1000))
+"""The settlement of a job that ended well, by position: shared, so that the common job costs no object."""
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+NO_OPTIONS: Final = JobOptions()
+
+
+class Known:
+    """A task as the worker uses it: everything looked up once."""
+
+    __slots__ = (
+        "codec",
+        "decode",
+        "executor",
+        "function",
+        "is_async",
+        "name",
+        "redact",
+        "result_ttl",
+        "retry",
+        "timeout",
+    )
+
+    def __init__(self, task: Task[..., Any]) -> None:
+        options = task.options
+        self.name = task.name
+        self.function: Callable[..., Any] = task.function
+        self.is_async = inspect.iscoroutinefunction(task.function)
+        self.codec: Signature = task.codec
+        self.decode = task.codec.decode
+        self.executor = options.executor
+        self.timeout = inf if options.timeout is None else options.timeout.total_seconds()
+        self.retry: Retry = options.retry
+        self.result_ttl = options.result_ttl
+        self.redact = options.redact
+
+
+class Slots(Protocol):
+    """The places of one kind (loop, threads, processes) in which attempts run."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def running(self) -> int: ...
+
+    def put(self, attempts: list[Attempt]) -> None:
+        """Line up to be run."""
+        ...
+
+    def take_back(self, before: float) -> list[Attempt]:
+        """Take out of the line what was claimed before that time and has not started."""
+        ...
+
+    def under_way(self) -> list[Attempt]: ...
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """`attempt.reason` was just set: make its code notice."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """One job of a lease on its way through this worker; what `current_job()` looks at."""
+
+    held: Held
+    position: int
+    job: Claimed
+    known: Known
+    slots: Slots | None = None
+    """Where it runs; None: it waits, or is over."""
+    deadline: float = inf
+    """On the monotonic clock; set when it starts."""
+    reason: str = ""
+    """Why it was interrupted."""
+    completed: bool = False
+    """The task completed it in a transaction of its own."""
+    given_up: bool = False
+    """Its job was handed back though its code goes on: whatever comes of it is ignored."""
+    warned_at: float = inf
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self.reason)
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        if self.deadline == inf:
+            return None
+        return datetime.now(UTC) + timedelta(seconds=self.deadline - monotonic())
+
+    @property
+    def timeout(self) -> float:
+        """Seconds from its start on."""
+        if self.job.options is not None and (own := self.options.timeout) is not None:
+            return own
+        return self.known.timeout
+
+    @property
+    def options(self) -> JobOptions:
+        """The job's own options; those that cannot be read do not get so far as to matter."""
+        try:
+            return decode_options(self.job.options)
+        except BadArguments:
+            return NO_OPTIONS
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Decoded; raises BadArguments."""
+        if self.job.options is not None:
+            decode_options(self.job.options)
+        return self.known.decode(self.job.payload)
+
+    async def complete(self, result: Any, tx: object) -> None:
+        await self.held.hands.completer.complete(self, result, tx)
+
+    def complete_sync(self, result: Any, tx: object) -> None:
+        self.held.hands.completer.complete_sync(self, result, tx)
+
+
+class Completing(Protocol):
+    """Completes a job inside the user's transaction."""
+
+    async def complete(self, attempt: Attempt, result: Any, tx: object) -> None: ...
+
+    def complete_sync(self, attempt: Attempt, result: Any, tx: object) -> None: ...
+
+
+class Held:
+    """A lease in this worker's hands."""
+
+    __slots__ = (
+        "attempts",
+        "busy",
+        "claimed_at",
+        "ended",
+        "first_end",
+        "flying",
+        "hands",
+        "lost",
+        "open",
+        "others",
+        "suspect",
+        "token",
+    )
+
+    def __init__(self, hands: Hands, token: Token, *, suspect: bool) -> None:
+        self.hands = hands
+        self.token = token
+        self.suspect = suspect
+        self.claimed_at = monotonic()
+        self.attempts: list[Attempt | None] = []
+        """By position; None where it is over."""
+        self.open = 0
+        """Attempts without an outcome."""
+        self.ended: list[tuple[int, Settlement]] = []
+        """Outcomes not yet on their way to the store."""
+        self.others = 0
+        """How many of them are not DONE."""
+        self.first_end = 0.0
+        self.busy = 0
+        """Calls to the store under way that may end this lease."""
+        self.flying = False
+        """A batch of it is on its way to the store; the next one waits for the answer."""
+        self.lost = False
+
+    @property
+    def ending(self) -> bool:
+        """It may be over by right at any moment: its absence proves nothing."""
+        return self.busy > 0 or any(attempt is not None and attempt.completed for attempt in self.attempts)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a worker did so far, in jobs."""
+
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    snoozed: int = 0
+    cancelled: int = 0
+    released: int = 0
+    crashed: int = 0
+    lost: int = 0
+    """Their lease was somebody else's before they could be settled."""
+
+    def as_dict(self) -> dict[str, int]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class Hands:
+    """Everything the rooms of one worker share."""
+
+    completer: Completing
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[..., Any]],
+        store: Store,
+        settings: Settings,
+        *,
+        id: WorkerId,
+        queues: tuple[str, ...],
+        board: Board | None = None,
+    ) -> None:
+        self.tasks = tasks
+        self.store = store
+        self.settings = settings
+        self.id = id
+        self.queues = queues
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.board = board
+        self.leases: dict[Token, Held] = {}
+        self.counters = Counters()
+        self.listeners: list[Listener] = []
+        self._known: dict[str, Known] = {}
+
+    def known(self, name: str) -> Known | None:
+        """The task of that name; found again when it was declared late."""
+        if (known := self._known.get(name)) is None and (task := self.tasks.get(name)) is not None:
+            known = self._known[name] = Known(task)
+        return known
+
+    def take(self, lease: Lease) -> Held:
+        held = Held(self, lease.token, suspect=lease.suspect)
+        self.leases[lease.token] = held
+        self.counters.claimed += len(lease.jobs)
+        self._publish()
+        if self.listeners:
+            self.emit("lease.claimed", token=lease.token, jobs=len(lease.jobs), suspect=lease.suspect)
+        return held
+
+    def add(self, held: Held) -> None:
+        self.leases[held.token] = held
+        self._publish()
+
+    def drop(self, held: Held) -> None:
+        """The lease is over, one way or the other."""
+        if self.leases.pop(held.token, None) is not None:
+            self._publish()
+
+    def emit(self, event: str, /, **fields: Any) -> None:
+        """Tell whoever listens. Callers on the hot path look at `listeners` first."""
+        for listener in self.listeners:
+            try:
+                listener(event, fields)
+            except Exception:
+                log.exception("a listener failed on %s", event)
+
+    def _publish(self) -> None:
+        if self.board is not None:
+            self.board.write_tokens(self.leases)

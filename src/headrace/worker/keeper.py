@@ -1,0 +1,87 @@
+"""KEEP: the heartbeat. Renews leases, hears which are lost and which jobs to stop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from headrace.errors import HeadraceError
+from headrace.lease import Presence, Pulse
+from headrace.worker.executor import Executor
+from headrace.worker.holding import Hands
+from headrace.worker.room import Backoff, Complaint, Room, log
+
+
+class Keeper(Room):
+    """Says that this worker is there, and holds on to what it has."""
+
+    name = "keeper"
+
+    def __init__(self, hands: Hands, executor: Callable[[], Executor]) -> None:
+        super().__init__()
+        self._hands = hands
+        self._executor = executor
+        self._complaint = Complaint("the heartbeat")
+        self._started_at = datetime.now(UTC)
+        self._version = version("headrace")
+
+    async def run(self) -> None:
+        seconds = self._hands.settings.heartbeat.total_seconds()
+        backoff = Backoff()
+        while True:
+            if await self.beat():
+                backoff.reset()
+                await self.bell.wait(seconds * random.uniform(0.8, 1.0))
+            else:
+                await self.bell.wait(min(backoff.next(), seconds / 3))
+
+    async def beat(self) -> bool:
+        """One heartbeat; False: the store did not answer."""
+        hands = self._hands
+        tokens = list(hands.leases)
+        try:
+            pulse = await hands.store.heartbeat(tokens, hands.settings.lease, self.presence())
+        except HeadraceError as error:
+            self._complaint.raise_(error)
+            return False
+        except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
+            log.exception("the store failed in a way it should not at a heartbeat")
+            self._complaint.raise_(error)
+            return False
+        self._complaint.settle()
+        self._hear(pulse)
+        return True
+
+    def presence(self) -> Presence:
+        hands, executor = self._hands, self._executor()
+        return Presence(
+            id=hands.id,
+            name=hands.name,
+            queues=hands.queues,
+            slots=executor.size,
+            running=executor.running,
+            version=self._version,
+            started_at=self._started_at,
+            tasks=tuple(sorted(hands.tasks)),
+        )
+
+    def _hear(self, pulse: Pulse) -> None:
+        executor = self._executor()
+        for token in pulse.lost:
+            held = self._hands.leases.get(token)
+            # A lease that is just being ended may be gone by right: that call's own answer will tell.
+            if held is None or held.ending:
+                continue
+            jobs = held.open + len(held.ended)
+            log.warning(
+                "lease lost: %d jobs are somebody else's by now and are dropped",
+                jobs,
+                extra={"event": "lease.lost", "lease": str(token), "jobs": jobs},
+            )
+            self._hands.emit("lease.lost", token=token, jobs=jobs)
+            executor.lose(held)
+        for stop in pulse.stops:
+            if (held := self._hands.leases.get(stop.token)) is not None:
+                executor.stop_job(held, stop.position)

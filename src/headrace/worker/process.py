@@ -1,0 +1,157 @@
+"""Process slots, the child's side: `python -m headrace.worker.process FD` runs one job after the other until EOF."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import importlib
+import runpy
+import signal
+import socket
+import sys
+from datetime import UTC, datetime, timedelta
+from math import inf
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from headrace import context
+from headrace.errors import UnknownTask, Unsupported
+from headrace.job import Claimed, Failure
+from headrace.lease import WorkerId, new_token
+from headrace.outcome import Failed, Lost, Outcome
+from headrace.task import Task
+from headrace.worker import lifeline, verdict, wire
+from headrace.worker.holding import Attempt, Hands, Held, Known
+
+
+class Terminated(BaseException):
+    """TERM arrived while a task ran: its `finally` blocks run, then the process ends."""
+
+
+class Alone:
+    """A job's context in a child: it has no store."""
+
+    def __init__(self, job: Claimed, timeout: float) -> None:
+        self.job = job
+        self.cancelled = False
+        self.deadline_at: datetime | None = None if timeout == inf else datetime.now(UTC) + timedelta(seconds=timeout)
+
+    async def complete(self, result: Any, tx: object) -> None:
+        self.complete_sync(result, tx)
+
+    def complete_sync(self, result: Any, tx: object) -> None:
+        del result, tx
+        raise Unsupported(
+            'a task with executor="process" cannot complete its job in a transaction: use async or a thread'
+        )
+
+
+class Library:
+    """Tasks by name, from the app or from the module that declares them."""
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._tasks: dict[str, Task[..., Any]] = {}
+
+    def open(self) -> None:
+        if self._app:
+            self._tasks.update(lifeline.load_app(self._app).tasks)
+
+    def find(self, name: str, module: str, main: str) -> Task[..., Any]:
+        if name not in self._tasks:
+            self.open()
+        if name not in self._tasks:
+            self._tasks.update(_tasks_in(self._names(module, main)))
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(name) from None
+
+    def _names(self, module: str, main: str) -> dict[str, Any]:
+        if module != "__main__":
+            return vars(importlib.import_module(module))
+        # A script's own tasks: run it under another name, so that its `if __name__ == "__main__"` part stays out.
+        return runpy.run_path(main, run_name="__headrace_main__") if main else {}
+
+
+def _tasks_in(names: dict[str, Any]) -> dict[str, Task[..., Any]]:
+    found: dict[str, Task[..., Any]] = {}
+    for value in names.values():
+        if isinstance(value, Task):
+            found[value.name] = value
+    return found
+
+
+def run(order: wire.Order, library: Library) -> Outcome:
+    """One job, from payload to outcome."""
+    attempt = _attempt(order, library.find(order.job.task, order.module, order.main))
+    try:
+        args, kwargs = attempt.arguments()
+    except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
+        return verdict.bad_arguments(attempt, error)
+    own = contextvars.copy_context()
+    own.run(context.enter, Alone(order.job, order.timeout))
+    try:
+        result: Any = own.run(attempt.known.function, *args, **kwargs)
+        if attempt.known.is_async:
+            result = own.run(asyncio.run, result)
+    except Terminated:
+        raise
+    except BaseException as error:  # noqa: BLE001  # no job ends its slot
+        return verdict.of_error(attempt, error)
+    return verdict.of_result(attempt, result)
+
+
+def _attempt(order: wire.Order, task: Task[..., Any]) -> Attempt:
+    held = Held(_NoHands(order.worker), new_token(), suspect=False)
+    return Attempt(held, 0, order.job, Known(task), deadline=monotonic() + order.timeout)
+
+
+class _NoHands(Hands):
+    """Only the worker's name is known here."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.id = WorkerId(new_token())
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise Terminated
+
+
+def main() -> None:
+    pipe = socket.socket(fileno=int(sys.argv[1]))
+    hello = wire.receive(pipe)
+    if not isinstance(hello, wire.Hello):
+        return
+    lifeline.settle_in(hello.path, hello.pythonpath)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifeline.die_with_parent(hello.parent, signal.SIGKILL)
+    library = Library(hello.app)
+    # Importing the app is not part of any job's time.
+    library.open()
+    pipe.sendall(wire.frame(b""))
+    while (order := wire.receive(pipe)) is not None:
+        assert isinstance(order, wire.Order)
+        try:
+            signal.signal(signal.SIGTERM, _terminate)
+            outcome = run(order, library)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        except Terminated:
+            sys.exit(128 + signal.SIGTERM)
+        except Exception as error:  # noqa: BLE001  # the task cannot be imported: that is the job's failure
+            outcome = _could_not_start(order, error)
+        assert not isinstance(outcome, Lost)
+        pipe.sendall(wire.pack_report(wire.Report(outcome)))
+
+
+def _could_not_start(order: wire.Order, error: Exception) -> Outcome:
+    message, trace = verdict.describe(error)
+    failure = Failure(order.job.attempt, verdict.kind_of(error), message, trace, datetime.now(UTC), order.worker)
+    return Failed(failure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Process slots, the worker's side: long-lived spawned children, one job at a time each, that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from math import inf
+from time import monotonic
+
+from headrace.errors import HeadraceError
+from headrace.outcome import Lost, Outcome
+from headrace.worker import faults, lifeline, verdict, wire
+from headrace.worker.holding import Attempt, Hands
+from headrace.worker.room import log
+from headrace.worker.slots import End, announce, set_deadline
+
+
+class Child:
+    """One spawned interpreter and the socket to it."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def spawn(cls, app: str) -> Child:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(  # noqa: ASYNC220  # fork and exec take a millisecond; asyncio's twin adds a thread
+                [sys.executable, "-m", "headrace.worker.process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=lifeline.child_environment(),
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        writer.write(
+            wire.pack(wire.Hello(path=sys.path, pythonpath=os.environ.get("PYTHONPATH"), app=app, parent=os.getpid()))
+        )
+        child = cls(process, reader, writer)
+        try:
+            await reader.readexactly(wire.HEADER)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise HeadraceError(f"a process slot could not start, it {await child.reap()}: see its output") from None
+        return child
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def run(self, order: wire.Order) -> Outcome | None:
+        """The outcome, or None: it died."""
+        try:
+            self._writer.write(wire.pack(order))
+            await self._writer.drain()
+            header = await self._reader.readexactly(wire.HEADER)
+            return wire.read_report(await self._reader.readexactly(wire.length(header))).outcome
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.alive:
+            self._process.send_signal(number)
+
+    async def reap(self) -> str:
+        """What it died of."""
+        self._writer.close()
+        patience = monotonic() + 1.0
+        while self._process.poll() is None:
+            if monotonic() > patience:
+                # It closed the socket and lives on: nothing that it does from here on would be heard.
+                self._process.kill()
+            await asyncio.sleep(0.005)
+        return lifeline.cause_of(self._process.returncode)
+
+
+class ProcessSlot:
+    __slots__ = ("attempt", "child", "task")
+
+    def __init__(self) -> None:
+        self.attempt: Attempt | None = None
+        self.child: Child | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class ProcessSlots:
+    """Tasks with executor="process"."""
+
+    def __init__(self, hands: Hands, size: int, *, end: End, low: Callable[[], None]) -> None:
+        self._hands = hands
+        self._size = size
+        self._end = end
+        self._low = low
+        self._line: deque[Attempt] = deque()
+        self._slots: list[ProcessSlot] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._closing = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        return sum(slot.attempt is not None for slot in self._slots)
+
+    def put(self, attempts: list[Attempt]) -> None:
+        self._line.extend(attempts)
+        for _ in attempts:
+            self._wake()
+
+    def take_back(self, before: float) -> list[Attempt]:
+        found: list[Attempt] = []
+        while self._line and self._line[0].held.claimed_at <= before:
+            found.append(self._line.popleft())
+        return found
+
+    def under_way(self) -> list[Attempt]:
+        return [slot.attempt for slot in self._slots if slot.attempt is not None]
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """TERM, and KILL when the grace is over."""
+        for slot in self._slots:
+            if slot.attempt is attempt and slot.child is not None:
+                child = slot.child
+                child.signal(signal.SIGTERM)
+                grace = self._hands.settings.kill_grace.total_seconds()
+                asyncio.get_running_loop().call_later(grace, self._kill, slot, attempt, child)
+
+    async def close(self) -> None:
+        self._closing = True
+        tasks = [slot.task for slot in self._slots if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for slot in self._slots:
+            if slot.child is not None:
+                slot.child.signal(signal.SIGKILL)
+                await slot.child.reap()
+
+    def _kill(self, slot: ProcessSlot, attempt: Attempt, child: Child) -> None:
+        if slot.attempt is attempt and slot.child is child:
+            child.signal(signal.SIGKILL)
+
+    def _wake(self) -> None:
+        while self._idle:
+            sleeper = self._idle.pop()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                return
+        if len(self._slots) < self._size:
+            slot = ProcessSlot()
+            self._slots.append(slot)
+            slot.task = asyncio.create_task(self._serve(slot), name="headrace-process-slot")
+
+    async def _serve(self, slot: ProcessSlot) -> None:
+        while not self._closing:
+            if not self._line:
+                self._low()
+                sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(sleeper)
+                await sleeper
+                continue
+            attempt = self._line.popleft()
+            if attempt.reason:
+                self._end(attempt, verdict.of_error(attempt, asyncio.CancelledError()))
+                continue
+            slot.attempt, attempt.slots = attempt, self
+            try:
+                outcome = await self._run(slot, attempt)
+            except Exception as error:  # noqa: BLE001  # a slot that cannot start fails its job, not the worker
+                log.exception("a process slot failed to run a job")
+                outcome = verdict.of_error(attempt, error)
+            slot.attempt = attempt.slots = None
+            self._end(attempt, outcome)
+
+    async def _run(self, slot: ProcessSlot, attempt: Attempt) -> Outcome:
+        try:
+            attempt.arguments()
+        except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
+            return verdict.bad_arguments(attempt, error)
+        child = slot.child
+        if child is None or not child.alive:
+            child = slot.child = await Child.spawn(self._hands.settings.app)
+            if attempt.reason:
+                return verdict.of_error(attempt, asyncio.CancelledError())
+        if attempt.timeout != inf:
+            set_deadline(self._hands, attempt, monotonic() + attempt.timeout)
+        if self._hands.listeners:
+            announce(self._hands, attempt)
+        if faults.ARMED:
+            faults.reach("start")
+        outcome = await child.run(self._order(attempt))
+        if faults.ARMED:
+            faults.reach("ran")
+        if attempt.reason or outcome is None:
+            # A child that was told to end is ending, whatever it still managed to say.
+            child.signal(signal.SIGTERM)
+            slot.child = None
+            cause = await child.reap()
+            if attempt.reason and outcome is None:
+                return verdict.of_error(attempt, asyncio.CancelledError())
+            if outcome is None:
+                log.warning("a process slot %s while it ran job %s of task %s", cause, attempt.job.id, attempt.job.task)
+                return Lost(cause=cause, own=True, at=datetime.now(UTC))
+        return outcome
+
+    def _order(self, attempt: Attempt) -> wire.Order:
+        module = attempt.known.function.__module__
+        main = getattr(sys.modules["__main__"], "__file__", None) or "" if module == "__main__" else ""
+        return wire.Order(attempt.job, module, main, attempt.timeout, self._hands.name)

@@ -1,0 +1,281 @@
+"""SETTLE: outcomes → decide() → batches per lease → store.settle, repeated until the store has answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from time import monotonic
+
+from headrace import retry
+from headrace.errors import OutcomeUnknown, StoreError
+from headrace.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
+from headrace.worker import faults
+from headrace.worker.holding import DONE_AT, Attempt, Hands, Held
+from headrace.worker.room import Backoff, Complaint, Room, log
+
+PATIENT, HURRIED = 0.05, 0.008
+"""How long an outcome may wait for its lease's others, in seconds: while there is other work, while there is none."""
+MAX_CALLS = 6
+"""Settlements under way at once: more only queue inside the store."""
+
+
+class Settler(Room):
+    """Gathers outcomes by lease and hands them to the store, each exactly once."""
+
+    name = "settler"
+
+    def __init__(
+        self,
+        hands: Hands,
+        *,
+        idle: Callable[[], bool],
+        lose: Callable[[Held], None],
+        freed: Callable[[], None],
+        due: Callable[[timedelta], None],
+    ) -> None:
+        super().__init__()
+        self._hands = hands
+        self._idle = idle
+        self._lose = lose
+        self._freed = freed
+        self._due = due
+        self._complete: deque[Held] = deque()
+        self._partial: dict[Held, None] = {}
+        """Leases with outcomes that still have attempts under way, oldest outcome first."""
+        self._calls: set[asyncio.Task[None]] = set()
+        self._complaint = Complaint("settling")
+        self.settled = 0
+        """Outcomes handed to the store so far: the worker's pace."""
+        self.failing = False
+        self.draining = False
+
+    # ── called for every job ────────────────────────────────────────────────
+    def done(self, held: Held, position: int) -> bool:
+        """The attempt succeeded and returned nothing; True: that was the lease's last."""
+        held.attempts[position] = None
+        held.open -= 1
+        ended = held.ended
+        if not ended:
+            self._first(held)
+        ended.append(DONE_AT[position])
+        if not held.open:
+            self._finish(held)
+            return True
+        return False
+
+    def take(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The attempt ended: decide what follows."""
+        held = attempt.held
+        self._count(outcome)
+        held.attempts[attempt.position] = None
+        held.open -= 1
+        if held.lost:
+            self._hands.counters.lost += 1
+            return
+        if not held.ended:
+            self._first(held)
+        settlement = self._decide(attempt, outcome)
+        held.ended.append((attempt.position, settlement))
+        held.others += 1
+        if isinstance(settlement, Again) and isinstance(settlement.due, timedelta):
+            self._due(settlement.due)
+        if self._hands.listeners:
+            self._hands.emit("attempt.ended", id=attempt.job.id, task=attempt.job.task, outcome=outcome)
+        if not held.open:
+            self._finish(held)
+
+    def leave(self, attempt: Attempt, *, succeeded: bool) -> None:
+        """The attempt's job was settled by somebody else: nothing is left to write for it."""
+        self._hands.counters.succeeded += succeeded
+        self.settled += 1
+        self.forget(attempt.held, attempt.position)
+        self._freed()
+
+    def forget(self, held: Held, position: int) -> None:
+        """An attempt left the lease; what is left of it goes on."""
+        held.attempts[position] = None
+        held.open -= 1
+        if not held.open:
+            if held.ended:
+                self._finish(held)
+            elif not held.busy:
+                self._hands.drop(held)
+
+    # ── the room ────────────────────────────────────────────────────────────
+    async def run(self) -> None:
+        while True:
+            self._submit_complete()
+            await self.bell.wait(self._submit_overdue())
+
+    async def flush(self, seconds: float) -> bool:
+        """Hand over everything there is and wait for the answers; True: nothing is left."""
+        self.draining = True
+        until = monotonic() + seconds
+        self.bell.ring()
+        while self._complete or self._partial or self._calls:
+            left = until - monotonic()
+            if left <= 0:
+                return False
+            self.bell.ring()
+            await asyncio.sleep(min(left, 0.005))
+        return True
+
+    async def stop(self) -> None:
+        await super().stop()
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls)
+
+    def _first(self, held: Held) -> None:
+        held.first_end = monotonic()
+        if held.open:
+            if not self._partial:
+                self.bell.ring()
+            self._partial[held] = None
+
+    def _finish(self, held: Held) -> None:
+        self._partial.pop(held, None)
+        if not held.lost:
+            self._complete.append(held)
+            self.bell.ring()
+
+    def _submit_complete(self) -> None:
+        while self._complete and len(self._calls) < MAX_CALLS:
+            held = self._complete.popleft()
+            if held.flying:
+                # Its earlier batch is on its way; the rest follows when that is answered.
+                continue
+            self._submit(held)
+
+    def _submit_overdue(self) -> float | None:
+        """Send what has waited long enough; answers the seconds to the next one."""
+        if not self._partial or len(self._calls) >= MAX_CALLS:
+            return None
+        patience = 0.0 if self.draining else HURRIED if self._idle() else PATIENT
+        now = monotonic()
+        for held in list(self._partial):
+            if held.flying or held.lost:
+                del self._partial[held]
+                continue
+            left = held.first_end + patience - now
+            if left > 0:
+                return left
+            if len(self._calls) >= MAX_CALLS:
+                return None
+            del self._partial[held]
+            self._submit(held)
+        return None
+
+    def _submit(self, held: Held) -> None:
+        call = asyncio.create_task(self._settle(held))
+        self._calls.add(call)
+        call.add_done_callback(self._over)
+
+    def _over(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self.bell.ring()
+        if not call.cancelled() and (error := call.exception()) is not None:
+            log.error("settling met an unexpected error", exc_info=error)
+
+    async def _settle(self, held: Held) -> None:
+        batch, held.ended = held.ended, []
+        others, held.others = held.others, 0
+        self.settled += len(batch)
+        held.flying = True
+        held.busy += 1
+        try:
+            refused, unsure = await self._until_answered(held, batch)
+        finally:
+            held.flying = False
+            held.busy -= 1
+        counters = self._hands.counters
+        if refused:
+            counters.lost += len(refused)
+            self._say_refused(held, refused, unsure=unsure)
+            self._lose(held)
+        else:
+            counters.succeeded += len(batch) - others
+            if self._hands.listeners:
+                self._hands.emit("job.settled", token=held.token, settlements=batch)
+        if held.lost or not (held.open or held.ended or held.busy):
+            self._hands.drop(held)
+        elif not held.open:
+            self._finish(held)
+        elif held.ended:
+            self._partial[held] = None
+        self._freed()
+
+    async def _until_answered(self, held: Held, batch: list[tuple[int, Settlement]]) -> tuple[frozenset[int], bool]:
+        """Repeat until the store says what became of it: settling twice under a living lease changes nothing."""
+        backoff = Backoff()
+        unsure = False
+        while not held.lost:
+            if faults.ARMED:
+                faults.reach("settle")
+            try:
+                refused = await self._hands.store.settle(held.token, batch)
+            except StoreError as error:
+                unsure = unsure or isinstance(error, OutcomeUnknown)
+                self._complaint.raise_(error)
+            except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
+                unsure = True
+                log.exception("the store failed in a way it should not while settling %d jobs", len(batch))
+                self._complaint.raise_(error)
+            else:
+                if faults.ARMED:
+                    faults.reach("settled")
+                self._complaint.settle()
+                self.failing = False
+                return refused, unsure
+            self.failing = True
+            await asyncio.sleep(backoff.next())
+        return frozenset(position for position, _ in batch), unsure
+
+    def _say_refused(self, held: Held, refused: frozenset[int], *, unsure: bool) -> None:
+        if unsure and not held.open:
+            log.info(
+                "%d results were refused when sent again after a lost answer: most likely the first sending arrived",
+                len(refused),
+                extra={"lease": str(held.token), "jobs": len(refused)},
+            )
+            return
+        log.warning(
+            "lease lost: %d results were refused and are dropped; somebody else has these jobs by now",
+            len(refused),
+            extra={"event": "lease.lost", "lease": str(held.token), "jobs": len(refused)},
+        )
+        self._hands.emit("lease.lost", token=held.token, jobs=len(refused))
+
+    def _decide(self, attempt: Attempt, outcome: Outcome) -> Settlement:
+        job, known = attempt.job, attempt.known
+        if isinstance(outcome, Released) and attempt.held.suspect:
+            outcome = Released(suspect=True)
+        policy, result_ttl = known.retry, known.result_ttl
+        if job.options is not None:
+            options = attempt.options
+            if options.max_attempts is not None:
+                policy = replace(policy, max_attempts=options.max_attempts)
+            if options.result_ttl is not None:
+                result_ttl = timedelta(seconds=options.result_ttl)
+        return retry.decide(job, outcome, policy, result_ttl=result_ttl)
+
+    def _count(self, outcome: Outcome) -> None:
+        counters = self._hands.counters
+        match outcome:
+            case Succeeded():
+                counters.succeeded += 1
+            case Failed():
+                counters.failed += 1
+            case Snoozed():
+                counters.snoozed += 1
+            case Cancelled():
+                counters.cancelled += 1
+            case Released():
+                counters.released += 1
+            case Lost():
+                counters.crashed += 1

@@ -1,0 +1,366 @@
+"""The places in which attempts run: the event loop and threads (processes have a file of their own)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any
+
+from headrace import context
+from headrace.outcome import Outcome, Released, Succeeded
+from headrace.worker import faults, verdict
+from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.room import log
+
+SLICE = 0.002
+"""Seconds after which a consumer lets others have the loop, though its jobs never suspend."""
+
+End = Callable[[Attempt, Outcome], None]
+
+
+class LoopSlot:
+    """One consumer of the event loop and what it runs."""
+
+    __slots__ = ("attempt", "interrupted", "task")
+
+    def __init__(self) -> None:
+        self.attempt: Attempt | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.interrupted: KeyboardInterrupt | None = None
+        """Ctrl-C struck while a job ran here: passed on once that job is handed back."""
+
+
+class LoopSlots:
+    """Async tasks: long-lived consumers over one deque. Nothing is created per job but the attempt itself."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        size: int,
+        *,
+        done: Callable[[Held, int], bool],
+        end: End,
+        low: Callable[[], None],
+    ) -> None:
+        self._hands = hands
+        self._size = size
+        self._done = done
+        self._end = end
+        self._low = low
+        self.low_mark = 0
+        """When so few are left in line, whoever fetches is told."""
+        self._line: deque[Attempt] = deque()
+        self._slots: list[LoopSlot] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = False
+        self._closed = False
+        self._base = contextvars.copy_context()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        return len(self._slots) - len(self._idle)
+
+    def put(self, attempts: list[Attempt]) -> None:
+        self._line.extend(attempts)
+        self._wake()
+
+    def take_back(self, before: float) -> list[Attempt]:
+        line = self._line
+        found: list[Attempt] = []
+        while line and line[0].held.claimed_at <= before:
+            found.append(line.popleft())
+        return found
+
+    def under_way(self) -> list[Attempt]:
+        return [slot.attempt for slot in self._slots if slot.attempt is not None]
+
+    def interrupt(self, attempt: Attempt) -> None:
+        for slot in self._slots:
+            if slot.attempt is attempt and slot.task is not None:
+                # A slot with an attempt is suspended inside user code: the error is raised there.
+                slot.task.cancel()
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = [slot.task for slot in self._slots if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, stuck = await asyncio.wait(tasks, timeout=1.0)
+            if stuck:
+                log.warning("%d async tasks do not end though they were cancelled: they are left behind", len(stuck))
+
+    def _wake(self) -> None:
+        """Wake one consumer, which wakes the next while there is work: jobs that never suspend need only one."""
+        if self._waking:
+            return
+        while self._idle:
+            sleeper = self._idle.pop()
+            if not sleeper.done():
+                self._waking = True
+                sleeper.set_result(None)
+                return
+        if len(self._slots) < self._size and not self._closed:
+            self._waking = True
+            slot = LoopSlot()
+            self._slots.append(slot)
+            self._staff(slot)
+
+    def _staff(self, slot: LoopSlot) -> None:
+        slot.task = asyncio.create_task(self._consume(slot), context=self._base.copy(), name="headrace-slot")
+
+    async def _consume(self, slot: LoopSlot) -> None:
+        self._waking = False
+        while not self._closed:
+            try:
+                await self._serve(slot)
+                # A job changed context variables. The next one shall not see that.
+                return self._staff(slot)
+            except asyncio.CancelledError:
+                # Not meant for user code: a job cancelled its own task and then returned.
+                _forget_cancellation()
+        return None
+
+    async def _serve(self, slot: LoopSlot) -> None:
+        """Run jobs until one leaves traces in the context."""
+        line, done = self._line, self._done
+        enter, copy_context = context.enter, contextvars.copy_context
+        slice_end = monotonic() + SLICE
+        while not self._closed:
+            if not line:
+                await self._sleep()
+                slice_end = monotonic() + SLICE
+                continue
+            attempt = line.popleft()
+            # From here to the end of the job nothing of ours is awaited: a stray cancellation would lose the attempt.
+            left = len(line)
+            if left and not self._waking:
+                self._wake()
+            pause = False
+            if not left or left == self.low_mark:
+                self._low()
+                pause = True
+            if attempt.reason:
+                self._end(attempt, verdict.of_error(attempt, asyncio.CancelledError()))
+                continue
+            now = monotonic()
+            enter(attempt)
+            before = copy_context()
+            outcome = await self._run(slot, attempt, now)
+            if outcome is not None:
+                self._end(attempt, outcome)
+            elif self._hands.listeners:
+                self._end(attempt, Succeeded())
+            elif done(attempt.held, attempt.position):
+                pause = True
+            if slot.interrupted is not None:
+                raise slot.interrupted
+            if copy_context() != before:
+                return
+            if pause or now > slice_end:
+                # Let the settler and the fetcher talk to the store meanwhile.
+                await asyncio.sleep(0)
+                slice_end = monotonic() + SLICE
+
+    async def _run(self, slot: LoopSlot, attempt: Attempt, now: float) -> Outcome | None:
+        """Decode and run; None: it succeeded and returned nothing."""
+        known, job = attempt.known, attempt.job
+        attempt.slots = self
+        timeout = known.timeout if job.options is None else attempt.timeout
+        if timeout != inf:
+            set_deadline(self._hands, attempt, now + timeout)
+        slot.attempt = attempt
+        if self._hands.listeners:
+            announce(self._hands, attempt)
+        if faults.ARMED:
+            faults.reach("start")
+        outcome: Outcome | None = None
+        try:
+            args, kwargs = known.decode(job.payload) if job.options is None else attempt.arguments()
+        except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
+            outcome = verdict.bad_arguments(attempt, error)
+        else:
+            try:
+                result = await known.function(*args, **kwargs)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001  # no job ends its worker
+                if isinstance(error, KeyboardInterrupt):
+                    slot.interrupted, outcome = error, Released()
+                else:
+                    outcome = verdict.of_error(attempt, error)
+                _forget_cancellation()
+            else:
+                if result is not None or attempt.reason or attempt.completed:
+                    outcome = verdict.of_result(attempt, result)
+                    _forget_cancellation()
+        slot.attempt = attempt.slots = None
+        if faults.ARMED:
+            faults.reach("ran")
+        return outcome
+
+    async def _sleep(self) -> None:
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(sleeper)
+        try:
+            await sleeper
+        except asyncio.CancelledError:
+            if sleeper in self._idle:
+                self._idle.remove(sleeper)
+            raise
+        finally:
+            self._waking = False
+
+
+class ThreadSlot:
+    """One thread and what it runs."""
+
+    __slots__ = ("attempt", "thread")
+
+    def __init__(self, serve: Callable[[ThreadSlot], None]) -> None:
+        self.attempt: Attempt | None = None
+        self.thread = threading.Thread(target=serve, args=(self,), name="headrace-slot", daemon=True)
+
+
+class ThreadSlots:
+    """Sync tasks: long-lived threads fed by a queue; what they hand back is picked up in bunches."""
+
+    def __init__(self, hands: Hands, size: int, *, end: End, low: Callable[[], None]) -> None:
+        self._hands = hands
+        self._size = size
+        self._end = end
+        self._low = low
+        self._loop = asyncio.get_running_loop()
+        self._base = contextvars.copy_context()
+        self._line: deque[Attempt] = deque()
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+        """One True per attempt put in line; False: go home. Who finds the line empty was too late."""
+        self._slots: list[ThreadSlot] = []
+        self._ended: deque[tuple[Attempt, Outcome]] = deque()
+        self._told = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        return sum(slot.attempt is not None for slot in self._slots) + len(self._ended)
+
+    def put(self, attempts: list[Attempt]) -> None:
+        self._line.extend(attempts)
+        wanted = min(self._size, self.running + len(self._line))
+        while len(self._slots) < wanted:
+            slot = ThreadSlot(self._serve)
+            self._slots.append(slot)
+            slot.thread.start()
+        for _ in attempts:
+            self._calls.put(True)
+
+    def take_back(self, before: float) -> list[Attempt]:
+        found: list[Attempt] = []
+        while True:
+            try:
+                attempt = self._line.popleft()
+            except IndexError:
+                return found
+            if attempt.held.claimed_at > before:
+                self._line.appendleft(attempt)
+                return found
+            found.append(attempt)
+
+    def under_way(self) -> list[Attempt]:
+        return [attempt for slot in self._slots if (attempt := slot.attempt) is not None]
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """A thread cannot be stopped: `job.cancelled` is True from here on, and the attempt ends when it returns."""
+
+    async def close(self) -> None:
+        for _ in self._slots:
+            self._calls.put(False)
+        # Those between two jobs end at once; those inside one when it returns, and nobody waits for them.
+        while any(slot.thread.is_alive() and slot.attempt is None for slot in self._slots):  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0.001)
+
+    def _serve(self, slot: ThreadSlot) -> None:
+        while self._calls.get():
+            try:
+                attempt = self._line.popleft()
+            except IndexError:
+                continue
+            attempt.slots = self
+            slot.attempt = attempt
+            outcome = self._run(attempt)
+            # In this order: at no moment does it look as if nothing were left to do.
+            self._ended.append((attempt, outcome))
+            slot.attempt = None
+            if not self._told:
+                self._told = True
+                try:
+                    self._loop.call_soon_threadsafe(self._pick_up)
+                except RuntimeError:
+                    return  # the loop is gone, and with it everybody who could care
+
+    def _run(self, attempt: Attempt) -> Outcome:
+        if attempt.reason:
+            return verdict.of_error(attempt, asyncio.CancelledError())
+        known = attempt.known
+        if (timeout := attempt.timeout) != inf:
+            set_deadline(self._hands, attempt, monotonic() + timeout)
+        if self._hands.listeners:
+            self._loop.call_soon_threadsafe(announce, self._hands, attempt)
+        if faults.ARMED:
+            faults.reach("start")
+        try:
+            args, kwargs = attempt.arguments()
+        except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
+            return verdict.bad_arguments(attempt, error)
+        own = self._base.copy()
+        own.run(context.enter, attempt)
+        try:
+            result: Any = own.run(known.function, *args, **kwargs)
+            if known.is_async:
+                result = own.run(asyncio.run, result)
+        except BaseException as error:  # noqa: BLE001  # no job ends its worker
+            return verdict.of_error(attempt, error)
+        if faults.ARMED:
+            faults.reach("ran")
+        return verdict.of_result(attempt, result)
+
+    def _pick_up(self) -> None:
+        self._told = False
+        while self._ended:
+            attempt, outcome = self._ended.popleft()
+            attempt.slots = None
+            self._end(attempt, outcome)
+        self._low()
+
+
+def announce(hands: Hands, attempt: Attempt) -> None:
+    """Tell the listeners that it starts; in the event loop."""
+    job = attempt.job
+    hands.emit("attempt.started", id=job.id, task=job.task, queue=job.queue, attempt=job.attempt)
+
+
+def set_deadline(hands: Hands, attempt: Attempt, deadline: float) -> None:
+    """Also where the supervisor sees it, should this attempt block everything."""
+    attempt.deadline = deadline
+    board = hands.board
+    if board is not None and deadline < board.deadline:
+        board.write_deadline(deadline)
+
+
+def _forget_cancellation() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

@@ -1,0 +1,345 @@
+"""The supervisor: N worker processes, watched from outside their GIL. Signals, crash causes, leases of stuck workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.lease import WorkerId, new_worker_id
+from headrace.settings import Settings
+from headrace.store import connect
+from headrace.store.contract import Store
+from headrace.worker import child, lifeline, wire
+from headrace.worker.board import BoardView
+from headrace.worker.room import Backoff, Bell, Complaint, log
+
+LIVED_WELL = 30.0
+"""Seconds after which a crash is no crash loop."""
+FIRST_RESTART, SLOWEST_RESTART = 0.2, 30.0
+MARGIN = 1.0
+"""Seconds that a stuck process gets beyond its job's deadline and the grace."""
+
+
+class Crewman:
+    """One worker process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.id: WorkerId = new_worker_id()
+        self.board = BoardView()
+        self.started_at = monotonic()
+        self.renewed_at = 0.0
+        self.said_stuck = False
+        self.killed_for = ""
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.worker.child", str(theirs.fileno()), str(self.board.fd)],
+                pass_fds=[theirs.fileno(), self.board.fd],
+                stdin=subprocess.DEVNULL,
+                env=lifeline.child_environment(),
+            )
+        config = child.Config(
+            settings=settings,
+            worker=self.id,
+            path=sys.path,
+            pythonpath=os.environ.get("PYTHONPATH"),
+            parent=os.getpid(),
+        )
+        try:
+            self._control.sendall(wire.frame(msgspec.msgpack.encode(config)))
+        except OSError as error:
+            log.warning("worker process %d was dead before it started: %s", self.process.pid, error)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    @property
+    def stopped(self) -> bool:
+        """Frozen by SIGSTOP or a debugger: it is not working, and its leases may go to others."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] in {"T", "t"}
+
+    def close(self) -> None:
+        self._control.close()
+        self.board.close()
+
+
+class Supervisor:
+    """Starts worker processes, keeps their leases while they are stuck, buries them and starts new ones."""
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.url.startswith("memory"):
+            raise ConfigError(
+                "memory:// lives in one process only: use sqlite:/// or postgresql:// with `headrace worker`"
+            )
+        if not settings.app:
+            raise ConfigError("which app? Name it as package.module:app")
+        self._settings = settings
+        self._crew: list[Crewman] = []
+        self._store: Store | None = None
+        self._opening = asyncio.Lock()
+        self._bell = Bell()
+        self._errands: set[asyncio.Task[None]] = set()
+        self._stops = 0
+        self._stop = asyncio.Event()
+        self._code = 0
+
+    # ── life ────────────────────────────────────────────────────────────────
+    async def run(self) -> int:
+        """Until told to stop; answers the exit code."""
+        self._install_signals()
+        posts = [
+            asyncio.create_task(self._man(number), name=f"post-{number}") for number in range(self._settings.processes)
+        ]
+        watch = asyncio.create_task(self._watch(), name="watch")
+        try:
+            await asyncio.gather(*posts)
+        finally:
+            for task in (watch, *posts):
+                task.cancel()
+            await asyncio.wait([watch, *posts])
+            await self._finish_errands()
+            if self._store is not None:
+                await self._store.close()
+        return self._code
+
+    def stop(self) -> None:
+        """The first time: drain. Again: hand back at once."""
+        self._stops += 1
+        first = self._stops == 1
+        log.info("stopping: %s", "draining" if first else "handing back at once")
+        self._tell(signal.SIGTERM if first else signal.SIGQUIT)
+        self._stop.set()
+
+    def hurry(self) -> None:
+        self._stops += 1
+        log.info("stopping: handing back at once")
+        self._tell(signal.SIGQUIT)
+        self._stop.set()
+
+    def _install_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
+        loop.add_signal_handler(signal.SIGINT, self.stop)
+        loop.add_signal_handler(signal.SIGQUIT, self.hurry)
+        loop.add_signal_handler(signal.SIGTSTP, self._tell, signal.SIGTSTP)
+        loop.add_signal_handler(signal.SIGUSR1, self._dump)
+
+    def _dump(self) -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        self._tell(signal.SIGUSR1)
+
+    def _tell(self, number: signal.Signals) -> None:
+        for crewman in self._crew:
+            # Before its handlers are set, TSTP would freeze a process and USR1 or QUIT end it with a dump.
+            if crewman.board.ready:
+                crewman.signal(number)
+            elif number in {signal.SIGTERM, signal.SIGQUIT}:
+                crewman.signal(signal.SIGTERM)
+
+    # ── one post, always manned ─────────────────────────────────────────────
+    async def _man(self, number: int) -> None:
+        crashes = 0
+        while not self._stop.is_set():
+            try:
+                crewman = Crewman(self._settings)
+            except OSError as error:
+                log.error("no worker process can be started: %s", error)
+                await self._pause(SLOWEST_RESTART)
+                continue
+            self._crew.append(crewman)
+            log.info(
+                "worker process %d started", crewman.process.pid, extra={"worker": str(crewman.id), "post": number}
+            )
+            code = await self._exit_of(crewman)
+            self._crew.remove(crewman)
+            self._bury(crewman, code)
+            crewman.close()
+            if code == child.EXIT_CONFIG:
+                self._code = 1
+                self.stop()
+            if self._stop.is_set():
+                return
+            crashes = 0 if monotonic() - crewman.started_at > LIVED_WELL else crashes + 1
+            pause = min(SLOWEST_RESTART, FIRST_RESTART * 2 ** min(crashes, 10)) * random.uniform(0.5, 1.0)
+            log.info("a new worker process starts in %.1f s", pause)
+            await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """Unless told to stop meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+
+    async def _exit_of(self, crewman: Crewman) -> int:
+        """Wait for the process to end, however long that takes, but not for ever once it was told to."""
+        limit = self._settings.drain + self._settings.kill_grace
+        patience = limit.total_seconds() + 15.0
+        told_at: float | None = None
+        exited = _exit_event(crewman.process.pid)
+        while (code := crewman.process.poll()) is None:
+            if self._stop.is_set():
+                told_at = told_at or monotonic()
+                if monotonic() - told_at > patience:
+                    log.error("worker process %d does not end: killed", crewman.process.pid)
+                    crewman.killed_for = "killed: it did not drain in time"
+                    crewman.signal(signal.SIGKILL)
+                    self._code = 1
+            await exited.wait(0.5)
+        return code
+
+    def _bury(self, crewman: Crewman, code: int) -> None:
+        """Say what it died of, and free its jobs at once."""
+        if self._stop.is_set() and (code == 0 or (code == -signal.SIGTERM and not crewman.board.ready)):
+            return
+        cause = crewman.killed_for or lifeline.cause_of(code)
+        log.error(
+            "worker process %d died: %s", crewman.process.pid, cause, extra={"worker": str(crewman.id), "cause": cause}
+        )
+        self._send(self._abandon(crewman.id, cause))
+
+    async def _abandon(self, worker: WorkerId, cause: str) -> None:
+        async def abandon(store: Store) -> None:
+            count = await store.abandon(worker, cause)
+            await store.retire(worker)
+            if count:
+                log.info("%d leases of the dead worker are free to be taken over", count)
+
+        # When this has not worked by then, the leases have run out by themselves.
+        await self._insist("freeing a dead worker's jobs", abandon, self._settings.lease.total_seconds())
+
+    # ── watching ────────────────────────────────────────────────────────────
+    async def _watch(self) -> None:
+        heartbeat = self._settings.heartbeat.total_seconds()
+        late = max(heartbeat / 2, 0.3)
+        while True:
+            await asyncio.sleep(min(0.25, heartbeat / 4))
+            for crewman in list(self._crew):
+                try:
+                    self._look_after(crewman, late)
+                except Exception:  # noqa: BLE001  # one process's trouble must not end the watch over the others
+                    log.exception("looking after worker process %d failed", crewman.process.pid)
+
+    def _look_after(self, crewman: Crewman, late: float) -> None:
+        now = monotonic()
+        silence = now - crewman.board.pulse
+        if silence <= late:
+            crewman.said_stuck = False
+        elif crewman.board.ready and not crewman.stopped:
+            self._tend(crewman, now, silence)
+
+    def _tend(self, crewman: Crewman, now: float, silence: float) -> None:
+        """Its loop does not turn, though the process lives."""
+        grace = self._settings.kill_grace.total_seconds() + MARGIN
+        if silence > grace and now > crewman.board.deadline + grace:
+            if not crewman.killed_for:
+                crewman.killed_for = "timeout: its event loop was stuck beyond a job's deadline"
+                log.error("worker process %d is stuck beyond a job's deadline: killed", crewman.process.pid)
+                crewman.signal(signal.SIGUSR1)
+                asyncio.get_running_loop().call_later(0.1, crewman.signal, signal.SIGKILL)
+            return
+        if now - crewman.renewed_at < self._settings.heartbeat.total_seconds() / 2:
+            return
+        crewman.renewed_at = now
+        tokens = crewman.board.tokens()
+        if not crewman.said_stuck:
+            crewman.said_stuck = True
+            log.warning(
+                "worker process %d has not turned its event loop for %.1f s: a task blocks it or holds the GIL; "
+                "its %d leases are kept. USR1 shows where",
+                crewman.process.pid,
+                silence,
+                len(tokens),
+            )
+        if tokens:
+
+            async def renew(store: Store) -> None:
+                await store.heartbeat(tokens, self._settings.lease)
+
+            self._send(
+                self._insist("renewing a stuck worker's leases", renew, self._settings.lease.total_seconds() / 2)
+            )
+
+    # ── the supervisor's own connection ─────────────────────────────────────
+    async def _insist(self, what: str, call: Callable[[Store], Awaitable[None]], seconds: float) -> None:
+        backoff, complaint = Backoff(), Complaint(what)
+        until = monotonic() + seconds
+        while True:
+            try:
+                await call(await self._opened())
+            except HeadraceError as error:
+                complaint.raise_(error)
+                if monotonic() > until:
+                    log.error("%s did not work in time: %s", what, error)
+                    return
+                await asyncio.sleep(backoff.next())
+            else:
+                complaint.settle()
+                return
+
+    async def _opened(self) -> Store:
+        async with self._opening:
+            if self._store is None:
+                store = connect(self._settings.url)
+                await store.open()
+                self._store = store
+            return self._store
+
+    def _send(self, errand: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errand_done)
+
+    def _errand_done(self, task: asyncio.Task[None]) -> None:
+        self._errands.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the supervisor met an unexpected error", exc_info=error)
+
+    async def _finish_errands(self) -> None:
+        if self._errands:
+            await asyncio.wait(list(self._errands), timeout=5.0)
+
+
+def _exit_event(pid: int) -> Bell:
+    """Rung when the process ends, where the kernel can tell; look at the clock besides."""
+    bell = Bell()
+    if hasattr(os, "pidfd_open"):
+        loop = asyncio.get_running_loop()
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return bell
+
+        def ended() -> None:
+            loop.remove_reader(fd)
+            os.close(fd)
+            bell.ring()
+
+        loop.add_reader(fd, ended)
+    return bell
+
+
+def supervise(settings: Settings) -> int:
+    """Run `settings.processes` workers until told to stop by a signal; answers the exit code."""
+    return asyncio.run(_supervise(settings))
+
+
+async def _supervise(settings: Settings) -> int:
+    return await Supervisor(settings).run()

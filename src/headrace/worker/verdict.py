@@ -1,0 +1,166 @@
+"""From what a task did to the outcome of its attempt. Pure but for the clock; the retry rule is not here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headrace.codec import scrub
+from headrace.errors import SerializationError
+from headrace.job import Failure
+from headrace.outcome import (
+    Cancel,
+    Cancelled,
+    Dead,
+    Failed,
+    Outcome,
+    Released,
+    RetryAfter,
+    Snooze,
+    Snoozed,
+    Succeeded,
+)
+from headrace.worker.holding import LOST, RELEASE, STOP, TIMEOUT, Attempt
+
+log = logging.getLogger("headrace.worker")
+
+MAX_MESSAGE = 2 * 1024
+MAX_TRACEBACK = 16 * 1024
+PARKED_FOR = timedelta(minutes=1)
+
+_OWN_FRAMES = str(Path(__file__).parent)
+
+
+def of_result(attempt: Attempt, result: Any) -> Outcome:
+    """A task that returned."""
+    if attempt.reason == TIMEOUT:
+        # It took longer than it may. What it returned is not trusted more than what others were not let finish.
+        return timed_out(attempt, "the task went on after its deadline and then returned")
+    if attempt.reason == LOST:
+        return Released()
+    try:
+        return Succeeded(attempt.known.codec.encode_result(result))
+    except SerializationError as error:
+        return Failed(_failure(attempt, error, "bad_result"), final=True, reason="bad_result")
+    except Exception as error:  # noqa: BLE001  # a user's type may do anything while it is encoded
+        return of_error(attempt, error)
+
+
+def of_error(attempt: Attempt, error: BaseException) -> Outcome:
+    """A task that raised."""
+    reason = attempt.reason
+    if isinstance(error, asyncio.CancelledError) and reason:
+        return _interrupted(attempt, reason)
+    if reason == TIMEOUT:
+        return timed_out(attempt, f"over its time; it ended with {kind_of(error)}")
+    if reason in {LOST, RELEASE}:
+        return Released()
+    match error:
+        case Snooze(due=due):
+            return Snoozed(due)
+        case RetryAfter(delay=delay):
+            return Failed(_failure(attempt, error), retry_after=delay)
+        case Cancel(reason=why):
+            return Cancelled(why)
+        case Dead(reason=why):
+            return Failed(_failure(attempt, error), final=True, reason=why or "final")
+        case _:
+            final = isinstance(error, attempt.known.retry.never)
+            return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
+
+
+def bad_arguments(attempt: Attempt, error: BaseException) -> Outcome:
+    """A payload that does not fit the task: no attempt can help."""
+    return Failed(_failure(attempt, error, "bad_arguments"), final=True, reason="bad_arguments")
+
+
+def timed_out(attempt: Attempt, message: str = "") -> Outcome:
+    seconds = attempt.timeout
+    text = f"longer than {seconds:g} s" + (f": {message}" if message else "")
+    return Failed(_bare(attempt, TIMEOUT, text))
+
+
+def rolled_back(attempt: Attempt) -> Outcome:
+    return Failed(_bare(attempt, "rolled_back", "the transaction that completed this job was rolled back"))
+
+
+def unknown_task(name: str) -> Outcome:
+    return Snoozed(PARKED_FOR, note=f"no worker here knows task {name}")
+
+
+def kind_of(error: BaseException) -> str:
+    """The exception's qualified name."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _interrupted(attempt: Attempt, reason: str) -> Outcome:
+    if reason == TIMEOUT:
+        return timed_out(attempt)
+    if reason == STOP:
+        return Cancelled()  # the store knows the reason that was given
+    return Released()
+
+
+def _bare(attempt: Attempt, kind: str, message: str) -> Failure:
+    return Failure(attempt.job.attempt, kind, message, "", datetime.now(UTC), attempt.held.hands.name)
+
+
+def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
+    message, trace = describe(error)
+    secrets = secrets_of(attempt)
+    return Failure(
+        attempt=attempt.job.attempt,
+        kind=kind or kind_of(error),
+        message=bounded(scrub(message, secrets), MAX_MESSAGE),
+        traceback=bounded(scrub(trace, secrets), MAX_TRACEBACK),
+        at=datetime.now(UTC),
+        worker=attempt.held.hands.name,
+    )
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """Message and traceback, whatever the exception's own methods do."""
+    try:
+        message = str(error)
+    except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
+        message = f"<its message cannot be read: {kind_of(broken)}>"
+    try:
+        trace = "".join(traceback.TracebackException(type(error), error, _user_part(error.__traceback__)).format())
+    except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
+        trace = f"<its traceback cannot be read: {kind_of(broken)}>"
+    return message, trace
+
+
+def secrets_of(attempt: Attempt) -> Iterable[str]:
+    """The values of the fields to redact, as they could stand in a text."""
+    known = attempt.known
+    if not known.redact:
+        return ()
+    try:
+        return known.codec.secrets(attempt.job.payload, known.redact)
+    except Exception:
+        log.exception("cannot read the redacted fields of task %s", known.name)
+        return ()
+
+
+def bounded(text: str, limit: int) -> str:
+    """At most so many bytes: the start and, where the news is, the end."""
+    raw = text.encode(errors="backslashreplace")
+    if len(raw) <= limit:
+        return raw.decode()
+    head, tail = raw[: limit // 4], raw[-(limit - limit // 4 - 40) :]
+    return f"{head.decode(errors='ignore')}\n… {len(raw) - limit:,} bytes left out …\n{tail.decode(errors='ignore')}"
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    """From the first frame that is not ours."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
+        trace = trace.tb_next
+    return trace

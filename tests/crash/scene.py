@@ -1,0 +1,156 @@
+"""Worker processes, the witness and the store of one test; waits for conditions, never for a fixed time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.job import Batch, Job, JobId, NewJob, job_id, new_batch
+from headrace.lane import Lane
+from headrace.store.contract import Store
+from headrace.task import Task
+
+WAIT = 60.0
+
+FAST = {
+    "HEADRACE_APP": "crash.crash_app:app",
+    "HEADRACE_LEASE": "1500ms",
+    "HEADRACE_HEARTBEAT": "400ms",
+    "HEADRACE_POLL": "200ms",
+    "HEADRACE_REAP": "200ms",
+    "HEADRACE_DRAIN": "10s",
+    "HEADRACE_KILL_GRACE": "500ms",
+    "HEADRACE_CONCURRENCY": "8",
+}
+
+SUPERVISED = """
+import sys
+from headrace.settings import Settings
+from headrace.worker.child import configure_logging
+from headrace.worker.supervisor import supervise
+settings = Settings.load()
+configure_logging(settings.log_level)
+sys.exit(supervise(settings))
+"""
+
+PLAIN = """
+import asyncio, signal
+from headrace.settings import Settings
+from headrace.store import connect
+from headrace.worker import Worker, lifeline
+from headrace.worker.child import configure_logging
+
+async def main():
+    settings = Settings.load()
+    configure_logging(settings.log_level)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    store = connect(settings.url)
+    await store.open()
+    await Worker(lifeline.load_app(settings.app).tasks, store, settings).run_until(stop)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+class Scene:
+    def __init__(self, url: str, store: Store, witness: Path, folder: Path) -> None:
+        self.url = url
+        self.store = store
+        self._witness = witness
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    # ── processes ───────────────────────────────────────────────────────────
+    def start(self, script: str = SUPERVISED, **env: str) -> subprocess.Popen[bytes]:
+        log = self._folder / f"worker-{len(self._processes)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-c", script],
+                env={**os.environ, **FAST, "HEADRACE_URL": self.url, "PYTHONPATH": os.pathsep.join(sys.path), **env},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+        return process
+
+    @property
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self._folder.glob("worker-*.log")))
+
+    async def exit_of(self, process: subprocess.Popen[bytes]) -> int:
+        await self.until(lambda: process.poll() is not None, "the process ends")
+        return int(process.returncode)
+
+    def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+        return psutil.Process(process.pid).children()
+
+    def clear(self) -> None:
+        """End what this test started."""
+        for process in self._processes:
+            try:
+                family = psutil.Process(process.pid).children(recursive=True)
+            except psutil.NoSuchProcess:
+                family = []
+            for member in family:
+                member.kill()
+            process.kill()
+            process.wait()
+
+    # ── jobs ────────────────────────────────────────────────────────────────
+    async def enqueue(self, task: Task[..., Any], *calls: tuple[Any, ...]) -> list[JobId]:
+        lane = Lane()
+        batch = Batch(new_batch(), [NewJob(task.name, task.codec.encode(args, {}), lane) for args in calls])
+        await self.store.enqueue(batch)
+        return [job_id(batch.id, ord) for ord in range(len(calls))]
+
+    async def get(self, ids: list[JobId]) -> list[Job]:
+        jobs = [job for job in await self.store.get(ids) if job is not None]
+        assert len(jobs) == len(ids), "jobs were lost"
+        return jobs
+
+    async def finished(self, ids: list[JobId]) -> list[Job]:
+        """Wait for every one of them to end."""
+
+        async def over() -> bool:
+            return all(job.state.finished for job in await self.get(ids))
+
+        await self.until(over, "every job ends")
+        return await self.get(ids)
+
+    # ── what really happened ────────────────────────────────────────────────
+    def told(self, event: str | None = None) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self._witness.read_text().splitlines()]
+        return [line for line in lines if event is None or line["event"] == event]
+
+    def count(self, event: str) -> Counter[int]:
+        """How often, by number."""
+        return Counter(line["number"] for line in self.told(event))
+
+    async def until(self, condition: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+        async def wait() -> None:
+            while True:
+                held = condition()
+                if held if isinstance(held, bool) else await held:
+                    return
+                await asyncio.sleep(0.05)
+
+        try:
+            await asyncio.wait_for(wait(), WAIT)
+        except TimeoutError:
+            raise AssertionError(f"{what}: not within {WAIT:.0f} s; the workers said:\n{self.logs}") from None
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)

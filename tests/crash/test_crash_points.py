@@ -1,0 +1,43 @@
+"""A worker that dies at every step of a job's life: nothing lost, nothing settled twice, nobody charged."""
+
+from __future__ import annotations
+
+import pytest
+
+from crash.crash_app import quick
+from crash.scene import PLAIN, Scene, stop
+from headrace.job import JobState
+from headrace.worker.faults import EXIT_CODE, POINTS
+
+JOBS = 24
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_crash_at(scene: Scene, point: str) -> None:
+    ids = await scene.enqueue(quick, *[(number,) for number in range(JOBS)])
+    first = scene.start(PLAIN, CRASH_HEADRACE_AT=f"{point}:2")
+    assert await scene.exit_of(first) == EXIT_CODE
+    done_before = {str(job.id) for job in await scene.get(ids) if job.state is JobState.DONE}
+    started_before = scene.count("start")
+
+    second = scene.start(PLAIN)
+    jobs = await scene.finished(ids)
+    stop(second)
+    assert await scene.exit_of(second) == 0
+
+    # Nothing lost, and nobody but a crashed worker pays for its crash.
+    assert {job.state for job in jobs} == {JobState.DONE}
+    assert {(job.failures, job.crashes) for job in jobs} == {(0, 0)}
+    assert [quick.codec.decode_result(job.result) for job in jobs] == list(range(JOBS))
+    # What was settled before the crash did not run again; what was not, ran once more at most.
+    for number, job in enumerate(jobs):
+        again = str(job.id) not in done_before and started_before[number]
+        assert scene.count("start")[number] == (2 if again else 1), number
+        assert job.attempt <= 2
+    figures = (await scene.store.stats()).queues[0]
+    assert (figures.done_total, figures.running, figures.ready) == (JOBS, 0, 0)
+    if point == "settled":
+        assert done_before
+    if point == "claimed":
+        # The second claim: its jobs never started, and those of the first were done or under way.
+        assert len(started_before) < JOBS

@@ -1,0 +1,59 @@
+"""Tasks for process slots: their child imports this module."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from headrace.app import Headrace
+from headrace.context import current_job
+from headrace.retry import Retry
+
+app = Headrace("memory://")
+ONCE = Retry(max_attempts=1)
+
+
+@app.task(executor="process", timeout="100ms", retry=ONCE)
+def sleep_long() -> None:
+    time.sleep(60)
+
+
+@app.task(executor="process", timeout="100ms", retry=ONCE)
+def stubborn() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(1)
+
+
+@app.task(executor="process", retry=ONCE)
+def sleep_for_ever() -> None:
+    time.sleep(60)
+
+
+@app.task(executor="process", retry=ONCE)
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(60)
+
+
+@app.task(executor="process")
+def double(number: int) -> int:
+    return 2 * number
+
+
+@app.task(executor="process", retry=ONCE)
+def fail() -> None:
+    raise ValueError("in a process")
+
+
+@app.task(executor="process")
+def who() -> str:
+    return str(current_job().id)
+
+
+@app.task(executor="process")
+async def in_a_loop() -> str:
+    await asyncio.sleep(0)
+    return "looped"
