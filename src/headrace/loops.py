@@ -1,0 +1,77 @@
+"""Clients by event loop: each loop that uses an app gets a store of its own, closed with the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable
+
+from headrace.client import Client
+from headrace.store.contract import Store
+from headrace.sync import Portal
+
+
+class _Seat:
+    """One loop's client, and the generator that closes it."""
+
+    def __init__(self) -> None:
+        self.opening = asyncio.Lock()
+        self.client: Client | None = None
+        self.keeper: AsyncGenerator[None, None] | None = None
+
+
+class Clients:
+    """One client per event loop, opened when first asked for."""
+
+    def __init__(self, connect: Callable[[], Store]) -> None:
+        self._connect = connect
+        self._seats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Seat] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    async def here(self) -> Client:
+        """The running loop's client, its store open."""
+        seat = self._seats.get(asyncio.get_running_loop())
+        if seat is not None and seat.client is not None:
+            return seat.client
+        return await self._open()
+
+    async def _open(self) -> Client:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            for other in [each for each in self._seats if each.is_closed()]:
+                del self._seats[other]
+            seat = self._seats.setdefault(loop, _Seat())
+        async with seat.opening:
+            if seat.client is None:
+                store = self._connect()
+                try:
+                    await store.open()
+                except BaseException:
+                    await store.close()
+                    raise
+                client = Client(store)
+                seat.keeper = self._keep(loop, client)
+                await anext(seat.keeper)
+                seat.client = client
+            return seat.client
+
+    async def _keep(self, loop: asyncio.AbstractEventLoop, client: Client) -> AsyncGenerator[None, None]:
+        # An event loop has no hook for its end, but it closes the async generators that began in it:
+        # a store left open by a script is closed while its loop still runs.
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._seats.pop(loop, None)
+            await client.close()
+
+    async def close_here(self) -> None:
+        """Close the running loop's client, if there is one; the next call opens another."""
+        seat = self._seats.get(asyncio.get_running_loop())
+        if seat is not None and seat.keeper is not None:
+            await seat.keeper.aclose()
+
+    def opened_in(self, portal: Portal) -> bool:
+        """Whether sync calls have opened a client."""
+        return portal.started is not None and portal.started in self._seats

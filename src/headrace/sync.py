@@ -1,0 +1,130 @@
+"""The bridge for sync code: one daemon thread with an event loop, started by the first call that needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+from headrace.errors import HeadraceError
+from headrace.store.contract import Store
+
+T = TypeVar("T")
+
+_inherited: list[object] = []
+"""What a forked child got from its parent: kept, because destroying it would close the parent's sockets."""
+
+
+class Portal:
+    """Runs coroutines in its own thread for callers in any other. Safe in threads and after fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The portal's event loop, running."""
+        with self._lock:
+            if self._loop is None:
+                ready = threading.Event()
+                self._thread = threading.Thread(target=self._main, args=(ready,), name="headrace", daemon=True)
+                self._thread.start()
+                ready.wait()
+            assert self._loop is not None
+            return self._loop
+
+    @property
+    def started(self) -> asyncio.AbstractEventLoop | None:
+        """The loop if it runs already."""
+        return self._loop
+
+    def start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Begin `make()` in the portal's loop."""
+        loop = self.loop
+        if threading.current_thread() is self._thread:
+            raise HeadraceError("a sync call inside headrace's own thread would wait for itself: use the a… twin")
+        return asyncio.run_coroutine_threadsafe(make(), loop)
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer of `make()`, run in the portal's loop; blocks this thread only."""
+        future = self.start(make)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupted caller must not leave its call behind.
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Let everything that lives in the portal's loop close, and end its thread. The next call starts another."""
+        with self._lock:
+            thread, loop, stop = self._thread, self._loop, self._stop
+            self._thread = self._loop = self._stop = None
+        if thread is not None and loop is not None and stop is not None:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join(timeout=10)
+
+    def _main(self, ready: threading.Event) -> None:
+        # The runner's end cancels what is left and closes the async generators by which apps hold their stores.
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._stop = stop = asyncio.Event()
+            ready.set()
+            runner.run(_until(stop))
+
+    def forget(self) -> None:
+        """In a forked child: that thread is not here."""
+        _inherited.extend((self._thread, self._loop, self._stop))
+        self._lock = threading.Lock()
+        self._thread = self._loop = self._stop = None
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+portal = Portal()
+"""The process's own."""
+
+atexit.register(portal.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=portal.forget)
+
+
+class Remote:
+    """A store that lives in the portal's loop, used from any other: every verb goes there and back.
+
+    For stores that exist only in this process, so that sync producers and a worker in the main loop share one.
+    """
+
+    def __init__(self, home: Portal, store: Store) -> None:
+        self._home = home
+        self._store = store
+
+    async def close(self) -> None:
+        """Others use it, too: it ends with the process."""
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(verb):
+            return verb
+
+        async def forward(*args: Any, **kwargs: Any) -> Any:
+            if asyncio.get_running_loop() is self._home.loop:
+                return await verb(*args, **kwargs)
+            return await asyncio.wrap_future(self._home.start(lambda: verb(*args, **kwargs)))
+
+        return forward
+
+
+def remote(home: Portal, store: Store) -> Store:
+    """The store, usable from every event loop of this process."""
+    return cast("Store", Remote(home, store))

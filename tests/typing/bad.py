@@ -1,0 +1,62 @@
+"""Calls that must not type-check: every line marked `# error`, and no other, in pyright and in mypy."""
+
+from __future__ import annotations
+
+from headrace import Handle, Headrace
+
+app = Headrace("memory://")
+
+
+class Receipt:
+    pass
+
+
+@app.task(queue="billing")
+async def charge(order_id: int, shop: str) -> Receipt:
+    return Receipt()
+
+
+@app.task
+def resize(image_id: int, *, width: int = 100) -> None: ...
+
+
+async def calls() -> None:
+    charge.enqueue("7", "acme")  # error
+    charge.enqueue(7)  # error
+    charge.enqueue(7, "acme", 3)  # error
+    charge.enqueue(7, shpo="acme")  # error
+    charge.enqueue(7, "acme", delay="5m")  # error
+    await charge.aenqueue(7, b"acme")  # error
+    charge.job(None, "acme")  # error
+    charge.using(delay="5m").enqueue("7", "acme")  # error
+    charge.using(delay="5m").job(7)  # error
+    await charge.using(priority=1).aenqueue()  # error
+    charge(7)  # error
+    resize("1")  # error
+    resize.enqueue(1, 2)  # error
+    resize.enqueue(1, width="wide")  # error
+
+
+async def options() -> None:
+    charge.using("5m")  # error
+    charge.using(delay=5)  # error
+    charge.using(run_at="2030-01-01")  # error
+    charge.using(priority="high")  # error
+    charge.using(dealy="5m")  # error
+    app.task(queue=7)  # error
+    app.task(executor="fiber")  # error
+    app.task(timeout=30)  # error
+    app.task(retry=5)  # error
+    app.task(quue="billing")  # error
+    app.task(redact=7)  # error
+
+
+async def results() -> None:
+    number: int = charge.enqueue(7, "acme").result()  # error
+    text: str = await (await charge.aenqueue(7, "acme")).aresult()  # error
+    wrong: Handle[int] = charge.enqueue(7, "acme")  # error
+    handles: list[Handle[int]] = await app.aenqueue_many([charge.job(7, "acme")])  # error
+    app.enqueue_many([charge])  # error
+    app.enqueue_many([charge.enqueue(7, "acme")])  # error
+    charge.enqueue(7, "acme").reslut()  # error
+    print(number, text, wrong, handles)

@@ -1,0 +1,82 @@
+"""Calls that must type-check, in pyright and in mypy."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from headrace import Handle, Headrace, Job, Retry, Task
+
+app = Headrace("memory://")
+
+
+class Receipt:
+    pass
+
+
+def shop_of(order_id: int, shop: str, *, test: bool = False) -> str:
+    return shop
+
+
+@app.task(queue="billing", priority=5, timeout="2m", retry=Retry(max_attempts=8), tenant=shop_of)
+async def charge(order_id: int, shop: str, *, test: bool = False) -> Receipt:
+    return Receipt()
+
+
+@app.task
+def resize(image_id: int) -> None: ...
+
+
+@app.task
+async def ping() -> str:
+    return "pong"
+
+
+@app.task(executor="process", redact=["password"], result_ttl=timedelta(days=2), max_payload=1024)
+def crunch(*numbers: float, scale: float = 1.0) -> float:
+    return sum(numbers) * scale
+
+
+def sync_code() -> None:
+    assert_type(charge.enqueue(7, "acme"), Handle[Receipt])
+    assert_type(charge.enqueue(7, shop="acme", test=True), Handle[Receipt])
+    assert_type(charge.enqueue(7, "acme").result(timeout=30), Receipt)
+    assert_type(charge.enqueue(7, "acme").status(), Job)
+    assert_type(charge.enqueue(7, "acme").cancel(), bool)
+    assert_type(resize(1), None)
+    assert_type(resize.enqueue(1).result("30s"), None)
+    assert_type(crunch(1, 2.5, scale=2), float)
+    assert_type(crunch.enqueue(1, 2, 3), Handle[float])
+    running: Coroutine[Any, Any, Receipt] = charge(7, "acme")
+    running.close()
+    assert_type(app.enqueue_many(charge.job(i, "acme") for i in range(10)), list[Handle[Receipt]])
+    app.enqueue_many([charge.job(1, "a"), resize.job(2)])
+    assert_type(app.get("01890a5d-ac96-774b-bcce-b302099a0001"), Job | None)
+    app.cancel(charge.enqueue(7, "acme"), "01890a5d-ac96-774b-bcce-b302099a0001", reason="late")
+    app.find(state="dead", queue="billing", limit=10)
+    app.find(state=["dead", "done"])
+
+
+async def async_code() -> None:
+    assert_type(await charge(7, "acme"), Receipt)
+    assert_type(await charge.aenqueue(7, shop="acme"), Handle[Receipt])
+    assert_type(await (await ping.aenqueue()).aresult(timeout=1.5), str)
+    assert_type(await charge.using(delay="5m", priority=9, key="order-7").aenqueue(7, "acme"), Handle[Receipt])
+    await charge.using(run_at=datetime.now(UTC), tenant="acme", queue="q", tx=object()).aenqueue(7, "acme")
+    assert_type(await app.aenqueue_many([ping.job()]), list[Handle[str]])
+    assert_type(await app.aenqueue_many([ping.using(delay="1s").job()], tx=object()), list[Handle[str]])
+    async with app.worker(concurrency=10, queues=["billing"]):
+        pass
+    async with app:
+        pass
+
+
+def takes_any_task(task: Task[..., Any]) -> str:
+    return task.name
+
+
+takes_any_task(charge)
+takes_any_task(resize)
+assert_type(charge.handle("01890a5d-ac96-774b-bcce-b302099a0001"), Handle[Receipt])
+handle: Handle[object] = charge.enqueue(7, "acme")
