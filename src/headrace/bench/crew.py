@@ -1,0 +1,252 @@
+"""The members of a run: each in a process of its own, or all in one loop where the store cannot be shared."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import IO, Protocol
+
+import msgspec
+
+from headrace.bench.load import Load
+from headrace.bench.roles import ROLES, Report, Spec
+from headrace.errors import HeadraceError
+
+START = 30.0
+"""Seconds a member may take until it is ready."""
+
+
+class BenchFailed(HeadraceError):
+    """A run could not be measured."""
+
+    code = "bench_failed"
+
+
+class Member(Protocol):
+    """One role under way."""
+
+    @property
+    def settled(self) -> int:
+        """Jobs settled so far."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """It has ended, well or not."""
+        ...
+
+    def last_words(self) -> str:
+        """The last line it complained with."""
+        ...
+
+    async def until_ready(self) -> None: ...
+
+    def go(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    async def report(self, within: float) -> Report: ...
+
+    async def end(self) -> None:
+        """Whatever it is doing, it is over when this returns."""
+        ...
+
+
+class ProcessMember:
+    """A role in a process of its own."""
+
+    def __init__(self, spec: Spec, process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:
+        self._count = 0
+        self._spec = spec
+        self._process = process
+        self._errors = errors
+        self._is_ready = asyncio.Event()
+        self._report: Report | None = None
+        self._reader = asyncio.create_task(self._read())
+
+    @property
+    def settled(self) -> int:
+        return self._count
+
+    @classmethod
+    async def start(cls, spec: Spec) -> ProcessMember:
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed by end()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "headrace.bench.member",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            limit=64 * 1024 * 1024,
+        )
+        member = cls(spec, process, errors)
+        member._order(msgspec.json.encode(spec).decode())
+        return member
+
+    def _order(self, line: str) -> None:
+        if self._process.stdin is not None and self._process.returncode is None:
+            self._process.stdin.write(line.encode() + b"\n")
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None  # asked for a pipe
+        async for line in self._process.stdout:
+            word, _, rest = line.decode().strip().partition(" ")
+            match word:
+                case "ready":
+                    self._is_ready.set()
+                case "settled":
+                    self._count = int(rest)
+                case "report":
+                    self._report = msgspec.json.decode(rest, type=Report)
+                case _:
+                    pass  # a library's remark
+        self._is_ready.set()
+
+    async def until_ready(self) -> None:
+        try:
+            await asyncio.wait_for(self._is_ready.wait(), START)
+        except TimeoutError:
+            raise BenchFailed(f"the {self._spec.role} process was not ready within {START:.0f} s") from None
+        if self._reader.done():
+            raise self._failure()
+
+    def go(self) -> None:
+        self._order("go")
+
+    def stop(self) -> None:
+        self._order("stop")
+
+    async def report(self, within: float) -> Report:
+        done, _ = await asyncio.wait([self._reader], timeout=within)
+        if not done:
+            raise BenchFailed(f"the {self._spec.role} process did not end within {within:.0f} s")
+        if self._report is None:
+            raise self._failure()
+        return self._report
+
+    @property
+    def over(self) -> bool:
+        return self._reader.done()
+
+    def last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def _failure(self) -> BenchFailed:
+        return BenchFailed(f"the {self._spec.role} process failed: {self.last_words()}")
+
+    async def end(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        self._errors.close()
+
+
+class LocalLine:
+    """The line between a run and a member in the same loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_ready = asyncio.Event()
+        self.may_go = asyncio.Event()
+        self.must_stop = asyncio.Event()
+
+    async def ready(self) -> None:
+        self.is_ready.set()
+        await self.may_go.wait()
+
+    async def stopped(self) -> None:
+        await self.must_stop.wait()
+
+    def settled(self, count: int) -> None:
+        self.count = count
+
+
+class LocalMember:
+    """A role in this process: for a store that lives in one process only."""
+
+    def __init__(self, spec: Spec, load: Load) -> None:
+        self._spec = spec
+        self._line = LocalLine()
+        self._task = asyncio.ensure_future(ROLES[spec.role](spec, load, self._line))
+
+    @property
+    def settled(self) -> int:
+        return self._line.count
+
+    @property
+    def over(self) -> bool:
+        return self._task.done()
+
+    def last_words(self) -> str:
+        return "it said nothing"
+
+    async def until_ready(self) -> None:
+        waiter = asyncio.create_task(self._line.is_ready.wait())
+        await asyncio.wait([waiter, self._task], timeout=START, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        if self._task.done():
+            await self._task
+        if not self._line.is_ready.is_set():
+            raise BenchFailed(f"the {self._spec.role} was not ready within {START:.0f} s")
+
+    def go(self) -> None:
+        self._line.may_go.set()
+
+    def stop(self) -> None:
+        self._line.must_stop.set()
+
+    async def report(self, within: float) -> Report:
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._task), within)
+        except TimeoutError:
+            raise BenchFailed(f"the {self._spec.role} did not end within {within:.0f} s") from None
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class Crew:
+    """Starts members on one store, and ends them."""
+
+    def __init__(self, engine: str, *, shared: bool) -> None:
+        self.engine = engine
+        self._shared = shared
+        self._loads: dict[str, Load] = {}
+
+    @asynccontextmanager
+    async def members(self, specs: Sequence[Spec]) -> AsyncGenerator[list[Member]]:
+        """Members that are ready; whatever happens, they are gone in the end."""
+        started: list[Member] = []
+        try:
+            for spec in specs:
+                member = await self._start(spec)
+                started.append(member)
+            for member in started:
+                await member.until_ready()
+            yield started
+        finally:
+            for member in started:
+                await member.end()
+
+    async def _start(self, spec: Spec) -> Member:
+        if self._shared:
+            return await ProcessMember.start(spec)
+        load = self._loads.setdefault(spec.queue, Load(spec.url, spec.queue))
+        return LocalMember(spec, load)
+
+    async def all(self, specs: Sequence[Spec], *, within: float) -> list[Report]:
+        """Let members that end by themselves run at the same time."""
+        async with self.members(specs) as members:
+            for member in members:
+                member.go()
+            return [await member.report(within) for member in members]

@@ -1,0 +1,24 @@
+"""The event loop: uvloop where it is installed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the loop; None: asyncio's own."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` on the fastest loop there is."""
+    with asyncio.Runner(loop_factory=factory()) as runner:
+        return runner.run(main)

@@ -1,0 +1,78 @@
+"""One process of a run: `python -m headrace.bench.member`. Its orders come on stdin, its answers go to stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+
+import msgspec
+
+from headrace.bench.load import Load
+from headrace.bench.loop import run
+from headrace.bench.roles import ROLES, Spec
+
+TELL_EVERY = 0.02
+"""Seconds between two counts sent while working: few enough to cost nothing."""
+
+
+class PipeLine:
+    """The line of a member in a process of its own: lines of text on its pipes."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._go = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._told = 0.0
+        self._pending: asyncio.TimerHandle | None = None
+        self._count = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for order in sys.stdin:
+            self._loop.call_soon_threadsafe((self._go if order.strip() == "go" else self._stop).set)
+        # The run is gone: so are we.
+        self._loop.call_soon_threadsafe(self._go.set)
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    async def ready(self) -> None:
+        tell("ready")
+        await self._go.wait()
+
+    async def stopped(self) -> None:
+        await self._stop.wait()
+
+    def settled(self, count: int) -> None:
+        self._count = count
+        if self._pending is None:
+            wait = max(0.0, self._told + TELL_EVERY - time.monotonic())
+            self._pending = self._loop.call_later(wait, self._tell_count)
+
+    def _tell_count(self) -> None:
+        self._pending, self._told = None, time.monotonic()
+        tell(f"settled {self._count}")
+
+
+def tell(line: str) -> None:
+    """One line to whoever runs this."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def serve(spec: Spec) -> None:
+    """Play the role to its end."""
+    report = await ROLES[spec.role](spec, Load(spec.url, spec.queue), PipeLine())
+    tell("report " + msgspec.json.encode(report).decode())
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING)
+    # The orders carry the URL, which may hold a password: it must not stand in the list of processes.
+    spec = msgspec.json.decode(sys.stdin.readline(), type=Spec)
+    run(serve(spec))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""How much of everything a run does: full, quick, or scaled to a number of jobs."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts per repeat, and how long a workload may go on repeating."""
+
+    single: int = 500
+    """Sequential enqueues of one job."""
+    jobs: int = 100_000
+    """Bulk enqueue, drain, together."""
+    pickups: int = 300
+    backlog: int = 1_000_000
+    claims: int = 500
+    """Claims timed with the backlog, and with 1,000 waiting."""
+    held: int = 500_000
+    """Jobs that pass while a transaction is held open."""
+    repeats: int = 3
+    budget: float = 45.0
+    """Seconds after which a workload starts no further repeat."""
+
+
+FULL = Plan()
+QUICK = Plan(single=200, jobs=20_000, pickups=60, backlog=200_000, claims=200, held=60_000, repeats=3, budget=5.0)
+
+
+def make(*, quick: bool, jobs: int | None) -> Plan:
+    """The plan that was asked for; `jobs` scales everything to it."""
+    plan = QUICK if quick else FULL
+    if jobs is None:
+        return plan
+    return msgspec.structs.replace(
+        plan,
+        single=min(plan.single, jobs),
+        jobs=jobs,
+        pickups=min(plan.pickups, jobs),
+        backlog=min(plan.backlog, 10 * jobs),
+        claims=min(plan.claims, jobs),
+        held=min(plan.held, 5 * jobs),
+        # So few jobs are for trying it out: what they tell is no better for being told three times.
+        repeats=1 if jobs <= 1000 else plan.repeats,
+    )

@@ -1,0 +1,75 @@
+"""What a measurement is: one object per workload, and the arithmetic of medians and percentiles."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+WORKLOADS = (
+    "enqueue_single",
+    "enqueue_bulk",
+    "drain_1",
+    "drain_2",
+    "together",
+    "pickup",
+    "backlog_1m",
+    "open_transaction",
+)
+
+
+class Measurement(msgspec.Struct, kw_only=True):
+    """One workload on one store. None: does not apply."""
+
+    store: str
+    workload: str
+    jobs_per_s: float | None = None
+    floor_per_s: float | None = None
+    """What the engine does without a queue: one job row and one done row per job, or the half that applies."""
+    ratio: float | None = None
+    """jobs_per_s over floor_per_s."""
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    wal_bytes_per_job: float | None = None
+    jobs: int = 0
+    """Jobs per repeat."""
+    repeats: int = 1
+    waiting: int | None = None
+    """`backlog_1m`: how many jobs really waited."""
+    claim_p99_ms_at_1k: float | None = None
+    """`backlog_1m`: p99 of a claim with 1,000 waiting; beside p99_ms, which is with the backlog."""
+    floor_p50_ms: float | None = None
+    """`enqueue_single`: p50 of one durable insert without a queue."""
+    unheld_per_s: float | None = None
+    """`open_transaction`: the same load without the open transaction."""
+    slowdown: float | None = None
+    """`open_transaction`: unheld_per_s over jobs_per_s."""
+
+
+def median(values: Sequence[float]) -> float | None:
+    """The median, None of nothing."""
+    return statistics.median(values) if values else None
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least this share of all values does not exceed."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def rounded(value: float | None, digits: int = 3) -> float | None:
+    """Short enough to read."""
+    return None if value is None else round(value, digits)
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    """`above` over `below`, where both are known."""
+    return rounded(above / below) if above is not None and below else None

@@ -1,0 +1,201 @@
+"""What a member of a run does: produce jobs, work on them, time claims, or write the floor's rows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, Protocol, cast
+
+import msgspec
+
+from headrace.bench import floors
+from headrace.bench.load import TEXT, Load
+from headrace.errors import HeadraceError
+from headrace.lease import Ask, Token, new_token, new_worker_id
+from headrace.outcome import DONE, Settlement
+from headrace.store.contract import Store
+from headrace.worker import Worker
+
+RoleName = Literal["bulk", "single", "paced", "work", "claim", "floor_jobs", "floor_done", "floor_single"]
+
+BULK = 1000
+"""Jobs per bulk enqueue call."""
+SETTLE = 500
+"""Done rows per floor write: what a busy worker settles at once."""
+
+
+class Spec(msgspec.Struct, kw_only=True):
+    """What a member is told at its start."""
+
+    role: RoleName
+    url: str
+    engine: str
+    queue: str
+    count: int = 0
+    late: bool = False
+    """`work`: start the worker when told to go, not before being ready."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What a member answers at its end. Times are time.monotonic(), the same in every process of a machine."""
+
+    began: float
+    ended: float
+    samples: list[float] = []
+    """Seconds of each timed call; `paced`: when each call began."""
+    trace: list[tuple[float, int]] = []
+    """`work`: (time, jobs settled) of each settlement."""
+    marks: list[tuple[int, float]] = []
+    """`work`: (number, time) of each marked job's start."""
+
+
+class Line(Protocol):
+    """A member's line to whoever runs it."""
+
+    async def ready(self) -> None:
+        """Say so, and come back when told to go."""
+        ...
+
+    async def stopped(self) -> None:
+        """Come back when told to stop."""
+        ...
+
+    def settled(self, count: int) -> None:
+        """So many jobs so far."""
+        ...
+
+
+async def bulk(spec: Spec, load: Load, line: Line) -> Report:
+    """Enqueue `count` jobs in calls of 1,000."""
+    await load.app.aenqueue_many([])  # connects
+    await line.ready()
+    began = time.monotonic()
+    await load.app.aenqueue_many(load.noop.job(TEXT) for _ in range(spec.count))
+    return Report(began=began, ended=time.monotonic())
+
+
+async def single(spec: Spec, load: Load, line: Line) -> Report:
+    """Enqueue `count` jobs one after the other."""
+    await load.noop.aenqueue(TEXT)
+    await line.ready()
+    samples: list[float] = []
+    began = before = time.monotonic()
+    for _ in range(spec.count):
+        await load.noop.aenqueue(TEXT)
+        after = time.monotonic()
+        samples.append(after - before)
+        before = after
+    return Report(began=began, ended=before, samples=samples)
+
+
+async def paced(spec: Spec, load: Load, line: Line) -> Report:
+    """Enqueue one marked job after the other, with time for the worker to fall asleep in between."""
+    await load.app.aenqueue_many([])
+    await line.ready()
+    samples: list[float] = []
+    began = time.monotonic()
+    for number in range(spec.count):
+        await asyncio.sleep(random.uniform(0.01, 0.03))
+        samples.append(time.monotonic())
+        await load.mark.aenqueue(number, TEXT)
+    return Report(began=began, ended=time.monotonic(), samples=samples)
+
+
+class Counting:
+    """A store that notes each settlement that passes through; everything else is the inner store's own."""
+
+    def __init__(self, inner: Store, line: Line) -> None:
+        self._inner = inner
+        self._line = line
+        self._count = 0
+        self.trace: list[tuple[float, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        refused = await self._inner.settle(token, settlements)
+        settled = len(settlements) - len(refused)
+        self.trace.append((time.monotonic(), settled))
+        self._count += settled
+        self._line.settled(self._count)
+        return refused
+
+
+async def work(spec: Spec, load: Load, line: Line) -> Report:
+    """A real worker until told to stop."""
+    inner = load.connect()
+    store = Counting(inner, line)
+    await inner.open()
+    try:
+        worker = Worker(load.app.tasks, cast("Store", store), load.app.settings, queues=(spec.queue,))
+        if spec.late:
+            await line.ready()
+        began = time.monotonic()
+        async with worker:
+            if not spec.late:
+                await line.ready()
+            await line.stopped()
+        return Report(began=began, ended=time.monotonic(), trace=store.trace, marks=load.began)
+    finally:
+        await inner.close()
+
+
+async def claim(spec: Spec, load: Load, line: Line) -> Report:
+    """Time `count` claims of one job each; the settlements in between are not timed."""
+    store = load.connect()
+    await store.open()
+    try:
+        worker, ttl = new_worker_id(), load.app.settings.lease
+        await line.ready()
+        samples: list[float] = []
+        began = time.monotonic()
+        for _ in range(spec.count):
+            ask = Ask(worker=worker, queues=(spec.queue,), limit=1, ttl=ttl, token=new_token())
+            before = time.monotonic()
+            lease = await store.claim(ask)
+            samples.append(time.monotonic() - before)
+            if lease is None:
+                raise HeadraceError(f"a claim found nothing on {spec.queue}, though jobs wait there")
+            await store.settle(lease.token, [(0, DONE)])
+        return Report(began=began, ended=time.monotonic(), samples=samples)
+    finally:
+        await store.close()
+
+
+async def floor(spec: Spec, _load: Load, line: Line) -> Report:
+    """Write the rows of `count` jobs without any queue."""
+    base = floors.of(spec.engine, spec.url)
+    assert base is not None  # nobody asks an engine without a floor
+    async with base.connection() as connection:
+        await connection.one()  # prepares what can be prepared
+        await line.ready()
+        samples: list[float] = []
+        began = time.monotonic()
+        match spec.role:
+            case "floor_jobs":
+                await connection.jobs(spec.count, BULK)
+            case "floor_done":
+                await connection.done(spec.count, SETTLE)
+            case _:
+                for _ in range(spec.count):
+                    before = time.monotonic()
+                    await connection.one()
+                    samples.append(time.monotonic() - before)
+        return Report(began=began, ended=time.monotonic(), samples=samples)
+
+
+Role = Callable[[Spec, Load, Line], Awaitable[Report]]
+
+ROLES: dict[RoleName, Role] = {
+    "bulk": bulk,
+    "single": single,
+    "paced": paced,
+    "work": work,
+    "claim": claim,
+    "floor_jobs": floor,
+    "floor_done": floor,
+    "floor_single": floor,
+}

@@ -1,0 +1,48 @@
+"""A whole run: the workloads one after the other on one stand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from headrace.bench import floors, stand
+from headrace.bench.crew import Crew
+from headrace.bench.plan import Plan
+from headrace.bench.result import WORKLOADS, Measurement
+from headrace.bench.workloads import Workloads
+
+Progress = Callable[[int, int, str], None]
+"""(done, total, what)."""
+
+Group = Callable[[Workloads], AsyncIterator[Measurement]]
+
+GROUPS: tuple[Group, ...] = (Workloads.plain, Workloads.with_backlog, Workloads.with_open_transaction)
+"""Each group gets a fresh store, so that no group's leftovers weigh on the next."""
+
+
+async def measure(place: stand.Stand, plan: Plan, progress: Progress) -> list[Measurement]:
+    """Every workload on this stand."""
+    found: list[Measurement] = []
+    progress(0, len(WORKLOADS), WORKLOADS[0])
+    for group in GROUPS:
+        async with _ground(place, plan) as workloads:
+            async for measurement in group(workloads):
+                found.append(measurement)
+                following = WORKLOADS[len(found)] if len(found) < len(WORKLOADS) else ""
+                progress(len(found), len(WORKLOADS), following)
+    return found
+
+
+@asynccontextmanager
+async def _ground(place: stand.Stand, plan: Plan) -> AsyncGenerator[Workloads]:
+    url = place.fresh()
+    if place.shared:
+        await stand.prepare(url)
+    floor = floors.of(place.engine, url)
+    if floor is not None:
+        await floor.prepare()
+    try:
+        yield Workloads(Crew(place.engine, shared=place.shared), url, plan, floor)
+    finally:
+        if floor is not None:
+            await floor.drop()

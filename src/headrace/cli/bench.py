@@ -1,0 +1,84 @@
+"""`headrace bench`: measure a store; the engine is headrace.bench."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import console, emit, on_terminal, progress, table
+from headrace.cli.target import json_option
+
+if TYPE_CHECKING:
+    from headrace.bench.result import Measurement
+
+_HEADERS = ("workload", "jobs", "jobs/s", "floor/s", "ratio", "", "p50 ms", "p99 ms", "WAL B/job", "remarks")
+_BAR = 20
+
+
+@click.command()
+@click.option(
+    "--store", default="sqlite", show_default=True, help="sqlite, postgres, memory (made for the run), or a URL."
+)
+@click.option("--quick", is_flag=True, help="Within a minute: smaller counts.")
+@click.option("--jobs", type=click.IntRange(1, 10_000_000), help="Scale everything to so many jobs.")
+@json_option
+def command(store: str, quick: bool, jobs: int | None, as_json: bool) -> None:
+    """Measure a store beside its own raw floor: what the engine writes per second without a queue."""
+    from headrace.bench import plan, run, stand
+    from headrace.bench.loop import run as run_loop
+
+    with progress(f"bench {stand.shown(store)}") as meter, stand.open_stand(store) as place:
+        found = run_loop(run.measure(place, plan.make(quick=quick, jobs=jobs), meter))
+    if as_json:
+        emit(found)
+    else:
+        _print(found)
+
+
+def _print(found: list[Measurement]) -> None:
+    rows = [
+        (
+            each.workload,
+            f"{each.jobs:,}",
+            _rate(each.jobs_per_s),
+            _rate(each.floor_per_s),
+            "" if each.ratio is None else f"{each.ratio:.2f}",
+            bar(each.ratio),
+            _ms(each.p50_ms),
+            _ms(each.p99_ms),
+            "" if each.wal_bytes_per_job is None else f"{each.wal_bytes_per_job:,.0f}",
+            remarks(each),
+        )
+        for each in found
+    ]
+    table(_HEADERS, rows, right=(1, 2, 3, 4, 6, 7, 8))
+    if on_terminal():
+        console().print("ratio: jobs/s over the floor, which is one job row and one done row per job without a queue")
+
+
+def bar(ratio: float | None) -> str:
+    """The share of the floor that is reached."""
+    if ratio is None:
+        return ""
+    filled = min(_BAR, round(ratio * _BAR))
+    return "█" * filled + "░" * (_BAR - filled)
+
+
+def remarks(each: Measurement) -> str:
+    """What only one workload has to say."""
+    parts = [
+        f"{each.waiting:,} waiting" if each.waiting is not None else "",
+        f"claim p99 {each.claim_p99_ms_at_1k} ms at 1k" if each.claim_p99_ms_at_1k is not None else "",
+        f"slowdown {each.slowdown:.2f}×" if each.slowdown is not None else "",
+        f"floor p50 {each.floor_p50_ms} ms" if each.floor_p50_ms is not None else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,103 @@
+"""What a live view shows: snapshots of a store, and rates as the differences between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from headrace.errors import StoreError
+from headrace.job import Job, JobState
+from headrace.store.contract import Filter, QueueStats
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_TOTALS = ("enqueued_total", "done_total", "failed_total")
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second, between two looks."""
+
+    enqueued: float = 0.0
+    done: float = 0.0
+    failed: float = 0.0
+
+
+@dataclass(slots=True)
+class Board:
+    """The latest look at a store, and what is remembered of earlier ones."""
+
+    now: datetime | None = None
+    queues: list[QueueStats] = field(default_factory=list[QueueStats])
+    rates: Rates = field(default_factory=Rates)
+    by_queue: dict[str, Rates] = field(default_factory=dict[str, Rates])
+    running: list[Job] = field(default_factory=list[Job])
+    retrying: list[Job] = field(default_factory=list[Job])
+    dead: list[Job] = field(default_factory=list[Job])
+    trouble: str | None = None
+    """Why the last look failed; the figures are older then."""
+    history: deque[float] = field(default_factory=lambda: deque[float](maxlen=60))
+    """Done per second, oldest first."""
+
+    async def look(self, store: Store, *, jobs: int) -> None:
+        """Look again; `jobs` says how many of each kind to list. A store that is away leaves the old figures."""
+        try:
+            now = await store.now()
+            stats = sorted((await store.stats()).queues, key=lambda queue: queue.queue)
+            if jobs:
+                self.running = (await store.find(_where(JobState.RUNNING), limit=jobs)).jobs
+                waiting = (await store.find(_where(JobState.SCHEDULED), limit=10 * jobs)).jobs
+                self.retrying = [job for job in waiting if job.failures][:jobs]
+                dead = (await store.find(_where(JobState.DEAD), limit=jobs)).jobs
+                self.dead = [job for job in await store.get([job.id for job in dead]) if job is not None]
+        except StoreError as error:
+            self.trouble = str(error)
+            return
+        self.trouble = None
+        self._measure(stats, now)
+
+    def _measure(self, stats: list[QueueStats], now: datetime) -> None:
+        if self.now is not None and now > self.now:
+            length = (now - self.now).total_seconds()
+            before = {queue.queue: queue for queue in self.queues}
+            self.by_queue = {
+                queue.queue: _between(before.get(queue.queue, QueueStats(queue=queue.queue)), queue, length)
+                for queue in stats
+            }
+            rates = self.by_queue.values()
+            self.rates = Rates(
+                sum(rate.enqueued for rate in rates),
+                sum(rate.done for rate in rates),
+                sum(rate.failed for rate in rates),
+            )
+            self.history.append(self.rates.done)
+        self.queues, self.now = stats, now
+
+    def total(self, name: str) -> int:
+        """One figure over all queues."""
+        return sum(getattr(queue, name) for queue in self.queues)
+
+
+def _where(state: JobState) -> Filter:
+    return Filter(states=frozenset({state}))
+
+
+def _between(before: QueueStats, after: QueueStats, length: float) -> Rates:
+    return Rates(*(max(0, getattr(after, name) - getattr(before, name)) / length for name in _TOTALS))
+
+
+def sparkline(values: deque[float] | list[float]) -> str:
+    """The values as a row of blocks, the highest filling its cell."""
+    top = max(values, default=0.0)
+    if top <= 0:
+        return _BLOCKS[0] * len(values)
+    return "".join(_BLOCKS[min(len(_BLOCKS) - 1, round(value / top * (len(_BLOCKS) - 1)))] for value in values)
+
+
+def rate(value: float) -> str:
+    """`0`, `3.5`, `120`, `12,300`."""
+    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.1f}"

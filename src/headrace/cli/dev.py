@@ -1,0 +1,143 @@
+"""`headrace dev`: an app's worker in one process with a live view of what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from headrace.cli import params
+from headrace.cli.board import Board
+from headrace.cli.filters import named
+from headrace.cli.output import on_terminal, say
+from headrace.cli.target import Target, dotted, load_object, must_have_app, resolve, run_long, url_option
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+    from headrace.worker import Worker
+
+Background = Callable[[], Awaitable[object]]
+
+
+@click.command()
+@click.argument("app", required=False)
+@url_option
+@click.option("--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
+@click.option("--concurrency", type=int, help="Jobs at once [default: 100].")
+@click.option(
+    "--with", "functions", multiple=True, metavar="MODULE:FUNCTION", help="An async function to run alongside."
+)
+@click.option("--every", type=params.DURATION, default="1s", show_default=True, help="How often the view is renewed.")
+def command(
+    app: str | None,
+    url: str | None,
+    queues: tuple[str, ...] | None,
+    concurrency: int | None,
+    functions: tuple[str, ...],
+    every: timedelta,
+) -> None:
+    """Run APP on this machine: worker, janitor and a live view in one process.
+
+    The store's schema is made or brought up to date first. Ctrl-C drains and hands back what is not done;
+    a second Ctrl-C does not wait for what runs.
+    """
+    target = must_have_app(resolve(app=app, url=url, create=True, queues=queues, concurrency=concurrency))
+    background = [_function(spec) for spec in functions]
+    # What fails is on the view, with its reason; on a pipe it is worth a line each.
+    logging.basicConfig(level=logging.ERROR if on_terminal() else logging.WARNING, format="%(levelname)s %(message)s")
+    run_long(_dev(target, background, max(every.total_seconds(), 0.1)))
+
+
+def _function(spec: str) -> Background:
+    found = load_object(dotted(spec), "--with")
+    if not inspect.iscoroutinefunction(found):
+        raise ConfigError(f"--with {spec}: must be an async def without arguments")
+    return cast("Background", found)
+
+
+async def _dev(target: Target, background: list[Background], every: float) -> None:
+    from headrace.worker import Worker
+
+    assert target.app is not None  # the caller looked
+    store = target.connect()
+    try:
+        await store.migrate()
+        await store.open()
+        worker = Worker(target.app.tasks, store, target.settings)
+        stop = _listen(worker)
+        async with worker:
+            title = f"headrace dev — {target.settings.app} on {target.shown_url} — Ctrl-C drains and ends"
+            helpers = [asyncio.ensure_future(function()) for function in background]
+            try:
+                await _watch(store, helpers, stop, title=title, every=every)
+            finally:
+                for helper in helpers:
+                    helper.cancel()
+                await asyncio.gather(*helpers, return_exceptions=True)
+            await _end(worker, target)
+        _fail_with(helpers)
+    finally:
+        await target.app.aclose()
+        await store.close()
+
+
+def _listen(worker: Worker) -> asyncio.Event:
+    """An event that the first signal sets; the second one hurries the worker."""
+    stop = asyncio.Event()
+
+    def heard() -> None:
+        if stop.is_set():
+            worker.hurry()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, heard)
+    return stop
+
+
+async def _watch(
+    store: Store, helpers: Sequence[asyncio.Future[object]], stop: asyncio.Event, *, title: str, every: float
+) -> None:
+    """Show the board until told to stop, or until a helper fails."""
+    from headrace.cli.view import JOBS, screen
+
+    board = Board()
+    told = asyncio.ensure_future(stop.wait())
+    try:
+        with screen(title) as draw:
+            while not stop.is_set() and not _failed(helpers):
+                await board.look(store, jobs=JOBS if on_terminal() else 0)
+                draw(board)
+                waiting: list[asyncio.Future[Any]] = [told, *(helper for helper in helpers if not helper.done())]
+                await asyncio.wait(waiting, timeout=every, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+
+
+def _failed(helpers: Sequence[asyncio.Future[object]]) -> list[BaseException]:
+    ended = [helper for helper in helpers if helper.done() and not helper.cancelled()]
+    return [error for helper in ended if (error := helper.exception()) is not None]
+
+
+def _fail_with(helpers: Sequence[asyncio.Future[object]]) -> None:
+    for error in _failed(helpers):
+        raise click.ClickException(f"--with: {type(error).__name__}: {error}") from error
+
+
+async def _end(worker: Worker, target: Target) -> None:
+    before = worker.counters.released
+    say(f"draining: {named(worker.running)} running; Ctrl-C again to hand them back at once")
+    await worker.drain()
+    counters = worker.counters
+    say(
+        f"done: {counters.succeeded:,} succeeded, {counters.failed:,} failed, {counters.snoozed:,} snoozed; "
+        f"{named(counters.released - before)} handed back. What waits stays in {target.shown_url}"
+    )

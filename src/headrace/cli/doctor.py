@@ -1,0 +1,59 @@
+"""`headrace doctor`: what is set and where it came from, and what a careful operator would change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import clean, emit, table
+from headrace.cli.root import FAILED
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.errors import HeadraceError
+from headrace.store.contract import Finding
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+
+@click.command()
+@click.option("--strict", is_flag=True, help="Exit 1 on warnings, too.")
+@json_option
+@store_command()
+def command(target: Target, strict: bool, as_json: bool) -> None:
+    """Check the settings and the store, and say what to do."""
+    findings = [*_settings(target), *run(_store(target))]
+    worst = {finding.level for finding in findings}
+    bad = "error" in worst or (strict and "warning" in worst)
+    if as_json:
+        emit(
+            {
+                "ok": not bad,
+                "settings": [origin._asdict() for origin in target.settings.explain()],
+                "findings": [
+                    {"level": finding.level, "about": finding.about, "message": finding.message} for finding in findings
+                ],
+            }
+        )
+    else:
+        table(("setting", "value", "from"), target.settings.explain())
+        click.echo()
+        table(("", "about", "finding"), [(each.level, each.about, clean(each.message)) for each in findings])
+    if bad:
+        raise SystemExit(FAILED)
+
+
+def _settings(target: Target) -> list[Finding]:
+    problems = target.settings.problems(target.app.tasks if target.app is not None else None)
+    found = [Finding(problem.level, problem.about, problem.message) for problem in problems]
+    return found or [Finding("ok", "settings", "fit together")]
+
+
+async def _store(target: Target) -> list[Finding]:
+    async def look(store: Store) -> list[Finding]:
+        return [Finding("ok", "store", f"{target.shown_url} answers"), *await store.check()]
+
+    try:
+        return await target.with_store(look)
+    except HeadraceError as error:
+        return [Finding("error", "store", str(error))]

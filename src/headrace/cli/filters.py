@@ -1,0 +1,133 @@
+"""Which jobs a command is about: the filter options, and moves applied to many jobs page by page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli import params
+from headrace.cli.output import progress
+from headrace.job import FINISHED, Job, JobId, JobState
+from headrace.store.contract import Filter, Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PAGE = 500
+"""Jobs per step of a bulk move: one round trip each, and a bar that moves."""
+
+
+def filter_options(*, state: bool) -> Callable[[Command], Command]:
+    """The options that make a Filter; the command gets it as `where`."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def with_filter(**options: Any) -> Any:
+            states: Sequence[str] = options.pop("state", ())
+            where = Filter(
+                states=frozenset(JobState(name) for name in states),
+                **{name: options.pop(name) for name in ("queue", "task", "tenant", "since", "until", "text")},
+            )
+            return command(where=where, **options)
+
+        decorated: Any = with_filter
+        for option in reversed(_OPTIONS if state else _OPTIONS[1:]):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]  # click's decorators keep the function
+
+    return decorate
+
+
+_OPTIONS: list[Callable[[Any], Any]] = [
+    click.option(
+        "--state", multiple=True, type=click.Choice([state.value for state in JobState]), help="May be repeated."
+    ),
+    click.option("--queue", type=params.QUEUE, help="Jobs of this queue."),
+    click.option("--task", type=params.TASK, help="Jobs of this task."),
+    click.option("--tenant", type=params.TENANT, help="Jobs of this tenant."),
+    click.option("--since", type=params.PAST, help='Enqueued since a time, or "2h" ago.'),
+    click.option("--until", type=params.PAST, help='Enqueued before a time, or "2h" ago.'),
+    click.option("--text", help="In the task's name, the note or a failure."),
+]
+
+
+def empty(where: Filter) -> bool:
+    """Whether the filter would match every job."""
+    return replace(where, states=frozenset()) == Filter()
+
+
+def must_choose(ids: Sequence[JobId], where: Filter, *, every: bool) -> None:
+    """A bulk move needs exactly one kind of choice."""
+    if ids and (every or not empty(where)):
+        raise click.UsageError("give job ids or filters, not both", click.get_current_context(silent=True))
+    if not ids and not every and empty(where):
+        raise click.UsageError(
+            "which jobs? give ids, a filter such as --task, or --all", click.get_current_context(silent=True)
+        )
+
+
+async def pages(store: Store, ids: Sequence[JobId], where: Filter) -> AsyncIterator[list[Job | JobId]]:
+    """The chosen jobs, a page at a time; an id that no job has stays an id."""
+    if ids:
+        for start in range(0, len(ids), PAGE):
+            chunk = ids[start : start + PAGE]
+            found = await store.get(chunk)
+            yield [job or id for job, id in zip(found, chunk, strict=True)]
+        return
+    before: JobId | None = None
+    while True:
+        page = await store.find(where, before=before, limit=PAGE)
+        if page.jobs:
+            yield list(page.jobs)
+        if page.next is None:
+            return
+        before = page.next
+
+
+async def expected(store: Store, ids: Sequence[JobId], where: Filter) -> int:
+    """How many jobs a bulk move will meet, where that is known without counting; 0: unknown."""
+    if ids:
+        return len(ids)
+    states = where.states
+    if (
+        replace(where, states=frozenset(), queue=None) != Filter()
+        or not states
+        or states & (FINISHED - {JobState.DEAD})
+    ):
+        return 0
+    figures = [queue for queue in (await store.stats()).queues if where.queue in {None, queue.queue}]
+    return sum(getattr(queue, state.value) for queue in figures for state in states)
+
+
+async def each_page(
+    store: Store,
+    ids: Sequence[JobId],
+    where: Filter,
+    *,
+    title: str,
+    quiet: bool,
+    move: Callable[[list[Job | JobId]], Awaitable[None]],
+) -> None:
+    """Apply a move to the chosen jobs with a progress bar."""
+    total = await expected(store, ids, where)
+    done = 0
+    with progress(title, quiet=quiet) as meter:
+        meter(0, total, "")
+        async for jobs in pages(store, ids, where):
+            await move(jobs)
+            done += len(jobs)
+            meter(done, max(total, done) if total else 0, "")
+
+
+def named(count: int, what: str = "job") -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def listed(ids: Collection[JobId]) -> str:
+    """The first few ids of many."""
+    first = ", ".join(str(id) for id in list(ids)[:5])
+    return f"{first} and {len(ids) - 5:,} more" if len(ids) > 5 else first

@@ -1,0 +1,180 @@
+"""`headrace jobs`: look at jobs, and the operator's moves on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli import filters, params, show
+from headrace.cli.output import emit, on_terminal, say, table
+from headrace.cli.root import FAILED
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.errors import JobNotFound
+from headrace.job import Job, JobId
+from headrace.store.contract import CancelAnswer, Filter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.store.contract import Store
+
+
+@click.group()
+def command() -> None:
+    """List, show, cancel, retry and delete jobs."""
+
+
+@command.command("list")
+@filters.filter_options(state=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Jobs per page.")
+@click.option("--before", type=params.JOB_ID, help="The next page: jobs older than this id.")
+@json_option
+@store_command()
+def list_(target: Target, where: Filter, limit: int, before: JobId | None, as_json: bool) -> None:
+    """Jobs by filter, newest first."""
+    list_jobs(target, where, limit=limit, before=before, as_json=as_json)
+
+
+def list_jobs(target: Target, where: Filter, *, limit: int, before: JobId | None, as_json: bool) -> None:
+    """One page, as `jobs list` and `dead list` print it."""
+
+    async def look(store: Store) -> None:
+        page = await store.find(where, before=before, limit=limit)
+        if as_json:
+            emit({"jobs": [show.document(job, target, full=False) for job in page.jobs], "next": page.next})
+            return
+        now = await store.now()
+        if page.jobs:
+            table(show.HEADERS, [show.row(job, now) for job in page.jobs], right=(4, 5))
+        elif on_terminal():
+            say("no such jobs")
+        if page.next:
+            say(f"more: add --before {page.next}")
+
+    run(target.with_store(look))
+
+
+@command.command("show")
+@click.argument("id", type=params.JOB_ID)
+@json_option
+@store_command()
+def show_(target: Target, id: JobId, as_json: bool) -> None:
+    """Everything about one job."""
+    show_job(target, id, as_json=as_json)
+
+
+def show_job(target: Target, id: JobId, *, as_json: bool) -> None:
+    """One job, as `jobs show` and `dead show` print it."""
+
+    async def look(store: Store) -> None:
+        (job,) = await store.get([id])
+        if job is None:
+            raise JobNotFound(f"no job {id}: it may have been pruned; `headrace jobs list` shows what there is")
+        if as_json:
+            emit(show.document(job, target))
+        else:
+            click.echo(show.page(job, target, datetime.now(UTC)))
+
+    run(target.with_store(look))
+
+
+_ids = click.argument("ids", nargs=-1, type=params.JOB_ID)
+_all = click.option("--all", "every", is_flag=True, help="Every job; asks first.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@command.command()
+@_ids
+@filters.filter_options(state=True)
+@_all
+@_yes
+@click.option("--reason", help="Kept with the job.")
+@json_option
+@store_command()
+def cancel(
+    target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, reason: str | None, as_json: bool
+) -> None:
+    """Cancel waiting jobs; ask running ones to stop."""
+
+    async def move(store: Store, chosen: list[JobId]) -> dict[JobId, str]:
+        return {id: answer.value for id, answer in (await store.cancel(chosen, reason)).items()}
+
+    good = {CancelAnswer.CANCELLED.value, CancelAnswer.ASKED.value}
+    _bulk("cancel", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good=good)
+
+
+@command.command()
+@_ids
+@filters.filter_options(state=True)
+@_all
+@_yes
+@json_option
+@store_command()
+def retry(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
+    """Make finished or scheduled jobs ready now, failures counted from 0."""
+
+    async def move(store: Store, chosen: list[JobId]) -> dict[JobId, str]:
+        moved = await store.retry(chosen)
+        return {id: "ready" if id in moved else "unchanged" for id in chosen}
+
+    _bulk("retry", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good={"ready"})
+
+
+@command.command()
+@_ids
+@filters.filter_options(state=True)
+@_all
+@_yes
+@json_option
+@store_command()
+def delete(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
+    """Forget jobs that are not running."""
+
+    async def move(store: Store, chosen: list[JobId]) -> dict[JobId, str]:
+        gone = await store.delete(chosen)
+        return {id: "deleted" if id in gone else "unchanged" for id in chosen}
+
+    _bulk("delete", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good={"deleted"})
+
+
+def _bulk(
+    verb: str,
+    target: Target,
+    ids: tuple[JobId, ...],
+    where: Filter,
+    *,
+    every: bool,
+    yes: bool,
+    as_json: bool,
+    move: Callable[[Store, list[JobId]], Awaitable[dict[JobId, str]]],
+    good: set[str],
+) -> None:
+    filters.must_choose(ids, where, every=every or bool(where.states))
+    if every and not yes:
+        click.confirm(f"{verb} every job that fits?", abort=True, err=True)
+
+    async def act(store: Store) -> dict[JobId, str]:
+        answers: dict[JobId, str] = {}
+
+        async def one_page(jobs: list[Job | JobId]) -> None:
+            known = [job.id for job in jobs if isinstance(job, Job)]
+            answers.update({job: "unknown" for job in jobs if not isinstance(job, Job)})
+            answers.update(await move(store, known))
+
+        await filters.each_page(store, ids, where, title=verb, quiet=as_json, move=one_page)
+        return answers
+
+    answers = run(target.with_store(act))
+    if as_json:
+        emit([{"id": id, "answer": answer} for id, answer in answers.items()])
+    elif ids:
+        for id, answer in answers.items():
+            click.echo(f"{id}  {answer}")
+    else:
+        counts = Counter(answers.values())
+        click.echo(", ".join(f"{answer} {count:,}" for answer, count in sorted(counts.items())) or "no such jobs")
+    if ids and not set(answers.values()) <= good:
+        raise SystemExit(FAILED)

@@ -1,0 +1,141 @@
+"""What commands print: one JSON document, a table, or progress; colours and bars only on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLES = {
+    "ready": "cyan",
+    "scheduled": "yellow",
+    "running": "blue",
+    "done": "green",
+    "dead": "red",
+    "cancelled": "magenta",
+    "ok": "green",
+    "warning": "yellow",
+    "error": "red",
+    "paused": "yellow",
+}
+
+
+def emit(document: object) -> None:
+    """One JSON document on stdout, and nothing else."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def on_terminal() -> bool:
+    """Whether a person reads stdout."""
+    return sys.stdout.isatty()
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that never guesses at markup or highlights in users' texts."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def clean(text: object, *, lines: bool = False) -> str:
+    """A text from outside, without anything that could move a terminal's cursor."""
+    return "".join(c if c.isprintable() or (lines and c in "\n\t") else "\ufffd" for c in str(text))
+
+
+def short(text: object, width: int) -> str:
+    """One line of at most `width` characters."""
+    line = clean(" ".join(str(text).split()))
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:
+    """A rich table on a terminal; otherwise aligned columns that `cut` and `awk` can read."""
+    cells = [["" if cell is None else clean(cell) for cell in row] for row in rows]
+    if on_terminal():
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+        for place, header in enumerate(headers):
+            grid.add_column(header, justify="right" if place in right else "left", overflow="fold")
+        for row in cells:
+            grid.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+        console().print(grid)
+        return
+    lines = [list(headers), *cells]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(headers))]
+    for line in lines:
+        padded = (
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        click.echo("  ".join(padded).rstrip())
+
+
+def say(message: str) -> None:
+    """A remark for people, on stderr, so that stdout stays data."""
+    click.echo(message, err=True)
+
+
+class Meter(Protocol):
+    """How far long work has come; fits `store.contract.Progress`."""
+
+    def __call__(self, done: int, total: int, what: str, /) -> None: ...
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool = False) -> Generator[Meter]:
+    """A progress bar on stderr while long work runs; nothing when stderr is no terminal. Total 0: unknown."""
+    if quiet or not sys.stderr.isatty():
+
+        def silent(_done: int, _total: int, _what: str, /) -> None:
+            return
+
+        yield silent
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def show(done: int, total: int, what: str, /) -> None:
+            bar.update(task, completed=done, total=total or None, description=f"{title}: {what}" if what else title)
+
+        yield show
+
+
+def age(moment: datetime | None, now: datetime | None = None) -> str:
+    """How long ago, or in how long, in one short word."""
+    if moment is None:
+        return ""
+    gone = (now or datetime.now(UTC)) - moment
+    return f"in {span(-gone)}" if gone < timedelta(0) else span(gone)
+
+
+def span(length: timedelta | None) -> str:
+    """A duration for people: `350ms`, `12s`, `4m`, `3h`, `9d`."""
+    if length is None:
+        return ""
+    amount = length.total_seconds()
+    if amount < 1:
+        return f"{amount * 1000:.0f}ms"
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if amount >= 2 * size:
+            return f"{amount / size:.0f}{unit}"
+    return f"{amount:.0f}s"

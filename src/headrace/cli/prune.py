@@ -1,0 +1,47 @@
+"""`headrace prune`: drop finished jobs past their retention now instead of when a worker gets to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace import duration
+from headrace.cli import params
+from headrace.cli.filters import named
+from headrace.cli.output import emit, progress
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.store.contract import Retention
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+
+@click.command()
+@click.option("--done", type=params.DURATION, help="Keep done and cancelled jobs so long [default: keep_done].")
+@click.option("--dead", type=params.DURATION, help="Keep dead jobs so long [default: keep_dead].")
+@json_option
+@store_command()
+def command(target: Target, done: timedelta | None, dead: timedelta | None, as_json: bool) -> None:
+    """Drop finished jobs past their retention now."""
+    settings = target.settings
+    keep = Retention(
+        done=settings.keep_done if done is None else done, dead=settings.keep_dead if dead is None else dead
+    )
+
+    async def act(store: Store) -> int:
+        gone = 0
+        with progress("prune", quiet=as_json) as meter:
+            while True:
+                pruned = await store.prune(keep)
+                gone += pruned.jobs
+                meter(gone, 0, "")
+                if not pruned.more:
+                    return gone
+
+    gone = run(target.with_store(act))
+    if as_json:
+        emit({"pruned": gone, "keep_done_s": params.seconds(keep.done), "keep_dead_s": params.seconds(keep.dead)})
+    else:
+        click.echo(f"pruned {named(gone)} (kept: done {duration.show(keep.done)}, dead {duration.show(keep.dead)})")

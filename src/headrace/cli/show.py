@@ -1,0 +1,145 @@
+"""Jobs as people and programs read them: rows, JSON documents and a page about one job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace import codec
+from headrace.cli.output import age, clean, short
+from headrace.job import Failure, Job, JobState
+
+if TYPE_CHECKING:
+    from headrace.cli.target import Target
+
+HEADERS = ("id", "task", "queue", "state", "attempt", "age", "note")
+
+
+def row(job: Job, now: datetime) -> tuple[object, ...]:
+    """One line of a list."""
+    state = "retrying" if job.state is JobState.SCHEDULED and job.failures else job.state.value
+    note = job.note or ""
+    if job.state is JobState.SCHEDULED and job.run_at:
+        note = f"due {age(job.run_at, now)}{f': {note}' if note else ''}"
+    return (job.id, job.task, job.queue, state, job.attempt, age(job.enqueued_at, now), short(note, 60))
+
+
+def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
+    """One job as JSON; `full` adds what only `get` knows."""
+    found: dict[str, Any] = {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "priority": job.priority,
+        "tenant": job.tenant,
+        "limits": job.limits,
+        "state": job.state,
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "crashes": job.crashes,
+        "enqueued_at": job.enqueued_at,
+        "run_at": job.run_at,
+        "claimed_at": job.claimed_at,
+        "finished_at": job.finished_at,
+        "worker": job.worker,
+        "cancelling": job.cancelling,
+        "note": job.note,
+        "payload": payload(job, target),
+        "options": _decoded(job.options),
+    }
+    if full:
+        found |= {
+            "result": result(job),
+            "result_expired": job.result_expired,
+            "history": [failure(entry) for entry in job.history],
+        }
+    return found
+
+
+def failure(entry: Failure) -> dict[str, Any]:
+    """One failure as JSON."""
+    return {name: getattr(entry, name) for name in ("attempt", "kind", "message", "at", "worker", "traceback")}
+
+
+def payload(job: Job, target: Target) -> dict[str, Any]:
+    """The arguments; where the app is known its tasks say what to mask."""
+    task = target.task(job.task)
+    return codec.show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+
+
+def result(job: Job) -> Any:
+    """What the job returned."""
+    return _decoded(job.result)
+
+
+def _decoded(data: bytes | None) -> Any:
+    """Stored bytes without knowing their types: MessagePack or JSON, else how many there are."""
+    if data is None:
+        return None
+    for decode in (msgspec.msgpack.decode, msgspec.json.decode):
+        try:
+            value = decode(data)
+            msgspec.json.encode(value)
+        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+            continue
+        return value
+    return {"unreadable": f"{len(data)} bytes"}
+
+
+def reason(job: Job) -> str:
+    """Why a job is dead, in one line: the note and the last failure, nothing said twice."""
+    note = job.note or ""
+    if not job.history:
+        return note
+    last = job.history[-1]
+    what = f"{last.kind}: {last.message}" if last.message else last.kind
+    if note in {"", last.kind}:
+        return what
+    return note if note == last.message else f"{note}: {what}"
+
+
+def page(job: Job, target: Target, now: datetime) -> str:
+    """Everything about one job, for reading."""
+    lines = [f"{job.task}  {job.id}", ""]
+
+    def add(name: str, value: object) -> None:
+        if value not in {None, ""}:
+            lines.append(f"  {name:<10} {clean(value)}")
+
+    state = job.state.value + (" (asked to stop)" if job.cancelling else "")
+    add("state", f"{state}: {job.note}" if job.note else state)
+    add("queue", job.queue + (f"  priority {job.priority}" if job.priority else ""))
+    add("tenant", job.tenant)
+    add("attempts", f"{job.attempt} ({job.failures} failed, {job.crashes} crashed)")
+    add("enqueued", _when(job.enqueued_at, now))
+    add("due", _when(job.run_at, now))
+    add("claimed", _when(job.claimed_at, now))
+    add("worker", job.worker)
+    add("finished", _when(job.finished_at, now))
+    add("arguments", _compact(payload(job, target)))
+    if job.options:
+        add("options", _compact(_decoded(job.options)))
+    if job.result is not None:
+        add("result", _compact(result(job)))
+    elif job.result_expired:
+        add("result", "expired")
+    for entry in job.history:
+        lines += [
+            "",
+            f"attempt {entry.attempt} failed {_when(entry.at, now)}: {clean(entry.kind)}: {clean(entry.message)}",
+        ]
+        lines += [f"    {line}" for line in clean(entry.traceback, lines=True).rstrip().splitlines()]
+    return "\n".join(lines)
+
+
+def _when(moment: datetime | None, now: datetime) -> str:
+    if moment is None:
+        return ""
+    distance = age(moment, now)
+    return f"{moment.isoformat(timespec='seconds')} ({distance if distance.startswith('in ') else f'{distance} ago'})"
+
+
+def _compact(value: object) -> str:
+    return msgspec.json.encode(value).decode()

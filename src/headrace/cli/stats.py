@@ -1,0 +1,87 @@
+"""`headrace stats`: every queue in figures, once or live."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import params
+from headrace.cli.output import emit, say, span, table
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.store.contract import QueueStats
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from headrace.store.contract import Store
+
+HEADERS = ("queue", "ready", "scheduled", "running", "dead", "done", "failed", "oldest", "")
+COUNTS = ("ready", "scheduled", "running", "dead", "done_total", "failed_total", "enqueued_total")
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Go on, with rates, until Ctrl-C.")
+@click.option("--every", type=params.DURATION, default="1s", show_default=True, help="How often with --watch.")
+@json_option
+@store_command()
+def command(target: Target, watch: bool, every: timedelta, as_json: bool) -> None:
+    """Every queue in figures, once or live."""
+    if watch and as_json:
+        raise click.UsageError(
+            "--json answers one document, --watch never ends: choose one", click.get_current_context(silent=True)
+        )
+    if not watch:
+        once(target, as_json=as_json)
+        return
+    from headrace.cli.view import watch_store
+
+    async def look(store: Store) -> None:
+        await watch_store(store, every=max(every.total_seconds(), 0.1))
+
+    with contextlib.suppress(KeyboardInterrupt):
+        run(target.with_store(look))
+
+
+def once(target: Target, *, as_json: bool) -> None:
+    """The figures now."""
+
+    async def look(store: Store) -> list[QueueStats]:
+        return sorted((await store.stats()).queues, key=lambda queue: queue.queue)
+
+    queues = run(target.with_store(look))
+    if as_json:
+        emit({"queues": [document(queue) for queue in queues], "total": totals(queues)})
+        return
+    if not queues:
+        say("no queues: nothing was ever enqueued here")
+        return
+    rows: list[tuple[object, ...]] = [
+        (
+            queue.queue,
+            f"{queue.ready:,}",
+            f"{queue.scheduled:,}",
+            f"{queue.running:,}",
+            f"{queue.dead:,}",
+            f"{queue.done_total:,}",
+            f"{queue.failed_total:,}",
+            span(queue.oldest_ready),
+            "paused" if queue.paused else "",
+        )
+        for queue in queues
+    ]
+    table(HEADERS, rows, right=tuple(range(1, 8)))
+
+
+def document(queue: QueueStats) -> dict[str, Any]:
+    """One queue as JSON."""
+    found: dict[str, Any] = {"queue": queue.queue, "paused": queue.paused}
+    found |= {name: getattr(queue, name) for name in COUNTS}
+    found["oldest_ready_s"] = params.seconds(queue.oldest_ready)
+    return found
+
+
+def totals(queues: list[QueueStats]) -> dict[str, int]:
+    """All queues together."""
+    return {name: sum(getattr(queue, name) for queue in queues) for name in COUNTS}

@@ -1,0 +1,58 @@
+"""`headrace worker`: worker processes for an app; the supervisor is headrace.worker.supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import params
+from headrace.cli.root import FAILED
+from headrace.cli.target import Target, must_have_app, resolve, run, url_option
+from headrace.errors import Unavailable
+from headrace.settings import LOG_LEVELS
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+
+@click.command()
+@click.argument("app", required=False)
+@url_option
+@click.option("--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
+@click.option("--concurrency", type=int, help="Jobs at once in each process [default: 100].")
+@click.option("--processes", type=int, help="Worker processes [default: 1].")
+@click.option("--lease", type=params.DURATION, help="How long a silent worker keeps its jobs [default: 15s].")
+@click.option("--heartbeat", type=params.DURATION, help="How often leases are renewed [default: 5s].")
+@click.option("--poll", type=params.DURATION, help="The longest sleep when idle [default: 1s].")
+@click.option("--drain", type=params.DURATION, help="How long to let jobs finish when told to stop [default: 25s].")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
+def command(app: str | None, url: str | None, **flags: timedelta | int | str | tuple[str, ...] | None) -> None:
+    """Run workers for APP until told to stop.
+
+    TERM or Ctrl-C drains; a second one, or QUIT, hands back at once; TSTP stops claiming; USR1 dumps stacks.
+    """
+    settings: dict[str, Any] = flags
+    target = must_have_app(resolve(app=app, url=url, create=True, **settings))
+    _check(target)
+    logging.basicConfig(
+        level=target.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    from headrace.worker.supervisor import supervise
+
+    if supervise(target.settings):
+        raise SystemExit(FAILED)
+
+
+def _check(target: Target) -> None:
+    """A wrong URL or a missing schema is one clear error now, not a log line per process later."""
+
+    async def answers(store: Store) -> None:
+        await store.now()
+
+    # A store that is away comes back: the workers wait for it and say so.
+    with contextlib.suppress(Unavailable):
+        run(target.with_store(answers))

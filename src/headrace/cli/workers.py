@@ -1,0 +1,46 @@
+"""`headrace workers`: who is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from headrace.cli.output import age, emit, say, table
+from headrace.cli.target import Target, json_option, run, store_command
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+
+@click.command()
+@json_option
+@store_command()
+def command(target: Target, as_json: bool) -> None:
+    """List the workers seen within the last minute."""
+
+    async def look(store: Store) -> None:
+        found = sorted(await store.workers(), key=lambda worker: worker.name)
+        if as_json:
+            emit([msgspec.structs.asdict(worker) for worker in found])
+            return
+        if not found:
+            say("no workers: start one with `headrace worker APP`")
+            return
+        now = await store.now()
+        rows = [
+            (
+                worker.name,
+                ", ".join(worker.queues),
+                f"{worker.running}/{worker.slots}",
+                age(worker.started_at, now),
+                age(worker.seen_at, now),
+                worker.version,
+                worker.id,
+            )
+            for worker in found
+        ]
+        table(("worker", "queues", "slots", "up", "seen", "version", "id"), rows, right=(2, 3, 4))
+
+    run(target.with_store(look))

@@ -1,0 +1,123 @@
+"""`headrace bench`: every workload is measured on every store; how fast is not a test's business."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.bench import floors
+from headrace.bench.plan import FULL, QUICK, make
+from headrace.bench.result import WORKLOADS, percentile
+from headrace.bench.stand import open_stand, shown
+from headrace.cli.bench import bar
+from headrace.cli.root import root
+
+KEYS = {
+    *("store", "workload", "jobs_per_s", "floor_per_s", "ratio"),
+    *("p50_ms", "p99_ms", "wal_bytes_per_job"),
+}
+
+
+def bench(*args: str) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(root, ["bench", *args, "--quick", "--jobs", "200", "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def check(found: list[dict[str, Any]], store: str, *, floor: bool) -> None:
+    assert [each["workload"] for each in found] == list(WORKLOADS)
+    by_name = {each["workload"]: each for each in found}
+    for each in found:
+        assert set(each) >= KEYS
+        assert each["store"] == store
+        has_rate = each["workload"] != "pickup" and (floor or each["workload"] != "open_transaction")
+        assert (each["jobs_per_s"] is not None) == has_rate
+        assert (each["floor_per_s"] is not None) == (floor and each["workload"] != "pickup")
+        assert (each["ratio"] is not None) == (each["floor_per_s"] is not None)
+    for name in ("enqueue_single", "pickup", "backlog_1m"):
+        assert 0 < by_name[name]["p50_ms"] <= by_name[name]["p99_ms"]
+    assert by_name["backlog_1m"]["waiting"] == 2000
+    assert by_name["backlog_1m"]["claim_p99_ms_at_1k"] > 0
+    assert (by_name["open_transaction"]["slowdown"] is not None) == floor
+
+
+def test_sqlite() -> None:
+    check(bench("--store", "sqlite"), "sqlite", floor=True)
+
+
+def test_postgres() -> None:
+    found = bench("--store", "postgres")
+    check(found, "postgres", floor=True)
+    assert next(each for each in found if each["workload"] == "together")["wal_bytes_per_job"] > 0
+
+
+def test_memory_has_no_floor() -> None:
+    check(bench("--store", "memory"), "memory", floor=False)
+
+
+def test_a_url(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'mine.db'}"
+    with open_stand(url) as stand:
+        assert (stand.engine, stand.fresh(), stand.shared) == ("sqlite", url, True)
+    assert "hunter2" not in shown("postgresql://u:hunter2@host/db")
+
+
+def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'live.db'}"
+    assert CliRunner().invoke(root, ["migrate", "--url", url]).exit_code == 0
+    assert CliRunner().invoke(root, ["enqueue", "a.b", "--raw", "--url", url]).exit_code == 0
+    result = CliRunner().invoke(root, ["bench", "--store", url, "--quick", "--jobs", "10"])
+    assert result.exit_code == 78
+    assert "never on a live one" in result.stderr
+
+
+@pytest.mark.parametrize("store", ["redis", "sqlit", "", "mysql://x/y", "sqlite://"])
+def test_a_bad_store(store: str) -> None:
+    result = CliRunner().invoke(root, ["bench", "--store", store])
+    assert result.exit_code == 78
+    assert result.stderr.startswith("error: ")
+    assert result.stdout == ""
+
+
+def test_the_table() -> None:
+    result = CliRunner().invoke(root, ["bench", "--store", "memory", "--quick", "--jobs", "50"])
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["workload", *WORKLOADS]
+
+
+def test_plans() -> None:
+    assert FULL.backlog == 1_000_000
+    assert FULL.held == 500_000
+    assert make(quick=True, jobs=None) == QUICK
+    assert make(quick=False, jobs=10).jobs == 10
+
+
+def test_percentiles() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile([], 0.5)) == (50.0, 99.0, None)
+
+
+def test_bars() -> None:
+    assert (bar(0.5), bar(2.0), bar(None)) == ("█" * 10 + "░" * 10, "█" * 20, "")
+
+
+async def test_the_floor_of_sqlite_writes_what_it_says(tmp_path: Path) -> None:
+    file = tmp_path / "floor.db"
+    floor = floors.of("sqlite", f"sqlite:///{file}")
+    assert floor is not None
+    await floor.prepare()
+    async with floor.connection() as rows:
+        await rows.jobs(25, 10)
+        await rows.done(7, 3)
+    with sqlite3.connect(file) as connection:
+        counts = [
+            connection.execute(f"select count(*) from headrace_bench_{name}").fetchone()[0] for name in ("job", "done")
+        ]
+    connection.close()
+    assert counts == [25, 7]
+    await floor.drop()

@@ -1,0 +1,154 @@
+"""`headrace dev` and `headrace worker` as processes of their own: they work, drain, exit 0, and lose nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.shell import Shell, interrupt
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """The first line with this text; fails when the process ends before."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return line
+    _, errors = process.communicate(timeout=60)
+    raise AssertionError(f"the process ended without {text!r}: {errors}")
+
+
+def wait_for(shell: Shell, state: str, count: int) -> None:
+    """Until so many jobs are in that state."""
+    deadline = time.monotonic() + 60
+    while shell.states().get(state, 0) < count:
+        assert time.monotonic() < deadline, shell.states()
+
+
+@pytest.fixture
+def demo(shell: Shell) -> Shell:
+    (shell.folder / "examples").mkdir()
+    shutil.copy(EXAMPLES / "demo.py", shell.folder / "examples" / "demo.py")
+    return shell
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_dev_runs_the_demo_and_loses_nothing(demo: Shell, how: signal.Signals) -> None:
+    process = demo.process("dev", "examples.demo:app", "--with", "examples.demo:produce", "--every", "200ms")
+    line = read_until(process, "dead 1")
+    assert "enqueued" in line
+    _, errors = interrupt(process, how)
+    assert process.returncode == 0, errors
+    assert "draining: " in errors
+    assert "handed back" in errors
+
+    total = demo.json("stats")["total"]
+    states = demo.states()
+    # Every job that was ever enqueued is there, in a state that says what became of it.
+    assert sum(states.values()) == total["enqueued_total"] > 0
+    assert total["running"] == states.get("running", 0) == 0
+    assert states["done"] == total["done_total"] > 0
+    assert states["dead"] == total["dead"] >= 1
+    assert states.get("ready", 0) == total["ready"]
+    assert states.get("scheduled", 0) == total["scheduled"]
+    assert demo.json("workers") == []
+
+
+def test_dev_hands_back_at_once_when_told_twice(shell: Shell) -> None:
+    (shell.folder / "slow.py").write_text(
+        "import asyncio\nfrom headrace import Headrace\napp = Headrace()\n"
+        "@app.task(name='slow')\nasync def slow() -> None:\n    await asyncio.sleep(600)\n"
+    )
+    shell("enqueue", "slow", "--raw")
+    process = shell.process("dev", "slow:app", "--every", "100ms")
+    read_until(process, "running 1")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "draining: 1 job running" not in process.stderr.readline():
+        pass
+    _, errors = interrupt(process)
+    assert process.returncode == 0, errors
+    assert "1 job handed back" in errors
+    (job,) = shell.json("jobs", "list")["jobs"]
+    assert (job["state"], job["failures"]) == ("ready", 0)
+
+
+def test_dev_ends_when_a_helper_fails(shell: Shell) -> None:
+    (shell.folder / "helper.py").write_text("async def go() -> None:\n    raise RuntimeError('no more')\n")
+    process = shell.process("dev", "shop:app", "--with", "helper:go")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "error: --with: RuntimeError: no more" in errors
+
+
+@pytest.mark.parametrize(("function", "says"), [("shop:nope", "has no 'nope'"), ("shop:app", "async def")])
+def test_a_helper_that_is_none(shell: Shell, function: str, says: str) -> None:
+    assert says in shell.error("dev", "shop:app", "--with", function, code=78)
+
+
+@pytest.mark.parametrize("command", ["dev", "worker"])
+def test_they_need_an_app(shell: Shell, command: str) -> None:
+    assert "which app?" in shell.error(command, code=78)
+
+
+@pytest.mark.parametrize("command", ["dev", "worker"])
+def test_an_app_with_a_store_of_its_own_is_not_split(shell: Shell, command: str) -> None:
+    (shell.folder / "fixed.py").write_text("from headrace import Headrace\napp = Headrace('sqlite:///mine.db')\n")
+    assert "names its own store" in shell.error(command, "fixed:app", code=78)
+
+
+def test_worker(shell: Shell) -> None:
+    shell("enqueue", "shop.charge", "7", '"acme"', "--app", "shop:app")
+    shell("enqueue", "shop.fail", '"broke"', "--app", "shop:app")
+    process = shell.process(
+        "worker", "shop:app", "--processes", "2", "--concurrency", "5", "--lease", "10s", "--heartbeat", "1s"
+    )
+    wait_for(shell, "done", 1)
+    wait_for(shell, "dead", 1)
+    deadline = time.monotonic() + 60
+    while len(workers := shell.json("workers")) < 2:
+        assert time.monotonic() < deadline, workers
+    assert [worker["slots"] for worker in workers] == [5, 5]
+    assert workers[0]["queues"] == ["billing", "default"]
+    assert "billing" in shell("workers").stdout
+    _, errors = interrupt(process, signal.SIGTERM)
+    assert process.returncode == 0, errors
+    assert shell.states() == {"done": 1, "dead": 1}
+    assert shell.json("workers") == []
+    (dead,) = shell.json("dead", "list")["jobs"]
+    assert shell.json("dead", "show", dead["id"])["history"][0]["message"] == "broke"
+    (done,) = shell.json("jobs", "list", "--state", "done")["jobs"]
+    assert shell.json("jobs", "show", done["id"])["result"] == "acme paid 7"
+
+
+def test_a_worker_serves_only_the_queues_it_is_told_to(shell: Shell) -> None:
+    shell("enqueue", "shop.charge", "7", '"acme"', "--app", "shop:app")
+    shell("enqueue", "shop.charge", "8", '"acme"', "--queue", "other", "--app", "shop:app")
+    process = shell.process("worker", "shop:app", "--queues", "other")
+    wait_for(shell, "done", 1)
+    interrupt(process, signal.SIGTERM)
+    (left,) = shell.json("jobs", "list", "--state", "ready")["jobs"]
+    assert left["queue"] == "billing"
+
+
+def test_the_hello_example(shell: Shell) -> None:
+    shutil.copy(EXAMPLES / "hello.py", shell.folder / "hello.py")
+    done = subprocess.run(
+        [sys.executable, "hello.py"],
+        cwd=shell.folder,
+        env={**os.environ, "HEADRACE_URL": shell.url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Hello world! Hello world!" in done.stdout, done.stderr

@@ -1,0 +1,105 @@
+"""`headrace jobs`: looking, and the operator's moves."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from cli.shell import Shell
+from headrace.job import JobState
+
+
+def test_list_filters(shell: Shell) -> None:
+    shell.put(2, queue="billing", tenant="acme")
+    shell.put(1, queue="mail", task="mail.send")
+    shell.dead(1, queue="sad")
+
+    def tasks(*given: str) -> list[str]:
+        return [job["task"] for job in shell.json("jobs", "list", *given)["jobs"]]
+
+    assert len(tasks()) == 4
+    assert tasks("--queue", "billing") == ["shop.charge"] * 2
+    assert tasks("--task", "mail.send") == ["mail.send"]
+    assert tasks("--tenant", "acme") == ["shop.charge"] * 2
+    assert tasks("--state", "dead") == ["shop.charge"]
+    assert len(tasks("--state", "ready", "--state", "dead")) == 4
+    assert tasks("--text", "no money") == ["shop.charge"]
+    assert tasks("--text", "%") == []
+    assert len(tasks("--since", "1h")) == 4
+    assert tasks("--until", "1h") == []
+    assert tasks("--since", "2099-01-01T00:00:00Z") == []
+
+
+def test_list_pages(shell: Shell) -> None:
+    ids = [str(id) for id in shell.put(5)]
+    first = shell.json("jobs", "list", "--limit", "3")
+    rest = shell.json("jobs", "list", "--limit", "3", "--before", first["next"])
+    assert [job["id"] for job in first["jobs"] + rest["jobs"]] == ids[::-1]
+    assert rest["next"] is None
+    assert "--before" in shell("jobs", "list", "--limit", "3").stderr
+
+
+def test_list_for_people(shell: Shell) -> None:
+    (id,) = shell.dead(1)
+    lines = shell("jobs", "list").stdout.splitlines()
+    assert lines[0].split() == ["id", "task", "queue", "state", "attempt", "age", "note"]
+    assert lines[1].startswith(f"{id}  shop.charge  default  dead")
+
+
+def test_show(shell: Shell) -> None:
+    (id,) = shell.dead(1)
+    page = shell("jobs", "show", str(id)).stdout
+    assert "builtins.ValueError: no money" in page
+    assert "Traceback" in page
+    job = shell.json("jobs", "show", str(id))
+    assert job["state"] == "dead"
+    assert job["history"][0]["message"] == "no money"
+    assert job["payload"] == {"args": [7, "acme"], "kwargs": {"card": "4242"}}
+
+
+def test_an_app_masks_what_it_redacts(shell: Shell) -> None:
+    (id,) = shell.put(1)
+    shown = shell("jobs", "show", str(id), "--app", "shop:app").stdout
+    assert "4242" not in shown
+    assert "acme" in shown
+    assert "4242" not in shell("jobs", "list", "--json", "--app", "shop:app").stdout
+
+
+def test_nothing_from_a_store_moves_the_cursor(shell: Shell) -> None:
+    shell.put(1)
+    shell.end("default", JobState.DEAD, message="\x1b[2Jgone\r\n\x85")
+    for command in (("jobs", "list"), ("dead", "list"), ("dead", "discard", "--all", "--yes")):
+        assert "\x1b" not in shell(*command).stdout
+
+
+def test_show_of_no_job(shell: Shell) -> None:
+    assert "no job" in shell.error("jobs", "show", str(uuid4()), code=1)
+
+
+def test_cancel(shell: Shell) -> None:
+    first, second = shell.put(2)
+    assert "cancelled" in shell("jobs", "cancel", str(first), "--reason", "not needed").stdout
+    assert shell.json("jobs", "show", str(first))["note"] == "not needed"
+    assert shell.json("jobs", "cancel", str(first), code=1) == [{"id": str(first), "answer": "finished"}]
+    assert shell.json("jobs", "cancel", str(uuid4()), code=1)[0]["answer"] == "unknown"
+    assert shell("jobs", "cancel", "--queue", "default", "--state", "ready").stdout == "cancelled 1\n"
+    assert shell.json("jobs", "show", str(second))["state"] == "cancelled"
+
+
+def test_retry_and_delete(shell: Shell) -> None:
+    ids = [str(id) for id in shell.dead(3)]
+    assert [each["answer"] for each in shell.json("jobs", "retry", *ids[:2])] == ["ready", "ready"]
+    assert shell.states() == {"ready": 2, "dead": 1}
+    assert [each["answer"] for each in shell.json("jobs", "delete", ids[2])] == ["deleted"]
+    assert shell.states() == {"ready": 2}
+    assert shell("jobs", "delete", "--all", "--yes").stdout == "deleted 2\n"
+    assert shell.states() == {}
+
+
+def test_a_bulk_move_needs_a_choice(shell: Shell) -> None:
+    (id,) = shell.put(1)
+    assert "which jobs?" in shell.error("jobs", "cancel", code=2)
+    assert "not both" in shell.error("jobs", "cancel", str(id), "--queue", "default", code=2)
+    shell("jobs", "delete", "--all", code=1, input="n\n")
+    assert shell.states() == {"ready": 1}
+    shell("jobs", "delete", "--all", input="y\n")
+    assert shell.states() == {}
