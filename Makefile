@@ -1,0 +1,40 @@
+# Each target does all of its own set-up, in .venv, and says what it installs.
+.PHONY: run test check bench format clean help
+
+PY := .venv/bin/python
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+help:
+	@echo "make run     the demo: one process, an embedded SQLite file, a live view; Ctrl-C to stop"
+	@echo "make test    every test, with real servers"
+	@echo "make check   ruff, pyright, mypy, import-linter"
+	@echo "make bench   figures with the storage engine's own limit beside them; STORE=sqlite|postgres|URL"
+
+run:
+	@scripts/setup run
+	@.venv/bin/headrace dev examples.demo:app --with examples.demo:produce
+
+test:
+	@scripts/setup test
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+
+check:
+	@scripts/setup check
+	.venv/bin/ruff check src tests examples
+	.venv/bin/ruff format --check src tests examples
+	.venv/bin/lint-imports
+	.venv/bin/mypy
+	.venv/bin/pyright
+
+STORE ?= sqlite
+bench:
+	@scripts/setup test
+	@.venv/bin/headrace bench --store $(STORE) $(ARGS)
+
+format:
+	@scripts/setup check
+	.venv/bin/ruff check --fix src tests examples
+	.venv/bin/ruff format src tests examples
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
