@@ -14,9 +14,10 @@ import pytest
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
+from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
 
-STORES = ("memory", "sqlite", "postgres")
+STORES = ("memory", "sqlite", "postgres", "redis", "valkey")
 TEMPLATE = "template_headrace"
 
 
@@ -37,6 +38,20 @@ def clock() -> FakeClock:
 def postgres_server() -> Iterator[PostgresServer]:
     """A real server, one per test process."""
     with PostgresServer.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A real server, one per test process."""
+    with RedisServer.start("redis") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[RedisServer]:
+    """A real server, one per test process."""
+    with RedisServer.start("valkey") as server:
         yield server
 
 
@@ -65,6 +80,10 @@ def store_url(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -
         with asyncio.Runner() as runner:
             runner.run(_migrate(url))
         yield url
+    elif store_name in {"redis", "valkey"}:
+        redis: RedisServer = request.getfixturevalue(f"{store_name}_server")
+        redis.command("FLUSHALL")
+        yield redis.url()
     else:
         server: PostgresServer = request.getfixturevalue("postgres_server")
         request.getfixturevalue("postgres_template")

@@ -100,9 +100,16 @@ class Settings:
     @property
     def store_url(self) -> str:
         """`url` with `durability` in the store's own words, unless the URL has a word of its own on that."""
-        word = _RELAXED.get(self.url.partition(":")[0])
+        scheme = self.url.partition(":")[0]
         query = self.url.partition("?")[2]
-        if self.durability == "strict" or word is None or f"{word.partition('=')[0]}=" in query:
+        if self.durability != "strict":
+            word = _RELAXED.get(scheme)
+        else:
+            # SQLite and PostgreSQL are strict by themselves. A Redis that is not would be refused, so only who asks for it
+            # by name gets that.
+            asked = "durability" in self.sources and scheme.startswith(("redis", "valkey"))
+            word = "durability=strict" if asked else None
+        if word is None or f"{word.partition('=')[0]}=" in query:
             return self.url
         return f"{self.url}{'&' if query else '?'}{word}"
 

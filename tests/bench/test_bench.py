@@ -56,6 +56,10 @@ def test_postgres() -> None:
     assert next(each for each in found if each["workload"] == "together")["wal_bytes_per_job"] > 0
 
 
+def test_redis() -> None:
+    check(bench("--store", "redis"), "redis", floor=True)
+
+
 def test_memory_has_no_floor() -> None:
     check(bench("--store", "memory"), "memory", floor=False)
 
@@ -76,7 +80,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
     assert "never on a live one" in result.stderr
 
 
-@pytest.mark.parametrize("store", ["redis", "sqlit", "", "mysql://x/y", "sqlite://"])
+@pytest.mark.parametrize("store", ["kafka", "sqlit", "", "mysql://x/y", "sqlite://"])
 def test_a_bad_store(store: str) -> None:
     result = CliRunner().invoke(root, ["bench", "--store", store])
     assert result.exit_code == 78

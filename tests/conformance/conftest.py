@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from headrace.store import connect
+from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
 
 # A commit's run is the same every time; HEADRACE_TEST_PROFILE=deep looks further and elsewhere each time.
@@ -48,6 +49,9 @@ def arena(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
     elif store_name == "sqlite":
         numbers = count()
         yield lambda: _migrated(f"sqlite:///{tmp_path}/{next(numbers)}.db")
+    elif store_name in {"redis", "valkey"}:
+        redis: RedisServer = request.getfixturevalue(f"{store_name}_server")
+        yield lambda: _flushed(redis)
     else:
         server: PostgresServer = request.getfixturevalue("postgres_server")
         url = server.create_database(template=request.getfixturevalue("postgres_template"))
@@ -56,6 +60,11 @@ def arena(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
             tables = runner.run(_empty_tables(url))
             yield lambda: runner.run(_emptied(url, tables))
         server.drop_database(url)
+
+
+def _flushed(server: RedisServer) -> str:
+    server.command("FLUSHALL")
+    return server.url()
 
 
 def _migrated(url: str) -> str:

@@ -13,7 +13,7 @@ from crash.scene import Scene
 from headrace.store import connect
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "valkey"])
 def store_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -93,6 +93,14 @@ class Scene:
         await self.until(lambda: process.poll() is not None, "the process ends")
         return int(process.returncode)
 
+    async def joined(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until it serves its queues: from here on signals do what they should."""
+
+        async def seen() -> bool:
+            return any(each.name.endswith(f":{process.pid}") for each in await self.store.workers())
+
+        await self.until(seen, "the worker joins")
+
     def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return psutil.Process(process.pid).children()
 

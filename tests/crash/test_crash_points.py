@@ -22,6 +22,7 @@ async def test_a_crash_at(scene: Scene, point: str) -> None:
 
     second = scene.start(PLAIN)
     jobs = await scene.finished(ids)
+    await scene.joined(second)
     stop(second)
     assert await scene.exit_of(second) == 0
 

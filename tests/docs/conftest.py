@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
 
 
@@ -13,3 +14,10 @@ def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Ite
     url = postgres_server.create_database(template=postgres_template)
     yield url
     postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def redis_url(valkey_server: RedisServer) -> str:
+    """An empty server."""
+    valkey_server.command("FLUSHALL")
+    return valkey_server.url()

@@ -34,8 +34,9 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(match[1], match[2], text.count("\n", 0, match.start()) + 2)
 
 
-def needs_postgres(page: Path) -> bool:
-    return "<!-- store: postgres -->" in page.read_text()
+def store_of(page: Path) -> str:
+    found = re.search(r"<!-- store: (\w+) -->", page.read_text())
+    return found[1] if found else "sqlite"
 
 
 def name_of(page: Path) -> str:
@@ -43,15 +44,12 @@ def name_of(page: Path) -> str:
 
 
 @pytest.fixture
-def page_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Path]:
+def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder of its own to run a page in, with a store behind HEADRACE_URL."""
     page: Path = request.param
-    url = "sqlite:///headrace.db"
-    if needs_postgres(page):
-        url = request.getfixturevalue("postgres_url")
-        monkeypatch.setenv("DATABASE_URL", url)
+    store = store_of(page)
+    url = "sqlite:///headrace.db" if store == "sqlite" else request.getfixturevalue(f"{store}_url")
+    monkeypatch.setenv("DATABASE_URL", url)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("HEADRACE_URL", url)

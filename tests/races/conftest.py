@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-LASTING_STORES = ("sqlite", "postgres")
+LASTING_STORES = ("sqlite", "postgres", "valkey")
 """Those that two store objects can share."""
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace.errors import ConfigError
 from headrace.settings import mask_url
-from headrace.store import connect
+from headrace.store import REDIS_SCHEMES, connect
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,20 @@ def _postgres() -> Generator[Stand]:
 
 
 @contextmanager
+def _redis() -> Generator[Stand]:
+    from headrace.testing.redis_servers import RedisServer
+
+    # A rewrite would make the log shorter in the middle of measuring what is written to it.
+    with RedisServer.start(settings={"auto-aof-rewrite-percentage": "0"}) as server:
+
+        def fresh() -> str:
+            server.command("FLUSHALL")
+            return server.url()
+
+        yield Stand("redis", fresh)
+
+
+@contextmanager
 def _memory() -> Generator[Stand]:
     yield Stand("memory", lambda: "memory://", shared=False)
 
@@ -48,9 +62,15 @@ def _memory() -> Generator[Stand]:
 STANDS: dict[str, Callable[[], AbstractContextManager[Stand]]] = {
     "sqlite": _sqlite,
     "postgres": _postgres,
+    "redis": _redis,
     "memory": _memory,
 }
-_ENGINES = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
+_ENGINES = {
+    "sqlite": "sqlite",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    **dict.fromkeys(REDIS_SCHEMES, "redis"),
+}
 
 
 @contextmanager

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headrace.errors import ConfigError
+from headrace.store.redis import url as redis_url
 
 if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.store.contract import Store
 
-SCHEMES = "sqlite:///file.db, postgresql://user@host/db, memory://"
+REDIS_SCHEMES = redis_url.SCHEMES
+SCHEMES = "sqlite:///file.db, postgresql://user@host/db, redis://host:6379/0, memory://"
 
 
 def connect(url: str, *, clock: Clock | None = None) -> Store:
@@ -34,4 +36,13 @@ def connect(url: str, *, clock: Clock | None = None) -> Store:
             raise ConfigError("PostgreSQL needs its driver: pip install 'headrace[postgres]'") from None
 
         return PostgresStore(url, clock=clock)
+    if scheme in REDIS_SCHEMES:
+        try:
+            from headrace.store.redis.store import RedisStore
+        except ModuleNotFoundError as missing:
+            if missing.name != "redis":
+                raise
+            raise ConfigError("Redis and Valkey need their driver: pip install 'headrace[redis]'") from None
+
+        return RedisStore(url, clock=clock)
     raise ConfigError(f"no store for {scheme or url[:20]!r}: use one of {SCHEMES}")

@@ -1,0 +1,140 @@
+"""What a careful operator looks at on a Redis server: version, eviction, durability. Read at start, never assumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from redis.exceptions import RedisError
+
+from headrace.errors import ConfigError, SchemaMismatch
+from headrace.store.contract import Finding
+from headrace.store.redis import faults
+from headrace.store.redis.faults import Cut
+from headrace.store.redis.url import Address
+from headrace.store.redis.wire import Pool
+
+_OLDEST = (7, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One server, as it describes itself."""
+
+    where: str
+    server: str
+    """Redis or Valkey."""
+    version: tuple[int, ...]
+    policy: str
+    aof: bool
+    fsync: str
+    """always, everysec, no; empty where the server does not say."""
+    clustered: bool
+    replica: bool
+    max_memory: int
+    used_memory: int
+    lazy_expire: bool
+
+
+async def examine(pool: Pool) -> Health:
+    """Ask a server about itself; raises in our words."""
+    try:
+        sections, config = await pool.ask([("INFO",), ("CONFIG", "GET", "*")])
+    except (Cut, RedisError) as error:
+        raise faults.translated(error, pool.where) from error
+    if isinstance(sections, Exception):
+        raise faults.translated(sections, pool.where)
+    # Managed services forbid CONFIG: then what INFO says must do.
+    pairs = [] if isinstance(config, Exception) else [item.decode(errors="replace") for item in config]
+    settings = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    info = dict(line.split(":", 1) for line in sections.decode(errors="replace").splitlines() if ":" in line)
+    valkey = info.get("valkey_version")
+    return Health(
+        where=pool.where,
+        server="Valkey" if valkey else "Redis",
+        version=_version(valkey or info.get("redis_version", "0")),
+        policy=info.get("maxmemory_policy") or settings.get("maxmemory-policy", ""),
+        aof=info.get("aof_enabled") == "1",
+        fsync=settings.get("appendfsync", ""),
+        clustered=info.get("cluster_enabled") == "1",
+        replica=info.get("role") == "slave",
+        max_memory=int(info.get("maxmemory", "0")),
+        used_memory=int(info.get("used_memory", "0")),
+        lazy_expire=settings.get("lazyfree-lazy-expire", "yes") == "yes",
+    )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def refuse(health: Health, address: Address) -> None:
+    """Raise where jobs would not be safe, or not even work."""
+    where = health.where
+    if health.version < _OLDEST:
+        shown = ".".join(map(str, health.version))
+        raise SchemaMismatch(f"{health.server} at {where} is {shown}: headrace needs Redis 7.0 or newer, or Valkey")
+    if health.clustered and address.kind != "cluster":
+        raise ConfigError(f"{health.server} at {where} is part of a cluster: write redis+cluster:// in the URL")
+    if not health.clustered and address.kind == "cluster":
+        raise ConfigError(f"{health.server} at {where} is no cluster: write redis:// in the URL")
+    if health.policy not in {"noeviction", ""}:
+        raise ConfigError(
+            f"{health.server} at {where} throws keys away when it is full (maxmemory-policy {health.policy}), "
+            "jobs among them: set maxmemory-policy noeviction"
+        )
+    if address.strict and not (health.aof and health.fsync == "always"):
+        raise ConfigError(
+            f'durability="strict", but {health.server} at {where} acknowledges before it is on disk '
+            f"({_persistence(health)}): set appendonly yes and appendfsync always"
+        )
+
+
+def findings(health: Health, address: Address) -> Iterator[Finding]:
+    """What doctor says of one server."""
+    shown = ".".join(map(str, health.version))
+    yield Finding("ok", "server", f"{health.server} {shown} at {health.where}")
+    yield _durability(health)
+    if health.max_memory == 0:
+        yield Finding(
+            "warning", "memory", f"{health.where} has no maxmemory: it grows until the system kills it; set one"
+        )
+    elif health.used_memory > 0.8 * health.max_memory:
+        share = round(100 * health.used_memory / health.max_memory)
+        yield Finding(
+            "warning", "memory", f"{health.where} uses {share} % of its maxmemory: at 100 % enqueues are refused"
+        )
+    else:
+        yield Finding("ok", "memory", f"{health.where} has room, and evicts nothing")
+    if not health.lazy_expire:
+        yield Finding(
+            "warning", "expiry", f"{health.where}: set lazyfree-lazy-expire yes, so that old keys cost no pause"
+        )
+    if address.replicas:
+        yield Finding(
+            "ok",
+            "replicas",
+            f"writes wait for {address.replicas}: this narrows what a failover loses, it does not close it",
+        )
+
+
+def _durability(health: Health) -> Finding:
+    if health.aof and health.fsync == "always":
+        return Finding("ok", "durability", f"{health.where} has every job on disk before it says so (AOF always)")
+    if health.aof:
+        return Finding(
+            "warning",
+            "durability",
+            f"{health.where} may lose about the last second when its machine fails ({_persistence(health)}): "
+            "set appendfsync always to lose nothing",
+        )
+    return Finding(
+        "warning",
+        "durability",
+        f"{health.where} loses all since its last snapshot when it stops ({_persistence(health)}): set appendonly yes",
+    )
+
+
+def _persistence(health: Health) -> str:
+    return f"AOF {health.fsync or 'on'}" if health.aof else "AOF off"

@@ -1,0 +1,184 @@
+"""The verbs of onlookers: get, find, stats, workers. None of them writes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.job import Job, JobId, JobState, split_id
+from headrace.lane import Ahead
+from headrace.lease import Presence
+from headrace.store.contract import Filter, Page, QueueStats, Stats
+from headrace.store.redis import scripts
+from headrace.store.redis.base import chunks
+from headrace.store.redis.element import from_us, job_of, paused_of
+from headrace.store.redis.wire import Reply
+from headrace.store.redis.working import Working
+
+_AT_ONCE: Final = 200
+"""Jobs that one script looks at."""
+_LANES: Final = 1000
+"""Lanes that `stats` looks at for the oldest job."""
+_SEEN_WITHIN: Final = 60_000_000
+
+_presence = msgspec.msgpack.Decoder(tuple[int, Presence])
+_entry = msgspec.msgpack.Decoder(list[str | int | float])
+
+
+class Looking(Working):
+    """See the contract."""
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        found: dict[UUID, Job] = {}
+        wanted = list(dict.fromkeys(ids))
+        queues = await self._queues() if wanted else []
+        for some in chunks(wanted, _AT_ONCE):
+            # Where it was enqueued from here, its queue is known; an id alone does not say.
+            likely = self._homes.get(split_id(some[0])[0].int)
+            for queue in sorted(queues, key=lambda queue: queue != likely):
+                left = [id for id in some if id not in found]
+                if left:
+                    found.update(await self._look(queue, left, history=True))
+        return [found.get(id) for id in ids]
+
+    async def _look(self, queue: str, ids: Sequence[UUID], *, history: bool) -> dict[UUID, Job]:
+        answers: Reply = await self._run(scripts.GET, queue, int(history), *(id.bytes for id in ids))
+        now = await self._now_us()
+        return {id: job_of(answer, queue, now) for id, answer in zip(ids, answers, strict=True) if answer}
+
+    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
+        queues = await self._queues()
+        if where.queue is not None:
+            queues = [queue for queue in queues if queue == where.queue]
+        heads: dict[str, Job] = {}
+        streams = {queue: self._matching(queue, where, before, limit) for queue in queues}
+        try:
+            for queue, stream in streams.items():
+                if (job := await anext(stream, None)) is not None:
+                    heads[queue] = job
+            jobs: list[Job] = []
+            while heads and len(jobs) <= limit:
+                newest = max(heads, key=lambda queue: heads[queue].id.int)
+                jobs.append(heads.pop(newest))
+                if (job := await anext(streams[newest], None)) is not None:
+                    heads[newest] = job
+        finally:
+            for stream in streams.values():
+                await stream.aclose()
+        page = jobs[:limit]
+        return Page(page, page[-1].id if page and len(jobs) > limit else None)
+
+    async def _matching(self, queue: str, where: Filter, before: JobId | None, page: int) -> AsyncGenerator[Job]:
+        """The jobs of one queue that fit, newest first."""
+        async for ids in self._candidates(queue, where, before, min(_AT_ONCE, max(page + 1, 20))):
+            found = await self._look(queue, ids, history=where.text is not None)
+            for id in ids:
+                job = found.get(id)
+                if job is not None and _fits(job, where):
+                    yield replace(job, history=()) if job.history else job
+
+    async def _candidates(
+        self, queue: str, where: Filter, before: JobId | None, step: int
+    ) -> AsyncIterator[list[UUID]]:
+        """Ids worth a look, newest first: all of them only where no shorter list will do."""
+        if where.states and where.states <= {JobState.DEAD, JobState.CANCELLED}:
+            bound = b"(" + before.bytes if before else b"+"
+            while ids := await self._run(scripts.FIND, queue, "ended", bound, step):
+                yield [UUID(bytes=id) for id in ids]
+                bound = b"(" + ids[-1]
+        elif where.states == frozenset({JobState.RUNNING}):
+            last = before.bytes if before else b""
+            while ids := await self._run(scripts.FIND, queue, "running", last, step):
+                yield [UUID(bytes=id) for id in ids]
+                last = ids[-1]
+        else:
+            async for some in self._everything(queue, before, step):
+                yield some
+
+    async def _everything(self, queue: str, before: JobId | None, step: int) -> AsyncIterator[list[UUID]]:
+        bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
+        highest = before.int if before else 1 << 128
+        ids: list[UUID] = []
+        while entries := await self._run(scripts.FIND, queue, "all", bound, step):
+            for entry in entries:
+                prefix = int.from_bytes(entry[:14], "big") << 16
+                runs = _entry.decode(entry[14:])[1:]
+                spans = sorted(((int(runs[n + 1]), int(runs[n + 2])) for n in range(0, len(runs), 4)), reverse=True)
+                for low, high in spans:
+                    for ord in range(high, low - 1, -1):
+                        if prefix | ord < highest:
+                            ids.append(UUID(int=prefix | ord))
+                        if len(ids) >= step:
+                            yield ids
+                            ids = []
+                bound = b"(" + entry[:14]
+        if ids:
+            yield ids
+
+    async def stats(self) -> Stats:
+        queues = await self._queues()
+        answers = await self._run_each(scripts.STATS, queues, self._given, _LANES)
+        found = [_stats(queue, answer) for queue, answer in zip(queues, answers, strict=True)]
+        return Stats([stats for stats in found if stats.enqueued_total or stats.paused])
+
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        queues = await self._queues()
+        likely = self._homes.get(split_id(id)[0].int)
+        for queue in sorted(queues, key=lambda queue: queue != likely):
+            answer: Reply = await self._run(scripts.AHEAD, queue, id.bytes, limit)
+            if answer:
+                lane, higher, suspect, paused = answer
+                by, since = paused_of(paused)
+                return Ahead(
+                    lane=lane,
+                    higher=higher,
+                    limit=limit,
+                    suspect=bool(suspect),
+                    paused_by=by,
+                    paused_since=since,
+                )
+        return None
+
+    async def workers(self) -> list[Presence]:
+        records: Reply = await self._wire.command(self._keys.workers, "HVALS", self._keys.workers)
+        now = await self._now_us()
+        seen = [_presence.decode(record) for record in records]
+        return [replace(presence, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
+
+
+def _stats(queue: str, answer: list[bytes | int]) -> QueueStats:
+    ready, scheduled, running, dead, done, failed, enqueued, oldest, paused, now = answer
+    age = timedelta(microseconds=max(0, int(now) - int(oldest))) if oldest else None
+    return QueueStats(
+        queue=queue,
+        ready=int(ready),
+        scheduled=int(scheduled),
+        running=int(running),
+        dead=int(dead),
+        done_total=int(done),
+        failed_total=int(failed),
+        enqueued_total=int(enqueued),
+        oldest_ready=age,
+        paused=bool(paused),
+    )
+
+
+def _fits(job: Job, where: Filter) -> bool:
+    return (
+        (not where.states or job.state in where.states)
+        and where.task in {None, job.task}
+        and where.tenant in {None, job.tenant}
+        and (where.since is None or job.enqueued_at >= where.since)
+        and (where.until is None or job.enqueued_at < where.until)
+        and (where.text is None or _mentions(job, where.text))
+    )
+
+
+def _mentions(job: Job, text: str) -> bool:
+    texts = [job.task, job.note or "", *(part for why in job.history for part in (why.kind, why.message))]
+    return any(text in one for one in texts)

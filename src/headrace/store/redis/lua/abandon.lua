@@ -1,0 +1,17 @@
+-- Expire the leases of a worker that is known to be dead.
+-- ARGV: 1 clock, 2 worker, 3 cause, 4… numbers of leases to look at.  Answer: the tokens of those that are its.
+local p, now, theirs = KEYS[1], clock(ARGV[1]), {}
+for a = 4, #ARGV do
+  local no = ARGV[a]
+  local head = c('ZSCORE', p .. 'Z', no) and c('LINDEX', p .. 'l:' .. no, 0)
+  if head then
+    local header = cmsgpack.unpack(head)
+    if header[2] == ARGV[2] then
+      header[5] = ARGV[3]
+      c('LSET', p .. 'l:' .. no, 0, cmsgpack.pack(header))
+      c('ZADD', p .. 'Z', now, no)
+      theirs[#theirs + 1] = header[1]
+    end
+  end
+end
+return theirs

@@ -1,0 +1,34 @@
+-- Jobs by id, as they are stored. Reads only.
+-- ARGV: 1 '1' with failures, 2… ids.  Answer: for each id nothing, or
+--   {'k', record, failures} · {'s', record, failures, run_at} · {'b', record, failures} · {'w', element, '', lane}
+--   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record}
+local p, answer = KEYS[1], {}
+local headers = {}
+for a = 2, #ARGV do
+  local id = ARGV[a]
+  local how, what, lane, _, no, index = where(p, id)
+  local failures = how and how ~= 'w' and ARGV[1] == '1' and c('HGET', p .. 'e', id) or ''
+  local found = {}
+  if how == 'k' or how == 'b' then
+    found = {how, what, failures}
+  elseif how == 's' then
+    found = {how, what, failures, lane}
+  elseif how == 'w' then
+    found = {how, what, '', lane}
+  elseif how == 'l' then
+    local at = done_at(p, no, index)
+    if at then
+      found = {'d', what, failures, lane, format('%.0f', at), c('HGET', p .. 'g:' .. no, index) or ''}
+    else
+      local header = headers[no]
+      if not header then
+        local h = lease_header(p, no)
+        header = cmsgpack.pack({h[1], h[2], h[3], h[4], h[5]})
+        headers[no] = header
+      end
+      found = {'r', what, failures, lane, header, c('HEXISTS', p .. 'q', no .. ':' .. index)}
+    end
+  end
+  answer[#answer + 1] = found
+end
+return answer

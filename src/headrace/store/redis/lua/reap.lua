@@ -1,0 +1,23 @@
+-- Take over the lease that expired first, under a fresh token.
+-- ARGV: 1 clock, 2 worker who takes it, 3 ttl µs, 4 fresh token, 5 '' or the token whose part of a lease to take, expired or not
+-- Answer: {header as it was, log of what is settled, element…} or nothing.
+local p, now = KEYS[1], clock(ARGV[1])
+local no
+if ARGV[5] == '' then
+  no = c('ZRANGEBYSCORE', p .. 'Z', '-inf', now, 'LIMIT', 0, 1)[1]
+else
+  no = match(c('HGET', p .. 't', ARGV[5]) or '', '%d+')
+end
+if not no then return {} end
+c('DEL', p)  -- as in settle
+local list = p .. 'l:' .. no
+local lease = c('LRANGE', list, 0, -1)
+local header = cmsgpack.unpack(lease[1])
+local held = c('HGET', p .. 't', header[1])
+c('HDEL', p .. 't', header[1])
+header[1], header[2], header[5] = ARGV[4], ARGV[2], ''
+c('LSET', list, 0, cmsgpack.pack(header))
+c('HSET', p .. 't', ARGV[4], held)
+c('ZADD', p .. 'Z', now + ARGV[3], no)
+table.insert(lease, 2, c('GET', p .. 's:' .. no) or '')
+return lease

@@ -1,0 +1,31 @@
+-- Make finished and scheduled jobs ready now, at their old places: failures and crashes from 0, attempts go on counting.
+-- ARGV: 1… ids.  Answer: one digit per id: 1 moved, 0 left alone.
+local p = KEYS[1]
+local answer, back = {}, {}
+for a = 1, #ARGV do
+  local id = ARGV[a]
+  local how, what, lane, seq, no, index = where(p, id)
+  local el, _
+  if how == 'k' then
+    local _, record = ended_record(what)
+    seq, lane, _, el = opened(record)
+    el = restated(el, 0, 0, 0)
+    unended(p, id)
+  elseif how == 's' then
+    seq, lane, _, el = opened(what)
+    el = restated(el, 0, 0, 0)
+    c('ZREM', p .. 'D', id)
+  elseif how == 'l' and done_at(p, no, index) then
+    el = restated(what, 1, 0, 0)
+    c('LSET', p .. 'l:' .. no, index + 1, '')
+    c('HDEL', p .. 'g:' .. no, index)
+    c('HDEL', p .. 'v', id)
+  end
+  if el then
+    c('HSET', p .. 'E', id, loose(seq, lane, nil, el))
+    back[#back + 1] = {lane, seq, id}
+  end
+  answer[#answer + 1] = el and '1' or '0'
+end
+come_back(p, back)
+return table.concat(answer)

@@ -1,0 +1,153 @@
+-- Apply settlements by position under a token.
+-- ARGV: 1 clock, 2 token, 3 '1' when this call may have been made before, '2' to end a part that is settled whole, 4 positions that are plainly done, as pairs
+--   from, to of two bytes, 5 results, (position, record)…, settlements of other kinds, (position, kind, due kind, due,
+--   failures, crashes, suspect, note, failure, result)… with kind a again, d dead, c cancelled, o done.
+-- Answer: {0 open, 1 over, 2 settled whole but only a part of a lease that spans queues, positions refused: not of this
+--   lease (here)…}, or -1: the token is unknown, all are. A part ends when all do, so that the token counts until then.
+local FEW = 4
+local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
+local held = c('HGET', p .. 't', token)
+if not held then
+  if ARGV[3] == '1' and c('LPOS', p .. 'y', token) then return {1} end
+  return -1
+end
+-- A server that is full refuses what takes memory unless the script has changed something already, and settling must go on.
+c('DEL', p)
+local no, spans = match(held, '^(%d+)(m?)$')
+local list, log = p .. 'l:' .. no, p .. 's:' .. no
+local total = c('LLEN', list) - 1
+local results = tonumber(ARGV[5])
+local others = tonumber(ARGV[6 + 2 * results])
+local last = #ARGV
+
+local before = c('GET', log)
+if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, total - 1) then
+  if c('EXISTS', p .. 'q') == 1 then
+    for i = 0, total - 1 do c('HDEL', p .. 'q', no .. ':' .. i) end
+  end
+  if total <= FEW then
+    -- A list for a few jobs would cost more than they do: each is kept by itself.
+    local kept = {}
+    for r = 6, 5 + 2 * results, 2 do
+      local record = ARGV[r + 1]
+      kept[tonumber(ARGV[r])] = sub(record, 1, 8) .. pack('>I4', #record - 7) .. sub(record, 9)
+    end
+    local header, els = lease_header(p, no), c('LRANGE', list, 1, -1)
+    for i = 1, total do
+      local lane, seq = run_of(header, i - 1)
+      local id = sub(els[i], 1, 16)
+      c('HDEL', p .. 'v', id)
+      ended(p, id, 'o', now, loose(seq, lane, nil, restated(els[i], 1)), kept[i - 1])
+    end
+  else
+    -- The whole lease at once: its list is history from here on.
+    if results > 0 then each('HSET', p .. 'g:' .. no, {unpack(ARGV, 6, 5 + 2 * results)}) end
+    c('ZADD', p .. 'F', now, no)
+  end
+  end_lease(p, no, token)
+  bump(p, 'u', -total)
+  bump(p, 'o', total)
+  return {1}
+end
+
+local times, settled = settled_times(before)
+local header
+if spans ~= '' or others > 0 then header = lease_header(p, no) end
+local function locate(position)
+  if spans ~= '' then return index_of(header, position) end
+  return position >= 0 and position < total and position or nil
+end
+
+local refused, ranges, done = {0}, {}, 0
+local function settle(index)
+  times[index] = now
+  settled = settled + 1
+  local m = #ranges
+  if m > 0 and ranges[m] == index - 1 then ranges[m] = index else ranges[m + 1], ranges[m + 2] = index, index end
+end
+local fresh = {}
+for at = 1, #ARGV[4], 4 do
+  local from, to = read('>I2I2', ARGV[4], at)
+  for position = from, to do
+    local index = locate(position)
+    if not index then
+      refused[#refused + 1] = position
+    elseif not times[index] then
+      settle(index)
+      fresh[position] = index
+      done = done + 1
+    end
+  end
+end
+local kept = {}
+for r = 6, 5 + 2 * results, 2 do
+  local index = fresh[tonumber(ARGV[r])]
+  if index then kept[#kept + 1] = index kept[#kept + 1] = ARGV[r + 1] end
+end
+if #kept > 0 then each('HSET', p .. 'g:' .. no, kept) end
+
+local stops = c('EXISTS', p .. 'q') == 1
+if stops then for _, index in pairs(fresh) do c('HDEL', p .. 'q', no .. ':' .. index) end end
+
+local back, scores, records, failed = {}, {}, {}, 0
+for a = 7 + 2 * results, last, 10 do
+  local position, kind = tonumber(ARGV[a]), ARGV[a + 1]
+  local index = locate(position)
+  if not index then
+    refused[#refused + 1] = position
+  elseif not times[index] then
+    settle(index)
+    local el = c('LINDEX', list, index + 1)
+    c('LSET', list, index + 1, '')
+    local id = sub(el, 1, 16)
+    local lane, seq = run_of(header, index)
+    local note = ARGV[a + 7]
+    note = byte(note) == 49 and sub(note, 2) or nil
+    el = restated(el, 1, tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), kind == 'a' and ARGV[a + 6] == '1')
+    c('HDEL', p .. 'v', id)
+    if ARGV[a + 8] ~= '' then remember_failure(p, id, ARGV[a + 8]) failed = failed + 1 end
+    local stop = stops and c('HGET', p .. 'q', no .. ':' .. index)
+    if stop then
+      c('HDEL', p .. 'q', no .. ':' .. index)
+      if kind == 'a' then kind, note = 'c', nil end
+      if kind == 'c' and not note then note = byte(stop) == 49 and sub(stop, 2) or nil end
+    end
+    if kind == 'a' then
+      local due = tonumber(ARGV[a + 3])
+      local run_at = (ARGV[a + 2] == '1' and now + due) or (ARGV[a + 2] == '2' and due) or 0
+      records[#records + 1] = id
+      records[#records + 1] = loose(seq, lane, note, el)
+      if run_at > now then
+        scores[#scores + 1] = run_at
+        scores[#scores + 1] = id
+      else
+        back[#back + 1] = {lane, seq, id}
+      end
+    else
+      if kind == 'o' then done = done + 1 end
+      ended(p, id, kind, now, loose(seq, lane, note, el), ARGV[a + 9] ~= '' and ARGV[a + 9] or nil)
+    end
+  end
+end
+if #records > 0 then each('HSET', p .. 'E', records) end
+if #scores > 0 then each('ZADD', p .. 'D', scores) end
+come_back(p, back)
+
+local count = 0
+for r = 1, #ranges, 2 do count = count + ranges[r + 1] - ranges[r] + 1 end
+if count > 0 then
+  local parts = {pack('>dI2', now, #ranges / 2)}
+  for r = 1, #ranges, 2 do parts[#parts + 1] = pack('>I2I2', ranges[r], ranges[r + 1]) end
+  c('APPEND', log, table.concat(parts))
+  if next(fresh) then c('ZADD', p .. 'F', 'NX', now, no) end
+  bump(p, 'u', -count)
+  bump(p, 'o', done)
+  bump(p, 'f', failed)
+end
+if settled == total and spans ~= '' and ARGV[3] ~= '2' then
+  refused[1] = 2
+elseif settled == total then
+  end_lease(p, no, token)
+  refused[1] = 1
+end
+return refused

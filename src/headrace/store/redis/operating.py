@@ -1,0 +1,88 @@
+"""The operator's moves: cancel, retry, delete, pause, resume; and the records that other parts keep here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headrace.job import JobId, split_id
+from headrace.store.contract import CancelAnswer, Record
+from headrace.store.redis import scripts
+from headrace.store.redis.base import chunks
+from headrace.store.redis.element import paused_bytes, record_of, text_bytes
+from headrace.store.redis.looking import Looking
+from headrace.store.redis.scripts import Script
+
+_AT_ONCE: Final = 200
+"""Jobs that one script moves: a script holds up everybody."""
+
+_ANSWERS = {
+    "c": CancelAnswer.CANCELLED,
+    "a": CancelAnswer.ASKED,
+    "f": CancelAnswer.FINISHED,
+    "u": CancelAnswer.UNKNOWN,
+}
+
+
+class Operating(Looking):
+    """See the contract."""
+
+    async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
+        said = b"0" if reason is None else b"1" + text_bytes(reason)
+        letters = await self._everywhere(scripts.CANCEL, ids, "u", self._given, said)
+        return {id: _ANSWERS[letter] for id, letter in letters.items()}
+
+    async def retry(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        moved = await self._everywhere(scripts.RETRY, ids, "0")
+        return frozenset(id for id, digit in moved.items() if digit == "1")
+
+    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        gone = await self._everywhere(scripts.DELETE, ids, "0")
+        return frozenset(id for id, digit in gone.items() if digit == "1")
+
+    async def _everywhere(
+        self, script: Script, ids: Sequence[JobId], nothing: str, *args: str | bytes
+    ) -> dict[JobId, str]:
+        """One letter per id, from the queue that knows it; `nothing` where none does."""
+        answers = dict.fromkeys(ids, nothing)
+        queues = await self._queues() if answers else []
+        for some in chunks(list(answers), _AT_ONCE):
+            likely = self._homes.get(split_id(some[0])[0].int)
+            for queue in sorted(queues, key=lambda queue: queue != likely):
+                left = [id for id in some if answers[id] == nothing]
+                if not left:
+                    break
+                # Not repeated after a lost answer: the second one would say of what the first has done that it was so before.
+                answer = await self._wire.run(
+                    script, self._keys.of(queue), *args, *(id.bytes for id in left), repeat=False
+                )
+                letters: str = answer.decode()
+                answers.update(zip(left, letters, strict=True))
+        return answers
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        await self._register([queue])
+        key = self._keys.paused(queue)
+        # Of two pauses the first counts.
+        await self._wire.command(key, "SET", key, paused_bytes(await self._now_us(), by), "NX")
+
+    async def resume(self, queue: str) -> None:
+        key, marker = self._keys.paused(queue), self._keys.marker(queue)
+        await self._wire.command_many([("DEL", key), ("DEL", marker), ("RPUSH", marker, 1)], key)
+
+    # ── records ─────────────────────────────────────────────────────────────
+
+    async def records(self, kind: str) -> dict[str, Record]:
+        key = f"{self._keys.records[0]}r:{kind}"
+        found = await self._wire.command(key, "HGETALL", key)
+        pairs = sorted(zip(found[::2], found[1::2], strict=True))
+        return {name.decode(): Record(*record_of(raw)) for name, raw in pairs}
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        keys = self._keys.records
+        said = b"0" if value is None else b"1" + value
+        expected = "" if expect is None else expect
+        # Not repeated after a lost answer: one's own write would look like somebody else's.
+        version: int = await self._wire.run(scripts.RECORD, keys, kind, name, expected, said, repeat=False)
+        await self._confirmed(keys[0])
+        return None if version < 0 else version

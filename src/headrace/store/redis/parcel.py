@@ -1,0 +1,225 @@
+"""Between our values and what scripts take and answer: runs of a batch, leases, settlements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+from headrace.job import Batch, Claimed, Due, JobState
+from headrace.lease import Lease, Orphan, Token, WorkerId
+from headrace.outcome import DONE, Again, Finish, Settlement
+from headrace.store.contract import segments
+from headrace.store.redis.element import (
+    Decoder,
+    ended_result,
+    failure_bytes,
+    header_of,
+    lane_parts,
+    result_record,
+    text_bytes,
+    to_us,
+)
+from headrace.store.redis.wire import Reply
+
+Runs = dict[str, list[tuple[int, int]]]
+"""queue → runs (from, to) of jobs with one lane and due time; a job with a key is a run of its own."""
+
+MOST_OTHERS = 250
+"""Settlements other than plain ends that one script takes."""
+
+_PAIR = Struct(">HH")
+_MOST_POSITIONS = 1 << 16
+_RUN = 4
+_MICROSECOND = timedelta(microseconds=1)
+_KINDS = {JobState.DEAD: "d", JobState.CANCELLED: "c", JobState.DONE: "o"}
+
+
+def microseconds(span: timedelta) -> int:
+    return span // _MICROSECOND
+
+
+def due_args(due: Due) -> tuple[int, int]:
+    """0 now, 1 in so many µs, 2 at."""
+    if due is None:
+        return 0, 0
+    return (1, microseconds(due)) if isinstance(due, timedelta) else (2, to_us(due))
+
+
+def by_queue(batch: Batch) -> Runs:
+    jobs = batch.jobs
+    found: Runs = {}
+    for low, high in segments(batch):
+        runs = found.setdefault(jobs[low].lane.queue, [])
+        start = low
+        for ord in range(low, high + 1):
+            if jobs[ord].key is not None:
+                if start < ord:
+                    runs.append((start, ord - 1))
+                runs.append((ord, ord))
+                start = ord + 1
+        if start <= high:
+            runs.append((start, high))
+    return found
+
+
+# ── leases ───────────────────────────────────────────────────────────────────
+
+
+def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
+    """A lease from the answers of `claim.lua`, by queue: each number, header, elements."""
+    total = sum(len(part) - 2 for _, part in parts)
+    jobs: list[Claimed] = [None] * total  # type: ignore[list-item]  # every position is filled below
+    suspect = False
+    for queue, (_, raw, *elements) in parts:
+        header = header_of(raw)
+        suspect = bool(header[3])
+        claimed = Decoder().claimed
+        at = 0
+        for lane, count, position in _runs(header):
+            priority, tenant = lane_parts(lane)
+            jobs[position : position + count] = [
+                claimed(element, queue, priority, tenant) for element in elements[at : at + count]
+            ]
+            at += count
+    return Lease(token, jobs, suspect)
+
+
+def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
+    """An orphan from the answers of `reap.lua`, by queue: each header, log of what is settled, elements."""
+    jobs: list[tuple[int, Claimed]] = []
+    for queue, (raw, log, *elements) in parts:
+        settled = _settled(log)
+        claimed = Decoder().claimed
+        at = 0
+        for lane, count, position in _runs(header_of(raw)):
+            priority, tenant = lane_parts(lane)
+            jobs += [
+                (position + index - at, claimed(elements[index], queue, priority, tenant))
+                for index in range(at, at + count)
+                if index not in settled
+            ]
+            at += count
+    jobs.sort(key=lambda pair: pair[0])
+    header = header_of(parts[0][1][0])
+    victim = WorkerId(UUID(hex=str(header[1])))
+    return Orphan(token, jobs, bool(header[3]), victim, str(header[4]) or "lease expired")
+
+
+def _runs(header: list[str | int | float]) -> Iterator[tuple[str, int, int]]:
+    """Lane, count and position of each run of a lease."""
+    for at in range(6, len(header), _RUN):
+        yield str(header[at]), int(header[at + 2]), int(header[at + 3])
+
+
+_STEP = Struct(">dH")
+
+
+def _settled(log: bytes) -> set[int]:
+    settled: set[int] = set()
+    at = 0
+    while at < len(log):
+        _, count = _STEP.unpack_from(log, at)
+        at += _STEP.size
+        for _ in range(count):
+            low, high = _PAIR.unpack_from(log, at)
+            settled.update(range(low, high + 1))
+            at += _PAIR.size
+    return settled
+
+
+# ── settlements ──────────────────────────────────────────────────────────────
+
+
+class Told:
+    """Settlements as `settle.lua` takes them: plain ends as ranges, results beside them, others one by one."""
+
+    def __init__(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
+        impossible: set[int] = set()
+        self._results: list[Any] = []
+        self._others: list[tuple[int, list[Any]]] = []
+        self._done: list[int] = [position for position, settlement in settlements if settlement is DONE]
+        if self._done == list(range(len(settlements))):
+            # What a busy worker says: all of it, done.
+            self.positions, self.impossible = set(self._done), frozenset[int]()
+            return
+        self._done = []
+        seen = self.positions = set[int]()
+        for position, settlement in settlements:
+            # The first word on a position counts.
+            if position in seen:
+                continue
+            if not 0 <= position < _MOST_POSITIONS:
+                impossible.add(position)
+                continue
+            seen.add(position)
+            if settlement is DONE:
+                self._done.append(position)
+            elif isinstance(settlement, Finish) and _plain(settlement):
+                self._done.append(position)
+                if settlement.result is not None:
+                    self._results += (position, result_record(settlement.result, settlement.result_ttl))
+            else:
+                self._others.append((position, _other(position, settlement)))
+        self.impossible = frozenset(impossible)
+
+    def calls(self) -> Iterator[tuple[list[Any], set[int]]]:
+        """The arguments of each call, and the positions it is about."""
+        results = len(self._results) // 2
+        first, rest = self._others[:MOST_OTHERS], self._others[MOST_OTHERS:]
+        args: list[Any] = [_ranges(self._done), results, *self._results, len(first)]
+        for _, fields in first:
+            args += fields
+        yield args, {*self._done, *(position for position, _ in first)}
+        while rest:
+            some, rest = rest[:MOST_OTHERS], rest[MOST_OTHERS:]
+            args = [b"", 0, len(some)]
+            for _, fields in some:
+                args += fields
+            yield args, {position for position, _ in some}
+
+
+def _plain(finish: Finish) -> bool:
+    """Done, and nothing more to say than a result."""
+    return (
+        finish.state is JobState.DONE
+        and finish.note is None
+        and finish.failure is None
+        and finish.failures is None
+        and finish.crashes is None
+    )
+
+
+def _other(position: int, settlement: Settlement) -> list[Any]:
+    note = b"0" if settlement.note is None else b"1" + text_bytes(settlement.note)
+    failure = failure_bytes(settlement.failure)
+    if isinstance(settlement, Again):
+        due = due_args(settlement.due)
+        suspect = int(settlement.suspect)
+        return [position, "a", *due, settlement.failures, settlement.crashes, suspect, note, failure, b""]
+    failures = "" if settlement.failures is None else settlement.failures
+    crashes = "" if settlement.crashes is None else settlement.crashes
+    result = b"" if settlement.result is None else ended_result(settlement.result, settlement.result_ttl)
+    return [position, _KINDS[settlement.state], 0, 0, failures, crashes, 0, note, failure, result]
+
+
+def _ranges(positions: list[int]) -> bytes:
+    """Pairs (from, to) of two bytes each."""
+    if not positions:
+        return b""
+    count = len(positions)
+    low, high = positions[0], positions[-1]
+    if high - low == count - 1 and (count == 1 or positions == list(range(low, high + 1))):
+        return _PAIR.pack(low, high)
+    pairs: list[bytes] = []
+    ordered = sorted(positions)
+    start = last = ordered[0]
+    for position in ordered[1:]:
+        if position != last + 1:
+            pairs.append(_PAIR.pack(start, last))
+            start = position
+        last = position
+    pairs.append(_PAIR.pack(start, last))
+    return b"".join(pairs)

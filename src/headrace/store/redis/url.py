@@ -1,0 +1,147 @@
+"""What the URL says: where the servers are, as whom to come, and how careful to be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from headrace.errors import ConfigError
+
+Kind = Literal["single", "cluster", "sentinel"]
+
+_SCHEMES: dict[str, tuple[Kind, bool]] = {
+    "redis": ("single", False),
+    "rediss": ("single", True),
+    "valkey": ("single", False),
+    "valkeys": ("single", True),
+    "redis+cluster": ("cluster", False),
+    "rediss+cluster": ("cluster", True),
+    "valkey+cluster": ("cluster", False),
+    "valkeys+cluster": ("cluster", True),
+    "redis+sentinel": ("sentinel", False),
+    "rediss+sentinel": ("sentinel", True),
+    "valkey+sentinel": ("sentinel", False),
+    "valkeys+sentinel": ("sentinel", True),
+}
+SCHEMES = frozenset(_SCHEMES)
+
+_OPTIONS = {"prefix", "durability", "replicas", "timeout", "sentinel_password", "tls_ca", "tls_cert", "tls_key"}
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A parsed URL. Its `repr` shows no password."""
+
+    kind: Kind
+    hosts: tuple[tuple[str, int], ...]
+    tls: bool = False
+    db: int = 0
+    service: str = ""
+    """The name under which sentinels know the primary."""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+    prefix: str = "hr"
+    strict: bool = False
+    replicas: int = 0
+    """Replicas that must have a write before it is acknowledged; 0: none."""
+    timeout: float = 10.0
+    """Seconds to wait for an answer."""
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """For messages: where, without who."""
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+def parse(url: str) -> Address:
+    """An Address, or a ConfigError that shows no password."""
+    try:
+        return _parse(url)
+    except ValueError as error:
+        # The cause may quote the URL.
+        raise ConfigError(f"the Redis URL is wrong: {_harmless(str(error))}") from None
+
+
+def _parse(url: str) -> Address:
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise ConfigError(f"no Redis scheme {parts.scheme!r}: use one of {', '.join(sorted(_SCHEMES))}")
+    kind, tls = _SCHEMES[parts.scheme]
+    who, _, where = parts.netloc.rpartition("@")
+    username, _, password = who.partition(":")
+    hosts = tuple(_host(one, 26379 if kind == "sentinel" else 6379) for one in (where or "127.0.0.1").split(","))
+    path = [unquote(part) for part in parts.path.split("/") if part]
+    service = ""
+    if kind == "sentinel":
+        if not path:
+            raise ConfigError("a Sentinel URL names the primary: redis+sentinel://host:26379/mymaster")
+        service = path.pop(0)
+    if len(path) > 1 or (path and not path[0].isdigit()):
+        raise ConfigError(f"{'/'.join(path)!r} is no database number: write redis://host:6379/0")
+    db = int(path[0]) if path else 0
+    if kind == "cluster" and db:
+        raise ConfigError("a cluster has one database only: leave the number out, use ?prefix= to share it")
+    if kind == "single" and len(hosts) > 1:
+        raise ConfigError("several hosts need redis+cluster:// or redis+sentinel://")
+    options = _options(parts.query)
+    return Address(
+        kind=kind,
+        hosts=hosts,
+        tls=tls,
+        db=db,
+        service=service,
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        sentinel_password=options.get("sentinel_password"),
+        prefix=_prefix(options.get("prefix", "hr")),
+        strict=_strict(options.get("durability", "relaxed")),
+        replicas=_number(options, "replicas", 0, 0, 10),
+        timeout=float(_number(options, "timeout", 10, 1, 600)),
+        tls_ca=options.get("tls_ca"),
+        tls_cert=options.get("tls_cert"),
+        tls_key=options.get("tls_key"),
+    )
+
+
+def _host(text: str, default: int) -> tuple[str, int]:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?", text)
+    if match is None or not 0 < int(match[2] or default) < 65536:
+        raise ConfigError("the Redis URL has no usable host and port: write redis://host:6379/0")
+    return match[1].strip("[]"), int(match[2] or default)
+
+
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := sorted(options.keys() - _OPTIONS):
+        raise ConfigError(f"unknown option {unknown[0]!r} in the Redis URL: {', '.join(sorted(_OPTIONS))}")
+    return options
+
+
+def _prefix(text: str) -> str:
+    if not _PREFIX.fullmatch(text):
+        raise ConfigError(f"prefix = {text!r}: 1 to 64 of A-Z a-z 0-9 _ . : -")
+    return text
+
+
+def _strict(text: str) -> bool:
+    if text not in {"strict", "relaxed"}:
+        raise ConfigError(f'durability = {text!r}: "strict" or "relaxed"')
+    return text == "strict"
+
+
+def _number(options: dict[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isdigit() or not low <= int(text) <= high:
+        raise ConfigError(f"{name} = {text!r}: a whole number from {low} to {high}")
+    return int(text)
+
+
+def _harmless(text: str) -> str:
+    return text if "@" not in text and "//" not in text else "it cannot be read"

@@ -1,0 +1,184 @@
+"""At start a server is looked at: what would lose jobs is refused or told, and no password is ever shown."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from headrace.errors import ConfigError, HeadraceError, SchemaMismatch, Unavailable
+from headrace.store.redis import health
+from headrace.store.redis.health import Health
+from headrace.store.redis.store import RedisStore
+from headrace.store.redis.url import parse
+from headrace.testing.redis_servers import RedisCluster, RedisServer
+
+GOOD = Health(
+    where="h:1",
+    server="Redis",
+    version=(7, 0, 0),
+    policy="noeviction",
+    aof=True,
+    fsync="always",
+    clustered=False,
+    replica=False,
+    max_memory=10**9,
+    used_memory=10**6,
+    lazy_expire=True,
+)
+PLAIN, STRICT = parse("redis://h:1"), parse("redis://h:1?durability=strict")
+EVICTING = ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random"]
+
+
+async def refusal(url: str) -> HeadraceError:
+    store = RedisStore(url)
+    with pytest.raises(HeadraceError) as caught:
+        await store.open()
+    await store.close()
+    return caught.value
+
+
+@pytest.mark.parametrize("policy", [*EVICTING, "volatile-ttl"])
+async def test_a_server_that_evicts_is_refused(server: RedisServer, policy: str):
+    server.command("CONFIG", "SET", "maxmemory-policy", policy)
+    try:
+        error = await refusal(server.url())
+    finally:
+        server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert isinstance(error, ConfigError)
+    assert policy in str(error)
+    assert "noeviction" in str(error)
+
+
+async def test_strict_means_on_disk_before_the_answer(server: RedisServer):
+    error = await refusal(server.url(durability="strict"))
+    assert isinstance(error, ConfigError)
+    assert "appendfsync always" in str(error)
+    server.command("CONFIG", "SET", "appendfsync", "always")
+    try:
+        store = RedisStore(server.url(durability="strict"))
+        await store.open()
+        assert "ok" in {finding.level for finding in await store.check() if finding.about == "durability"}
+        await store.close()
+    finally:
+        server.command("CONFIG", "SET", "appendfsync", "everysec")
+
+
+async def test_otherwise_what_may_be_lost_is_told_once(own_server: RedisServer, caplog: pytest.LogCaptureFixture):
+    store = RedisStore(own_server.url())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            await store.open()
+    assert caplog.text.count("may lose about the last second") == 1
+    findings = {finding.about: finding for finding in await store.check()}
+    assert findings["durability"].level == "warning"
+    assert findings["server"].level == "ok"
+    await store.close()
+
+
+def test_an_old_server_is_refused():
+    with pytest.raises(SchemaMismatch, match=r"6\.2\.14.*7\.0"):
+        health.refuse(replace(GOOD, version=(6, 2, 14)), PLAIN)
+    health.refuse(GOOD, STRICT)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [({"aof": False}, "AOF off"), ({"fsync": "everysec"}, "everysec"), ({"fsync": ""}, "AOF on")]
+)
+def test_strict_refuses_every_less(bad: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        health.refuse(replace(GOOD, **bad), STRICT)  # type: ignore[arg-type]  # each of its own type
+    health.refuse(replace(GOOD, **bad), PLAIN)  # type: ignore[arg-type]
+
+
+def test_findings_name_what_to_set():
+    found = list(
+        health.findings(replace(GOOD, aof=False, max_memory=0, lazy_expire=False), parse("redis://h?replicas=1"))
+    )
+    said = {finding.about: (finding.level, finding.message) for finding in found}
+    assert "appendonly yes" in said["durability"][1]
+    assert {said[about][0] for about in ("durability", "memory", "expiry")} == {"warning"}
+    assert said["replicas"][0] == "ok"
+    full = {f.about: f.message for f in health.findings(replace(GOOD, used_memory=9 * 10**8), PLAIN)}
+    assert "90 %" in full["memory"]
+
+
+async def test_a_wrong_password_is_never_shown(server: RedisServer, caplog: pytest.LogCaptureFixture):
+    secret = "s3cret-and-wrong"
+    error = await refusal(f"redis://:{secret}@127.0.0.1:{server.port}/0")
+    assert isinstance(error, ConfigError)
+    assert "password" in str(error)
+    chain, seen = error, []
+    while chain is not None:
+        seen.append(repr(chain))
+        chain = chain.__cause__ or chain.__context__  # type: ignore[assignment]
+    assert secret not in "".join(seen) + caplog.text
+
+
+async def test_no_password_where_one_is_needed(server: RedisServer):
+    error = await refusal(f"redis://127.0.0.1:{server.port}/0")
+    assert isinstance(error, ConfigError)
+    assert "password" in str(error)
+
+
+async def test_no_such_database(server: RedisServer):
+    error = await refusal(f"redis://:{server.password}@127.0.0.1:{server.port}/999")
+    assert isinstance(error, ConfigError)
+    assert "database" in str(error)
+
+
+async def test_a_name_that_nobody_knows():
+    error = await refusal("redis://no-such-host.invalid:6379/0")
+    assert isinstance(error, Unavailable)
+    assert "no-such-host.invalid:6379" in str(error)
+
+
+async def test_the_scheme_must_fit_the_servers(server: RedisServer, cluster: RedisCluster):
+    node = cluster.nodes[0]
+    error = await refusal(f"redis://:{node.password}@127.0.0.1:{node.port}/0")
+    assert "redis+cluster://" in str(error)
+    error = await refusal(f"redis+cluster://:{server.password}@127.0.0.1:{server.port}")
+    assert isinstance(error, HeadraceError)
+    assert "cluster" in str(error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:1/db",
+        "redis://h:1/0/1",
+        "redis://h:99999",
+        "redis://h:0",
+        "redis://h:port",
+        "redis://a,b",
+        "redis://h?durability=maybe",
+        "redis://h?replicas=-1",
+        "redis://h?prefix={x}",
+        "redis://h?nonsense=1",
+        "redis+cluster://h/3",
+        "redis+sentinel://h",
+        "redis://[::1",
+    ],
+)
+def test_bad_urls(url: str):
+    with pytest.raises(ConfigError) as caught:
+        parse(url.replace("//", "//user:s3cret@"))
+    assert "s3cret" not in str(caught.value)
+
+
+def test_good_urls():
+    one = parse("rediss://ada:p%40ss@h:7/2?prefix=app&durability=strict&replicas=1")
+    assert (one.hosts, one.tls, one.db, one.username, one.password) == ((("h", 7),), True, 2, "ada", "p@ss")
+    assert (one.prefix, one.strict, one.replicas) == ("app", True, 1)
+    assert "p@ss" not in repr(one)
+    assert parse("valkey://").hosts == (("127.0.0.1", 6379),)
+    many = parse("redis+cluster://a:1,b:2,[::1]:3")
+    assert (many.kind, many.hosts) == ("cluster", (("a", 1), ("b", 2), ("::1", 3)))
+    sentinel = parse("redis+sentinel://a,b:5/mymaster/1")
+    assert (sentinel.kind, sentinel.service, sentinel.db, sentinel.hosts) == (
+        "sentinel",
+        "mymaster",
+        1,
+        (("a", 26379), ("b", 5)),
+    )

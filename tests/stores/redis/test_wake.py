@@ -1,0 +1,94 @@
+"""Waiting: idle workers sleep on the server, one job wakes one of them, and nobody is told of nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from conformance.kit import RELEASE, claim, new, put, put_jobs, settle_all, take
+from headrace.store.redis.store import RedisStore
+from headrace.testing.clock import FakeClock
+from headrace.testing.redis_servers import RedisServer
+from stores.redis.kit import eventually
+
+QUEUE = ["default"]
+LONG = 30.0
+SHORT = 0.05
+
+
+async def sleepers(server: RedisServer, count: int) -> None:
+    """Until so many clients are asleep on the server."""
+    await eventually(lambda: f"blocked_clients:{count}\r\n" in server.command("INFO", "clients"))
+
+
+async def test_one_job_wakes_one_of_many(real_store: RedisStore, server: RedisServer):
+    waits = [asyncio.ensure_future(real_store.wait(QUEUE, LONG)) for _ in range(30)]
+    await sleepers(server, 30)
+    await put(real_store, 1)
+    done, asleep = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == [True]
+    await sleepers(server, 29)
+    # Whoever takes the last job wakes nobody; whoever leaves some wakes the next.
+    assert len((await take(real_store)).jobs) == 1
+    await put(real_store, 3)
+    done, asleep = await asyncio.wait(asleep, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1
+    await take(real_store, 1)
+    done, asleep = await asyncio.wait(asleep, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1
+    await take(real_store, 5)
+    await sleepers(server, 27)
+    for task in asleep:
+        task.cancel()
+    await asyncio.gather(*asleep, return_exceptions=True)
+    await sleepers(server, 0)
+
+
+async def test_a_hint_given_while_nobody_waits_is_kept(real_store: RedisStore):
+    await put(real_store, 1)
+    assert await real_store.wait(QUEUE, LONG)
+
+
+async def test_nothing_to_claim_nothing_to_wake_for(real_store: RedisStore):
+    await put(real_store, 2)
+    lease = await take(real_store)
+    assert not await real_store.wait(QUEUE, SHORT)
+    await settle_all(real_store, lease)
+    assert await claim(real_store) is None
+    assert not await real_store.wait(QUEUE, SHORT)
+
+
+async def test_every_way_to_become_ready_wakes(store: RedisStore, server: RedisServer, clock: FakeClock):
+    [late] = await put_jobs(store, new(due=timedelta(seconds=5)))
+    wait = asyncio.ensure_future(store.wait(QUEUE, LONG))
+    await sleepers(server, 1)
+    clock.advance(5)
+    await store.promote()
+    assert await wait
+    lease = await take(store)
+    wait = asyncio.ensure_future(store.wait(QUEUE, LONG))
+    await sleepers(server, 1)
+    await settle_all(store, lease, RELEASE)
+    assert await wait
+    await settle_all(store, await take(store))
+    wait = asyncio.ensure_future(store.wait(QUEUE, LONG))
+    await sleepers(server, 1)
+    await store.retry([late])
+    assert await wait
+
+
+async def test_any_of_several_queues_wakes(real_store: RedisStore, server: RedisServer):
+    wait = asyncio.ensure_future(real_store.wait(["a", "b", "c"], LONG))
+    await sleepers(server, 1)
+    await put(real_store, 1, queue="c")
+    assert await wait
+
+
+async def test_sleepers_take_no_connection_from_workers(real_store: RedisStore, server: RedisServer):
+    waits = [asyncio.ensure_future(real_store.wait(["idle"], LONG)) for _ in range(100)]
+    await sleepers(server, 100)
+    await put(real_store, 5)
+    await settle_all(real_store, await take(real_store))
+    for task in waits:
+        task.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
