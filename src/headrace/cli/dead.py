@@ -1,26 +1,32 @@
-"""`headrace dead`: the dead letters, and what can be done with them."""
+"""`headrace dead`: the dead letters by the bugs they died of, and what can be done with them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
+from headrace import fingerprint, rate
 from headrace.cli import filters, params, show
-from headrace.cli.jobs import list_jobs, show_job
-from headrace.cli.output import clean, emit
+from headrace.cli.jobs import print_page
+from headrace.cli.output import age, clean, emit, on_terminal, progress, say, short, table
 from headrace.cli.root import FAILED, complain
 from headrace.cli.target import Target, json_option, run, store_command
+from headrace.deadletters import Canary, Choice, DeadLetters, Discarded, Group, Replayed
+from headrace.errors import JobNotFound
 from headrace.job import Job, JobId, JobState
 from headrace.store.contract import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from datetime import timedelta
 
     from headrace.store.contract import Store
 
-_DEAD = frozenset({JobState.DEAD})
+_FINGERPRINT = params.Checked("fingerprint", fingerprint.check)
+_RATE = params.Checked("rate", rate.parse)
 
 
 @click.group()
@@ -28,15 +34,76 @@ def command() -> None:
     """List, show, replay and discard dead jobs."""
 
 
+def _letters(store: Store, target: Target) -> DeadLetters:
+    return DeadLetters(store, arguments=lambda job: show.payload(job, target))
+
+
+# ── looking ──────────────────────────────────────────────────────────────────
+
+
 @command.command("list")
 @filters.filter_options(state=False)
+@click.option("--group/--no-group", default=None, help="By bug, or job by job [default: by bug on a terminal].")
+@click.option("--fingerprint", "bug", type=_FINGERPRINT, help="Job by job, those that died of this bug.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Jobs per page.")
 @click.option("--before", type=params.JOB_ID, help="The next page: jobs older than this id.")
 @json_option
 @store_command()
-def list_(target: Target, where: Filter, limit: int, before: JobId | None, as_json: bool) -> None:
-    """Dead jobs by filter, newest first."""
-    list_jobs(target, replace(where, states=_DEAD), limit=limit, before=before, as_json=as_json)
+def list_(
+    target: Target,
+    where: Filter,
+    group: bool | None,
+    bug: str | None,
+    limit: int,
+    before: JobId | None,
+    as_json: bool,
+) -> None:
+    """Dead jobs: the bugs they died of, or the jobs themselves, newest first."""
+    one_by_one = bug is not None or before is not None
+    if group and one_by_one:
+        raise click.UsageError(
+            "--group lists bugs, --fingerprint and --before list jobs: leave one out", click.get_current_context()
+        )
+    if on_terminal() and not as_json and not one_by_one if group is None else group:
+        _list_groups(target, where, as_json=as_json)
+        return
+
+    async def look(store: Store) -> None:
+        page = await _letters(store, target).jobs(where, group=bug, before=before, limit=limit)
+        print_page(page, target, await store.now(), as_json=as_json)
+
+    run(target.with_store(look))
+
+
+def _list_groups(target: Target, where: Filter, *, as_json: bool) -> None:
+    async def look(store: Store) -> list[Group]:
+        with progress("read", quiet=as_json) as meter:
+            return await _letters(store, target).groups(where, meter)
+
+    groups = run(target.with_store(look))
+    dead = sum(group.count for group in groups)
+    if as_json:
+        emit({"dead": dead, "groups": [asdict(group) for group in groups]})
+        return
+    if not groups:
+        say("no dead jobs")
+        return
+    now = datetime.now(UTC)
+    headers = ("fingerprint", "count", "last", "first", "tasks", "bug")
+    table(headers, [_row(group, now) for group in groups], right=(1, 2, 3))
+    first = groups[0]
+    say(
+        f"{filters.named(dead, 'dead job')}, {filters.named(len(groups), 'bug')}.\n"
+        f"one bug's jobs:  headrace dead list --fingerprint {first.fingerprint}\n"
+        f"one of them:     headrace dead show {first.sample}\n"
+        f"once fixed:      headrace dead replay --group {first.fingerprint} --canary 10"
+    )
+
+
+def _row(group: Group, now: datetime) -> tuple[object, ...]:
+    tasks = short(", ".join(group.tasks), 40)
+    last, first = age(group.last_seen, now), age(group.first_seen, now)
+    return group.fingerprint, f"{group.count:,}", last, first, tasks, short(group.title, 100)
 
 
 @command.command("show")
@@ -45,119 +112,133 @@ def list_(target: Target, where: Filter, limit: int, before: JobId | None, as_js
 @store_command()
 def show_(target: Target, id: JobId, as_json: bool) -> None:
     """One job with every failure and its traceback."""
-    show_job(target, id, as_json=as_json)
 
+    async def look(store: Store) -> Job:
+        (job,) = await store.get([id])
+        if job is None:
+            raise JobNotFound(f"no job {id}: it may have been pruned; `headrace dead list` shows what there is")
+        return job
+
+    job = run(target.with_store(look))
+    found = fingerprint.of_job(job) if job.state is JobState.DEAD else None
+    if as_json:
+        bug = {"fingerprint": found.id, "title": found.title} if found else {"fingerprint": None, "title": None}
+        emit(show.document(job, target) | bug)
+        return
+    click.echo(show.page(job, target, datetime.now(UTC)))
+    if found is not None:
+        click.echo(f"\nbug {found.id}: {clean(found.title)}")
+        say(f"all that died of it:  headrace dead list --fingerprint {found.id}")
+
+
+# ── moving ───────────────────────────────────────────────────────────────────
 
 _ids = click.argument("ids", nargs=-1, type=params.JOB_ID)
+_group = click.option("--group", type=_FINGERPRINT, metavar="FINGERPRINT", help="Those that died of this bug.")
 _all = click.option("--all", "every", is_flag=True, help="Every dead job; asks first.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @command.command()
 @_ids
+@_group
 @filters.filter_options(state=False)
 @_all
 @_yes
+@click.option("--rate", "pace", type=_RATE, help='At most so many, e.g. "50/s" or "600/m".')
+@click.option("--canary", type=click.IntRange(1, 1000), help="Replay so many first, watch them, then the rest.")
+@click.option(
+    "--tolerate",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.1,
+    show_default=True,
+    help="The share of canaries that may die again.",
+)
+@click.option(
+    "--patience", type=params.DURATION, default="10m", show_default=True, help="How long canaries may take to end."
+)
 @json_option
 @store_command()
-def replay(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
+def replay(
+    target: Target,
+    ids: tuple[JobId, ...],
+    group: str | None,
+    where: Filter,
+    every: bool,
+    yes: bool,
+    pace: float | None,
+    canary: int | None,
+    tolerate: float,
+    patience: timedelta,
+    as_json: bool,
+) -> None:
     """Make dead jobs ready again, failures counted from 0."""
-    _choose(ids, where, every=every, yes=yes, verb="replay")
-    replayed: list[JobId] = []
+    choice = _choose(ids, where, group, every=every, yes=yes, verb="replay")
+    first = None if canary is None else Canary(canary, tolerate, patience)
 
-    async def act(store: Store) -> list[JobId]:
-        refused: list[JobId] = []
+    async def act(store: Store) -> Replayed:
+        with progress("replay", quiet=as_json) as meter:
+            return await _letters(store, target).replay(choice, rate=pace, canary=first, progress=meter)
 
-        async def one_page(jobs: list[Job | JobId]) -> None:
-            dead, others = _split(jobs)
-            moved = await store.retry([job.id for job in dead])
-            replayed.extend(job.id for job in dead if job.id in moved)
-            refused.extend(others)
-            refused.extend(job.id for job in dead if job.id not in moved)
-
-        await filters.each_page(store, ids, replace(where, states=_DEAD), title="replay", quiet=as_json, move=one_page)
-        return refused
-
-    refused = run(target.with_store(act))
+    answer = run(target.with_store(act))
     if as_json:
-        emit({"replayed": replayed, "refused": refused})
+        trial = None if answer.trial is None else {**asdict(answer.trial), "waiting": answer.trial.waiting}
+        emit(asdict(replace(answer, trial=None)) | {"trial": trial})
     else:
-        click.echo(f"replayed {filters.named(len(replayed))}")
-    _end(refused if ids else [])
+        click.echo(f"replayed {filters.named(len(answer.replayed))}")
+    if answer.stopped:
+        complain(f"stopped: {answer.stopped}")
+    _end(choice, answer.refused, found=bool(answer.replayed or answer.refused), failed=answer.stopped is not None)
 
 
 @command.command()
 @_ids
+@_group
 @filters.filter_options(state=False)
 @_all
 @_yes
+@click.option("--reason", required=True, help="Why; kept in the record.")
 @json_option
 @store_command()
-def discard(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
-    """Forget dead jobs for good; what is printed is all that stays of them."""
-    _choose(ids, where, every=every, yes=yes, verb="discard")
-    records: list[dict[str, Any]] = []
+def discard(
+    target: Target,
+    ids: tuple[JobId, ...],
+    group: str | None,
+    where: Filter,
+    every: bool,
+    yes: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Forget dead jobs for good. Each leaves a line in the log headrace.audit: on stderr, unless the app sets up logging."""
+    choice = _choose(ids, where, group, every=every, yes=yes, verb="discard")
 
-    async def act(store: Store) -> list[JobId]:
-        refused: list[JobId] = []
+    async def act(store: Store) -> Discarded:
+        with progress("discard", quiet=as_json) as meter:
+            return await _letters(store, target).discard(choice, reason=reason, progress=meter)
 
-        async def one_page(jobs: list[Job | JobId]) -> None:
-            dead, others = _split(jobs)
-            # Only `get` knows the failures, and the record is to say why the job died.
-            whole = [job for job in await store.get([job.id for job in dead]) if job is not None]
-            gone = await store.delete([job.id for job in whole])
-            for job in whole:
-                if job.id in gone:
-                    records.append(_record(job, target))
-                    if not as_json:
-                        click.echo(_line(records[-1]))
-            refused.extend(others)
-            refused.extend(job.id for job in dead if job.id not in gone)
-
-        await filters.each_page(store, ids, replace(where, states=_DEAD), title="discard", quiet=as_json, move=one_page)
-        return refused
-
-    refused = run(target.with_store(act))
+    answer = run(target.with_store(act))
     if as_json:
-        emit({"discarded": records, "refused": refused})
+        emit({"discarded": [asdict(record) for record in answer.records], "refused": answer.refused})
     else:
-        click.echo(f"discarded {filters.named(len(records))}")
-    _end(refused if ids else [])
+        click.echo(f"discarded {filters.named(len(answer.records))}")
+    _end(choice, answer.refused, found=bool(answer.records or answer.refused))
 
 
-def _choose(ids: Sequence[JobId], where: Filter, *, every: bool, yes: bool, verb: str) -> None:
-    filters.must_choose(ids, where, every=every)
+def _choose(ids: Sequence[JobId], where: Filter, group: str | None, *, every: bool, yes: bool, verb: str) -> Choice:
+    filters.must_choose(ids, where, every=every or group is not None)
     if every and not yes:
         click.confirm(f"{verb} every dead job that fits?", abort=True, err=True)
+    return Choice.of(ids, group=group, where=where, everything=every)
 
 
-def _split(jobs: list[Job | JobId]) -> tuple[list[Job], list[JobId]]:
-    """The dead ones, and the ids of what is not dead or not there."""
-    dead = [job for job in jobs if isinstance(job, Job) and job.state is JobState.DEAD]
-    ids = {job.id for job in dead}
-    found = [job.id if isinstance(job, Job) else job for job in jobs]
-    return dead, [id for id in found if id not in ids]
-
-
-def _record(job: Job, target: Target) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "task": job.task,
-        "queue": job.queue,
-        "tenant": job.tenant,
-        "enqueued_at": job.enqueued_at,
-        "finished_at": job.finished_at,
-        "attempt": job.attempt,
-        "reason": show.reason(job),
-        "payload": show.payload(job, target),
-    }
-
-
-def _line(record: dict[str, Any]) -> str:
-    return clean(f"discarded {record['id']} {record['task']} ({record['queue']}): {record['reason']}")
-
-
-def _end(refused: list[JobId]) -> None:
-    if refused:
+def _end(choice: Choice, refused: Collection[JobId], *, found: bool, failed: bool = False) -> None:
+    """What was asked for by name and is not there is an error; what a filter does not find is none."""
+    if choice.ids and refused:
         complain(f"not dead, or not there: {filters.listed(refused)}: see `headrace jobs show ID`")
+        failed = True
+    if choice.group is not None and not found:
+        complain(f"no dead job died of {choice.group}: `headrace dead list --group` shows the bugs there are")
+        failed = True
+    if failed:
         raise SystemExit(FAILED)

@@ -1,0 +1,161 @@
+"""The dead letters' desk: what `app.dead` is. Verbs come in two, `x` for sync code, `ax` for async code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
+from uuid import UUID
+
+from headrace import duration
+from headrace.codec import show
+from headrace.deadletters import Canary, Choice, DeadLetters, Discarded, Group, Letter, Replayed
+from headrace.handle import Handle
+from headrace.job import Job, JobId, parse_id
+from headrace.loops import Clients
+from headrace.rate import parse as parse_rate
+from headrace.store.contract import Filter, Progress
+from headrace.sync import Portal
+from headrace.task import Task
+
+JobRef = str | UUID | Handle[Any]
+"""A job by its id or its handle."""
+
+
+class Where(TypedDict, total=False):
+    """Which dead jobs: everything given must hold."""
+
+    queue: str
+    task: str
+    tenant: str
+    since: datetime
+    """Enqueued at or after."""
+    until: datetime
+    """Enqueued before."""
+    text: str
+    """In the task's name, the note, or a failure's kind or message."""
+
+
+class Desk:
+    """Dead letters: grouped by bug, replayed with care, discarded with a record."""
+
+    def __init__(self, portal: Portal, clients: Clients, tasks: Mapping[str, Task[..., Any]]) -> None:
+        self._portal = portal
+        self._clients = clients
+        self._tasks = tasks
+
+    def groups(self, *, progress: Progress | None = None, **where: Unpack[Where]) -> list[Group]:
+        """The bugs behind the dead jobs, the most frequent first. `progress(done, total, what)` hears how far it is."""
+        return self._portal.run(lambda: self.agroups(progress=progress, **where))
+
+    async def agroups(self, *, progress: Progress | None = None, **where: Unpack[Where]) -> list[Group]:
+        """The bugs behind the dead jobs, the most frequent first. `progress(done, total, what)` hears how far it is."""
+        return await (await self._letters()).groups(Filter(**where), progress)
+
+    def show(self, job: JobRef) -> Letter:
+        """One dead job with every failure, its arguments masked; raises JobNotFound."""
+        return self._portal.run(lambda: self.ashow(job))
+
+    async def ashow(self, job: JobRef) -> Letter:
+        """One dead job with every failure, its arguments masked; raises JobNotFound."""
+        return await (await self._letters()).show(_id(job))
+
+    def replay(
+        self,
+        *jobs: JobRef,
+        group: str | None = None,
+        everything: bool = False,
+        rate: str | None = None,
+        canary: int = 0,
+        tolerate: float = 0.1,
+        patience: duration.Duration = "10m",
+        progress: Progress | None = None,
+        **where: Unpack[Where],
+    ) -> Replayed:
+        """Make dead jobs ready again: by id, by group (a fingerprint), by filter, or everything.
+
+        `rate="50/s"` bounds the pace. `canary=10` replays ten, watches them to their end, and goes on only if not more
+        than the share `tolerate` died again; `answer.stopped` says why not.
+        """
+        return self._portal.run(
+            lambda: self.areplay(
+                *jobs,
+                group=group,
+                everything=everything,
+                rate=rate,
+                canary=canary,
+                tolerate=tolerate,
+                patience=patience,
+                progress=progress,
+                **where,
+            )
+        )
+
+    async def areplay(
+        self,
+        *jobs: JobRef,
+        group: str | None = None,
+        everything: bool = False,
+        rate: str | None = None,
+        canary: int = 0,
+        tolerate: float = 0.1,
+        patience: duration.Duration = "10m",
+        progress: Progress | None = None,
+        **where: Unpack[Where],
+    ) -> Replayed:
+        """Make dead jobs ready again; see `replay`."""
+        choice = Choice.of([_id(job) for job in jobs], group=group, where=Filter(**where), everything=everything)
+        pace, first = care(rate=rate, canary=canary, tolerate=tolerate, patience=patience)
+        return await (await self._letters()).replay(choice, rate=pace, canary=first, progress=progress)
+
+    def discard(
+        self,
+        *jobs: JobRef,
+        reason: str,
+        by: str = "",
+        group: str | None = None,
+        everything: bool = False,
+        progress: Progress | None = None,
+        **where: Unpack[Where],
+    ) -> Discarded:
+        """Delete dead jobs for good, each with a line in the log `headrace.audit`: by id, group, filter, or everything."""
+        return self._portal.run(
+            lambda: self.adiscard(
+                *jobs, reason=reason, by=by, group=group, everything=everything, progress=progress, **where
+            )
+        )
+
+    async def adiscard(
+        self,
+        *jobs: JobRef,
+        reason: str,
+        by: str = "",
+        group: str | None = None,
+        everything: bool = False,
+        progress: Progress | None = None,
+        **where: Unpack[Where],
+    ) -> Discarded:
+        """Delete dead jobs for good; see `discard`."""
+        choice = Choice.of([_id(job) for job in jobs], group=group, where=Filter(**where), everything=everything)
+        return await (await self._letters()).discard(choice, reason=reason, by=by, progress=progress)
+
+    async def _letters(self) -> DeadLetters:
+        return DeadLetters((await self._clients.here()).store, arguments=self._arguments)
+
+    def _arguments(self, job: Job) -> dict[str, Any]:
+        task = self._tasks.get(job.task)
+        return show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+
+
+def care(
+    *, rate: str | None, canary: int, tolerate: float, patience: duration.Duration
+) -> tuple[float | None, Canary | None]:
+    """How carefully to replay, from what a user wrote: jobs per second, and canaries."""
+    pace = None if rate is None else parse_rate(rate)
+    if canary == 0:
+        return pace, None
+    return pace, Canary(canary, tolerate, duration.parse(patience, name="patience"))
+
+
+def _id(job: JobRef) -> JobId:
+    return job.id if isinstance(job, Handle) else parse_id(job)

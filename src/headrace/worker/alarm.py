@@ -1,0 +1,89 @@
+"""ALERT: says once when a queue has too many dead letters, and again when it has them anew."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from headrace.queue import DeadAlert
+from headrace.store.contract import Stats
+from headrace.worker.holding import Hands
+from headrace.worker.room import log
+
+LOOK_EVERY = 5.0
+
+Hook = Callable[[DeadAlert], Any]
+"""Sync ones run in a thread, async ones in the worker's loop."""
+
+
+class Thresholds:
+    """Compares counts with thresholds. Pure: once per crossing, armed again when the count falls below."""
+
+    def __init__(self, thresholds: Mapping[str, int]) -> None:
+        self._thresholds = thresholds
+        self._over: set[str] = set()
+
+    def compare(self, stats: Stats) -> list[DeadAlert]:
+        """The queues that have just reached their threshold."""
+        dead = {queue.queue: queue.dead for queue in stats.queues}
+        over = {queue for queue, threshold in self._thresholds.items() if dead.get(queue, 0) >= threshold}
+        fresh, self._over = over - self._over, over
+        return [DeadAlert(queue, dead[queue], self._thresholds[queue]) for queue in sorted(fresh)]
+
+
+class Alarm:
+    """Looks at the figures every few seconds, only if some queue declares `dead_alert`."""
+
+    def __init__(self, hands: Hands, thresholds: Mapping[str, int], hooks: Sequence[Hook]) -> None:
+        self._hands = hands
+        self._thresholds = Thresholds(thresholds)
+        self._hooks = hooks
+        self._calls: set[asyncio.Task[None]] = set()
+        self.next_at = monotonic() + random.uniform(0.0, 0.2) * LOOK_EVERY if thresholds else float("inf")
+
+    async def look(self) -> None:
+        """One look, if it is time."""
+        if monotonic() < self.next_at:
+            return
+        self.next_at = monotonic() + LOOK_EVERY * random.uniform(0.8, 1.2)
+        for alert in self._thresholds.compare(await self._hands.store.stats()):
+            self._raise(alert)
+
+    async def stop(self) -> None:
+        """Hooks that still run are cancelled."""
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls)
+
+    def _raise(self, alert: DeadAlert) -> None:
+        fields = {"queue": alert.queue, "dead": alert.dead, "threshold": alert.threshold}
+        log.error(
+            "queue %s has %d dead letters (dead_alert: %d): `headrace dead list --queue %s` shows of what they died",
+            alert.queue,
+            alert.dead,
+            alert.threshold,
+            alert.queue,
+            extra={"event": "dead.alert", **fields},
+        )
+        self._hands.emit("dead.alert", **fields)
+        for hook in self._hooks:
+            # Whatever a hook waits for, promoting and reaping do not wait with it.
+            call = asyncio.create_task(_call(hook, alert), name="headrace-dead-alert")
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+
+async def _call(hook: Hook, alert: DeadAlert) -> None:
+    try:
+        if inspect.iscoroutinefunction(hook):
+            await hook(alert)
+        else:
+            await asyncio.to_thread(hook, alert)
+    except Exception:  # noqa: BLE001  # whatever a user's hook does, the worker goes on
+        log.exception("a dead alert's hook failed", extra={"event": "dead.alert", "queue": alert.queue})
