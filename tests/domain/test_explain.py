@@ -1,0 +1,430 @@
+"""Explanations, case by case: what is seen at one moment → the reason, the sentence, the time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.codec import JobOptions, encode_options
+from headrace.explain import Explanation, Reason, explain, look
+from headrace.job import Failure, Job, JobId, JobState, job_id, new_batch
+from headrace.lane import Ahead
+from headrace.lease import Presence, new_worker_id
+from headrace.retry import Retry
+from headrace.task import TaskOptions
+
+NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+ID = job_id(new_batch(), 7)
+WORKER = new_worker_id()
+TASK = TaskOptions(retry=Retry(max_attempts=5))
+
+
+def job(state: JobState = JobState.READY, **fields: Any) -> Job:
+    usual: dict[str, Any] = {
+        "id": ID,
+        "task": "shop.charge",
+        "queue": "billing",
+        "priority": 0,
+        "tenant": "",
+        "limits": (),
+        "attempt": 0,
+        "failures": 0,
+        "crashes": 0,
+        "enqueued_at": NOW - HOUR,
+        "payload": b"",
+    }
+    if state.finished:
+        usual["finished_at"] = NOW - 3 * MINUTE
+    if state is JobState.RUNNING:
+        usual |= {"worker": WORKER, "claimed_at": NOW - timedelta(seconds=30), "attempt": 1}
+    if state is JobState.SCHEDULED:
+        usual["run_at"] = NOW + 5 * MINUTE
+    return Job(state=state, **(usual | fields))
+
+
+def worker(**fields: Any) -> Presence:
+    usual: dict[str, Any] = {
+        "id": WORKER,
+        "name": "host:1",
+        "queues": ("billing",),
+        "slots": 10,
+        "running": 3,
+        "version": "1",
+        "started_at": NOW - HOUR,
+        "tasks": ("shop.charge",),
+    }
+    return Presence(**(usual | fields))
+
+
+def failed(attempt: int = 1, kind: str = "ValueError", message: str = "no money") -> Failure:
+    return Failure(attempt, kind, message, "Traceback", NOW - MINUTE, "host:1")
+
+
+def why(
+    what: Job,
+    *workers: Presence,
+    options: TaskOptions | None = TASK,
+    **ahead: Any,
+) -> Explanation:
+    return explain(what, Ahead(limit=10_000, **ahead), workers, options, NOW)
+
+
+def own(**options: Any) -> bytes | None:
+    return encode_options(JobOptions(**options))
+
+
+PAUSED: dict[str, Any] = {"paused_by": "ann", "paused_since": NOW - 2 * HOUR}
+RETRYING = job(JobState.SCHEDULED, failures=2, attempt=2, history=(failed(1), failed(2)))
+PARKED = job(JobState.SCHEDULED, attempt=1, note="no worker here knows task shop.charge")
+FREE = worker()
+FULL = worker(running=10)
+DEAF = worker(tasks=("mail.send",))
+ELSEWHERE = worker(queues=("mail",))
+SUSPECT = "it was running when a worker died, so it is claimed alone, by a worker with nothing else to run"
+NOW_RETRY = f"to run it now: headrace jobs retry {ID}"
+AGAIN = f"to run it again: headrace jobs retry {ID}"
+START = "start one with: headrace worker APP --queues billing"
+RESUME = "to let it go on: headrace queues resume billing"
+
+TABLE: list[tuple[str, Explanation, Reason, str]] = [
+    (
+        "done",
+        why(job(JobState.DONE, attempt=2)),
+        Reason.DONE,
+        "done: it ended well at 2030-01-01 11:57:00 UTC (3m ago), on attempt 2",
+    ),
+    (
+        "dead",
+        why(job(JobState.DEAD, failures=5, note="max_attempts", history=(failed(),))),
+        Reason.DEAD,
+        "dead at 2030-01-01 11:57:00 UTC (3m ago) after 5 failures (max_attempts); the last: ValueError: no money; "
+        + AGAIN,
+    ),
+    (
+        "dead by a crash",
+        why(job(JobState.DEAD, crashes=3, note="worker_lost")),
+        Reason.DEAD,
+        f"dead at 2030-01-01 11:57:00 UTC (3m ago) after 3 crashes (worker_lost); {AGAIN}",
+    ),
+    (
+        "dead without a failure",
+        why(job(JobState.DEAD, note="deadline")),
+        Reason.DEAD,
+        "dead at 2030-01-01 11:57:00 UTC (3m ago): its deadline left no time for another attempt",
+    ),
+    (
+        "dead by its deadline",
+        why(job(JobState.DEAD, failures=1, note="deadline", options=own(deadline=3480.0), history=(failed(),))),
+        Reason.DEAD,
+        (
+            "dead at 2030-01-01 11:57:00 UTC (3m ago) after 1 failure: its deadline (2030-01-01 11:58:00 UTC) left no time "
+            "for another attempt; the last: ValueError: no money"
+        ),
+    ),
+    (
+        "cancelled",
+        why(job(JobState.CANCELLED, note="not\nneeded")),
+        Reason.CANCELLED,
+        "cancelled at 2030-01-01 11:57:00 UTC (3m ago): not needed",
+    ),
+    (
+        "cancelled without a word",
+        why(job(JobState.CANCELLED)),
+        Reason.CANCELLED,
+        "cancelled at 2030-01-01 11:57:00 UTC (3m ago)",
+    ),
+    (
+        "expired",
+        why(job(JobState.CANCELLED, note="expired", options=own(expires=600.0))),
+        Reason.CANCELLED,
+        "cancelled at 2030-01-01 11:57:00 UTC (3m ago): it had not started before it expired (2030-01-01 11:10:00 UTC)",
+    ),
+    (
+        "running",
+        why(job(JobState.RUNNING), FREE),
+        Reason.RUNNING,
+        "running on host:1 since 2030-01-01 11:59:30 UTC (30s), attempt 1",
+    ),
+    (
+        "running on a lost worker",
+        why(job(JobState.RUNNING)),
+        Reason.RUNNING,
+        (
+            f"running on {WORKER} since 2030-01-01 11:59:30 UTC (30s), attempt 1; that worker was not heard of for a minute: "
+            "when its lease runs out the job goes on elsewhere"
+        ),
+    ),
+    (
+        "asked to stop",
+        why(job(JobState.RUNNING, cancelling=True), FREE),
+        Reason.CANCELLING,
+        (
+            "asked to stop, and still running on host:1 since 2030-01-01 11:59:30 UTC (30s), attempt 1; a task in a thread "
+            "must look at current_job().cancelled"
+        ),
+    ),
+    (
+        "scheduled",
+        why(job(JobState.SCHEDULED), FREE),
+        Reason.SCHEDULED,
+        f"scheduled for 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}",
+    ),
+    (
+        "scheduled in a paused queue",
+        why(job(JobState.SCHEDULED), FREE, **PAUSED),
+        Reason.SCHEDULED,
+        (
+            f"scheduled for 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}; and queue billing is paused by ann since "
+            f"2030-01-01 10:00:00 UTC (2h); {RESUME}"
+        ),
+    ),
+    (
+        "scheduled, and nobody to run it",
+        why(job(JobState.SCHEDULED)),
+        Reason.SCHEDULED,
+        f"scheduled for 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}; and no live worker serves queue billing: {START}",
+    ),
+    (
+        "due, and nobody to promote it",
+        why(job(JobState.SCHEDULED, run_at=NOW - MINUTE)),
+        Reason.NO_WORKER,
+        f"due since 2030-01-01 11:59:00 UTC, but there is no live worker: {START}",
+    ),
+    (
+        "scheduled after its end",
+        why(job(JobState.SCHEDULED, options=own(expires=NOW + MINUTE)), FREE),
+        Reason.SCHEDULED,
+        (
+            f"scheduled for 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}; it expires 2030-01-01 12:01:00 UTC (in 60s), "
+            "before it is due"
+        ),
+    ),
+    (
+        "retrying",
+        why(RETRYING, FREE),
+        Reason.RETRYING,
+        (
+            "waiting for a retry: attempt 3 of 5 begins 2030-01-01 12:05:00 UTC (in 5m); the last failed: ValueError: no "
+            f"money; {NOW_RETRY}"
+        ),
+    ),
+    (
+        "retrying with attempts of its own",
+        why(msgspec.structs.replace(RETRYING, options=own(max_attempts=9), history=()), FREE),
+        Reason.RETRYING,
+        f"waiting for a retry: attempt 3 of 9 begins 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}",
+    ),
+    (
+        "retrying a task that is not known here",
+        why(msgspec.structs.replace(RETRYING, history=()), FREE, options=None),
+        Reason.RETRYING,
+        f"waiting for a retry: attempt 3 begins 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}",
+    ),
+    (
+        "parked",
+        why(PARKED, DEAF),
+        Reason.PARKED,
+        (
+            "parked until 2030-01-01 12:05:00 UTC (in 5m): the worker that had it does not know task shop.charge, and none "
+            "of queue billing does: deploy a worker whose app declares it"
+        ),
+    ),
+    (
+        "parked by one of two",
+        why(PARKED, DEAF, worker(name="host:2")),
+        Reason.PARKED,
+        (
+            "parked until 2030-01-01 12:05:00 UTC (in 5m): the worker that had it does not know task shop.charge; host:2 of "
+            "the same queue may: deploy all workers of queue billing alike"
+        ),
+    ),
+    (
+        "too late to start",
+        why(job(options=own(expires=3600.0)), FREE),
+        Reason.EXPIRED,
+        (
+            "too late: it expired at 2030-01-01 12:00:00 UTC (0ms ago); it will not start, and is cancelled as soon as a "
+            "worker meets it"
+        ),
+    ),
+    (
+        "past its deadline",
+        why(RETRYING, FREE, options=TaskOptions(deadline=30 * MINUTE)),
+        Reason.EXPIRED,
+        (
+            "too late: its deadline passed at 2030-01-01 11:30:00 UTC (30m ago); it will not start, and is dead as soon as a "
+            "worker meets it"
+        ),
+    ),
+    (
+        "paused",
+        why(job(), FREE, lane=3, **PAUSED),
+        Reason.PAUSED,
+        f"queue billing is paused by ann since 2030-01-01 10:00:00 UTC (2h); {RESUME}",
+    ),
+    (
+        "paused by nobody in particular",
+        why(job(), paused_by="", paused_since=NOW - MINUTE),
+        Reason.PAUSED,
+        f"queue billing is paused since 2030-01-01 11:59:00 UTC (60s); {RESUME}",
+    ),
+    ("no worker at all", why(job()), Reason.NO_WORKER, f"no live worker serves queue billing: {START}"),
+    (
+        "no worker for this queue",
+        why(job(), ELSEWHERE, worker(queues=("default", "mail")), lane=3),
+        Reason.NO_WORKER,
+        f"no live worker serves queue billing (2 workers for default, mail): {START}",
+    ),
+    (
+        "nobody knows the task",
+        why(job(), DEAF, ELSEWHERE, lane=3),
+        Reason.UNKNOWN_TASK,
+        (
+            "no live worker of queue billing knows task shop.charge: deploy one whose app declares it; what each knows: "
+            "headrace workers --json"
+        ),
+    ),
+    (
+        "behind its lane",
+        why(job(), FREE, worker(name="host:2", running=5), lane=1),
+        Reason.BEHIND,
+        "behind 1 job of its own lane; 8 of 20 slots of the 2 workers of queue billing busy",
+    ),
+    (
+        "behind more than was counted",
+        why(job(), FULL, lane=10_000, higher=1234),
+        Reason.BEHIND,
+        (
+            "behind 1,234 jobs of higher priority in queue billing and at least 10,000 jobs of its own lane; all 10 slots of "
+            "the worker of queue billing are busy"
+        ),
+    ),
+    (
+        "a suspect behind others",
+        why(job(), FULL, higher=2, suspect=True),
+        Reason.BEHIND,
+        "behind 2 jobs of higher priority in queue billing; all 10 slots of the worker of queue billing are busy; then "
+        + SUSPECT,
+    ),
+    ("a suspect", why(job(), FULL, suspect=True), Reason.SUSPECT, f"next in its lane, as a suspect: {SUSPECT}"),
+    (
+        "the only slot taken",
+        why(job(), worker(slots=1, running=1)),
+        Reason.BUSY,
+        "next in its lane, but the only slot of the worker of queue billing is busy: it starts when one is free; see: headrace workers",
+    ),
+    (
+        "no slot free",
+        why(job(), worker(running=12), DEAF),
+        Reason.BUSY,
+        (
+            "next in its lane, but all 10 slots of the worker of queue billing are busy: it starts when one is free; see: "
+            "headrace workers"
+        ),
+    ),
+    (
+        "next",
+        why(job(), worker(tasks=())),
+        Reason.NEXT,
+        "next in its lane, with free slots at the worker of queue billing: it should start within a second",
+    ),
+    (
+        "next, and it expires",
+        why(job(options=own(deadline=2 * 3600.0)), FREE, options=TaskOptions(expires=65 * MINUTE)),
+        Reason.NEXT,
+        (
+            "next in its lane, with free slots at the worker of queue billing: it should start within a second; it expires "
+            "2030-01-01 12:05:00 UTC (in 5m); its deadline is 2030-01-01 13:00:00 UTC (in 60m)"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "reason", "sentence"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_the_table(found: Explanation, reason: Reason, sentence: str):
+    assert found.sentence == str(found) == sentence
+    assert found.reason is reason
+    due = reason in {Reason.SCHEDULED, Reason.RETRYING, Reason.PARKED}
+    assert found.until == (NOW + 5 * MINUTE if due else None)
+    assert msgspec.json.encode(found)
+
+
+def test_every_reason_is_in_the_table():
+    assert {reason for _, _, reason, _ in TABLE} == set(Reason)
+
+
+def test_details_are_for_programs():
+    found = why(RETRYING, FREE, worker(name="host:2"), DEAF, **PAUSED, suspect=True)
+    assert found.details["attempt"] == 3
+    assert found.details["max_attempts"] == 5
+    assert found.details["last_failure"] == {
+        "attempt": 2,
+        "kind": "ValueError",
+        "message": "no money",
+        "at": NOW - MINUTE,
+    }
+    assert (found.details["workers"], found.details["workers_that_know_the_task"]) == (3, 2)
+    assert (found.details["slots"], found.details["busy"]) == (20, 6)
+    assert (found.details["paused_by"], found.details["suspect"]) == ("ann", True)
+
+
+def test_a_sentence_is_one_line_whatever_the_failure_says():
+    loud = job(JobState.DEAD, failures=1, note="x\ny" * 300, history=(failed(message="a\n" * 5000),))
+    sentence = why(loud).sentence
+    assert "\n" not in sentence
+    assert len(sentence) < 600
+
+
+def test_options_that_cannot_be_read_hide_nothing_else():
+    assert why(job(options=b"\xff"), FREE).reason is Reason.NEXT
+
+
+# ── looking ──────────────────────────────────────────────────────────────────
+
+
+class Moving:
+    """A store in which the job comes back between two looks."""
+
+    def __init__(self, *states: JobState | None) -> None:
+        self._states = list(states)
+
+    def _next(self) -> JobState | None:
+        return self._states.pop(0) if len(self._states) > 1 else self._states[0]
+
+    async def now(self) -> datetime:
+        return NOW
+
+    async def get(self, ids: Any) -> list[Job | None]:
+        state = self._next()
+        return [None if state is None else job(state)]
+
+    async def workers(self) -> list[Presence]:
+        return [FREE]
+
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        return Ahead(lane=4, limit=limit) if self._next() is JobState.READY else None
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        ([JobState.READY], Reason.BEHIND),
+        ([JobState.RUNNING, JobState.READY], Reason.BEHIND),
+        ([JobState.READY, JobState.RUNNING], Reason.RUNNING),
+        ([JobState.READY, JobState.DONE], Reason.DONE),
+        ([JobState.RUNNING, JobState.READY, JobState.RUNNING], Reason.NEXT),
+    ],
+)
+async def test_a_job_that_moves_while_it_is_looked_at(states: list[JobState], reason: Reason):
+    found = await look(Moving(*states), ID, lambda _: None)
+    assert found is not None
+    assert found[1].reason is reason
+
+
+async def test_no_job_no_explanation():
+    assert await look(Moving(None), ID, lambda _: None) is None
