@@ -8,24 +8,30 @@ from headrace.errors import (
     ConfigError,
     HeadraceError,
     IdempotencyConflict,
+    InvalidCron,
     JobCancelled,
     JobDead,
     JobNotFound,
     LeaseLost,
+    NeverFires,
     OutcomeUnknown,
     PayloadTooLarge,
     ResultExpired,
     ResultTimeout,
+    ScheduleNotFound,
     SchemaMismatch,
     SerializationError,
     Unavailable,
     UnknownTask,
     Unsupported,
 )
+from headrace.explain import Explanation
 from headrace.handle import Handle
 from headrace.job import Job, JobState
 from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
+from headrace.queue import DeadAlert, QueueOptions
 from headrace.retry import Retry
+from headrace.schedule import Schedule
 from headrace.task import Task
 
 __version__ = "0.1.0"
@@ -36,22 +42,29 @@ __all__ = [
     "Cancel",
     "ConfigError",
     "Dead",
+    "DeadAlert",
+    "Explanation",
     "Handle",
     "Headrace",
     "HeadraceError",
     "IdempotencyConflict",
+    "InvalidCron",
     "Job",
     "JobCancelled",
     "JobDead",
     "JobNotFound",
     "JobState",
     "LeaseLost",
+    "NeverFires",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "QueueOptions",
     "ResultExpired",
     "ResultTimeout",
     "Retry",
     "RetryAfter",
+    "Schedule",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "SerializationError",
     "Snooze",

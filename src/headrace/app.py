@@ -11,33 +11,39 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
-from uuid import UUID
 
 from headrace import store as stores
 from headrace.client import CHUNK, Placed, transactional
 from headrace.clock import Clock
+from headrace.desk import Desk, JobRef
 from headrace.duration import Duration
 from headrace.errors import ConfigError
+from headrace.explain import Explanation
 from headrace.handle import Handle
 from headrace.job import Batch, Job, JobId, JobState, NewJob, new_batch, parse_id
 from headrace.lane import check_queue
 from headrace.lease import Presence
 from headrace.loops import Clients
+from headrace.queue import DeadAlert, QueueOptions
+from headrace.queue import declare as declare_queue
 from headrace.retry import Retry
+from headrace.schedule import Schedule
 from headrace.settings import Settings, mask_url
 from headrace.store.contract import CancelAnswer, Filter, Page, Stats, Store
 from headrace.sync import Portal, portal, remote
-from headrace.task import AsyncTask, Executor, JobCall, SyncTask, Task, declare
+from headrace.task import AsyncTask, Executor, JobCall, SyncTask, Task, TaskOptions, declare
+from headrace.timetable import Timetable
+from headrace.timetable import declare as declare_schedule
 
 if TYPE_CHECKING:
-    from headrace.worker import Worker
+    from headrace.outbox import Outbox
+    from headrace.worker import Duties, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+H = TypeVar("H")
 
-JobRef = str | UUID | Handle[Any]
-"""A job by its id or its handle."""
 States = JobState | str | Iterable[JobState | str]
 
 
@@ -69,11 +75,19 @@ class Headrace:
         else:
             self.settings = settings.replace(url=url, **overrides)
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.queues: dict[str, QueueOptions] = {}
+        """Those that were declared; any other name is a queue, too."""
+        self.dead_alert_hooks: list[Callable[[DeadAlert], Any]] = []
         self._clock = clock
         self._portal = portal
         self._clients = Clients(self.connect)
         self._home = _Home(self, self._clients, portal)
+        self.dead = Desk(portal, self._clients, self.tasks)
+        """Dead letters: `groups`, `show`, `replay`, `discard`."""
+        self.schedules = Timetable(portal, self._clients)
+        """Schedules at run time: `list`, `add`, `pause`, `resume`, `run_now`, `remove`."""
         self._memory: tuple[asyncio.AbstractEventLoop, Store] | None = None
+        self._outbox: Outbox | None = None
         self._lock = threading.Lock()
 
     # ── tasks ────────────────────────────────────────────────────────────────
@@ -93,6 +107,8 @@ class Headrace:
         queue: str = "default",
         priority: int = 0,
         timeout: Duration | None = None,
+        expires: Duration | None = None,
+        deadline: Duration | None = None,
         retry: Retry = ...,
         executor: Executor | None = None,
         result_ttl: Duration | None = "1d",
@@ -109,6 +125,8 @@ class Headrace:
         queue: str = "default",
         priority: int = 0,
         timeout: Duration | None = None,
+        expires: Duration | None = None,
+        deadline: Duration | None = None,
         retry: Retry = Retry(),  # noqa: B008 - immutable
         executor: Executor | None = None,
         result_ttl: Duration | None = "1d",
@@ -126,6 +144,8 @@ class Headrace:
                 queue=queue,
                 priority=priority,
                 timeout=timeout,
+                expires=expires,
+                deadline=deadline,
                 retry=retry,
                 executor=executor,
                 result_ttl=result_ttl,
@@ -139,6 +159,43 @@ class Headrace:
             return made
 
         return Decorator(make) if function is None else make(function)
+
+    # ── queues ───────────────────────────────────────────────────────────────
+
+    def queue(
+        self, name: str, *, dead_retention: Duration | None = None, dead_alert: int | None = None
+    ) -> QueueOptions:
+        """Declare what a queue does differently: `app.queue("billing", dead_retention="14d", dead_alert=100)`."""
+        if name in self.queues:
+            raise ConfigError(f"queue {name} is declared twice: put its options into one app.queue(…)")
+        made = self.queues[name] = declare_queue(name, dead_retention=dead_retention, dead_alert=dead_alert)
+        return made
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        job: JobCall[Any],
+        overlap: str = "allow",
+        catch_up: str = "last",
+        jitter: Duration | None = None,
+    ) -> Schedule:
+        """Declare a schedule: `app.schedule("nightly", cron="0 3 * * *", tz="Europe/Rome", job=report.job())`."""
+        if name in self.schedules.declared:
+            raise ConfigError(f"schedule {name} is declared twice: give one of them another name")
+        made = declare_schedule(
+            name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter
+        )
+        self.schedules.declared[name] = made
+        return made
+
+    def on_dead_alert(self, hook: Callable[[DeadAlert], H]) -> Callable[[DeadAlert], H]:
+        """Call this, in each worker, when a queue's dead letters reach its `dead_alert`. Works as a decorator."""
+        self.dead_alert_hooks.append(hook)
+        return hook
 
     # ── enqueue in bulk ──────────────────────────────────────────────────────
 
@@ -172,7 +229,7 @@ class Headrace:
         handles: list[Handle[R]] = []
         if tx is not None:
             for some in _chunks(calls):
-                handles += self._handles(some, await client.enqueue_in(tx, _jobs(some)))
+                handles += self._handles(some, await self.aput_in(tx, _jobs(some)))
             return handles
         under_way: tuple[list[JobCall[R]], asyncio.Task[Placed]] | None = None
         try:
@@ -205,9 +262,31 @@ class Headrace:
 
     def put_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
         """Write jobs in the caller's transaction, in the caller's thread; the portal's store only knows how."""
-        store = transactional(self._portal.run(self._clients.here).store)
         batch = Batch(new_batch(), list(jobs))
-        return Placed(batch.id, store.enqueue_in(tx, batch).existing)
+        writer = self._outbox or transactional(self._portal.run(self._clients.here).store)
+        return Placed(batch.id, writer.enqueue_in(tx, batch).existing)
+
+    async def aput_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
+        """The same for async code."""
+        batch = Batch(new_batch(), list(jobs))
+        writer = self._outbox or transactional((await self._clients.here()).store)
+        return Placed(batch.id, (await writer.aenqueue_in(tx, batch)).existing)
+
+    def outbox(self, database: object) -> Outbox:
+        """Jobs with `tx=` go through a table of this database, for stores that cannot join its transactions.
+
+        `database`: its postgresql:// or sqlite:/// URL, a SQLAlchemy engine, or a Django alias. Any worker of this app
+        relays what was committed into the store.
+        """
+        from headrace.outbox import Outbox
+
+        self._outbox = Outbox(database)
+        return self._outbox
+
+    @property
+    def has_outbox(self) -> bool:
+        """Whether jobs with `tx=` take the way through an outbox, and so arrive later."""
+        return self._outbox is not None
 
     # ── looking ──────────────────────────────────────────────────────────────
 
@@ -260,6 +339,18 @@ class Headrace:
     async def _afind(self, where: Filter, before: JobRef | None, limit: int) -> Page:
         client = await self._clients.here()
         return await client.find(where, before=None if before is None else _id(before), limit=limit)
+
+    def explain(self, job: JobRef) -> Explanation:
+        """Why a job is not running and, where that can be known, when it will; raises JobNotFound."""
+        return self._portal.run(lambda: self.aexplain(job))
+
+    async def aexplain(self, job: JobRef) -> Explanation:
+        """Why a job is not running and, where that can be known, when it will; raises JobNotFound."""
+        return await (await self._clients.here()).explain(_id(job), self._options_of)
+
+    def _options_of(self, task: str) -> TaskOptions | None:
+        found = self.tasks.get(task)
+        return None if found is None else found.options
 
     def stats(self) -> Stats:
         """Every queue in figures."""
@@ -332,10 +423,28 @@ class Headrace:
         store = self.connect()
         await store.open()
         try:
-            async with Worker(self.tasks, store, settings) as worker:
+            worker = Worker(
+                self.tasks,
+                store,
+                settings,
+                duties=self.duties,
+            )
+            async with worker:
                 yield worker
         finally:
             await store.close()
+
+    @property
+    def duties(self) -> Duties:
+        """What its workers do beside running its tasks."""
+        from headrace.worker.duties import Duties
+
+        return Duties(
+            queues=self.queues,
+            dead_alert_hooks=self.dead_alert_hooks,
+            schedules=self.schedules.declared,
+            outbox=self._outbox,
+        )
 
     def connect(self) -> Store:
         """A new store for the current event loop, not yet opened. memory:// is one store for the whole app."""
@@ -388,8 +497,7 @@ class _Home:
 
     async def aput(self, job: NewJob, tx: object | None) -> JobId:
         client = await self._clients.here()
-        placed = await (client.enqueue([job]) if tx is None else client.enqueue_in(tx, [job]))
-        return placed.id(0)
+        return await client.put(job) if tx is None else (await self._app.aput_in(tx, [job])).id(0)
 
     def job(self, id: JobId) -> Job:
         return self._portal.run(lambda: self.ajob(id))
@@ -397,11 +505,18 @@ class _Home:
     async def ajob(self, id: JobId) -> Job:
         return await (await self._clients.here()).job(id)
 
+    def explain(self, id: JobId) -> Explanation:
+        return self._app.explain(id)
+
+    async def aexplain(self, id: JobId) -> Explanation:
+        return await self._app.aexplain(id)
+
     def finished(self, id: JobId, timeout: float | None) -> Job:
         return self._portal.run(lambda: self.afinished(id, timeout))
 
     async def afinished(self, id: JobId, timeout: float | None) -> Job:
-        return await (await self._clients.here()).finished(id, timeout)
+        client = await self._clients.here()
+        return await client.finished(id, timeout, expected=self._app.has_outbox)
 
     def stop(self, id: JobId, reason: str | None) -> bool:
         return self._portal.run(lambda: self.astop(id, reason))

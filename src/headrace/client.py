@@ -8,7 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from headrace import explain
 from headrace.errors import JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable, Unsupported
+from headrace.ferry import Ferry
 from headrace.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_batch
 from headrace.lease import Presence
 from headrace.store.contract import (
@@ -20,6 +22,7 @@ from headrace.store.contract import (
     Store,
     Transactional,
 )
+from headrace.task import TaskOptions
 
 CHUNK = 1000
 """Jobs in one call of the store: bulk enqueue is one round trip per so many."""
@@ -51,10 +54,12 @@ class Client:
         self.store = store
         self._patience = patience
         self._waiter = Waiter(store)
+        self._ferry = Ferry(self._carry)
 
     async def close(self) -> None:
         """Give the store back."""
         self._waiter.close()
+        await self._ferry.close()
         await self.store.close()
 
     # ── in ───────────────────────────────────────────────────────────────────
@@ -65,11 +70,13 @@ class Client:
         answer = await self._persist(lambda: self.store.enqueue(batch))
         return Placed(batch.id, answer.existing)
 
-    async def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
-        """Write jobs in the caller's transaction: they exist when it commits."""
-        batch = Batch(new_batch(), list(jobs))
-        answer = await transactional(self.store).aenqueue_in(tx, batch)
-        return Placed(batch.id, answer.existing)
+    async def put(self, job: NewJob) -> JobId:
+        """Store one job durably; calls that come at the same time share a commit."""
+        return await self._ferry.put(job)
+
+    async def _carry(self, jobs: Sequence[NewJob]) -> list[JobId]:
+        placed = await self.enqueue(jobs)
+        return [placed.id(place) for place in range(len(jobs))]
 
     async def _persist(self, call: Callable[[], Awaitable[Enqueued]]) -> Enqueued:
         give_up = time.monotonic() + self._patience
@@ -100,9 +107,16 @@ class Client:
             raise not_found(id)
         return found
 
-    async def finished(self, id: JobId, timeout: float | None) -> Job:
-        """One job when it has ended; raises ResultTimeout or JobNotFound."""
-        return await self._waiter.finished(id, timeout)
+    async def explain(self, id: JobId, options_of: Callable[[str], TaskOptions | None]) -> explain.Explanation:
+        """Why it does not run; raises JobNotFound."""
+        found = await explain.look(self.store, id, options_of)
+        if found is None:
+            raise not_found(id)
+        return found[1]
+
+    async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
+        """One job when it has ended; raises ResultTimeout or JobNotFound (not if it is expected to come yet)."""
+        return await self._waiter.finished(id, timeout, expected=expected)
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
         """Jobs by filter, newest first, in pages."""
@@ -155,8 +169,8 @@ def transactional(store: Store) -> Transactional:
     if isinstance(store, Transactional):
         return store
     raise Unsupported(
-        "this store cannot join your transaction: leave tx out and enqueue after the commit, "
-        "or use a PostgreSQL or SQLite store in the same database"
+        "this store cannot join your transaction: declare app.outbox(…) for your database, leave tx out and enqueue "
+        "after the commit, or use a PostgreSQL or SQLite store in the same database"
     )
 
 
@@ -167,15 +181,19 @@ class Waiter:
         self._store = store
         self._waiting: dict[JobId, list[asyncio.Future[Job]]] = {}
         self._fresh: set[JobId] = set()
+        self._expected: set[JobId] = set()
+        """May not be there yet: on their way through an outbox."""
         self._joined = asyncio.Event()
         self._poll = _FIRST_POLL
         self._task: asyncio.Task[None] | None = None
 
-    async def finished(self, id: JobId, timeout: float | None) -> Job:
+    async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
         """The job when it has ended; raises ResultTimeout or JobNotFound."""
         future: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, []).append(future)
         self._fresh.add(id)
+        if expected:
+            self._expected.add(id)
         self._poll = _FIRST_POLL
         self._joined.set()
         if self._task is None or self._task.done():
@@ -195,6 +213,7 @@ class Waiter:
         if not others:
             self._waiting.pop(id, None)
             self._fresh.discard(id)
+            self._expected.discard(id)
 
     def close(self) -> None:
         """Whoever still waits is told that the store has gone."""
@@ -230,7 +249,7 @@ class Waiter:
             except (Unavailable, OutcomeUnknown):
                 continue  # waiting is what we do anyway
             for id, job in zip(some, jobs, strict=True):
-                if job is None or job.state.finished:
+                if job.state.finished if job is not None else id not in self._expected:
                     ended += 1
                     self._tell(id, job)
         return ended

@@ -32,6 +32,17 @@ def parse(value: Duration, *, name: str = "duration") -> timedelta:
     return found
 
 
+def about(value: timedelta) -> str:
+    """A duration for people, one short word: `350ms`, `12s`, `4m`, `3h`, `9d`."""
+    amount = value.total_seconds()
+    if amount < 1:
+        return f"{amount * 1000:.0f}ms"
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if amount >= 2 * size:
+            return f"{amount / size:.0f}{unit}"
+    return f"{amount:.0f}s"
+
+
 def show(value: timedelta) -> str:
     """The shortest way to write a duration that `parse` reads back."""
     milliseconds = round(value / timedelta(milliseconds=1))

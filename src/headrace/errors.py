@@ -2,6 +2,8 @@
 
     HeadraceError
     ├── ConfigError             a setting, URL or declaration is wrong
+    │   └── InvalidCron         a cron expression is malformed
+    │       └── NeverFires      no date will ever fit it
     ├── TaskError
     │   ├── UnknownTask         nobody registered a task of that name
     │   └── BadArguments        a call does not fit the task's signature
@@ -16,6 +18,7 @@
     │   ├── StoreFull           no room left to write; nothing was done
     │   ├── SchemaMismatch      the schema is missing, too old or too new
     │   └── Unsupported         this store cannot do that
+    ├── ScheduleNotFound        no schedule of that name
     ├── LeaseLost               the job belongs to somebody else by now
     └── ResultError
         ├── JobNotFound         no such job (or it was pruned)
@@ -45,6 +48,18 @@ class ConfigError(HeadraceError):
     """A setting, URL or declaration is wrong."""
 
     code = "config"
+
+
+class InvalidCron(ConfigError):
+    """A cron expression is malformed."""
+
+    code = "invalid_cron"
+
+
+class NeverFires(InvalidCron):
+    """No date will ever fit the cron expression."""
+
+    code = "never_fires"
 
 
 class TaskError(HeadraceError):
@@ -154,6 +169,12 @@ class Unsupported(StoreError):
     """This store cannot do that."""
 
     code = "unsupported"
+
+
+class ScheduleNotFound(HeadraceError):
+    """There is no schedule of that name."""
+
+    code = "schedule_not_found"
 
 
 class LeaseLost(HeadraceError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,9 @@ from headrace import duration
 from headrace.codec import Signature
 from headrace.errors import ConfigError, JobCancelled, JobDead, ResultExpired
 from headrace.job import Job, JobId, JobState, job_id
+
+if TYPE_CHECKING:
+    from headrace.explain import Explanation
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -25,6 +28,10 @@ class Watch(Protocol):
     def job(self, id: JobId) -> Job: ...
 
     async def ajob(self, id: JobId) -> Job: ...
+
+    def explain(self, id: JobId) -> Explanation: ...
+
+    async def aexplain(self, id: JobId) -> Explanation: ...
 
     def finished(self, id: JobId, timeout: float | None) -> Job: ...
 
@@ -59,6 +66,14 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
     async def astatus(self) -> Job:
         """The job at this moment; raises JobNotFound."""
         return await self._home.ajob(self.id)
+
+    def explain(self) -> Explanation:
+        """Why the job is not running and, where that can be known, when it will; raises JobNotFound."""
+        return self._home.explain(self.id)
+
+    async def aexplain(self) -> Explanation:
+        """Why the job is not running and, where that can be known, when it will; raises JobNotFound."""
+        return await self._home.aexplain(self.id)
 
     def result(self, timeout: Timeout = None) -> R_co:
         """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import datetime
 
 import msgspec
 
@@ -37,21 +38,33 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
         return int.from_bytes(digest, "big", signed=True) or 1
 
 
+class Ahead(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands between a waiting job and a claim, as far as its store knows."""
+
+    lane: int = 0
+    """Ready jobs before it in its lane; 0 for a scheduled one, which has no place yet."""
+    higher: int = 0
+    """Ready jobs of higher priority in its queue; 0 for a scheduled one."""
+    limit: int
+    """Both counts end here: one that is as high means at least so many."""
+    suspect: bool = False
+    """It was running when a worker died: it is claimed alone."""
+    paused_by: str | None = None
+    """Who paused its queue, "" if nobody said; None: it is not paused."""
+    paused_since: datetime | None = None
+
+
 def check_queue(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} is no queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first"
-        )
+        raise ConfigError(f"{name!r} is no queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first")
     return name
 
 
 def check_task_name(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):
-        raise ConfigError(
-            f"{name!r} is no task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first"
-        )
+        raise ConfigError(f"{name!r} is no task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
     return name
 
 

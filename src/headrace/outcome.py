@@ -66,6 +66,10 @@ class Failed(msgspec.Struct, frozen=True):
     """Why it is final, for the dead letter."""
 
 
+PARKED = "no worker here knows task"
+"""How the note of a job begins that a worker put off because it does not know the task."""
+
+
 class Snoozed(msgspec.Struct, frozen=True):
     due: timedelta | datetime
     note: str | None = None

@@ -25,6 +25,9 @@ from headrace.outcome import (
     Succeeded,
 )
 
+DEADLINE = "deadline"
+"""The note of a job that is dead because its next attempt would begin after its deadline."""
+
 _TOO_MUCH = 600
 """e to this is a float, and more than any cap."""
 
@@ -78,16 +81,22 @@ def decide(
     policy: Retry,
     *,
     result_ttl: timedelta | None = None,
+    left: timedelta | None = None,
     rand: Callable[[], float] = random.random,
 ) -> Settlement:
-    """What follows from an outcome: for failures, timeouts, crashes and lost leases alike. Pure but for `rand`."""
+    """What follows from an outcome: for failures, timeouts, crashes and lost leases alike. Pure but for `rand`.
+
+    `left` is the time to the job's deadline: whatever would begin after it is dead now.
+    """
     match outcome:
         case Succeeded(result=None):
             return DONE
         case Succeeded(result=result):
             return Finish(JobState.DONE, result=result, result_ttl=result_ttl)
         case Failed():
-            return _after_failure(job, outcome, policy, rand)
+            return _after_failure(job, outcome, policy, left, rand)
+        case Snoozed(due=timedelta() as due) if left is not None and due >= left:
+            return Finish(JobState.DEAD, note=DEADLINE)
         case Snoozed(due=due, note=note):
             return Again(job.failures, job.crashes, due=due, note=note)
         case Cancelled(reason=reason):
@@ -98,12 +107,16 @@ def decide(
             return _after_loss(job, outcome, policy)
 
 
-def _after_failure(job: Claimed, outcome: Failed, policy: Retry, rand: Callable[[], float]) -> Settlement:
+def _after_failure(
+    job: Claimed, outcome: Failed, policy: Retry, left: timedelta | None, rand: Callable[[], float]
+) -> Settlement:
     failures = job.failures + 1
     if outcome.final or failures >= policy.max_attempts:
         note = outcome.reason or ("final" if outcome.final else "max_attempts")
         return Finish(JobState.DEAD, note=note, failure=outcome.failure, failures=failures)
     delay = outcome.retry_after if outcome.retry_after is not None else policy.delay(failures, rand)
+    if left is not None and delay >= left:
+        return Finish(JobState.DEAD, note=DEADLINE, failure=outcome.failure, failures=failures)
     return Again(failures, job.crashes, due=delay, failure=outcome.failure)
 
 

@@ -53,6 +53,10 @@ class TaskOptions:
     priority: int = 0
     timeout: timedelta | None = None
     """Of one attempt; None: no limit."""
+    expires: timedelta | None = None
+    """No attempt starts later than so long after the enqueue; None: whenever."""
+    deadline: timedelta | None = None
+    """Over all attempts, from the enqueue on; None: no limit."""
     retry: Retry = field(default_factory=Retry)
     executor: Executor = "async"
     result_ttl: timedelta | None = timedelta(days=1)
@@ -98,6 +102,8 @@ def declare(
     name: str | None,
     executor: Executor | None,
     timeout: duration.Duration | None,
+    expires: duration.Duration | None,
+    deadline: duration.Duration | None,
     result_ttl: duration.Duration | None,
     redact: Iterable[str],
     queue: str,
@@ -115,6 +121,8 @@ def declare(
             queue=queue,
             priority=priority,
             timeout=_positive(timeout, "timeout"),
+            expires=_positive(expires, "expires"),
+            deadline=_positive(deadline, "deadline"),
             retry=retry,
             executor=_pick_executor(function, executor, is_async=is_async),
             result_ttl=_positive(result_ttl, "result_ttl"),
@@ -227,13 +235,35 @@ def _due(delay: duration.Duration | None, run_at: datetime | None) -> Due:
         return duration.parse(delay, name="delay") or None
     if run_at is None:
         return None
-    if not isinstance(run_at, datetime):
-        raise ConfigError(f"run_at = {run_at!r}: an aware datetime, e.g. datetime(2030, 1, 1, tzinfo=UTC)")
-    if run_at.utcoffset() is None:
-        raise ConfigError(f"run_at = {run_at.isoformat()} has no time zone: add tzinfo, e.g. UTC")
+    _check_time(run_at, "run_at")
     if run_at - datetime.now(UTC) > FARTHEST:
         raise ConfigError(f"run_at = {run_at.isoformat()} is more than {FARTHEST.days} days ahead")
     return run_at
+
+
+def _check_time(value: datetime, name: str) -> None:
+    if not isinstance(value, datetime):
+        raise ConfigError(f"{name} = {value!r}: an aware datetime, e.g. datetime(2030, 1, 1, tzinfo=UTC)")
+    if value.utcoffset() is None:
+        raise ConfigError(f"{name} = {value.isoformat()} has no time zone: add tzinfo, e.g. UTC")
+
+
+def _moment(
+    value: duration.Duration | datetime | None, name: str, usual: timedelta | None, due: Due
+) -> float | datetime | None:
+    """A limit in time as a job carries it: seconds from the enqueue on by the store's clock, or that time."""
+    if isinstance(value, datetime):
+        _check_time(value, name)
+        if isinstance(due, datetime) and due >= value:
+            raise ConfigError(f"the job is due at {due} and {name} = {value}: it could never start")
+        return value
+    own = _positive(value, name)
+    limit = usual if own is None else own
+    if limit is not None and isinstance(due, timedelta) and due >= limit:
+        raise ConfigError(
+            f"the job is due after {duration.show(due)} and {name} = {duration.show(limit)}: it could never start"
+        )
+    return _in_seconds(own)
 
 
 class JobCall(msgspec.Struct, Generic[R_co], frozen=True):
@@ -292,19 +322,28 @@ class Task(Generic[P, R]):
         key: str | None = None,
         key_ttl: duration.Duration | None = None,
         timeout: duration.Duration | None = None,
+        expires: duration.Duration | datetime | None = None,
+        deadline: duration.Duration | datetime | None = None,
         max_attempts: int | None = None,
         result_ttl: duration.Duration | None = None,
         tx: object | None = None,
     ) -> Bound[P, R]:
-        """The same task with other options for the jobs enqueued through it."""
+        """The same task with other options for the jobs enqueued through it.
+
+        `expires`: no attempt starts after that, `deadline`: over all attempts; both so long from the enqueue on, or a
+        time.
+        """
         if key_ttl is not None and key is None:
             raise ConfigError("key_ttl without key: it says how long the key is remembered")
         if max_attempts is not None:
             Retry(max_attempts=max_attempts)
+        due = _due(delay, run_at)
         options = JobOptions(
             timeout=_in_seconds(_positive(timeout, "timeout")),
             max_attempts=max_attempts,
             result_ttl=_in_seconds(_positive(result_ttl, "result_ttl")),
+            expires=_moment(expires, "expires", self.options.expires, due),
+            deadline=_moment(deadline, "deadline", self.options.deadline, due),
         )
         line = self.options.queue if queue is None else check_queue(queue)
         rank = self.options.priority if priority is None else check_priority(priority)
@@ -314,7 +353,7 @@ class Task(Generic[P, R]):
             queue=line,
             priority=rank,
             lane=None if tenant is None else _lane(line, rank, check_tenant(tenant)),
-            due=_due(delay, run_at),
+            due=due,
             key=None if key is None else check_key(key),
             key_ttl=_positive(key_ttl, "key_ttl") or self._home.key_ttl,
             options=encode_options(options),

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -131,6 +132,13 @@ class Shell:
         ids = self.put(count, **job)
         self.end(job.get("queue", "default"), JobState.DEAD)
         return ids
+
+    def reach(self, states: dict[str, int]) -> None:
+        """Wait until there are so many jobs of each state."""
+        give_up = time.monotonic() + 60
+        while (found := self.states()) != states:
+            assert time.monotonic() < give_up, found
+            time.sleep(0.05)
 
     def states(self) -> dict[str, int]:
         """How many jobs there are of each state."""

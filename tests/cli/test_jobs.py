@@ -67,7 +67,7 @@ def test_an_app_masks_what_it_redacts(shell: Shell) -> None:
 def test_nothing_from_a_store_moves_the_cursor(shell: Shell) -> None:
     shell.put(1)
     shell.end("default", JobState.DEAD, message="\x1b[2Jgone\r\n\x85")
-    for command in (("jobs", "list"), ("dead", "list"), ("dead", "discard", "--all", "--yes")):
+    for command in (("jobs", "list"), ("dead", "list"), ("dead", "discard", "--all", "--yes", "--reason", "r")):
         assert "\x1b" not in shell(*command).stdout
 
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
@@ -326,3 +327,47 @@ def test_overrides_beat_settings():
     assert (app.settings.url, app.settings.concurrency, app.settings.lease.seconds) == ("memory://", 5, 30)
     with pytest.raises(ConfigError, match="did you mean lease"):
         Headrace("memory://", leese="30s")
+
+
+# ── explaining ───────────────────────────────────────────────────────────────
+
+
+async def test_an_app_explains_its_jobs(shop):
+    handle = await shop.charge.aenqueue(7)
+    assert (await handle.aexplain()).reason == "no_worker"
+    await shop.app.apause("default", by="ann")
+    found = await shop.app.aexplain(str(handle.id))
+    assert (found.reason, found.details["paused_by"]) == ("paused", "ann")
+    assert str(found).startswith("queue default is paused by ann since ")
+    await shop.app.aresume("default")
+    later = await shop.charge.using(delay="1h", expires="2h").aenqueue(7)
+    found = await later.aexplain()
+    assert (found.reason, found.until) == ("scheduled", (await later.astatus()).run_at)
+    assert "it expires" in found.sentence
+
+
+async def test_sync_code_asks_the_same(shop):
+    handle = shop.charge.enqueue(7)
+    assert handle.explain() == shop.app.explain(handle)
+    await handle.acancel("enough")
+    assert "enough" in handle.explain().sentence
+    unknown = shop.charge.handle("01890a5d-ac96-774b-bcce-b302099a0001")
+    with pytest.raises(JobNotFound):
+        unknown.explain()
+
+
+async def test_a_worker_is_seen(busy):
+    handle = await busy.fail.aenqueue("no")
+    with pytest.raises(JobDead):
+        await handle.aresult(timeout=20)
+    found = await handle.aexplain()
+    assert found.reason == "dead"
+    assert found.details["last_failure"]["message"] == "no"
+    assert f"headrace jobs retry {handle.id}" in found.sentence
+
+
+async def test_an_expired_job_is_cancelled_for_whoever_waits(shop):
+    handle = await shop.charge.using(expires=datetime(2020, 1, 1, tzinfo=UTC)).aenqueue(7)
+    async with shop.app.worker():
+        with pytest.raises(JobCancelled, match="was cancelled: expired"):
+            await handle.aresult(timeout=20)

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.client import Client
+from headrace.client import Client, transactional
 from headrace.errors import IdempotencyConflict, JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable, Unsupported
 from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
@@ -100,9 +100,9 @@ async def test_a_refusal_is_not_repeated():
     assert len(store.batches) == 1
 
 
-async def test_a_store_without_transactions_says_so():
+def test_a_store_without_transactions_says_so():
     with pytest.raises(Unsupported, match="cannot join your transaction"):
-        await Client(MemoryStore()).enqueue_in(object(), [JOB])
+        transactional(MemoryStore())
 
 
 # ── waiting ──────────────────────────────────────────────────────────────────

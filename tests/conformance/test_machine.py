@@ -443,6 +443,11 @@ class Machine(RuleBasedStateMachine):
         mine, theirs = (self.run(find_all(store, where, limit=size)) for store in (self.spec, self.other))
         assert [job.id for job in theirs] == [job.id for job in mine]
 
+    @move(4, which=picks, limit=st.sampled_from([1, 3, 10_000]))
+    def ahead(self, which: list[int], limit: int) -> None:
+        for id in self.some(which):
+            assert self.run(self.other.ahead(id, limit)) == self.run(self.spec.ahead(id, limit))
+
     @invariant()
     def both_look_alike(self) -> None:
         mine, theirs = (self.run(self.everything(store)) for store in (self.spec, self.other))

@@ -21,7 +21,7 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import Batch, JobState, new_batch
+from headrace.job import Batch, JobId, JobState, new_batch
 from headrace.outcome import DONE, Finish
 from headrace.store.contract import CancelAnswer, Filter, Retention, Store
 from headrace.testing.clock import FakeClock
@@ -158,3 +158,63 @@ async def test_pruned_jobs_are_unknown(store: Store, clock: FakeClock):
     assert await store.cancel([id]) == {id: CancelAnswer.UNKNOWN}
     assert await store.retry([id]) == frozenset()
     assert await store.delete([id]) == frozenset()
+
+
+# ── dead letters by queue ────────────────────────────────────────────────────
+
+BY_QUEUE = Retention(done=2 * DAY, dead=10 * DAY, dead_by_queue={"short": 4 * DAY, "long": 40 * DAY})
+QUEUES = ("short", "other", "long")
+
+
+async def dead_in_each(store: Store) -> list[JobId]:
+    """One dead job of each queue, from one batch, so that they sit side by side."""
+    made = await put_jobs(store, *(new(queue=queue) for queue in QUEUES))
+    lease = await take(store, 100, *QUEUES)
+    await settle_all(store, lease, DEAD)
+    return made
+
+
+async def test_a_queue_keeps_its_dead_for_a_time_of_its_own(store: Store, clock: FakeClock):
+    made = await dead_in_each(store)
+    clock.advance(4 * DAY - timedelta(seconds=1))
+    assert await prune(store, BY_QUEUE) == 0
+    clock.advance(SLACK)
+    assert await prune(store, BY_QUEUE) == 1
+    assert await states(store, made) == [None, JobState.DEAD, JobState.DEAD]
+    assert [await counts(store, queue) for queue in QUEUES] == [{}, {"dead": 1}, {"dead": 1}]
+    clock.advance(6 * DAY)
+    assert await prune(store, BY_QUEUE) == 1
+    assert await states(store, made) == [None, None, JobState.DEAD]
+    clock.advance(40 * DAY)
+    assert await prune(store, BY_QUEUE) == 1
+    assert await states(store, made) == [None, None, None]
+    assert [await counts(store, queue) for queue in QUEUES] == [{}, {}, {}]
+
+
+async def test_only_the_dead_go_by_the_queues_own_time(store: Store, clock: FakeClock):
+    made = await put(store, 3, queue="long")
+    lease = await take(store, 100, "long")
+    await store.settle(lease.token, [(0, DONE), (1, DEAD), (2, CANCELLED)])
+    clock.advance(KEEP.done + SLACK)
+    assert await prune(store, BY_QUEUE) == 2
+    assert await states(store, made) == [None, JobState.DEAD, None]
+
+
+async def test_a_queue_may_forget_its_dead_before_its_done(store: Store, clock: FakeClock):
+    made = await put(store, 2, queue="short")
+    lease = await take(store, 100, "short")
+    await store.settle(lease.token, [(0, DONE), (1, DEAD)])
+    clock.advance(SLACK + timedelta(hours=1))
+    keep = Retention(done=10 * DAY, dead=10 * DAY, dead_by_queue={"short": timedelta(hours=1)})
+    assert await prune(store, keep) == 1
+    assert await states(store, made) == [JobState.DONE, None]
+
+
+async def test_a_bounded_amount_with_times_of_their_own(store: Store, clock: FakeClock):
+    made = await put(store, 30, queue="short") + await put(store, 30, queue="long")
+    await settle_all(store, await take(store, 100, "short", "long"), DEAD)
+    clock.advance(BY_QUEUE.dead_by_queue["short"] + SLACK)
+    first = await store.prune(BY_QUEUE, 12)
+    assert first.more == (first.jobs < 30)
+    assert first.jobs + await prune(store, BY_QUEUE, limit=12) == 30
+    assert await states(store, made) == [None] * 30 + [JobState.DEAD] * 30

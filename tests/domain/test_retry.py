@@ -106,6 +106,57 @@ def test_a_release_charges_nothing_and_goes_back_at_once():
     assert decide(claimed(failures=4, crashes=2), Released(), Retry()) == Again(4, 2)
 
 
+# ── the deadline ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("left", "dead"), [(5.0, False), (2.001, False), (2.0, True), (0.0, True), (-60.0, True)])
+def test_a_retry_that_would_begin_after_the_deadline_is_dead_now(left, dead):
+    settlement = decide(claimed(), Failed(FAILURE), Retry(), left=timedelta(seconds=left), rand=half)
+    if dead:
+        assert settlement == Finish(JobState.DEAD, note="deadline", failure=FAILURE, failures=1)
+    else:
+        assert settlement == Again(1, 0, due=timedelta(seconds=2), failure=FAILURE)
+
+
+def test_what_is_dead_for_another_reason_says_that_one():
+    over = timedelta(seconds=-1)
+    assert decide(claimed(failures=4), Failed(FAILURE), Retry(), left=over) == Finish(
+        JobState.DEAD, note="max_attempts", failure=FAILURE, failures=5
+    )
+    assert decide(claimed(), Failed(FAILURE, final=True, reason="gone"), Retry(), left=over) == Finish(
+        JobState.DEAD, note="gone", failure=FAILURE, failures=1
+    )
+
+
+def test_the_delay_that_a_task_asks_for_is_measured_by_the_deadline_too():
+    outcome = Failed(FAILURE, retry_after=timedelta(minutes=5))
+    assert isinstance(decide(claimed(), outcome, Retry(), left=timedelta(minutes=6)), Again)
+    assert isinstance(decide(claimed(), outcome, Retry(), left=timedelta(minutes=4)), Finish)
+
+
+def test_a_snooze_beyond_the_deadline_is_dead_now():
+    snoozed = Snoozed(timedelta(minutes=5), "waiting")
+    assert decide(claimed(failures=1), snoozed, Retry(), left=timedelta(minutes=5)) == Finish(
+        JobState.DEAD, note="deadline"
+    )
+    assert decide(claimed(failures=1), snoozed, Retry(), left=timedelta(minutes=6)) == Again(
+        1, 0, due=timedelta(minutes=5), note="waiting"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settlement"),
+    [
+        (Succeeded(), DONE),
+        (Released(), Again(0, 0)),
+        (Cancelled("enough"), Finish(JobState.CANCELLED, note="enough")),
+        (Lost("killed", own=False, at=NOW), Again(0, 0, suspect=True)),
+    ],
+)
+def test_a_deadline_that_passed_changes_no_other_outcome(outcome, settlement):
+    assert decide(claimed(), outcome, Retry(), left=timedelta(seconds=-1)) == settlement
+
+
 # ── lost ─────────────────────────────────────────────────────────────────────
 
 
@@ -152,7 +203,7 @@ def test_the_delay_stays_within_its_bounds(failures, rand, base, cap, factor, ji
     policy = Retry(base=base, cap=cap, factor=factor, jitter=jitter)
     delay = policy.delay(failures, lambda: rand)
     assert timedelta(0) <= delay <= cap
-    plain = min(base * growth(factor, failures - 1), cap)
+    plain = timedelta(seconds=min(base.total_seconds() * growth(factor, failures - 1), cap.total_seconds()))
     slack = timedelta(milliseconds=1) + plain * 1e-3
     assert min(plain * jitter[0], cap) - slack <= delay <= plain * jitter[1] + slack
 

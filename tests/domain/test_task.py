@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import Headrace, Retry
-from headrace.codec import decode_options
+from headrace.codec import decode_options, moment_of
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.settings import Settings
 from headrace.task import Task, default_name
@@ -62,12 +62,16 @@ def test_options_are_parsed(app):
         result_ttl=None,
         redact=["password"],
         max_payload=10,
+        expires="10m",
+        deadline=timedelta(hours=1),
     )(module_level)
     assert task.name == "billing.charge"
     assert task.options.timeout == timedelta(minutes=2)
     assert task.options.result_ttl is None
     assert task.options.redact == ("password",)
     assert task.options.max_payload == 10
+    assert (task.options.expires, task.options.deadline) == (timedelta(minutes=10), timedelta(hours=1))
+    assert task.job(7).job.options is None
 
 
 def test_names_by_default(app):
@@ -114,6 +118,9 @@ def generator():
         (module_level, {"timeout": "soon"}, "timeout = 'soon' is no duration"),
         (module_level, {"timeout": "0s"}, "timeout = '0s': must be more than 0"),
         (module_level, {"timeout": 30}, "timeout = 30 is no duration"),
+        (module_level, {"expires": "0s"}, "expires = '0s': must be more than 0"),
+        (module_level, {"deadline": 60}, "deadline = 60 is no duration"),
+        (module_level, {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, "is no duration"),
         (module_level, {"result_ttl": "-1s"}, "result_ttl = '-1s' is no duration"),
         (module_level, {"retry": 5}, r"retry = 5: write Retry\(max_attempts=…\)"),
         (module_level, {"name": "no spaces"}, "is no task name"),
@@ -171,6 +178,31 @@ def test_using_overrides(app):
     assert task.using(delay="0s").job(7).job.due is None
 
 
+def test_limits_in_time_travel_with_the_job(app):
+    when = datetime(2030, 1, 1, tzinfo=UTC)
+    job = app.task(module_level).using(expires="10m", deadline=when, delay="9m").job(7).job
+    options = decode_options(job.options)
+    assert (options.expires, options.deadline, options.timeout) == (600.0, when, None)
+    assert moment_of(options.expires, None, when) == when + timedelta(minutes=10)
+    assert moment_of(options.deadline, timedelta(1), when - timedelta(days=9)) == when
+    assert moment_of(None, timedelta(hours=1), when) == when + timedelta(hours=1)
+    assert moment_of(None, None, when) is None
+
+
+def test_a_job_that_could_never_start_is_refused(app):
+    task = app.task(expires="10m")(module_level)
+    with pytest.raises(ConfigError, match="due after 10m and expires = 10m: it could never start"):
+        task.using(delay="10m")
+    task.using(delay="10m", expires="11m")
+    task.using(run_at=datetime(2030, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("wrong", [b'{"expires": -1}', b'{"deadline": 1e300}', b'{"expires": "2030-01-01T00:00:00"}'])
+def test_limits_that_make_no_sense_are_not_read(wrong):
+    with pytest.raises(BadArguments, match="options cannot be read"):
+        decode_options(wrong)
+
+
 def test_a_key_has_the_digest_of_the_arguments(app):
     def keyed(data: dict[str, int], n: int = 0) -> None: ...
 
@@ -203,6 +235,15 @@ def test_a_key_has_the_digest_of_the_arguments(app):
         ({"key_ttl": "1d"}, "key_ttl without key"),
         ({"key": "k", "key_ttl": "0s"}, "key_ttl = '0s'"),
         ({"timeout": "0s"}, "timeout = '0s'"),
+        ({"expires": "0s"}, "expires = '0s': must be more than 0"),
+        ({"expires": 60}, "expires = 60 is no duration"),
+        ({"deadline": "soon"}, "deadline = 'soon' is no duration"),
+        ({"deadline": datetime.fromisoformat("2030-01-01T00:00")}, "deadline = .* has no time zone"),
+        ({"delay": "2h", "deadline": "1h"}, "due after 2h and deadline = 1h: it could never start"),
+        (
+            {"run_at": datetime(2030, 1, 2, tzinfo=UTC), "expires": datetime(2030, 1, 1, tzinfo=UTC)},
+            "it could never start",
+        ),
         ({"max_attempts": 0}, "max_attempts = 0"),
         ({"max_attempts": 999999}, "max_attempts"),
         ({"result_ttl": "forever"}, "result_ttl"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from headrace import Handle, Headrace
 
 app = Headrace("memory://")
@@ -42,6 +44,10 @@ async def options() -> None:
     charge.using(delay=5)  # error
     charge.using(run_at="2030-01-01")  # error
     charge.using(priority="high")  # error
+    charge.using(expires=600)  # error
+    charge.using(deadline=7.5)  # error
+    app.task(expires=600)  # error
+    app.task(deadline=datetime(2030, 1, 1, tzinfo=UTC))  # error
     charge.using(dealy="5m")  # error
     app.task(queue=7)  # error
     app.task(executor="fiber")  # error
@@ -59,4 +65,5 @@ async def results() -> None:
     app.enqueue_many([charge])  # error
     app.enqueue_many([charge.enqueue(7, "acme")])  # error
     charge.enqueue(7, "acme").reslut()  # error
+    print(charge.enqueue(7, "acme").explain().reasno)  # error
     print(number, text, wrong, handles)

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from headrace import Handle, Headrace, Job, Retry, Task
+from headrace import Explanation, Handle, Headrace, Job, Retry, Task
 
 app = Headrace("memory://")
 
@@ -33,7 +33,9 @@ async def ping() -> str:
     return "pong"
 
 
-@app.task(executor="process", redact=["password"], result_ttl=timedelta(days=2), max_payload=1024)
+@app.task(
+    executor="process", redact=["password"], result_ttl=timedelta(days=2), max_payload=1024, expires="5m", deadline="1h"
+)
 def crunch(*numbers: float, scale: float = 1.0) -> float:
     return sum(numbers) * scale
 
@@ -44,6 +46,9 @@ def sync_code() -> None:
     assert_type(charge.enqueue(7, "acme").result(timeout=30), Receipt)
     assert_type(charge.enqueue(7, "acme").status(), Job)
     assert_type(charge.enqueue(7, "acme").cancel(), bool)
+    assert_type(charge.enqueue(7, "acme").explain(), Explanation)
+    assert_type(app.explain("01890a5d-ac96-774b-bcce-b302099a0001").until, datetime | None)
+    charge.using(expires="10m", deadline=datetime.now(UTC)).enqueue(7, "acme")
     assert_type(resize(1), None)
     assert_type(resize.enqueue(1).result("30s"), None)
     assert_type(crunch(1, 2.5, scale=2), float)
@@ -66,6 +71,8 @@ async def async_code() -> None:
     await charge.using(run_at=datetime.now(UTC), tenant="acme", queue="q", tx=object()).aenqueue(7, "acme")
     assert_type(await app.aenqueue_many([ping.job()]), list[Handle[str]])
     assert_type(await app.aenqueue_many([ping.using(delay="1s").job()], tx=object()), list[Handle[str]])
+    assert_type(await app.aexplain(await ping.aenqueue()), Explanation)
+    assert_type(await (await ping.aenqueue()).aexplain(), Explanation)
     async with app.worker(concurrency=10, queues=["billing"]):
         pass
     async with app:

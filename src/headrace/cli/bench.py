@@ -18,7 +18,7 @@ _BAR = 20
 
 @click.command()
 @click.option(
-    "--store", default="sqlite", show_default=True, help="sqlite, postgres, memory (made for the run), or a URL."
+    "--store", default="sqlite", show_default=True, help="sqlite, postgres, redis, memory (made for the run), or a URL."
 )
 @click.option("--quick", is_flag=True, help="Within a minute: smaller counts.")
 @click.option("--jobs", type=click.IntRange(1, 10_000_000), help="Scale everything to so many jobs.")

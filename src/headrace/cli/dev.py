@@ -70,7 +70,12 @@ async def _dev(target: Target, background: list[Background], every: float) -> No
     try:
         await store.migrate()
         await store.open()
-        worker = Worker(target.app.tasks, store, target.settings)
+        worker = Worker(
+            target.app.tasks,
+            store,
+            target.settings,
+            duties=target.app.duties,
+        )
         stop = _listen(worker)
         async with worker:
             title = f"headrace dev — {target.settings.app} on {target.shown_url} — Ctrl-C drains and ends"

@@ -47,20 +47,7 @@ def command(
     """Enqueue one job of TASK; each of ARGS is a JSON value, so a text needs its quotes: '"acme"'."""
     if delay is not None and run_at is not None:
         raise _usage("--delay or --run-at, not both")
-    given = [params.read_json(text, f"args[{place}]") for place, text in enumerate(args)]
-    named: Any = params.read_json(kwargs, "--kwargs") if kwargs else {}
-    if not isinstance(named, dict):
-        raise _usage("--kwargs must be a JSON object")
-    if target.app is None and not raw:
-        raise _usage(
-            "without an app nobody can check the arguments: give --app APP (or HEADRACE_APP), "
-            "or --raw to store them as they are"
-        )
-    call: Call = (given, cast("dict[str, Any]", named))
-    if raw:
-        job = _raw(target, task, call, due=delay or run_at, **options)
-    else:
-        job = _checked(target, task, call, delay=delay, run_at=run_at, **options)
+    job = make_job(target, task, args, kwargs, raw=raw, delay=delay, run_at=run_at, **options)
     batch = Batch(id=new_batch(), jobs=[job])
 
     async def put(store: Store) -> JobId:
@@ -75,6 +62,33 @@ def command(
 
 
 Call = tuple[list[Any], dict[str, Any]]
+
+
+def make_job(
+    target: Target,
+    task: str,
+    args: tuple[str, ...],
+    kwargs: str | None,
+    *,
+    raw: bool,
+    delay: timedelta | None = None,
+    run_at: datetime | None = None,
+    **options: Any,
+) -> NewJob:
+    """A job from what stands on the command line, checked by the app's task unless it is raw."""
+    given = [params.read_json(text, f"args[{place}]") for place, text in enumerate(args)]
+    named: Any = params.read_json(kwargs, "--kwargs") if kwargs else {}
+    if not isinstance(named, dict):
+        raise _usage("--kwargs must be a JSON object")
+    if target.app is None and not raw:
+        raise _usage(
+            "without an app nobody can check the arguments: give --app APP (or HEADRACE_APP), "
+            "or --raw to store them as they are"
+        )
+    call: Call = (given, cast("dict[str, Any]", named))
+    if raw:
+        return _raw(target, task, call, due=delay or run_at, **options)
+    return _checked(target, task, call, delay=delay, run_at=run_at, **options)
 
 
 def _checked(target: Target, name: str, call: Call, **options: Any) -> NewJob:

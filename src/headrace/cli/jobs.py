@@ -7,24 +7,27 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
+from headrace import explain
 from headrace.cli import filters, params, show
-from headrace.cli.output import emit, on_terminal, say, table
+from headrace.cli.output import clean, emit, on_terminal, say, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
 from headrace.job import Job, JobId
-from headrace.store.contract import CancelAnswer, Filter
+from headrace.store.contract import CancelAnswer, Filter, Page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.store.contract import Store
+    from headrace.task import TaskOptions
 
 
 @click.group()
 def command() -> None:
-    """List, show, cancel, retry and delete jobs."""
+    """List, show, explain, cancel, retry and delete jobs."""
 
 
 @command.command("list")
@@ -35,26 +38,25 @@ def command() -> None:
 @store_command()
 def list_(target: Target, where: Filter, limit: int, before: JobId | None, as_json: bool) -> None:
     """Jobs by filter, newest first."""
-    list_jobs(target, where, limit=limit, before=before, as_json=as_json)
-
-
-def list_jobs(target: Target, where: Filter, *, limit: int, before: JobId | None, as_json: bool) -> None:
-    """One page, as `jobs list` and `dead list` print it."""
 
     async def look(store: Store) -> None:
         page = await store.find(where, before=before, limit=limit)
-        if as_json:
-            emit({"jobs": [show.document(job, target, full=False) for job in page.jobs], "next": page.next})
-            return
-        now = await store.now()
-        if page.jobs:
-            table(show.HEADERS, [show.row(job, now) for job in page.jobs], right=(4, 5))
-        elif on_terminal():
-            say("no such jobs")
-        if page.next:
-            say(f"more: add --before {page.next}")
+        print_page(page, target, await store.now(), as_json=as_json)
 
     run(target.with_store(look))
+
+
+def print_page(page: Page, target: Target, now: datetime, *, as_json: bool) -> None:
+    """One page, as `jobs list` and `dead list` print it."""
+    if as_json:
+        emit({"jobs": [show.document(job, target, full=False) for job in page.jobs], "next": page.next})
+        return
+    if page.jobs:
+        table(show.HEADERS, [show.row(job, now) for job in page.jobs], right=(4, 5))
+    elif on_terminal():
+        say("no such jobs")
+    if page.next:
+        say(f"more: add --before {page.next}")
 
 
 @command.command("show")
@@ -72,13 +74,43 @@ def show_job(target: Target, id: JobId, *, as_json: bool) -> None:
     async def look(store: Store) -> None:
         (job,) = await store.get([id])
         if job is None:
-            raise JobNotFound(f"no job {id}: it may have been pruned; `headrace jobs list` shows what there is")
+            raise _not_found(id)
         if as_json:
             emit(show.document(job, target))
         else:
             click.echo(show.page(job, target, datetime.now(UTC)))
 
     run(target.with_store(look))
+
+
+@command.command("explain")
+@click.argument("id", type=params.JOB_ID)
+@json_option
+@store_command()
+def explain_(target: Target, id: JobId, as_json: bool) -> None:
+    """Why a job is not running and, where that can be known, when it will."""
+
+    def options_of(name: str) -> TaskOptions | None:
+        task = target.task(name)
+        return None if task is None else task.options
+
+    async def look(store: Store) -> None:
+        found = await explain.look(store, id, options_of)
+        if found is None:
+            raise _not_found(id)
+        job, why = found
+        if as_json:
+            emit(
+                {"id": job.id, "task": job.task, "queue": job.queue, "state": job.state, **msgspec.structs.asdict(why)}
+            )
+        else:
+            click.echo(clean(why.sentence))
+
+    run(target.with_store(look))
+
+
+def _not_found(id: JobId) -> JobNotFound:
+    return JobNotFound(f"no job {id}: it may have been pruned; `headrace jobs list` shows what there is")
 
 
 _ids = click.argument("ids", nargs=-1, type=params.JOB_ID)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import click
 import msgspec
 
+from headrace import duration
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -130,12 +132,4 @@ def age(moment: datetime | None, now: datetime | None = None) -> str:
 
 def span(length: timedelta | None) -> str:
     """A duration for people: `350ms`, `12s`, `4m`, `3h`, `9d`."""
-    if length is None:
-        return ""
-    amount = length.total_seconds()
-    if amount < 1:
-        return f"{amount * 1000:.0f}ms"
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if amount >= 2 * size:
-            return f"{amount / size:.0f}{unit}"
-    return f"{amount:.0f}s"
+    return "" if length is None else duration.about(length)

@@ -12,6 +12,7 @@ from headrace.cli import params
 from headrace.cli.filters import named
 from headrace.cli.output import emit, progress
 from headrace.cli.target import Target, json_option, run, store_command
+from headrace.queue import dead_retentions
 from headrace.store.contract import Retention
 
 if TYPE_CHECKING:
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 def command(target: Target, done: timedelta | None, dead: timedelta | None, as_json: bool) -> None:
     """Drop finished jobs past their retention now."""
     settings = target.settings
+    # A time given here is for all; otherwise queues keep their own.
+    own = dead_retentions(target.app.queues) if target.app is not None and dead is None else {}
     keep = Retention(
-        done=settings.keep_done if done is None else done, dead=settings.keep_dead if dead is None else dead
+        done=settings.keep_done if done is None else done,
+        dead=settings.keep_dead if dead is None else dead,
+        dead_by_queue=own,
     )
 
     async def act(store: Store) -> int:

@@ -53,7 +53,7 @@ def _turn(target: Target, names: tuple[str, ...], *, paused: bool, as_json: bool
     async def act(store: Store) -> None:
         for name in names:
             if paused:
-                await store.pause(name, by=_me())
+                await store.pause(name, by=me())
             else:
                 await store.resume(name)
 
@@ -65,7 +65,7 @@ def _turn(target: Target, names: tuple[str, ...], *, paused: bool, as_json: bool
             click.echo(f"{name}: {'paused' if paused else 'resumed'}")
 
 
-def _me() -> str:
+def me() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -56,7 +56,7 @@ class Target:
             return self.app.connect()
         from headrace.store import connect
 
-        return connect(self.settings.url)
+        return connect(self.settings.store_url)
 
     def must_agree(self) -> None:
         """Running an app on another store than it names itself would split its jobs between the two."""

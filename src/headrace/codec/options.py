@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
+from datetime import datetime, timedelta
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from headrace.duration import LONGEST
 from headrace.errors import BadArguments
+
+Moment = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())] | Annotated[datetime, Meta(tz=True)] | None
+"""A time limit of one job: so many seconds after it was enqueued, or that time; both by the store's clock."""
 
 
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -13,6 +21,10 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     timeout: float | None = None
     max_attempts: int | None = None
     result_ttl: float | None = None
+    expires: Moment = None
+    """No attempt starts from then on."""
+    deadline: Moment = None
+    """Over all attempts."""
 
 
 _NONE = JobOptions()
@@ -35,3 +47,10 @@ def decode_options(data: bytes | None) -> JobOptions:
         return _json_decoder.decode(data) if data[:1] == b"{" else _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadArguments(f"the job's options cannot be read: {error}") from None
+
+
+def moment_of(own: float | datetime | None, usual: timedelta | None, enqueued_at: datetime) -> datetime | None:
+    """The time of a job's own limit, or else of its task's; None: it has none."""
+    if own is None:
+        return None if usual is None else enqueued_at + usual
+    return own if isinstance(own, datetime) else enqueued_at + timedelta(seconds=own)

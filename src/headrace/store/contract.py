@@ -38,6 +38,7 @@ from typing import Literal, Protocol, runtime_checkable
 from uuid import UUID
 
 from headrace.job import Batch, Job, JobId, JobState
+from headrace.lane import Ahead
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Token, WorkerId
 from headrace.outcome import Settlement
 
@@ -69,6 +70,12 @@ class Retention:
     done: timedelta = timedelta(days=1)
     """Also for cancelled ones."""
     dead: timedelta = timedelta(days=14)
+    dead_by_queue: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    """queue → how long its dead ones are kept, where that is not `dead`."""
+
+    def dead_in(self, queue: str) -> timedelta:
+        """How long this queue's dead ones are kept."""
+        return self.dead_by_queue.get(queue, self.dead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,15 @@ class Pruned:
     jobs: int
     more: bool
     """There is more to do: call again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A small named value that a store keeps for another part and does not understand."""
+
+    version: int
+    """Of this very value: never used again, also not by a later record of the same name."""
+    value: bytes
 
 
 class CancelAnswer(StrEnum):
@@ -248,6 +264,13 @@ class Store(Protocol):
         """Workers seen within the last minute."""
         ...
 
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        """What a waiting job waits behind; None: there is no such job, or it does not wait.
+
+        Each count ends at `limit`, so the cost is bounded whatever the backlog.
+        """
+        ...
+
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
         """See the module's rules."""
@@ -266,10 +289,22 @@ class Store(Protocol):
         ...
 
     async def pause(self, queue: str, *, by: str = "") -> None:
-        """No claim of this queue begins after this returns."""
+        """No claim of this queue begins after this returns. Of two pauses the first counts: by whom, since when."""
         ...
 
     async def resume(self, queue: str) -> None: ...
+
+    # ── records ─────────────────────────────────────────────────────────────
+    async def records(self, kind: str) -> dict[str, Record]:
+        """Every record of one kind, by name."""
+        ...
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        """Write a record, durably, if its version is still the expected one (None: if there is none); value None deletes.
+
+        Answers the new version, 0 for a deleted one; None: it has another version, and nothing was written.
+        """
+        ...
 
     # ── leases, the rare verb ───────────────────────────────────────────────
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from headrace.clock import Clock, SystemClock
 from headrace.errors import IdempotencyConflict
 from headrace.job import FINISHED, Batch, Claimed, Due, Failure, Job, JobId, JobState, NewJob, job_id, split_id
+from headrace.lane import Ahead
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId, new_token
 from headrace.outcome import Again, Settlement
 from headrace.store.contract import (
@@ -26,6 +27,7 @@ from headrace.store.contract import (
     Promoted,
     Pruned,
     QueueStats,
+    Record,
     Retention,
     Stats,
 )
@@ -114,10 +116,13 @@ class MemoryStore:
         self._delayed: list[tuple[datetime, int]] = []
         self._leases: dict[Token, _Lease] = {}
         self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
-        self._paused: set[str] = set()
+        self._paused: dict[str, tuple[str, datetime]] = {}
+        """By whom, since when."""
         self._workers: dict[WorkerId, tuple[Presence, datetime]] = {}
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
         self._turn = 0
+        self._records: dict[tuple[str, str], Record] = {}
+        self._last_version = 0
 
     # ── life ────────────────────────────────────────────────────────────────
     async def open(self) -> None:
@@ -255,13 +260,16 @@ class MemoryStore:
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         now = self._clock.now()
-        horizon = {JobState.DONE: now - keep.done, JobState.CANCELLED: now - keep.done, JobState.DEAD: now - keep.dead}
-        old = [n for n, job in self._jobs.items() if job.finished_at and job.finished_at <= horizon[job.state]]
+
+        def kept(job: _Job) -> timedelta:
+            return keep.dead_in(job.queue) if job.state is JobState.DEAD else keep.done
+
+        old = [n for n, job in self._jobs.items() if job.finished_at and job.finished_at <= now - kept(job)]
         for number in old[:limit]:
             del self._jobs[number]
         self._keys = {name: key for name, key in self._keys.items() if key.until > now}
-        kept = {split_id(job.id)[0].int for job in self._jobs.values()}
-        self._batches = {batch: answer for batch, answer in self._batches.items() if batch in kept}
+        left = {split_id(job.id)[0].int for job in self._jobs.values()}
+        self._batches = {batch: answer for batch, answer in self._batches.items() if batch in left}
         if progress is not None:
             progress(len(old[:limit]), len(old), "jobs")
         return Pruned(len(old[:limit]), more=len(old) > limit)
@@ -300,13 +308,33 @@ class MemoryStore:
                     oldest_ready=now - oldest[queue] if queue in oldest else None,
                     paused=queue in self._paused,
                 )
-                for queue in sorted(self._totals.keys() | self._paused)
+                for queue in sorted(self._totals.keys() | self._paused.keys())
             ]
         )
 
     async def workers(self) -> list[Presence]:
         since = self._clock.now() - _SEEN_WITHIN
         return [replace(presence, seen_at=at) for presence, at in self._workers.values() if at > since]
+
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        job = self._jobs.get(id.int)
+        if job is None or job.state not in {JobState.READY, JobState.SCHEDULED}:
+            return None
+        by, since = self._paused.get(job.queue, (None, None))
+        lane = higher = 0
+        if job.state is JobState.READY:
+            own = job.new.lane
+            ready = [x for x in self._jobs.values() if x.state is JobState.READY and x.queue == own.queue]
+            lane = sum(x.new.lane == own and x.id < job.id for x in ready)
+            higher = sum(x.new.lane.priority > own.priority for x in ready)
+        return Ahead(
+            lane=min(lane, limit),
+            higher=min(higher, limit),
+            limit=limit,
+            suspect=job.suspect,
+            paused_by=by,
+            paused_since=since,
+        )
 
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
@@ -329,12 +357,25 @@ class MemoryStore:
         return frozenset(gone)
 
     async def pause(self, queue: str, *, by: str = "") -> None:
-        del by
-        self._paused.add(queue)
+        self._paused.setdefault(queue, (by, self._clock.now()))
 
     async def resume(self, queue: str) -> None:
-        self._paused.discard(queue)
+        self._paused.pop(queue, None)
         self._ring_bells(queue)
+
+    async def records(self, kind: str) -> dict[str, Record]:
+        return {name: record for (of, name), record in sorted(self._records.items()) if of == kind}
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        found = self._records.get((kind, name))
+        if (found and found.version) != expect:
+            return None
+        if value is None:
+            self._records.pop((kind, name), None)
+            return 0
+        self._last_version += 1
+        self._records[kind, name] = Record(self._last_version, value)
+        return self._last_version
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         lease = self._leases.get(token)

@@ -1,4 +1,4 @@
-"""The worker: rooms for claim, execute, settle, keep and tidy around what it holds. Embeddable: `async with Worker(…)`."""
+"""The worker: rooms for claim, execute, settle, keep, tidy and tick around what it holds. Embeddable: `async with Worker(…)`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.errors import ConfigError
 from headrace.lane import check_queue
 from headrace.lease import WorkerId, new_worker_id
+from headrace.queue import dead_alerts, dead_retentions
 from headrace.settings import Settings
 from headrace.store.contract import Store
+from headrace.worker.alarm import Alarm
 from headrace.worker.board import Board, Pulse
 from headrace.worker.completer import Completer
+from headrace.worker.duties import Duties
 from headrace.worker.executor import Executor
 from headrace.worker.fetcher import Fetcher
 from headrace.worker.holding import Counters, Hands, Held, Listener
 from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper
+from headrace.worker.relay import Relay
 from headrace.worker.room import Room, log
 from headrace.worker.settler import Settler
+from headrace.worker.ticker import Ticker
 
 if TYPE_CHECKING:
     from headrace.task import Task
 
-__all__ = ["Counters", "Worker"]
+__all__ = ["Counters", "Duties", "Worker"]
 
+NO_DUTIES = Duties()
 FLUSH_SECONDS = 10.0
 """How long a stopping worker waits for the store to take its last results."""
 
@@ -43,6 +49,7 @@ class Worker:
         queues: tuple[str, ...] | None = None,
         id: WorkerId | None = None,
         board: Board | None = None,
+        duties: Duties = NO_DUTIES,
     ) -> None:
         served = queues or settings.queues or tuple(sorted({task.options.queue for task in tasks.values()}))
         if not served:
@@ -50,6 +57,7 @@ class Worker:
         for queue in served:
             check_queue(queue)
         self._hands = Hands(tasks, store, settings, id=id or new_worker_id(), queues=tuple(served), board=board)
+        self._duties = duties
         self._running = False
         self._drain: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -100,8 +108,15 @@ class Worker:
         self._fetcher = Fetcher(hands, lambda: self._executor, self._settler)
         self._executor = Executor(hands, self._settler, self._completer, low=self._fetcher.freed)
         self._keeper = Keeper(hands, lambda: self._executor)
-        self._janitor = Janitor(hands, work=self._fetcher.nudge.ring)
-        self._rooms: list[Room] = [self._settler, self._executor, self._keeper, self._janitor, self._fetcher]
+        alarm = Alarm(hands, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
+        kept = dead_retentions(self._duties.queues)
+        self._janitor = Janitor(hands, work=self._fetcher.nudge.ring, alarm=alarm, dead_by_queue=kept)
+        ticker = Ticker(
+            hands.store, self._duties.schedules, app=hands.settings.app, tasks=frozenset(hands.tasks), emit=hands.emit
+        )
+        self._rooms: list[Room] = [self._settler, self._executor, self._keeper, self._janitor, ticker, self._fetcher]
+        if self._duties.outbox is not None:
+            self._rooms.append(Relay(self._duties.outbox, hands.store))
         if hands.board is not None:
             self._rooms.append(Pulse(hands.board, min(0.25, hands.settings.heartbeat.total_seconds() / 4)))
         for room in self._rooms:

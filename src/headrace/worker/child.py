@@ -83,11 +83,18 @@ async def work(config: Config, control: socket.socket, board: Board) -> None:
     stopping.install(control)
     board.write_tokens(())  # from here on signals do what they should
     app = lifeline.load_app(config.settings.app)
-    store = connect(config.settings.url)
+    store = connect(config.settings.store_url)
     if not await _open(store, stopping.asked):
         return
     try:
-        worker = Worker(app.tasks, store, config.settings, id=config.worker, board=board)
+        worker = Worker(
+            app.tasks,
+            store,
+            config.settings,
+            id=config.worker,
+            board=board,
+            duties=app.duties,
+        )
         stopping.worker = worker
         await worker.run_until(stopping.asked)
     finally:

@@ -36,6 +36,7 @@ class _Unknown(Known):
         self.name = name
         self.executor = "async"
         self.timeout = inf
+        self.expires = self.deadline = self.timed = None
         self.retry = Retry()
         self.result_ttl = None
         self.redact = ()
@@ -106,7 +107,7 @@ class Executor(Room):
         if now >= self._said_unknown.get(name, 0.0):
             self._said_unknown[name] = now + 60
             log.warning("no worker here knows task %s: its jobs are put off by a minute at a time", name)
-        self.end(attempt, verdict.unknown_task(name))
+        self.end(attempt, verdict.too_late(attempt) or verdict.unknown_task(name))
 
     # ── out ─────────────────────────────────────────────────────────────────
     def end(self, attempt: Attempt, outcome: Outcome) -> None:

@@ -146,6 +146,8 @@ class Fetcher(Room):
         ask = Ask(hands.id, hands.queues, limit, hands.settings.lease, new_token())
         self.claiming = True
         try:
+            if not hands.watch.is_set:
+                await hands.watch.set(hands.store)
             lease = await hands.store.claim(ask)
         except HeadraceError as error:
             self._complaint.raise_(error)

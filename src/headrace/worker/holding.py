@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from headrace.codec import JobOptions, Signature, decode_options
+from headrace.codec import JobOptions, Signature, decode_options, moment_of
 from headrace.errors import BadArguments
 from headrace.job import Claimed
 from headrace.lease import Lease, Token, WorkerId
@@ -49,14 +49,17 @@ class Known:
 
     __slots__ = (
         "codec",
+        "deadline",
         "decode",
         "executor",
+        "expires",
         "function",
         "is_async",
         "name",
         "redact",
         "result_ttl",
         "retry",
+        "timed",
         "timeout",
     )
 
@@ -69,6 +72,10 @@ class Known:
         self.decode = task.codec.decode
         self.executor = options.executor
         self.timeout = inf if options.timeout is None else options.timeout.total_seconds()
+        self.expires = options.expires
+        self.deadline = options.deadline
+        self.timed = options.expires or options.deadline
+        """None: no attempt has to look at the store's clock before it starts."""
         self.retry: Retry = options.retry
         self.result_ttl = options.result_ttl
         self.redact = options.redact
@@ -118,6 +125,8 @@ class Attempt(msgspec.Struct, eq=False):
     given_up: bool = False
     """Its job was handed back though its code goes on: whatever comes of it is ignored."""
     warned_at: float = inf
+    cap: float = inf
+    """Seconds that were left to the job's deadline when it started."""
 
     @property
     def cancelled(self) -> bool:
@@ -132,9 +141,21 @@ class Attempt(msgspec.Struct, eq=False):
     @property
     def timeout(self) -> float:
         """Seconds from its start on."""
-        if self.job.options is not None and (own := self.options.timeout) is not None:
-            return own
-        return self.known.timeout
+        own = None if self.job.options is None else self.options.timeout
+        return min(self.known.timeout if own is None else own, self.cap)
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it may not start any more."""
+        return self._seconds_to(moment_of(self.options.expires, self.known.expires, self.job.enqueued_at))
+
+    @property
+    def left(self) -> float:
+        """Seconds to the job's deadline."""
+        return self._seconds_to(moment_of(self.options.deadline, self.known.deadline, self.job.enqueued_at))
+
+    def _seconds_to(self, at: datetime | None) -> float:
+        return inf if at is None else at.timestamp() - self.held.hands.watch.now()
 
     @property
     def options(self) -> JobOptions:
@@ -227,6 +248,29 @@ class Counters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+class Watch:
+    """The store's clock, read from time to time and carried on by the monotonic one: this machine's own may be wrong."""
+
+    __slots__ = ("_ahead",)
+
+    def __init__(self) -> None:
+        self._ahead: float | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._ahead is not None
+
+    async def set(self, store: Store) -> None:
+        """By the store's answer as of the moment of asking: this watch may be fast by the way there, never slow."""
+        asked = monotonic()
+        self._ahead = (await store.now()).timestamp() - asked
+
+    def now(self) -> float:
+        """Seconds since 1970 by the store's clock."""
+        assert self._ahead is not None  # set before the first claim
+        return monotonic() + self._ahead
+
+
 class Hands:
     """Everything the rooms of one worker share."""
 
@@ -251,6 +295,7 @@ class Hands:
         self.board = board
         self.leases: dict[Token, Held] = {}
         self.counters = Counters()
+        self.watch = Watch()
         self.listeners: list[Listener] = []
         self._known: dict[str, Known] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
@@ -15,6 +15,7 @@ from headrace.lease import Orphan
 from headrace.outcome import Lost, Settlement
 from headrace.retry import Retry
 from headrace.store.contract import Retention
+from headrace.worker.alarm import Alarm
 from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, Room, log
 
@@ -24,14 +25,18 @@ BATCH = 1000
 
 
 class Janitor(Room):
-    """Three chores by the clock, each with jitter, so that many workers do not come at once."""
+    """Its chores by the clock, each with jitter, so that many workers do not come at once."""
 
     name = "janitor"
 
-    def __init__(self, hands: Hands, *, work: Callable[[], None]) -> None:
+    def __init__(
+        self, hands: Hands, *, work: Callable[[], None], alarm: Alarm, dead_by_queue: Mapping[str, timedelta]
+    ) -> None:
         super().__init__()
         self._hands = hands
         self._work = work
+        self._alarm = alarm
+        self._dead_by_queue = dead_by_queue
         self._backoff = Backoff()
         self._complaint = Complaint("tidying up")
         self._promote_at = 0.0
@@ -55,7 +60,7 @@ class Janitor(Room):
                 continue
             self._complaint.settle()
             self._backoff.reset()
-            next_at = min(self._promote_at, self._reap_at, self._prune_at)
+            next_at = min(self._promote_at, self._reap_at, self._prune_at, self._alarm.next_at)
             await self.bell.wait(max(0.0, next_at - monotonic()))
 
     async def _chores(self) -> None:
@@ -66,6 +71,11 @@ class Janitor(Room):
             await self._reap()
         if now >= self._prune_at:
             await self._prune()
+        await self._alarm.look()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._alarm.stop()
 
     async def _promote(self) -> None:
         self._promote_at = monotonic() + PROMOTE_AT_LEAST * random.uniform(0.8, 1.0)
@@ -110,7 +120,7 @@ class Janitor(Room):
     async def _prune(self) -> None:
         self._prune_at = monotonic() + PRUNE_EVERY * random.uniform(0.8, 1.2)
         settings = self._hands.settings
-        keep = Retention(done=settings.keep_done, dead=settings.keep_dead)
+        keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=self._dead_by_queue)
         pruned = await self._hands.store.prune(keep)
         if pruned.more:
             # A bounded amount at a time: promoting and reaping must not wait for it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -52,6 +53,9 @@ class Keeper(Room):
             return False
         self._complaint.settle()
         self._hear(pulse)
+        # Should this fail, the next beat tries again, and until then the watch goes on.
+        with suppress(HeadraceError):
+            await hands.watch.set(hands.store)
         return True
 
     def presence(self) -> Presence:

@@ -14,6 +14,7 @@ from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.task import Task
+    from headrace.worker.duties import Duties
 
 _PR_SET_PDEATHSIG = 1
 
@@ -23,6 +24,9 @@ class App(Protocol):
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]: ...
+
+    @property
+    def duties(self) -> Duties: ...
 
 
 def load_app(path: str) -> App:

@@ -194,6 +194,8 @@ class ProcessSlots:
             child = slot.child = await Child.spawn(self._hands.settings.app)
             if attempt.reason:
                 return verdict.of_error(attempt, asyncio.CancelledError())
+        if (late := verdict.too_late(attempt)) is not None:
+            return late
         if attempt.timeout != inf:
             set_deadline(self._hands, attempt, monotonic() + attempt.timeout)
         if self._hands.listeners:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from math import inf
 from time import monotonic
 
 from headrace import retry
@@ -255,14 +256,16 @@ class Settler(Room):
         job, known = attempt.job, attempt.known
         if isinstance(outcome, Released) and attempt.held.suspect:
             outcome = Released(suspect=True)
-        policy, result_ttl = known.retry, known.result_ttl
+        policy, result_ttl, left = known.retry, known.result_ttl, None
         if job.options is not None:
             options = attempt.options
             if options.max_attempts is not None:
                 policy = replace(policy, max_attempts=options.max_attempts)
             if options.result_ttl is not None:
                 result_ttl = timedelta(seconds=options.result_ttl)
-        return retry.decide(job, outcome, policy, result_ttl=result_ttl)
+        if (job.options is not None or known.timed is not None) and (seconds := attempt.left) != inf:
+            left = timedelta(seconds=seconds)
+        return retry.decide(job, outcome, policy, result_ttl=result_ttl, left=left)
 
     def _count(self, outcome: Outcome) -> None:
         counters = self._hands.counters

@@ -175,8 +175,13 @@ class LoopSlots:
     async def _run(self, slot: LoopSlot, attempt: Attempt, now: float) -> Outcome | None:
         """Decode and run; None: it succeeded and returned nothing."""
         known, job = attempt.known, attempt.job
+        if job.options is None and known.timed is None:
+            timeout = known.timeout
+        elif (late := verdict.too_late(attempt)) is not None:
+            return late
+        else:
+            timeout = attempt.timeout
         attempt.slots = self
-        timeout = known.timeout if job.options is None else attempt.timeout
         if timeout != inf:
             set_deadline(self._hands, attempt, now + timeout)
         slot.attempt = attempt
@@ -315,6 +320,8 @@ class ThreadSlots:
         if attempt.reason:
             return verdict.of_error(attempt, asyncio.CancelledError())
         known = attempt.known
+        if (late := verdict.too_late(attempt)) is not None:
+            return late
         if (timeout := attempt.timeout) != inf:
             set_deadline(self._hands, attempt, monotonic() + timeout)
         if self._hands.listeners:

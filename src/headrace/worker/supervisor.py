@@ -297,7 +297,7 @@ class Supervisor:
     async def _opened(self) -> Store:
         async with self._opening:
             if self._store is None:
-                store = connect(self._settings.url)
+                store = connect(self._settings.store_url)
                 await store.open()
                 self._store = store
             return self._store

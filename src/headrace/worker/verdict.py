@@ -15,6 +15,7 @@ from headrace.codec import scrub
 from headrace.errors import SerializationError
 from headrace.job import Failure
 from headrace.outcome import (
+    PARKED,
     Cancel,
     Cancelled,
     Dead,
@@ -26,6 +27,7 @@ from headrace.outcome import (
     Snoozed,
     Succeeded,
 )
+from headrace.retry import DEADLINE
 from headrace.worker.holding import LOST, RELEASE, STOP, TIMEOUT, Attempt
 
 log = logging.getLogger("headrace.worker")
@@ -35,6 +37,22 @@ MAX_TRACEBACK = 16 * 1024
 PARKED_FOR = timedelta(minutes=1)
 
 _OWN_FRAMES = str(Path(__file__).parent)
+
+
+EXPIRED = "expired"
+
+
+def too_late(attempt: Attempt) -> Outcome | None:
+    """Asked right before it starts: None if it may, for as long as its deadline leaves."""
+    if attempt.job.options is None and attempt.known.timed is None:
+        return None
+    if attempt.expires_in <= 0:
+        return Cancelled(EXPIRED)
+    attempt.cap = attempt.left
+    if attempt.cap <= 0:
+        failure = _bare(attempt, DEADLINE, "the job's deadline passed before this attempt could start")
+        return Failed(failure, final=True, reason=DEADLINE)
+    return None
 
 
 def of_result(attempt: Attempt, result: Any) -> Outcome:
@@ -82,7 +100,11 @@ def bad_arguments(attempt: Attempt, error: BaseException) -> Outcome:
 
 def timed_out(attempt: Attempt, message: str = "") -> Outcome:
     seconds = attempt.timeout
-    text = f"longer than {seconds:g} s" + (f": {message}" if message else "")
+    text = (
+        f"longer than {seconds:g} s"
+        + (", all that its deadline left" if seconds == attempt.cap else "")
+        + (f": {message}" if message else "")
+    )
     return Failed(_bare(attempt, TIMEOUT, text))
 
 
@@ -91,7 +113,7 @@ def rolled_back(attempt: Attempt) -> Outcome:
 
 
 def unknown_task(name: str) -> Outcome:
-    return Snoozed(PARKED_FOR, note=f"no worker here knows task {name}")
+    return Snoozed(PARKED_FOR, note=f"{PARKED} {name}")
 
 
 def kind_of(error: BaseException) -> str:

@@ -56,9 +56,11 @@ async def test_not_migrated(postgres_server: PostgresServer):
 
 
 async def test_an_older_and_a_newer_schema(url: str, sql: Any):
-    await sql.execute("update headrace.migration set version = 999")
+    await sql.execute(
+        "update headrace.migration set version = 999 where version = (select max(version) from headrace.migration)"
+    )
     assert "upgrade headrace" in await trouble(url, SchemaMismatch)
-    await sql.execute("update headrace.migration set version = 0")
+    await sql.execute("delete from headrace.migration where version = 999")
     assert "run: headrace migrate" in await trouble(url, SchemaMismatch)
 
 
@@ -74,7 +76,9 @@ def test_a_server_that_is_too_old():
         migrations.check_server(old, "host:5432/db")
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:s3cret@host:notaport/x", "postgresql://h/x?pooler=sometimes"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:s3cret@host:notaport/x", "postgresql://h/x?pooler=sometimes", "postgresql://h/x?pool=0"]
+)
 def test_an_address_that_cannot_be_read(url: str):
     with pytest.raises(ConfigError) as caught:
         PostgresStore(url)

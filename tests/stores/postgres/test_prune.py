@@ -171,3 +171,36 @@ async def test_a_client_with_a_wrong_clock_does_no_harm(pg: PostgresStore, sql: 
     assert await sql.fetchval("select count(*) from headrace.job_default") == 2
     await sql.execute("update headrace.ending set finished_at = clock_timestamp() - interval '2 days'")
     assert (await pg.prune(KEEP)).jobs == 2
+
+
+async def test_a_day_is_dropped_but_for_dead_letters_of_queues_that_keep_them(pg: PostgresStore, sql: Any):
+    old = TODAY - timedelta(days=20)
+    await make_day(sql, old)
+    kept = await finished(pg, sql, old, state=JobState.DEAD, count=2)
+    await sql.execute("update headrace.job set queue = 'long' where batch = $1", headrace_batch(kept[0]))
+    gone = await finished(pg, sql, old, state=JobState.DEAD, count=3)
+    await finished(pg, sql, old)
+    keep = Retention(done=KEEP.done, dead=KEEP.dead, dead_by_queue={"long": timedelta(days=40)})
+
+    pruned = await pg.prune(keep)
+
+    assert (pruned.jobs, pruned.more) == (4, False)
+    assert old not in await tables(sql)
+    assert await pg.get(gone) == [None] * 3
+    assert [job and job.state for job in await pg.get(kept)] == [JobState.DEAD] * 2
+    assert (await pg.prune(keep)).jobs == 0
+    assert (await pg.prune(KEEP)).jobs == 2
+
+
+async def test_dead_letters_may_go_before_their_day(pg: PostgresStore, sql: Any):
+    day = TODAY - timedelta(days=3)
+    await make_day(sql, day)
+    dead = await finished(pg, sql, day, state=JobState.DEAD, count=3)
+    done = await finished(pg, sql, day)
+    keep = Retention(done=timedelta(days=30), dead=timedelta(days=30), dead_by_queue={"default": timedelta(days=1)})
+    assert (await pg.prune(Retention(done=keep.done, dead=keep.dead))).jobs == 0
+    assert (await pg.prune(keep)).jobs == 3
+    assert day in await tables(sql)
+    assert await pg.get(dead) == [None] * 3
+    assert await pg.get(done) != [None]
+    assert (await pg.stats()).queues[0].dead == 0

@@ -20,12 +20,12 @@ class Address:
     """A transaction pooler stands in between: nothing may rest on a session."""
     shown: str
     """For people: host, port and database."""
-    user: str
-    database: str
+    pool: int
+    """Connections at most, beside those for waking."""
 
 
 def parse(url: str) -> Address:
-    """Read a URL; `?pooler=transaction` and `?listen=<direct URL>` are ours, everything else is the driver's."""
+    """Read a URL; `pooler=transaction`, `listen=<direct URL>` and `pool=<connections>` are ours, the rest the driver's."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -36,8 +36,11 @@ def parse(url: str) -> Address:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     pooler = query.pop("pooler", None)
     listen = query.pop("listen", None)
+    pool = query.pop("pool", "4")
     if pooler not in {None, "transaction", "session"}:
         raise ConfigError(f"pooler={pooler!r}: write pooler=transaction, or leave it out")
+    if not pool.isascii() or not pool.isdecimal() or not 1 <= int(pool) <= 100:
+        raise ConfigError(f"pool={pool!r}: a whole number from 1 to 100")
     dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(query)))
     host = parts.hostname or query.get("host") or "localhost"
     database = parts.path.lstrip("/") or query.get("dbname") or parts.username or ""
@@ -47,6 +50,5 @@ def parse(url: str) -> Address:
         listen_dsn=listen or (None if pooled else dsn),
         pooled=pooled,
         shown=f"{host}:{port or 5432}/{database}",
-        user=parts.username or "",
-        database=database,
+        pool=int(pool),
     )

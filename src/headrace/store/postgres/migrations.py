@@ -1,6 +1,6 @@
 """Migrations: numbered schema steps, each applied once; the functions are made anew with every run.
 
-A changed function needs a step of its own (it may hold nothing but a comment), so that `open` sees the difference.
+A changed function needs a step of its own (it may hold nothing but `select;`), so that `open` sees the difference.
 """
 
 from __future__ import annotations

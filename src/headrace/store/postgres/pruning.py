@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Self
 
 from headrace.store.contract import Progress, Pruned, Retention
 from headrace.store.postgres import migrations
@@ -12,64 +14,102 @@ from headrace.store.postgres.pool import Pool
 _LONG = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Horizons:
+    """What ended by these times is past retention."""
+
+    done: datetime
+    dead: datetime
+    queues: list[str]
+    kept: list[datetime]
+    """By place in `queues`: those with a time of their own for the dead."""
+
+    @classmethod
+    def of(cls, keep: Retention, now: datetime) -> Self:
+        kept = [now - length for length in keep.dead_by_queue.values()]
+        return cls(now - keep.done, now - keep.dead, list(keep.dead_by_queue), kept)
+
+    @property
+    def dead_first(self) -> bool:
+        """Dead letters may go before the day they lie in does."""
+        return max(self.dead, *self.kept) > self.done if self.kept else self.dead > self.done
+
+    def __iter__(self) -> Iterator[datetime | list[str] | list[datetime]]:
+        return iter((self.done, self.dead, self.queues, self.kept))
+
+
 async def prune(
     pool: Pool, keep: Retention, limit: int, injected: datetime | None, progress: Progress | None
 ) -> Pruned:
-    """One bounded step: at most one day dropped, at most `limit` rows deleted."""
+    """One bounded step: at most one day dropped, at most `limit` rows deleted of each kind."""
     now: datetime = injected or (await pool.rows("select clock_timestamp()", write=False))[0][0]
-    done, dead = now - keep.done, now - keep.dead
-    jobs, more = 0, False
-    if injected is None:
-        await pool.run(_make_partitions, write=True)
-        days: list[date] = [row[0] for row in await pool.rows("select headrace.partition_days()", write=False)]
-        old = [day for day in days if _end(day) <= done]
-        if progress is not None and old:
-            progress(0, len(old), "days")
-        if old:
-            dropped = await _drop_day(pool, old[0], done, dead, limit)
-            if dropped is None:
-                dropped = await _thin_out(pool, old[0], done, dead, limit)
-                more = dropped >= limit
-            jobs += dropped
-            more = more or len(old) > 1
-        if progress is not None and old:
-            progress(1, len(old), "days")
-    deleted = await _rows(pool, done, dead, limit, everywhere=injected is not None)
-    await pool.rows("select headrace.prune_rest($1, $2)", limit, injected, write=True, timeout=_LONG)
+    until = _Horizons.of(keep, now)
     if injected is not None:
-        more = bool(await pool.rows(_LEFT, done, dead, write=False))
-    return Pruned(jobs + deleted, more=more or (injected is None and deleted >= limit))
+        deleted = await _rows(pool, "everywhere", until, limit)
+        await _rest(pool, limit, injected)
+        return Pruned(deleted, more=bool(await pool.rows(_LEFT, *until, write=False)))
+    await pool.run(_make_partitions, write=True)
+    jobs, more = await _old_days(pool, until, limit, progress)
+    for which in ("default", "dead") if until.dead_first else ("default",):
+        deleted = await _rows(pool, which, until, limit)
+        jobs += deleted
+        more = more or deleted >= limit
+    await _rest(pool, limit, None)
+    return Pruned(jobs, more)
 
 
-_LEFT = """select 1 from headrace.ending e where e.finished_at <= case when e.state = 2 then $2::timestamptz else $1::timestamptz end limit 1"""
+_LEFT = """select 1 from headrace.ending e where e.finished_at <= case when e.state = 2
+    then headrace.dead_until(e.batch, e.ord, $2::timestamptz, $3, $4) else $1::timestamptz end limit 1"""
 
 
 async def _make_partitions(connection: Any) -> None:
     await migrations.make_partitions(connection)
 
 
-async def _drop_day(pool: Pool, day: date, done: datetime, dead: datetime, limit: int) -> int | None:
+async def _old_days(pool: Pool, until: _Horizons, limit: int, progress: Progress | None) -> tuple[int, bool]:
+    """Drop one day; how many jobs that were, and whether there is more."""
+    days: list[date] = [row[0] for row in await pool.rows("select headrace.partition_days()", write=False)]
+    old = [day for day in days if _end(day) <= until.done]
+    if not old:
+        return 0, False
+    if progress is not None:
+        progress(0, len(old), "days")
+    more = len(old) > 1
+    dropped = await _drop_day(pool, old[0], until, limit)
+    if dropped is None:
+        dropped = await _thin_out(pool, old[0], until, limit)
+        more = more or dropped >= limit
+    if progress is not None:
+        progress(1, len(old), "days")
+    return dropped, more
+
+
+async def _drop_day(pool: Pool, day: date, until: _Horizons, limit: int) -> int | None:
     found = await pool.rows(
-        "select headrace.prune_day($1, $2, $3, $4)", day, done, dead, limit, write=True, timeout=_LONG
+        "select headrace.prune_day($1, $2, $3, $4, $5, $6)", day, *until, limit, write=True, timeout=_LONG
     )
     dropped: int | None = found[0][0]
     return dropped
 
 
-async def _thin_out(pool: Pool, day: date, done: datetime, dead: datetime, limit: int) -> int:
+async def _thin_out(pool: Pool, day: date, until: _Horizons, limit: int) -> int:
     found = await pool.rows(
-        "select headrace.prune_rows($1, $2, $3, true, headrace.batch_floor($4), headrace.batch_floor($5))",
-        done, dead, limit, _end(day) - timedelta(days=1), _end(day),
+        "select headrace.prune_rows('everywhere', $1, $2, $3, $4, $5, headrace.batch_floor($6), headrace.batch_floor($7))",
+        *until, limit, _end(day) - timedelta(days=1), _end(day),
         write=True, timeout=_LONG,
     )  # fmt: skip
     return _number(found)
 
 
-async def _rows(pool: Pool, done: datetime, dead: datetime, limit: int, *, everywhere: bool) -> int:
+async def _rows(pool: Pool, which: str, until: _Horizons, limit: int) -> int:
     found = await pool.rows(
-        "select headrace.prune_rows($1, $2, $3, $4)", done, dead, limit, everywhere, write=True, timeout=_LONG
+        "select headrace.prune_rows($1, $2, $3, $4, $5, $6)", which, *until, limit, write=True, timeout=_LONG
     )
     return _number(found)
+
+
+async def _rest(pool: Pool, limit: int, injected: datetime | None) -> None:
+    await pool.rows("select headrace.prune_rest($1, $2)", limit, injected, write=True, timeout=_LONG)
 
 
 def _end(day: date) -> datetime:

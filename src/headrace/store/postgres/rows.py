@@ -107,7 +107,7 @@ def settle_args(
     """The arguments of settle. `size`: how many jobs the lease has, when known: a whole lease is said in a word."""
     if all(settlement is DONE for _, settlement in settlements):
         positions = [position for position, _ in settlements]
-        whole = len(positions) == size and set(positions) == set(range(size))
+        whole = size is not None and len(positions) == size and set(positions) == set(range(size))
         return (token, None if whole else positions, *[None] * 16, now)
     told = [settlement for _, settlement in settlements]
     failed = [(index, s.failure) for index, s in enumerate(told, start=1) if s.failure is not None]

@@ -11,6 +11,7 @@ from uuid import UUID
 from headrace.clock import Clock
 from headrace.errors import OutcomeUnknown
 from headrace.job import Batch, Job, JobId, JobState, split_id
+from headrace.lane import Ahead
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
 from headrace.outcome import Again, Settlement
 from headrace.store.contract import (
@@ -22,6 +23,7 @@ from headrace.store.contract import (
     Progress,
     Promoted,
     Pruned,
+    Record,
     Retention,
     Stats,
 )
@@ -30,7 +32,6 @@ from headrace.store.postgres.heads import Heads
 from headrace.store.postgres.listen import Bell
 from headrace.store.postgres.pool import Pool, connect
 
-_POOL_SIZE: Final = 4
 _LONG: Final = 600.0
 """Seconds for verbs that may have much to do."""
 _SIZES_KEPT: Final = 10_000
@@ -67,7 +68,7 @@ class PostgresStore(tx.InTransaction):
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._address = address.parse(url)
         self._clock = clock
-        self._pool = Pool(self._address, size=_POOL_SIZE)
+        self._pool = Pool(self._address, size=self._address.pool)
         self._bell = Bell(self._address)
         self._heads = Heads()
         # How many jobs each lease of ours has: a whole lease is settled by naming it.
@@ -283,6 +284,13 @@ class PostgresStore(tx.InTransaction):
         )
         return [rows.presence(row) for row in found]
 
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        found = await self._pool.rows(_call("ahead", 2), id, limit, write=False)
+        if not found:
+            return None
+        lane, higher, suspect, by, since = found[0]
+        return Ahead(lane=lane, higher=higher, limit=limit, suspect=suspect, paused_by=by, paused_since=since)
+
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
         why = None if reason is None else rows.text(reason)
@@ -309,6 +317,19 @@ class PostgresStore(tx.InTransaction):
             lambda: self._pool.rows("delete from headrace.paused_queue where queue = $1", queue, write=True)
         )
         self._bell.ring((queue,))
+
+    # ── records ─────────────────────────────────────────────────────────────
+    async def records(self, kind: str) -> dict[str, Record]:
+        found = await self._pool.rows(
+            "select name, version, value from headrace.records where kind = $1 order by name", kind, write=False
+        )
+        return {row["name"]: Record(row["version"], row["value"]) for row in found}
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        # Not repeated when the answer is lost: the second answer would say that somebody else was first.
+        found = await self._pool.rows(_call("record", 4), kind, name, value, expect, write=True)
+        version: int | None = found[0][0]
+        return version
 
     # ── leases, the rare verb ───────────────────────────────────────────────
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from headrace.store.contract import Pruned, Retention
 from headrace.store.sqlite.depth import DEAD, Tx
 from headrace.store.sqlite.rows import micros
@@ -13,17 +15,21 @@ _ABSENT = 3_600_000_000
 
 
 def prune(tx: Tx, keep: Retention, limit: int) -> Pruned:
-    horizons = {
-        "done": tx.now - micros(keep.done), "cancelled": tx.now - micros(keep.done), "dead": tx.now - micros(keep.dead)
-    }  # fmt: skip
+    horizons = {"done": tx.now - micros(keep.done), "cancelled": tx.now - micros(keep.done)}
+    if not keep.dead_by_queue:
+        horizons["dead"] = tx.now - micros(keep.dead)
     dropped = 0
     for state, horizon in horizons.items():
         dropped += _drop(tx, state, horizon, limit - dropped)
+    unlike = _Unlike(tx, keep) if keep.dead_by_queue else None
+    if unlike is not None:
+        dropped += unlike.drop(limit - dropped)
     tx.cur.execute(_SQL["hollow"], (limit,))
     tx.cur.execute(_SQL["hollow_newest"])
     tx.cur.execute(_SQL["idem"], (tx.now, limit))
     tx.cur.execute(_SQL["workers"], (tx.now - _ABSENT,))
     more = any(tx.cur.execute(_SQL["any_old"], old).fetchone() for old in horizons.items())
+    more = more or (unlike is not None and bool(unlike.keys(1)))
     return Pruned(dropped, more)
 
 
@@ -40,6 +46,29 @@ def _drop(tx: Tx, state: str, horizon: int, limit: int) -> int:
         if last >= lo:
             tx.cur.execute(_SQL["shorten"], (last + 1, lo))
         break
+    return _forget(tx, state, keys, ends)
+
+
+class _Unlike:
+    """Dead jobs of queues that keep theirs for times of their own. A dead job is a range of one."""
+
+    def __init__(self, tx: Tx, keep: Retention) -> None:
+        self._tx = tx
+        times = {queue: tx.now - micros(length) for queue, length in keep.dead_by_queue.items()}
+        others = tx.now - micros(keep.dead)
+        self._values = {"latest": max(others, *times.values()), "others": others, "times": json.dumps(times)}
+
+    def keys(self, limit: int) -> list[int]:
+        rows = self._tx.cur.execute(_SQL["old_dead"], {**self._values, "limit": limit}).fetchall()
+        return [lo for (lo,) in rows]
+
+    def drop(self, limit: int) -> int:
+        keys = self.keys(limit)
+        return _forget(self._tx, "dead", keys, keys)
+
+
+def _forget(tx: Tx, state: str, keys: list[int], ends: list[int]) -> int:
+    """Jobs by key, and ended ranges by their `lo`."""
     if not keys:
         return 0
     some = (str(keys),)

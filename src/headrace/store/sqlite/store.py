@@ -10,6 +10,7 @@ from typing import TypeVar
 from headrace.clock import Clock
 from headrace.errors import Unavailable
 from headrace.job import Batch, Job, JobId
+from headrace.lane import Ahead
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Token, WorkerId
 from headrace.outcome import Settlement
 from headrace.store.contract import (
@@ -21,6 +22,7 @@ from headrace.store.contract import (
     Progress,
     Promoted,
     Pruned,
+    Record,
     Retention,
     Stats,
 )
@@ -28,6 +30,7 @@ from headrace.store.sqlite import guest
 from headrace.store.sqlite import migrate as migrations
 from headrace.store.sqlite.abandon import abandon, retire
 from headrace.store.sqlite.address import Address
+from headrace.store.sqlite.ahead import ahead
 from headrace.store.sqlite.bell import Bell, private_folder
 from headrace.store.sqlite.cancel import cancel
 from headrace.store.sqlite.check import check
@@ -43,6 +46,7 @@ from headrace.store.sqlite.pause import pause, resume
 from headrace.store.sqlite.promote import nothing_due, promote
 from headrace.store.sqlite.prune import prune
 from headrace.store.sqlite.reap import nothing_expired, reap
+from headrace.store.sqlite.record import record, records
 from headrace.store.sqlite.retry import retry
 from headrace.store.sqlite.rows import micros, moment
 from headrace.store.sqlite.settle import settle
@@ -186,6 +190,9 @@ class SqliteStore:
     async def workers(self) -> list[Presence]:
         return await self._read(workers)
 
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        return await self._read(lambda tx: ahead(tx, id, limit))
+
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
         return await self._write(lambda tx: cancel(tx, ids, reason))
@@ -201,6 +208,12 @@ class SqliteStore:
 
     async def resume(self, queue: str) -> None:
         await self._write(lambda tx: resume(tx, queue))
+
+    async def records(self, kind: str) -> dict[str, Record]:
+        return await self._read(lambda tx: records(tx, kind))
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        return await self._write(lambda tx: record(tx, kind, name, value, expect))
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         return await self._write(lambda tx: detach(tx, token, position, fresh))

@@ -211,10 +211,10 @@ begin
                     )
                     select array_agg(t.tid) filter (where t.take = t.len), array_agg(t.tid) filter (where t.take < t.len),
                         array_agg(t.lo + t.take) filter (where t.take < t.len),
-                        array_agg(t.queue order by t.nth), array_agg(t.tenant order by t.nth), array_agg(t.lane order by t.nth),
-                        array_agg(t.seq order by t.nth), array_agg(t.batch order by t.nth), array_agg(t.lo order by t.nth),
-                        array_agg(t.lo + t.take - 1 order by t.nth), array_agg(t.attempt order by t.nth),
-                        array_agg(t.failures order by t.nth), array_agg(t.crashes order by t.nth),
+                        array_agg(t.queue), array_agg(t.tenant), array_agg(t.lane),
+                        array_agg(t.seq), array_agg(t.batch), array_agg(t.lo),
+                        array_agg(t.lo + t.take - 1), array_agg(t.attempt),
+                        array_agg(t.failures), array_agg(t.crashes),
                         bool_or(t.suspect), coalesce(sum(t.take), 0),
                         (select coalesce(max(c.suspects), 0) > 0 from counted c),
                         -- May have more: lanes that gave all rows they were asked for, and those not asked yet.
@@ -222,7 +222,7 @@ begin
                          where l.quota = 0 or l.o = any (array(select c.o from counted c where c.rows >= c.most)))
                     into t_whole, t_part, t_part_lo, n_queue, n_tenant, n_lane, n_seq, n_batch, n_lo, n_hi, n_attempt, n_failures, n_crashes,
                         n_suspect, t_got, v_stop, t_more
-                    from taken t;
+                    from (select * from taken order by nth) t;
 
                     if t_got > 0 then
                         if t_whole is not null then

@@ -1,5 +1,5 @@
 -- make_partition: the three partitions of one day. False: rows of that day already lie in the default partition, where
--- they stay (they are pruned row by row), or the tables are too busy to get at within p_wait.
+-- they stay (they are pruned row by row), the tables are too busy to get at within p_wait, or somebody else is at it.
 create or replace function headrace.make_partition(p_day date, p_wait text default '200ms') returns bool language plpgsql as $$
 declare
     v_name text;
@@ -14,7 +14,7 @@ begin
     end loop;
     perform set_config('lock_timeout', '0', true);
     return true;
-exception when check_violation or lock_not_available then
+exception when check_violation or lock_not_available or duplicate_table or unique_violation then
     return false;
 end $$;
 

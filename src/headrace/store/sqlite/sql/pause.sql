@@ -1,5 +1,5 @@
 -- name: pause
-insert or replace into headrace_paused (queue, by, at) values (?, ?, ?);
+insert or ignore into headrace_paused (queue, by, at) values (?, ?, ?);
 
 -- name: resume
 delete from headrace_paused where queue = ?;

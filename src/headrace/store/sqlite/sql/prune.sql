@@ -2,6 +2,13 @@
 -- Ended ranges past retention, the oldest first.
 select lo, hi from headrace_ending where state = ? and finished_at <= ? order by finished_at limit ?;
 
+-- name: old_dead
+-- Dead jobs past their own queue's retention. :times: JSON object, queue → ended by; :others: the same for the rest.
+select e.lo from headrace_ending as e join headrace_job as j on j.key = e.lo
+where e.state = 'dead' and e.finished_at <= :latest
+    and e.finished_at <= coalesce((select value from json_each(:times) where key = j.queue), :others)
+order by e.finished_at limit :limit;
+
 -- name: any_old
 select 1 from headrace_ending where state = ? and finished_at <= ? limit 1;
 

@@ -1,0 +1,237 @@
+"""`headrace schedules`: cron and interval rules, looked at and changed at run time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from headrace import duration
+from headrace.cli import params
+from headrace.cli.enqueue import make_job
+from headrace.cli.output import age, emit, say, table
+from headrace.cli.queues import me
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.errors import ConfigError
+from headrace.schedule import Overlap, check_name, declare
+from headrace.schedules import Decision, Entry, Schedules
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+NAME = params.Checked("schedule", check_name)
+
+
+@click.group()
+def command() -> None:
+    """List, add, pause, resume, run and remove schedules."""
+
+
+@command.command("list")
+@json_option
+@store_command()
+def list_(target: Target, as_json: bool) -> None:
+    """Every schedule: its rule, its next slot, what became of the last one."""
+
+    async def look(store: Store) -> None:
+        now = await store.now()
+        found = await Schedules(store).all()
+        if as_json:
+            emit({"schedules": [_document(entry, now) for entry in found.values()]})
+        elif found:
+            headers = ("name", "rule", "task", "next", "last", "fired", "skipped", "state")
+            table(headers, [_row(entry, now) for entry in found.values()], right=(3, 5, 6))
+        else:
+            say("no schedules: declare one with app.schedule(…), or `headrace schedules add`")
+
+    run(target.with_store(look))
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name", type=NAME)
+@click.argument("task", type=params.TASK)
+@click.argument("args", nargs=-1)
+@click.option("--cron", help='"0 3 * * *", six fields with seconds first, or @daily.')
+@click.option("--every", type=params.DURATION, help='"15m", counted from 1970 on.')
+@click.option("--tz", default="UTC", show_default=True, help="The time zone of --cron.")
+@click.option("--overlap", type=click.Choice(get_args(Overlap)), default="allow", show_default=True)
+@click.option("--catch-up", default="last", show_default=True, help='After downtime: none, last or "all(24)".')
+@click.option("--jitter", type=params.DURATION, help="Delay each job by up to so long.")
+@click.option("--kwargs", help="Named arguments as a JSON object.")
+@click.option("--queue", type=params.QUEUE, help="Instead of the task's own.")
+@click.option("--priority", type=params.PRIORITY, help="Higher runs first.")
+@click.option("--tenant", type=params.TENANT, help="For whom.")
+@click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, checked by nobody.")
+@click.option("--replace", is_flag=True, help="One of that name may be there.")
+@json_option
+@store_command(create=True)
+def add(
+    target: Target,
+    name: str,
+    task: str,
+    args: tuple[str, ...],
+    kwargs: str | None,
+    *,
+    cron: str | None,
+    every: timedelta | None,
+    tz: str,
+    overlap: str,
+    catch_up: str,
+    jitter: timedelta | None,
+    raw: bool,
+    replace: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Add a schedule that enqueues TASK; each of ARGS is a JSON value, so a text needs its quotes: '"acme"'."""
+    job = make_job(target, task, args, kwargs, raw=raw, key=None, **options)
+    try:
+        schedule = declare(
+            name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter
+        )
+    except ConfigError as error:
+        raise click.UsageError(str(error), click.get_current_context(silent=True)) from None
+
+    async def act(store: Store) -> None:
+        entry = await Schedules(store).add(schedule, replace=replace)
+        now = await store.now()
+        if as_json:
+            emit(_document(entry, now))
+        else:
+            click.echo(f"{name}: {schedule.rule}, next {_time(entry.next_slot(now))}")
+
+    run(target.with_store(act))
+
+
+_names = click.argument("names", nargs=-1, required=True, type=NAME)
+
+
+@command.command()
+@_names
+@json_option
+@store_command()
+def pause(target: Target, names: tuple[str, ...], as_json: bool) -> None:
+    """No slot of these schedules fires until they are resumed; also not after a restart."""
+
+    async def act(book: Schedules, name: str) -> str:
+        await book.pause(name, by=me())
+        return "paused"
+
+    _each(target, names, act, as_json=as_json)
+
+
+@command.command()
+@_names
+@json_option
+@store_command()
+def resume(target: Target, names: tuple[str, ...], as_json: bool) -> None:
+    """Let these schedules fire again, from the next slot on."""
+
+    async def act(book: Schedules, name: str) -> str:
+        await book.resume(name)
+        return "resumed"
+
+    _each(target, names, act, as_json=as_json)
+
+
+@command.command("run-now")
+@_names
+@json_option
+@store_command()
+def run_now(target: Target, names: tuple[str, ...], as_json: bool) -> None:
+    """Make one job of each now, outside of any slot."""
+
+    async def act(book: Schedules, name: str) -> str:
+        return str(await book.run_now(name))
+
+    _each(target, names, act, as_json=as_json)
+
+
+@command.command()
+@_names
+@json_option
+@store_command()
+def remove(target: Target, names: tuple[str, ...], as_json: bool) -> None:
+    """Forget these schedules; the jobs they made stay."""
+
+    async def act(book: Schedules, name: str) -> str:
+        if await book.remove(name):
+            say(f"{name} is declared in code: it comes back with the next worker; to stop it for good, pause it")
+        return "removed"
+
+    _each(target, names, act, as_json=as_json)
+
+
+def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
+    async def do(store: Store) -> dict[str, str]:
+        book = Schedules(store)
+        return {name: await act(book, name) for name in names}
+
+    answers = run(target.with_store(do))
+    if as_json:
+        emit([{"schedule": name, "answer": answer} for name, answer in answers.items()])
+    else:
+        for name, answer in answers.items():
+            click.echo(f"{name}: {answer}")
+
+
+def _row(entry: Entry, now: datetime) -> tuple[object, ...]:
+    schedule = entry.schedule
+    last = entry.recent[0] if entry.recent else None
+    return (
+        schedule.name,
+        schedule.rule,
+        schedule.job.task,
+        age(_next(entry, now), now),
+        "" if last is None else f"{last.answer} {age(last.slot, now)} ago",
+        entry.fired,
+        entry.skipped,
+        "paused" if entry.paused else "",
+    )
+
+
+def _next(entry: Entry, now: datetime) -> datetime | None:
+    try:
+        return entry.next_slot(now)
+    except ConfigError:
+        return None  # a time zone that this machine does not know
+
+
+def _document(entry: Entry, now: datetime) -> dict[str, Any]:
+    schedule = entry.schedule
+    return {
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "every": None if schedule.every is None else duration.show(schedule.every),
+        "tz": schedule.tz,
+        "overlap": schedule.overlap,
+        "catch_up": schedule.catch_up,
+        "jitter": duration.show(schedule.jitter),
+        "task": schedule.job.task,
+        "queue": schedule.job.lane.queue,
+        "priority": schedule.job.lane.priority,
+        "tenant": schedule.job.lane.tenant,
+        "declared": entry.declared,
+        "paused": entry.paused,
+        "paused_by": entry.paused_by,
+        "next": _next(entry, now),
+        "fired": entry.fired,
+        "skipped": entry.skipped,
+        "last_job": entry.last,
+        "recent": [_decision(each) for each in entry.recent],
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "answer": decision.answer,
+        "slot": decision.slot,
+        "reason": decision.reason,
+        "count": decision.count,
+        "job": decision.job,
+    }
+
+
+def _time(moment: datetime | None) -> str:
+    return "never: it is paused" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"

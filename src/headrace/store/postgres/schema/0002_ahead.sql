@@ -1,0 +1,2 @@
+-- Functions only: `ahead` is new.
+select;

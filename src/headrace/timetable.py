@@ -1,0 +1,131 @@
+"""The timetable: what `app.schedules` is. Verbs come in two, `x` for sync code, `ax` for async code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace import schedule as rules
+from headrace.duration import Duration
+from headrace.errors import ConfigError
+from headrace.job import JobId
+from headrace.loops import Clients
+from headrace.schedule import Schedule
+from headrace.schedules import Entry, Schedules
+from headrace.sync import Portal
+from headrace.task import JobCall
+
+
+def declare(
+    name: str,
+    *,
+    cron: str | None,
+    every: Duration | None,
+    tz: str,
+    job: JobCall[object],
+    overlap: str,
+    catch_up: str,
+    jitter: Duration | None,
+) -> Schedule:
+    """A checked schedule from what the user wrote."""
+    if not isinstance(job, JobCall):
+        raise ConfigError(f"schedule {name!s:.63}: job = {job!r:.80}: write job=task.job(…)")
+    return rules.declare(
+        name,
+        cron=cron,
+        every=every,
+        tz=tz,
+        job=job.job,
+        overlap=overlap,
+        catch_up=catch_up,
+        jitter=jitter,
+    )
+
+
+class Timetable:
+    """Schedules as the store has them, changed at run time."""
+
+    def __init__(self, portal: Portal, clients: Clients) -> None:
+        self._portal = portal
+        self._clients = clients
+        self.declared: dict[str, Schedule] = {}
+        """Those of `app.schedule(…)`, stored when a worker starts."""
+
+    def list(self) -> Mapping[str, Entry]:
+        """Every schedule by name, with its next slot and what became of the last ones."""
+        return self._portal.run(self.alist)
+
+    async def alist(self) -> Mapping[str, Entry]:
+        """Every schedule by name, with its next slot and what became of the last ones."""
+        return await (await self._here()).all()
+
+    def add(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        job: JobCall[object],
+        overlap: str = "allow",
+        catch_up: str = "last",
+        jitter: Duration | None = None,
+        replace: bool = False,
+    ) -> Entry:
+        """Store a schedule now; running workers notice."""
+        made = declare(name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter)
+        return self._portal.run(lambda: self._add(made, replace=replace))
+
+    async def aadd(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        job: JobCall[object],
+        overlap: str = "allow",
+        catch_up: str = "last",
+        jitter: Duration | None = None,
+        replace: bool = False,
+    ) -> Entry:
+        """Store a schedule now; running workers notice."""
+        made = declare(name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter)
+        return await self._add(made, replace=replace)
+
+    async def _add(self, schedule: Schedule, *, replace: bool) -> Entry:
+        return await (await self._here()).add(schedule, replace=replace)
+
+    def pause(self, name: str, *, by: str = "") -> None:
+        """No slot fires until it is resumed; declaring it anew changes nothing about that."""
+        self._portal.run(lambda: self.apause(name, by=by))
+
+    async def apause(self, name: str, *, by: str = "") -> None:
+        """No slot fires until it is resumed; declaring it anew changes nothing about that."""
+        await (await self._here()).pause(name, by=by)
+
+    def resume(self, name: str) -> None:
+        """Undo `pause`; what came meanwhile is not caught up."""
+        self._portal.run(lambda: self.aresume(name))
+
+    async def aresume(self, name: str) -> None:
+        """Undo `pause`; what came meanwhile is not caught up."""
+        await (await self._here()).resume(name)
+
+    def run_now(self, name: str) -> JobId:
+        """Make its job now, outside of any slot."""
+        return self._portal.run(lambda: self.arun_now(name))
+
+    async def arun_now(self, name: str) -> JobId:
+        """Make its job now, outside of any slot."""
+        return await (await self._here()).run_now(name)
+
+    def remove(self, name: str) -> None:
+        """Forget a schedule; one that code declares comes back with the next worker that starts."""
+        self._portal.run(lambda: self.aremove(name))
+
+    async def aremove(self, name: str) -> None:
+        """Forget a schedule; one that code declares comes back with the next worker that starts."""
+        await (await self._here()).remove(name)
+
+    async def _here(self) -> Schedules:
+        return Schedules((await self._clients.here()).store)

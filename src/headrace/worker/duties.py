@@ -1,0 +1,21 @@
+"""What an app asks of its workers beside running its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.outbox import Outbox
+from headrace.queue import QueueOptions
+from headrace.schedule import Schedule
+from headrace.worker.alarm import Hook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duties:
+    """Declared on the app, done by whichever worker comes first."""
+
+    queues: Mapping[str, QueueOptions] = field(default_factory=dict[str, QueueOptions])
+    dead_alert_hooks: Sequence[Hook] = ()
+    schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
+    outbox: Outbox | None = None

@@ -1,0 +1,257 @@
+"""TICK: schedules → jobs. Every worker may do it: a slot is decided by one compare-and-set, whoever makes it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from time import monotonic
+
+from msgspec.structs import replace
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.job import Batch, JobId
+from headrace.schedule import Schedule, slot_batch, slot_job
+from headrace.schedules import KIND, Decision, Entry, Schedules, decide, decode, encode, slot_job_id
+from headrace.store.contract import Record, Store
+from headrace.worker.room import Backoff, Complaint, Room, log
+
+POLL = 1.0
+IDLE_POLL = 5.0
+"""While there are no schedules at all."""
+POLL_SHARE = 20
+"""With very many schedules, read them for at most a twentieth of the time."""
+TAKEOVER = timedelta(seconds=1)
+"""Slots that somebody decided so long ago and has not fired are fired by whoever sees them."""
+AT_ONCE = 16
+HANDICAP = (0.3, 0.9)
+
+
+@dataclass(slots=True)
+class Seen:
+    """A schedule as it was last read or written."""
+
+    version: int
+    entry: Entry | None
+    """None: it cannot be read."""
+
+
+class Ticker(Room):
+    """Sleeps until the next slot by the store's clock, decides it, and fires it.
+
+    Of many tickers the one that was first last time is prompt; the others come a little later, find the slot decided
+    and have cost nothing. When it is gone, the next one to find a slot open takes its place.
+    """
+
+    name = "ticker"
+
+    def __init__(
+        self,
+        store: Store,
+        declared: Mapping[str, Schedule],
+        *,
+        app: str = "",
+        tasks: Collection[str] = (),
+        emit: Callable[..., None] | None = None,
+        poll: float = POLL,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._declared = declared
+        self._app = app
+        self._tasks = tasks
+        self._emit = emit
+        self._poll_every = poll
+        self._introduced = False
+        self._backoff = Backoff()
+        self._complaint = Complaint("ticking")
+        self._seen: dict[str, Seen] = {}
+        self._agenda: list[tuple[datetime, str, int]] = []
+        """(when by the store's clock, name, version): a heap. What has another version by now is passed over."""
+        self._poll_at = 0.0
+        self._handicap = timedelta(0)
+        self._clock = (datetime.min.replace(tzinfo=UTC), 0.0)
+        """The store's time, and this machine's monotonic one when it was heard."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.introduce()
+                seconds = await self.tick()
+            except HeadraceError as error:
+                self._complaint.raise_(error)
+                # Whoever knows how far it came: read everything again.
+                self._seen.clear()
+                self._agenda.clear()
+                self._poll_at = 0.0
+                await asyncio.sleep(self._backoff.next())
+                continue
+            self._complaint.settle()
+            self._backoff.reset()
+            await self.bell.wait(seconds)
+
+    async def introduce(self) -> None:
+        """Store what this worker's code declares, once."""
+        if self._introduced:
+            return
+        if self._declared or self._tasks:
+            gone = await Schedules(self._store).declare(self._declared, app=self._app, tasks=self._tasks)
+            for name in gone:
+                log.warning(
+                    "schedule %s is no longer declared in code and still fires: `headrace schedules remove %s` ends it",
+                    name,
+                    name,
+                    extra={"event": "schedule.undeclared", "schedule": name},
+                )
+        self._introduced = True
+
+    async def tick(self) -> float:
+        """One round: fire what is due. Answers after how many seconds to come again."""
+        if monotonic() >= self._poll_at:
+            await self._poll()
+        due = self._take_due()
+        if due and self._handicap:
+            # Somebody else is quicker, as a rule: look first.
+            await self._poll()
+            due = [each for each in due if self._current(*each)]
+        if due:
+            now = await self._now()
+            names = (name for name, _ in due)
+            while some := list(islice(names, AT_ONCE)):
+                answers = await asyncio.gather(*(self._serve(name, now) for name in some), return_exceptions=True)
+                for answer in answers:
+                    if answer is not None:
+                        raise answer
+        return max(0.0, self._next_at() - monotonic())
+
+    # ── what is when ────────────────────────────────────────────────────────
+    async def _poll(self) -> None:
+        begun = monotonic()
+        records = await self._store.records(KIND)
+        if records:
+            await self._now()
+        for name in self._seen.keys() - records.keys():
+            del self._seen[name]
+        for name, record in records.items():
+            self._read(name, record)
+        pause = max(self._poll_every, POLL_SHARE * (monotonic() - begun)) if records else IDLE_POLL
+        self._poll_at = monotonic() + (pause * random.uniform(0.8, 1.0) if self._poll_every else 0.0)
+
+    def _read(self, name: str, record: Record) -> None:
+        seen = self._seen.get(name)
+        if seen is None or seen.version != record.version:
+            self._remember(name, record.version, decode(name, record))
+
+    def _remember(self, name: str, version: int, entry: Entry | None) -> None:
+        self._seen[name] = Seen(version, entry)
+        if entry is None:
+            return
+        if entry.pending:
+            self._note(self._estimate() + TAKEOVER, name)
+            return
+        try:
+            slot = entry.next_slot(entry.cursor)
+        except ConfigError as error:
+            # Declared on a machine that knows more time zones than this one.
+            log.warning("schedule %s cannot tick here: %s", name, error, extra={"schedule": name})
+            return
+        if slot is not None:
+            self._note(slot, name)
+
+    def _note(self, when: datetime, name: str) -> None:
+        heapq.heappush(self._agenda, (when, name, self._seen[name].version))
+
+    def _take_due(self) -> list[tuple[str, int]]:
+        edge = self._estimate() - self._handicap
+        due: list[tuple[str, int]] = []
+        while self._agenda and self._agenda[0][0] <= edge:
+            _, name, version = heapq.heappop(self._agenda)
+            if self._current(name, version):
+                due.append((name, version))
+        return due
+
+    def _current(self, name: str, version: int) -> bool:
+        """It has not changed since; what has stands on the agenda anew."""
+        return name in self._seen and self._seen[name].version == version
+
+    def _next_at(self) -> float:
+        if not self._agenda:
+            return self._poll_at
+        now, heard = self._clock
+        return min(self._poll_at, heard + (self._agenda[0][0] + self._handicap - now).total_seconds())
+
+    async def _now(self) -> datetime:
+        now = await self._store.now()
+        self._clock = now, monotonic()
+        return now
+
+    def _estimate(self) -> datetime:
+        """The store's time, never ahead of it. This machine's own wall clock has no say."""
+        now, heard = self._clock
+        return now + timedelta(seconds=monotonic() - heard)
+
+    # ── one schedule ────────────────────────────────────────────────────────
+    async def _serve(self, name: str, now: datetime) -> None:
+        entry = self._seen[name].entry
+        assert entry is not None  # what cannot be read is on no agenda
+        if entry.pending:
+            await self._fire(name, entry)
+            return
+        busy = entry.schedule.overlap != "allow" and await self._busy(entry)
+        decided = decide(entry, now, busy=busy)
+        if decided is None:
+            self._remember(name, self._seen[name].version, entry)
+            return
+        begun = monotonic()
+        if not await self._write(name, decided):
+            return
+        self._handicap = timedelta(0)
+        self._tell(name, decided, entry)
+        # After a long stop others have taken over, and what they made may be gone again: look before firing.
+        if decided.pending and monotonic() - begun < TAKEOVER.total_seconds():
+            await self._fire(name, decided)
+
+    async def _busy(self, entry: Entry) -> bool:
+        if entry.last is None:
+            return False
+        [job] = await self._store.get([JobId(entry.last)])
+        return job is not None and not job.state.finished
+
+    async def _fire(self, name: str, entry: Entry) -> None:
+        """Safe to repeat, and by anybody."""
+        if entry.cancel is not None:
+            await self._store.cancel([JobId(entry.cancel)], f"the next slot of schedule {name} has come")
+        for slot in entry.pending:
+            await self._store.enqueue(Batch(slot_batch(name, slot), [slot_job(entry.schedule, slot)]))
+            if self._emit is not None:
+                self._emit("schedule.fired", schedule=name, slot=slot, job=slot_job_id(name, slot))
+        await self._write(name, replace(entry, pending=(), cancel=None))
+
+    async def _write(self, name: str, entry: Entry) -> bool:
+        version = await self._store.record(KIND, name, encode(entry), self._seen[name].version)
+        if version is None:
+            self._handicap = timedelta(seconds=random.uniform(*HANDICAP))
+            self._poll_at = 0.0
+            return False
+        self._remember(name, version, entry)
+        return True
+
+    def _tell(self, name: str, decided: Entry, before: Entry) -> None:
+        skipped = decided.skipped - before.skipped
+        if not skipped:
+            return
+        fresh: list[Decision] = [each for each in decided.recent if each.slot > before.cursor and each.reason]
+        reasons = ", ".join(sorted({each.reason for each in fresh}))
+        log.warning(
+            "schedule %s: %d slots skipped (%s)",
+            name,
+            skipped,
+            reasons,
+            extra={"event": "schedule.skipped", "schedule": name, "slots": skipped, "reason": reasons},
+        )
+        if self._emit is not None:
+            self._emit("schedule.skipped", schedule=name, slots=skipped, reason=reasons)

@@ -1,0 +1,131 @@
+"""Single enqueues that come at the same time share a trip, and nobody pays for another's trouble."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from headrace.errors import IdempotencyConflict, Unavailable
+from headrace.ferry import SEATS, Ferry
+from headrace.job import JobId, NewJob, job_id, new_batch
+from headrace.lane import Lane
+
+LANE = Lane()
+
+
+def job(name: str) -> NewJob:
+    return NewJob(name, b"", LANE)
+
+
+class Shore:
+    """Carries when told to; remembers what travelled together."""
+
+    def __init__(self) -> None:
+        self.trips: list[list[str]] = []
+        self.tide = asyncio.Event()
+        self.left = asyncio.Event()
+        self.trouble: dict[str, Exception] = {}
+
+    async def carry(self, jobs: Sequence[NewJob]) -> list[JobId]:
+        self.trips.append([job.task for job in jobs])
+        self.left.set()
+        await self.tide.wait()
+        for each in jobs:
+            if each.task in self.trouble:
+                raise self.trouble[each.task]
+        batch = new_batch()
+        return [job_id(batch, place) for place in range(len(jobs))]
+
+
+async def crowd(ferry: Ferry, shore: Shore, names: Sequence[str]) -> list[asyncio.Task[JobId]]:
+    """The first is under way, the others wait for it to come back."""
+    tasks = [asyncio.create_task(ferry.put(job(names[0])))]
+    await shore.left.wait()
+    tasks += [asyncio.create_task(ferry.put(job(name))) for name in names[1:]]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_who_comes_alone_travels_alone():
+    shore = Shore()
+    shore.tide.set()
+    ferry = Ferry(shore.carry)
+    for name in "abc":
+        await ferry.put(job(name))
+    assert shore.trips == [["a"], ["b"], ["c"]]
+
+
+async def test_who_comes_meanwhile_travels_together_and_in_order():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    tasks = await crowd(ferry, shore, "abcd")
+    shore.tide.set()
+    ids = await asyncio.gather(*tasks)
+    assert shore.trips == [["a"], ["b", "c", "d"]]
+    assert len(set(ids)) == 4
+    assert ids[1] < ids[2] < ids[3]
+
+
+async def test_a_trip_has_so_many_seats():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    tasks = await crowd(ferry, shore, [str(n) for n in range(SEATS + 3)])
+    shore.tide.set()
+    await asyncio.gather(*tasks)
+    assert [len(trip) for trip in shore.trips] == [1, SEATS, 2]
+
+
+async def test_a_conflict_is_its_own_callers():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    shore.trouble["c"] = IdempotencyConflict("c", "key", job_id(new_batch(), 0))
+    tasks = await crowd(ferry, shore, "abcd")
+    shore.tide.set()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(each, IdempotencyConflict) for each in done] == [False, False, True, False]
+    assert shore.trips == [["a"], ["b", "c", "d"], ["b"], ["c"], ["d"]]
+
+
+async def test_a_store_in_trouble_is_everybodys_trouble_and_the_next_trip_goes():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    shore.trouble["b"] = Unavailable("gone")
+    tasks = await crowd(ferry, shore, "abc")
+    shore.tide.set()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(each, Unavailable) for each in done] == [False, True, True]
+    await ferry.put(job("d"))
+    assert shore.trips[-1] == ["d"]
+
+
+async def test_who_is_cancelled_on_the_quay_is_not_enqueued():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    first, second, third = await crowd(ferry, shore, "abc")
+    second.cancel()
+    await asyncio.wait([second])
+    shore.tide.set()
+    await first
+    await third
+    assert shore.trips == [["a"], ["c"]]
+
+
+async def test_the_first_ones_cancellation_leaves_nobody_behind():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    first, second = await crowd(ferry, shore, "ab")
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    shore.tide.set()
+    await second
+
+
+async def test_closing_waits_for_those_aboard():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    tasks = await crowd(ferry, shore, "abc")
+    closing = asyncio.create_task(ferry.close())
+    shore.tide.set()
+    await asyncio.gather(*tasks)
+    await closing
