@@ -12,7 +12,8 @@ help:
 
 run:
 	@scripts/setup run
-	@.venv/bin/headrace dev examples.demo:app --with examples.demo:produce
+	@# In a process group of its own: Ctrl-C is for the demo, which drains and ends well, not for make.
+	@bash -c 'if [ -t 0 ]; then set -m; fi; .venv/bin/headrace dev examples.demo:app --with examples.demo:produce; exit $$?'
 
 test:
 	@scripts/setup test

@@ -13,6 +13,8 @@ from headrace.bench.plan import Plan
 from headrace.bench.result import Measurement, median, milliseconds, percentile, ratio, rounded
 from headrace.bench.roles import Report, RoleName, Spec
 
+WARM_UP = 10
+"""Jobs of `pickup` before those that count."""
 FEW = 1000
 """The small backlog that claims are compared with."""
 
@@ -150,8 +152,11 @@ class Workloads:
         return measured
 
     async def _pickup(self) -> Measurement:
-        """From the start of the enqueue call to the start of the task, on a worker that has nothing to do."""
-        count = self._plan.pickups
+        """From the start of the enqueue call to the start of the task, on a worker that has nothing to do.
+
+        The first jobs are left out: they connect, and have the server plan its statements.
+        """
+        count = WARM_UP + self._plan.pickups
         queue = self._queue("pickup")
         async with self._crew.members([self._spec("work", queue), self._spec("paced", queue, count)]) as members:
             worker, producer = members
@@ -160,8 +165,8 @@ class Workloads:
             asked = await producer.report(_patience(count))
             (worked,) = await self._finish([worker], count)
         began = dict(worked.marks)
-        latencies = [began[number] - moment for number, moment in enumerate(asked.samples)]
-        return self._measurement("pickup", [], jobs=count, samples=latencies)
+        latencies = [began[number] - moment for number, moment in enumerate(asked.samples)][WARM_UP:]
+        return self._measurement("pickup", [], jobs=len(latencies), samples=latencies)
 
     async def _together(self, queue: str, count: int, *, busy: bool = False) -> float:
         """One producer and one worker at the same time: jobs per second from the first enqueue to the last settlement.
