@@ -226,6 +226,7 @@ async def test_drain_lets_running_jobs_finish_and_hands_back_the_rest(bench: Ben
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
 async def test_drain_hands_back_what_does_not_finish_without_charge(bench: Bench, kind: str) -> None:
     over = threading.Event()
+    threads: list[threading.Thread] = []
 
     @bench.app.task
     async def slow() -> None:
@@ -233,6 +234,7 @@ async def test_drain_hands_back_what_does_not_finish_without_charge(bench: Bench
 
     @bench.app.task
     def slow_thread() -> None:
+        threads.append(threading.current_thread())
         over.wait(WAIT)
 
     bench.app.tasks.update(process_tasks.app.tasks)
@@ -242,6 +244,8 @@ async def test_drain_hands_back_what_does_not_finish_without_charge(bench: Bench
         await until(lambda: worker.running == 1)
     job = await bench.get(id)
     over.set()
+    for thread in threads:
+        thread.join(WAIT)
     assert (job.state, job.failures, job.crashes, job.attempt) == (JobState.READY, 0, 0, 1)
 
 
