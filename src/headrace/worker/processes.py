@@ -41,6 +41,7 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=lifeline.child_environment(),
+                process_group=0,  # Ctrl-C is for the parent, which passes it on: one that just starts would die of it
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(

@@ -50,6 +50,7 @@ class Crewman:
                 pass_fds=[theirs.fileno(), self.board.fd],
                 stdin=subprocess.DEVNULL,
                 env=lifeline.child_environment(),
+                process_group=0,  # Ctrl-C is for the parent, which passes it on: one that just starts would die of it
             )
         config = child.Config(
             settings=settings,
