@@ -16,8 +16,9 @@ from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
+from http_stand import HttpStand, hand_over_clocks, http_stand
 
-STORES = ("memory", "sqlite", "postgres", "redis", "valkey")
+STORES = ("memory", "sqlite", "postgres", "redis", "valkey", "http")
 TEMPLATE = "template_headrace"
 
 
@@ -56,6 +57,13 @@ def valkey_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
+def http_server() -> Iterator[HttpStand]:
+    """A headrace server in front of a memory store, one per test process."""
+    with http_stand() as stand:
+        yield stand
+
+
+@pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> str:
     """A migrated, empty database to copy from."""
     url = postgres_server.create_database(TEMPLATE)
@@ -80,6 +88,11 @@ def store_url(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -
         with asyncio.Runner() as runner:
             runner.run(_migrate(url))
         yield url
+    elif store_name == "http":
+        stand: HttpStand = request.getfixturevalue("http_server")
+        hand_over_clocks(stand, request.getfixturevalue("monkeypatch"))
+        yield stand.fresh()
+        stand.clear()
     elif store_name in {"redis", "valkey"}:
         redis: RedisServer = request.getfixturevalue(f"{store_name}_server")
         redis.command("FLUSHALL")

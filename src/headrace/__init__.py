@@ -13,9 +13,11 @@ from headrace.errors import (
     JobDead,
     JobNotFound,
     LeaseLost,
+    LimitNotFound,
     NeverFires,
     OutcomeUnknown,
     PayloadTooLarge,
+    QueueFull,
     ResultExpired,
     ResultTimeout,
     ScheduleNotFound,
@@ -26,13 +28,16 @@ from headrace.errors import (
     Unsupported,
 )
 from headrace.explain import Explanation
+from headrace.flow import ageing, weighted
 from headrace.handle import Handle
 from headrace.job import Job, JobState
+from headrace.limit import Limit
 from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
 from headrace.queue import DeadAlert, QueueOptions
 from headrace.retry import Retry
 from headrace.schedule import Schedule
 from headrace.task import Task
+from headrace.unique import Unique
 
 __version__ = "0.1.0"
 
@@ -55,9 +60,12 @@ __all__ = [
     "JobNotFound",
     "JobState",
     "LeaseLost",
+    "Limit",
+    "LimitNotFound",
     "NeverFires",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "QueueFull",
     "QueueOptions",
     "ResultExpired",
     "ResultTimeout",
@@ -70,8 +78,11 @@ __all__ = [
     "Snooze",
     "Task",
     "Unavailable",
+    "Unique",
     "UnknownTask",
     "Unsupported",
     "__version__",
+    "ageing",
     "current_job",
+    "weighted",
 ]

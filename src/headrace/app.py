@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import itertools
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from headrace import store as stores
-from headrace.client import CHUNK, Placed, transactional
 from headrace.clock import Clock
-from headrace.desk import Desk, JobRef
+from headrace.desk import Desk
 from headrace.duration import Duration
 from headrace.errors import ConfigError
 from headrace.explain import Explanation
-from headrace.handle import Handle
-from headrace.job import Batch, Job, JobId, JobState, NewJob, new_batch, parse_id
-from headrace.lane import check_queue
-from headrace.lease import Presence
+from headrace.flow import STRICT, Fair, FairBy, Priority
+from headrace.function import Executor
+from headrace.handle import Put
+from headrace.job import Job, JobId, NewJob
+from headrace.limit import Limit
+from headrace.limitdesk import LimitDesk
 from headrace.loops import Clients
+from headrace.operate import Operator
+from headrace.produce import Producer
 from headrace.queue import DeadAlert, QueueOptions
 from headrace.queue import declare as declare_queue
 from headrace.retry import Retry
 from headrace.schedule import Schedule
 from headrace.settings import Settings, mask_url
-from headrace.store.contract import CancelAnswer, Filter, Page, Stats, Store
+from headrace.store.contract import Store
 from headrace.sync import Portal, portal, remote
-from headrace.task import AsyncTask, Executor, JobCall, SyncTask, Task, TaskOptions, declare
+from headrace.task import AsyncTask, JobCall, SyncTask, Task, declare
 from headrace.timetable import Timetable
 from headrace.timetable import declare as declare_schedule
+from headrace.unique import Unique
+from headrace.webhook import EVENTS, Allow, Webhook, read_secrets
+from headrace.webhook import declare as declare_webhook
+from headrace.webhooks import Webhooks
 
 if TYPE_CHECKING:
-    from headrace.outbox import Outbox
     from headrace.worker import Duties, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 H = TypeVar("H")
-
-States = JobState | str | Iterable[JobState | str]
 
 
 class Decorator:
@@ -63,7 +63,7 @@ class Decorator:
         return self._make(function)
 
 
-class Headrace:
+class Headrace(Operator, Producer):
     """Tasks and the store their jobs live in. Verbs come in two: `x` for sync code, `ax` for async code."""
 
     def __init__(
@@ -80,14 +80,20 @@ class Headrace:
         self.dead_alert_hooks: list[Callable[[DeadAlert], Any]] = []
         self._clock = clock
         self._portal = portal
-        self._clients = Clients(self.connect)
-        self._home = _Home(self, self._clients, portal)
+        self._clients = Clients(self.connect, self.queues)
+        self._unfair: set[str] = set()
+        self._home = _Home(self, self._clients, portal, self._unfair)
         self.dead = Desk(portal, self._clients, self.tasks)
         """Dead letters: `groups`, `show`, `replay`, `discard`."""
+        self.limits = LimitDesk(portal, self._clients)
+        """Limits at run time: `list`, `set`, `reset`."""
         self.schedules = Timetable(portal, self._clients)
         """Schedules at run time: `list`, `add`, `pause`, `resume`, `run_now`, `remove`."""
+        self.webhooks = Webhooks(
+            secrets=read_secrets(self.settings.webhook_secret) if self.settings.webhook_secret else (),
+            allow=Allow.of(self.settings.webhook_allow),
+        )
         self._memory: tuple[asyncio.AbstractEventLoop, Store] | None = None
-        self._outbox: Outbox | None = None
         self._lock = threading.Lock()
 
     # ── tasks ────────────────────────────────────────────────────────────────
@@ -114,6 +120,8 @@ class Headrace:
         result_ttl: Duration | None = "1d",
         tenant: Callable[..., str] | None = None,
         redact: Iterable[str] = (),
+        limits: Iterable[Limit] = (),
+        unique: Unique | None = None,
         max_payload: int | None = None,
     ) -> Decorator: ...
     def task(
@@ -132,6 +140,8 @@ class Headrace:
         result_ttl: Duration | None = "1d",
         tenant: Callable[..., str] | None = None,
         redact: Iterable[str] = (),
+        limits: Iterable[Limit] = (),
+        unique: Unique | None = None,
         max_payload: int | None = None,
     ) -> Any:
         """Declare a task: `@app.task` or `@app.task(queue="billing", timeout="2m", …)`."""
@@ -151,10 +161,16 @@ class Headrace:
                 result_ttl=result_ttl,
                 tenant=tenant,
                 redact=redact,
+                limits=limits,
+                unique=unique,
                 max_payload=self.settings.max_payload if max_payload is None else max_payload,
             )
             if made.name in self.tasks:
                 raise ConfigError(f'task {made.name} is declared twice: give one of them another name="…"')
+            try:
+                self.limits.declare(made.options.limits)
+            except ConfigError as error:
+                raise ConfigError(f"task {made.name}: {error}") from None
             self.tasks[made.name] = made
             return made
 
@@ -163,12 +179,36 @@ class Headrace:
     # ── queues ───────────────────────────────────────────────────────────────
 
     def queue(
-        self, name: str, *, dead_retention: Duration | None = None, dead_alert: int | None = None
+        self,
+        name: str,
+        *,
+        fair: Fair = "round_robin",
+        fair_by: FairBy = "jobs",
+        weights: Mapping[str, int] | None = None,
+        priority: Priority | str = STRICT,
+        dead_retention: Duration | None = None,
+        dead_alert: int | None = None,
+        max_length: int | None = None,
+        shards: int = 1,
+        foreign: bool = False,
     ) -> QueueOptions:
-        """Declare what a queue does differently: `app.queue("billing", dead_retention="14d", dead_alert=100)`."""
+        """Declare what a queue does differently: `app.queue("billing", weights={"acme": 3}, dead_alert=100)`."""
         if name in self.queues:
             raise ConfigError(f"queue {name} is declared twice: put its options into one app.queue(…)")
-        made = self.queues[name] = declare_queue(name, dead_retention=dead_retention, dead_alert=dead_alert)
+        made = self.queues[name] = declare_queue(
+            name,
+            fair=fair,
+            fair_by=fair_by,
+            weights=weights,
+            priority=priority,
+            dead_retention=dead_retention,
+            dead_alert=dead_alert,
+            max_length=max_length,
+            shards=shards,
+            foreign=foreign,
+        )
+        if made.fair == "off":
+            self._unfair.add(name)
         return made
 
     def schedule(
@@ -192,223 +232,27 @@ class Headrace:
         self.schedules.declared[name] = made
         return made
 
+    def webhook(
+        self,
+        url: str,
+        *,
+        on: str | Iterable[str] = EVENTS,
+        queue: str | None = None,
+        task: str | None = None,
+        secret: str | None = None,
+    ) -> Webhook:
+        """Have a URL told of every job that is done or dead, and of dead alerts: `app.webhook("https://…", on="dead")`.
+
+        `secret`: `whsec_…`, to sign what goes there; else the setting `webhook_secret` does.
+        """
+        made = declare_webhook(url, on=on, queue=queue, task=task, secret=secret, allow=self.webhooks.allow)
+        self.webhooks.add(made)
+        return made
+
     def on_dead_alert(self, hook: Callable[[DeadAlert], H]) -> Callable[[DeadAlert], H]:
         """Call this, in each worker, when a queue's dead letters reach its `dead_alert`. Works as a decorator."""
         self.dead_alert_hooks.append(hook)
         return hook
-
-    # ── enqueue in bulk ──────────────────────────────────────────────────────
-
-    def enqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> list[Handle[R]]:
-        """Enqueue `task.job(…)`s, one round trip per 1,000, each of those all or nothing; with `tx` all of them."""
-        if tx is not None:
-            return [handle for some in _chunks(calls) for handle in self._handles(some, self.put_in(tx, _jobs(some)))]
-        self._portal.run(self._clients.here)
-        handles: list[Handle[R]] = []
-        under_way: tuple[list[JobCall[R]], Future[Placed]] | None = None
-        try:
-            # The next thousand is encoded while the store writes the last one; none overtakes another.
-            for some in _chunks(calls):
-                if under_way is not None:
-                    before, under_way = under_way, None
-                    handles += self._handles(before[0], before[1].result())
-                under_way = some, self._portal.start(functools.partial(self._aput, _jobs(some)))
-            if under_way is not None:
-                before, under_way = under_way, None
-                handles += self._handles(before[0], before[1].result())
-        except Exception as error:
-            if under_way is not None and under_way[1].exception() is None:
-                handles += self._handles(under_way[0], under_way[1].result())
-            _note_stored(error, len(handles))
-            raise
-        return handles
-
-    async def aenqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> list[Handle[R]]:
-        """Enqueue `task.job(…)`s, one round trip per 1,000, each of those all or nothing; with `tx` all of them."""
-        client = await self._clients.here()
-        handles: list[Handle[R]] = []
-        if tx is not None:
-            for some in _chunks(calls):
-                handles += self._handles(some, await self.aput_in(tx, _jobs(some)))
-            return handles
-        under_way: tuple[list[JobCall[R]], asyncio.Task[Placed]] | None = None
-        try:
-            for some in _chunks(calls):
-                if under_way is not None:
-                    before, under_way = under_way, None
-                    handles += self._handles(before[0], await before[1])
-                under_way = some, asyncio.create_task(client.enqueue(_jobs(some)))
-                await asyncio.sleep(0)  # it begins, and the next thousand is encoded while the store writes
-            if under_way is not None:
-                before, under_way = under_way, None
-                handles += self._handles(before[0], await before[1])
-        except Exception as error:
-            if under_way is not None:
-                await asyncio.wait([under_way[1]])
-                if under_way[1].exception() is None:
-                    handles += self._handles(under_way[0], under_way[1].result())
-            _note_stored(error, len(handles))
-            raise
-        return handles
-
-    def _handles(self, calls: Sequence[JobCall[R]], placed: Placed) -> list[Handle[R]]:
-        home, batch, existing = self._home, placed.batch, placed.existing
-        if not existing:
-            return [Handle(home, call.codec, batch, place) for place, call in enumerate(calls)]
-        return [Handle(home, call.codec, placed.id(place)) for place, call in enumerate(calls)]
-
-    async def _aput(self, jobs: Sequence[NewJob]) -> Placed:
-        return await (await self._clients.here()).enqueue(jobs)
-
-    def put_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
-        """Write jobs in the caller's transaction, in the caller's thread; the portal's store only knows how."""
-        batch = Batch(new_batch(), list(jobs))
-        writer = self._outbox or transactional(self._portal.run(self._clients.here).store)
-        return Placed(batch.id, writer.enqueue_in(tx, batch).existing)
-
-    async def aput_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
-        """The same for async code."""
-        batch = Batch(new_batch(), list(jobs))
-        writer = self._outbox or transactional((await self._clients.here()).store)
-        return Placed(batch.id, (await writer.aenqueue_in(tx, batch)).existing)
-
-    def outbox(self, database: object) -> Outbox:
-        """Jobs with `tx=` go through a table of this database, for stores that cannot join its transactions.
-
-        `database`: its postgresql:// or sqlite:/// URL, a SQLAlchemy engine, or a Django alias. Any worker of this app
-        relays what was committed into the store.
-        """
-        from headrace.outbox import Outbox
-
-        self._outbox = Outbox(database)
-        return self._outbox
-
-    @property
-    def has_outbox(self) -> bool:
-        """Whether jobs with `tx=` take the way through an outbox, and so arrive later."""
-        return self._outbox is not None
-
-    # ── looking ──────────────────────────────────────────────────────────────
-
-    def get(self, job: JobRef) -> Job | None:
-        """One job at this moment, None: there is none."""
-        return self._portal.run(lambda: self.aget(job))
-
-    async def aget(self, job: JobRef) -> Job | None:
-        """One job at this moment, None: there is none."""
-        return (await (await self._clients.here()).get([_id(job)]))[0]
-
-    def find(
-        self,
-        *,
-        state: States = (),
-        queue: str | None = None,
-        task: str | None = None,
-        tenant: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        text: str | None = None,
-        before: JobRef | None = None,
-        limit: int = 50,
-    ) -> Page:
-        """Jobs by filter, newest first; `page.next` given as `before` turns the page."""
-        where = Filter(
-            states=_states(state), queue=queue, task=task, tenant=tenant, since=since, until=until, text=text
-        )
-        return self._portal.run(lambda: self._afind(where, before, limit))
-
-    async def afind(
-        self,
-        *,
-        state: States = (),
-        queue: str | None = None,
-        task: str | None = None,
-        tenant: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        text: str | None = None,
-        before: JobRef | None = None,
-        limit: int = 50,
-    ) -> Page:
-        """Jobs by filter, newest first; `page.next` given as `before` turns the page."""
-        where = Filter(
-            states=_states(state), queue=queue, task=task, tenant=tenant, since=since, until=until, text=text
-        )
-        return await self._afind(where, before, limit)
-
-    async def _afind(self, where: Filter, before: JobRef | None, limit: int) -> Page:
-        client = await self._clients.here()
-        return await client.find(where, before=None if before is None else _id(before), limit=limit)
-
-    def explain(self, job: JobRef) -> Explanation:
-        """Why a job is not running and, where that can be known, when it will; raises JobNotFound."""
-        return self._portal.run(lambda: self.aexplain(job))
-
-    async def aexplain(self, job: JobRef) -> Explanation:
-        """Why a job is not running and, where that can be known, when it will; raises JobNotFound."""
-        return await (await self._clients.here()).explain(_id(job), self._options_of)
-
-    def _options_of(self, task: str) -> TaskOptions | None:
-        found = self.tasks.get(task)
-        return None if found is None else found.options
-
-    def stats(self) -> Stats:
-        """Every queue in figures."""
-        return self._portal.run(self.astats)
-
-    async def astats(self) -> Stats:
-        """Every queue in figures."""
-        return await (await self._clients.here()).stats()
-
-    def workers(self) -> list[Presence]:
-        """Workers seen within the last minute."""
-        return self._portal.run(self.aworkers)
-
-    async def aworkers(self) -> list[Presence]:
-        """Workers seen within the last minute."""
-        return await (await self._clients.here()).workers()
-
-    # ── the operator's moves ─────────────────────────────────────────────────
-
-    def cancel(self, *jobs: JobRef, reason: str | None = None) -> dict[JobId, CancelAnswer]:
-        """Waiting jobs are cancelled, running ones asked to stop, finished ones left alone."""
-        return self._portal.run(lambda: self.acancel(*jobs, reason=reason))
-
-    async def acancel(self, *jobs: JobRef, reason: str | None = None) -> dict[JobId, CancelAnswer]:
-        """Waiting jobs are cancelled, running ones asked to stop, finished ones left alone."""
-        return await (await self._clients.here()).cancel(_ids(jobs), reason)
-
-    def retry(self, *jobs: JobRef) -> frozenset[JobId]:
-        """Make finished or scheduled jobs ready now; answers those moved."""
-        return self._portal.run(lambda: self.aretry(*jobs))
-
-    async def aretry(self, *jobs: JobRef) -> frozenset[JobId]:
-        """Make finished or scheduled jobs ready now; answers those moved."""
-        return await (await self._clients.here()).retry(_ids(jobs))
-
-    def delete(self, *jobs: JobRef) -> frozenset[JobId]:
-        """Forget jobs that are not running; answers those deleted."""
-        return self._portal.run(lambda: self.adelete(*jobs))
-
-    async def adelete(self, *jobs: JobRef) -> frozenset[JobId]:
-        """Forget jobs that are not running; answers those deleted."""
-        return await (await self._clients.here()).delete(_ids(jobs))
-
-    def pause(self, queue: str, *, by: str = "") -> None:
-        """No job of this queue starts after this returns; what runs goes on."""
-        self._portal.run(lambda: self.apause(queue, by=by))
-
-    async def apause(self, queue: str, *, by: str = "") -> None:
-        """No job of this queue starts after this returns; what runs goes on."""
-        await (await self._clients.here()).pause(check_queue(queue), by=by)
-
-    def resume(self, queue: str) -> None:
-        """Undo `pause`."""
-        self._portal.run(lambda: self.aresume(queue))
-
-    async def aresume(self, queue: str) -> None:
-        """Undo `pause`."""
-        await (await self._clients.here()).resume(check_queue(queue))
 
     # ── workers, stores, the end ─────────────────────────────────────────────
 
@@ -443,13 +287,16 @@ class Headrace:
             queues=self.queues,
             dead_alert_hooks=self.dead_alert_hooks,
             schedules=self.schedules.declared,
+            limits=self.limits.declared,
             outbox=self._outbox,
+            webhooks=self.webhooks,
         )
 
     def connect(self) -> Store:
         """A new store for the current event loop, not yet opened. memory:// is one store for the whole app."""
         if not self.settings.url.startswith("memory:"):
-            return stores.connect(self.settings.store_url, clock=self._clock)
+            shards = {name: queue.shards for name, queue in self.queues.items() if queue.shards > 1}
+            return stores.connect(self.settings.store_url, clock=self._clock, shards=shards)
         loop = self._portal.loop
         with self._lock:
             # A forked child has another portal, and starts from nothing.
@@ -481,23 +328,27 @@ class Headrace:
 class _Home:
     """What the app's tasks and handles need of it (see `task.Home`)."""
 
-    def __init__(self, app: Headrace, clients: Clients, portal: Portal) -> None:
+    def __init__(self, app: Headrace, clients: Clients, portal: Portal, unfair: Collection[str]) -> None:
         self._app = app
         self._clients = clients
         self._portal = portal
+        self.unfair = unfair
 
     @property
     def key_ttl(self) -> timedelta:
         return self._app.settings.key_ttl
 
-    def put(self, job: NewJob, tx: object | None) -> JobId:
+    def check_webhook(self, url: str) -> str:
+        return self._app.webhooks.check(url)
+
+    def put(self, job: NewJob, tx: object | None) -> Put:
         if tx is not None:
-            return self._app.put_in(tx, [job]).id(0)
+            return self._app.put_in(tx, [job]).put(0)
         return self._portal.run(lambda: self.aput(job, None))
 
-    async def aput(self, job: NewJob, tx: object | None) -> JobId:
+    async def aput(self, job: NewJob, tx: object | None) -> Put:
         client = await self._clients.here()
-        return await client.put(job) if tx is None else (await self._app.aput_in(tx, [job])).id(0)
+        return await client.place(job) if tx is None else (await self._app.aput_in(tx, [job])).put(0)
 
     def job(self, id: JobId) -> Job:
         return self._portal.run(lambda: self.ajob(id))
@@ -523,37 +374,3 @@ class _Home:
 
     async def astop(self, id: JobId, reason: str | None) -> bool:
         return await (await self._clients.here()).stop(id, reason)
-
-
-def _id(job: JobRef) -> JobId:
-    return job.id if isinstance(job, Handle) else parse_id(job)
-
-
-def _ids(jobs: Sequence[JobRef]) -> list[JobId]:
-    return [_id(job) for job in jobs]
-
-
-def _states(given: States) -> frozenset[JobState]:
-    names = [given] if isinstance(given, str) else list(given)
-    try:
-        return frozenset(JobState(name) for name in names)
-    except ValueError:
-        raise ConfigError(f"state = {given!r}: {', '.join(JobState)}") from None
-
-
-def _chunks(calls: Iterable[JobCall[R]]) -> Iterator[list[JobCall[R]]]:
-    source = iter(calls)
-    while some := list(itertools.islice(source, CHUNK)):
-        for call in some:
-            if not isinstance(call, JobCall):
-                raise ConfigError(f"enqueue_many takes task.job(…), not {call!r:.80}")
-        yield some
-
-
-def _jobs(calls: Sequence[JobCall[Any]]) -> list[NewJob]:
-    return [call.job for call in calls]
-
-
-def _note_stored(error: Exception, count: int) -> None:
-    if count:
-        error.add_note(f"{count:,} jobs of this call had been enqueued before")

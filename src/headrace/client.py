@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 from headrace import explain
-from headrace.errors import JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable, Unsupported
+from headrace.backpressure import Valve
+from headrace.errors import OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
-from headrace.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_batch
+from headrace.handle import Put
+from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.lease import Presence
+from headrace.outcome import PAUSED
+from headrace.queue import QueueOptions
 from headrace.store.contract import (
     CancelAnswer,
     Enqueued,
     Filter,
     Page,
+    Pause,
+    PauseKind,
     Stats,
     Store,
     Transactional,
 )
 from headrace.task import TaskOptions
+from headrace.waiter import Waiter, not_found
 
 CHUNK = 1000
 """Jobs in one call of the store: bulk enqueue is one round trip per so many."""
@@ -31,14 +38,12 @@ PATIENCE = 5.0
 """Seconds for which an enqueue is tried again while the store does not answer."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_FIRST_POLL, _LONGEST_POLL = 0.010, 0.250
-_ASK_AT_ONCE = 500
 
 T = TypeVar("T")
 
 
 class Placed(NamedTuple):
-    """Where the jobs of one call went: `job_id(batch, place)`, but for those that their keys had made before."""
+    """Where the jobs of one call went: `job_id(batch, place)`, but for those that others answer for, by key or lock."""
 
     batch: BatchId
     existing: Mapping[int, JobId]
@@ -46,37 +51,59 @@ class Placed(NamedTuple):
     def id(self, place: int) -> JobId:
         return self.existing.get(place) or job_id(self.batch, place)
 
+    def put(self, place: int) -> Put:
+        return Put(self.id(place), place not in self.existing)
+
 
 class Client:
     """One store's verbs as an app uses them. Belongs to the event loop of its store."""
 
-    def __init__(self, store: Store, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, store: Store, *, patience: float = PATIENCE, queues: Mapping[str, QueueOptions] | None = None
+    ) -> None:
+        """`queues`: those that the app declares; some may have a `max_length`."""
         self.store = store
+        self._valve = Valve(store, {} if queues is None else queues)
         self._patience = patience
         self._waiter = Waiter(store)
         self._ferry = Ferry(self._carry)
 
     async def close(self) -> None:
         """Give the store back."""
+        await self.leave()
+        await self.store.close()
+
+    async def leave(self) -> None:
+        """Finish what was begun and let go of the store, which stays open."""
         self._waiter.close()
         await self._ferry.close()
-        await self.store.close()
 
     # ── in ───────────────────────────────────────────────────────────────────
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> Placed:
         """Store jobs durably, all or nothing; repeats itself when the answer is lost, which is safe."""
+        if self._valve.bounds:
+            await self._valve.admit(jobs)
+        return await self._store_all(jobs)
+
+    async def _store_all(self, jobs: Sequence[NewJob]) -> Placed:
         batch = Batch(new_batch(), list(jobs))
         answer = await self._persist(lambda: self.store.enqueue(batch))
         return Placed(batch.id, answer.existing)
 
     async def put(self, job: NewJob) -> JobId:
         """Store one job durably; calls that come at the same time share a commit."""
+        return (await self.place(job)).id
+
+    async def place(self, job: NewJob) -> Put:
+        """As `put`, and whether it is new: False if the id is that of a job made before by the same key or lock."""
+        if self._valve.bounds:
+            await self._valve.admit((job,))
         return await self._ferry.put(job)
 
-    async def _carry(self, jobs: Sequence[NewJob]) -> list[JobId]:
-        placed = await self.enqueue(jobs)
-        return [placed.id(place) for place in range(len(jobs))]
+    async def _carry(self, jobs: Sequence[NewJob]) -> list[Put]:
+        placed = await self._store_all(jobs)
+        return [placed.put(place) for place in range(len(jobs))]
 
     async def _persist(self, call: Callable[[], Awaitable[Enqueued]]) -> Enqueued:
         give_up = time.monotonic() + self._patience
@@ -107,9 +134,14 @@ class Client:
             raise not_found(id)
         return found
 
-    async def explain(self, id: JobId, options_of: Callable[[str], TaskOptions | None]) -> explain.Explanation:
+    async def explain(
+        self,
+        id: JobId,
+        options_of: Callable[[str], TaskOptions | None],
+        queue_of: Callable[[str], QueueOptions | None] = lambda _: None,
+    ) -> explain.Explanation:
         """Why it does not run; raises JobNotFound."""
-        found = await explain.look(self.store, id, options_of)
+        found = await explain.look(self.store, id, options_of, queue_of)
         if found is None:
             raise not_found(id)
         return found[1]
@@ -151,17 +183,33 @@ class Client:
         """Forget jobs that are not running; answers those deleted."""
         return await self.store.delete(ids)
 
-    async def pause(self, queue: str, *, by: str = "") -> None:
-        """No job of this queue starts after this returns."""
-        await self.store.pause(queue, by=by)
+    async def pause(
+        self, name: str, *, kind: PauseKind = "queue", by: str = "", until: timedelta | datetime | None = None
+    ) -> None:
+        """No job of this queue or tenant starts after this returns; of a task none within a second or two."""
+        if isinstance(until, timedelta):
+            until = await self.store.now() + until
+        await self.store.pause(name, kind=kind, by=by, until=until)
 
-    async def resume(self, queue: str) -> None:
-        """Undo `pause`."""
-        await self.store.resume(queue)
+    async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
+        """Undo `pause`; jobs that workers put off because of it are due at once."""
+        await self.store.resume(name, kind=kind)
+        if kind != "task":
+            return
+        where = Filter(states=frozenset({JobState.SCHEDULED}), task=name, text=PAUSED)
+        before: JobId | None = None
+        while True:
+            page = await self.store.find(where, before=before, limit=CHUNK)
+            put_off = [job.id for job in page.jobs if job.note is not None and job.note.startswith(PAUSED)]
+            if put_off:
+                await self.store.retry(put_off, afresh=False)
+            if page.next is None:
+                return
+            before = page.next
 
-
-def not_found(id: JobId) -> JobNotFound:
-    return JobNotFound(f"no job {id}: it was pruned or deleted, or the transaction that enqueues it has not committed")
+    async def pauses(self) -> list[Pause]:
+        """Everything that is paused now."""
+        return await self.store.pauses()
 
 
 def transactional(store: Store) -> Transactional:
@@ -172,100 +220,3 @@ def transactional(store: Store) -> Transactional:
         "this store cannot join your transaction: declare app.outbox(…) for your database, leave tx out and enqueue "
         "after the commit, or use a PostgreSQL or SQLite store in the same database"
     )
-
-
-class Waiter:
-    """Everybody of one client who waits for results: one `get` for all of them, at growing intervals."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._waiting: dict[JobId, list[asyncio.Future[Job]]] = {}
-        self._fresh: set[JobId] = set()
-        self._expected: set[JobId] = set()
-        """May not be there yet: on their way through an outbox."""
-        self._joined = asyncio.Event()
-        self._poll = _FIRST_POLL
-        self._task: asyncio.Task[None] | None = None
-
-    async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
-        """The job when it has ended; raises ResultTimeout or JobNotFound."""
-        future: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(id, []).append(future)
-        self._fresh.add(id)
-        if expected:
-            self._expected.add(id)
-        self._poll = _FIRST_POLL
-        self._joined.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="headrace results")
-        try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            raise ResultTimeout(f"job {id} did not end within {timeout:g} s; it goes on") from None
-        finally:
-            self._leave(id, future)
-
-    def _leave(self, id: JobId, future: asyncio.Future[Job]) -> None:
-        others = self._waiting.get(id, [])
-        if future in others:
-            others.remove(future)
-        if not others:
-            self._waiting.pop(id, None)
-            self._fresh.discard(id)
-            self._expected.discard(id)
-
-    def close(self) -> None:
-        """Whoever still waits is told that the store has gone."""
-        if self._task is not None:
-            self._task.cancel()
-        self._fail(Unavailable("the app was closed while a result was waited for"))
-
-    async def _run(self) -> None:
-        due = 0.0
-        try:
-            while self._waiting:
-                # Newcomers are looked up at once, alone: their jobs may have ended long ago.
-                everybody = not self._fresh or time.monotonic() >= due
-                ids = list(self._waiting if everybody else self._fresh)
-                self._fresh.clear()
-                self._joined.clear()
-                ended = await self._look(ids)
-                if everybody:
-                    self._poll = _FIRST_POLL if ended else min(self._poll * 1.5, _LONGEST_POLL)
-                    due = time.monotonic() + self._poll
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(due - time.monotonic(), 0)):
-                        await self._joined.wait()
-        except Exception as error:  # noqa: BLE001 - handed to everybody who waits
-            self._fail(error)
-
-    async def _look(self, ids: list[JobId]) -> int:
-        ended = 0
-        for start in range(0, len(ids), _ASK_AT_ONCE):
-            some = ids[start : start + _ASK_AT_ONCE]
-            try:
-                jobs = await self._store.get(some)
-            except (Unavailable, OutcomeUnknown):
-                continue  # waiting is what we do anyway
-            for id, job in zip(some, jobs, strict=True):
-                if job.state.finished if job is not None else id not in self._expected:
-                    ended += 1
-                    self._tell(id, job)
-        return ended
-
-    def _tell(self, id: JobId, job: Job | None) -> None:
-        for future in self._waiting.pop(id, []):
-            if future.done():
-                continue
-            if job is None:
-                future.set_exception(not_found(id))
-            else:
-                future.set_result(job)
-
-    def _fail(self, error: Exception) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for futures in waiting.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)

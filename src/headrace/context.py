@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
 
-from headrace.errors import HeadraceError
+from headrace.codec import decode_options
+from headrace.errors import ConfigError, HeadraceError
 from headrace.job import Claimed, JobId
 
 
@@ -31,6 +33,10 @@ class Running(Protocol):
     async def complete(self, result: Any, tx: object) -> None: ...
 
     def complete_sync(self, result: Any, tx: object) -> None: ...
+
+    def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
+        """What the task says of its job, from any thread; it is written soon, and before the attempt's end."""
+        ...
 
 
 _running: ContextVar[Running] = ContextVar("headrace_running")
@@ -66,7 +72,10 @@ class JobContext:
 
     @property
     def tenant(self) -> str:
-        return self._running.job.tenant
+        job = self._running.job
+        if job.tenant or job.options is None:
+            return job.tenant
+        return decode_options(job.options).tenant or ""  # in a queue with fair="off" it is no part of the lane
 
     @property
     def attempt(self) -> int:
@@ -95,6 +104,23 @@ class JobContext:
         """
         return self._running.cancelled
 
+    async def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far the job is, from 0 to 1, and what it is doing: `await job.progress(0.4, "resizing")`.
+
+        Cheap: a worker writes the last state a few times a second at most, and before the job ends.
+        """
+        self._running.report(progress=_fraction(fraction), note=note)
+        # A task that only reports must not keep the others from running, nor miss that it was cancelled.
+        await asyncio.sleep(0)
+
+    def progress_sync(self, fraction: float, note: str | None = None) -> None:
+        """The same for sync tasks, in threads and in processes."""
+        self._running.report(progress=_fraction(fraction), note=note)
+
+    def log(self, text: str) -> None:
+        """Add a line to the job's own log, of which the last ones are kept; in tasks of every kind."""
+        self._running.report(line=str(text))
+
     async def complete(self, result: Any = None, *, tx: object) -> None:
         """End the job inside the caller's own transaction: its writes and the job's end commit together, or neither.
 
@@ -107,9 +133,20 @@ class JobContext:
         self._running.complete_sync(result, tx)
 
 
+def _fraction(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigError(f"progress = {value!r}: a number from 0 to 1")
+    return float(value)
+
+
+def running() -> Running:
+    """The attempt that the calling task is; NoCurrentJob outside a task."""
+    found = _running.get(None)
+    if found is None:
+        raise NoCurrentJob("there is no current job here: this works inside a task that a worker runs")
+    return found
+
+
 def current_job() -> JobContext:
     """The job that the calling task runs for; NoCurrentJob outside a task."""
-    running = _running.get(None)
-    if running is None:
-        raise NoCurrentJob("there is no current job here: current_job() works inside a task that a worker runs")
-    return JobContext(running)
+    return JobContext(running())

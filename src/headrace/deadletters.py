@@ -15,11 +15,12 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import monotonic
 from typing import Any, Self
 
-from headrace import duration, fingerprint
+from headrace import fingerprint
+from headrace.canary import Canary, Trial, count, too_many, verdict
 from headrace.errors import ConfigError, JobNotFound
 from headrace.job import Job, JobId, JobState
 from headrace.rate import Pacer
@@ -29,7 +30,6 @@ audit = logging.getLogger("headrace.audit")
 
 PAGE = 250
 """Dead jobs read at once, each with every traceback."""
-MOST_CANARIES = 1000
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 _DEAD = frozenset({JobState.DEAD})
 
@@ -86,37 +86,6 @@ class Choice:
             raise ConfigError("which dead jobs? give ids, a group, a filter such as task, or everything=True")
         found = None if group is None else fingerprint.check(group)
         return cls(ids=tuple(dict.fromkeys(ids)), where=where or Filter(), group=found)
-
-
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """Replay so many first, watch them to their end, and go on only if not more than that share died again."""
-
-    count: int = 10
-    tolerate: float = 0.1
-    patience: timedelta = timedelta(minutes=10)
-    """When they have not ended by then, the rest stays dead, too."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not 1 <= self.count <= MOST_CANARIES:
-            raise ConfigError(f"canary = {self.count!r}: a whole number from 1 to {MOST_CANARIES:,}")
-        if not 0 <= self.tolerate < 1:
-            raise ConfigError(f"tolerate = {self.tolerate!r}: the share that may die again, from 0 to less than 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """What became of the canaries."""
-
-    tried: int
-    done: int = 0
-    dead: int = 0
-    gone: int = 0
-    """Cancelled or deleted by somebody."""
-
-    @property
-    def waiting(self) -> int:
-        return self.tried - self.done - self.dead - self.gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +204,12 @@ class DeadLetters:
                 if len(answer.replayed) < canary.count:
                     continue  # some were refused, or the page was short: the next one has the others
                 trial = await self._watch(answer.replayed, canary, meter)
-                if why := _verdict(trial, canary):
+                if why := verdict(trial, canary):
                     return replace(answer, trial=trial, stopped=why)
             await self._ready(ids, answer, pacer, meter)
         if canary is not None and trial is None and answer.replayed:
             trial = await self._watch(answer.replayed, canary, meter)
-            return replace(answer, trial=trial, stopped=_verdict(trial, canary))
+            return replace(answer, trial=trial, stopped=verdict(trial, canary))
         return replace(answer, trial=trial)
 
     async def discard(
@@ -317,9 +286,9 @@ class DeadLetters:
         give_up = self._clock() + canary.patience.total_seconds()
         pause = _FIRST_LOOK
         while True:
-            trial = _count(await self._store.get(ids))
+            trial = count(await self._store.get(ids))
             meter.say(f"canary: {trial.done} done, {trial.dead} dead, {trial.waiting} under way")
-            if not trial.waiting or _too_many(trial, canary) or self._clock() >= give_up:
+            if not trial.waiting or too_many(trial, canary) or self._clock() >= give_up:
                 meter.say("")
                 return trial
             await self._sleep(pause)
@@ -384,31 +353,6 @@ def _joined(group: Group | None, job: Job, found: fingerprint.Fingerprint) -> Gr
         first_seen=min(group.first_seen, died),
         last_seen=max(group.last_seen, died),
     )
-
-
-def _count(jobs: Sequence[Job | None]) -> Trial:
-    states = [None if job is None else job.state for job in jobs]
-    gone = states.count(None) + states.count(JobState.CANCELLED)
-    return Trial(tried=len(states), done=states.count(JobState.DONE), dead=states.count(JobState.DEAD), gone=gone)
-
-
-def _too_many(trial: Trial, canary: Canary) -> bool:
-    return trial.dead > canary.tolerate * trial.tried
-
-
-def _verdict(trial: Trial, canary: Canary) -> str | None:
-    """Why not to go on."""
-    if _too_many(trial, canary):
-        return (
-            f"{trial.dead} of {trial.tried} canaries died again, at most {int(canary.tolerate * trial.tried)} may: "
-            "the rest stays dead"
-        )
-    if trial.waiting:
-        return (
-            f"{trial.waiting} of {trial.tried} canaries have not ended in {duration.show(canary.patience)}: the rest stays dead; "
-            "does a worker serve their queue, or do they wait for a retry?"
-        )
-    return None
 
 
 def _log(record: Record, event: str) -> None:

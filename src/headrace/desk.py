@@ -8,8 +8,9 @@ from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from headrace import duration
+from headrace.canary import Canary
 from headrace.codec import show
-from headrace.deadletters import Canary, Choice, DeadLetters, Discarded, Group, Letter, Replayed
+from headrace.deadletters import Choice, DeadLetters, Discarded, Group, Letter, Replayed
 from headrace.handle import Handle
 from headrace.job import Job, JobId, parse_id
 from headrace.loops import Clients

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from headrace.errors import ConfigError
 
@@ -30,6 +30,29 @@ def parse(value: Duration, *, name: str = "duration") -> timedelta:
     if not timedelta(0) <= found <= LONGEST:
         raise ConfigError(f"{name} = {value!r} is out of range: 0 to {LONGEST.days} days")
     return found
+
+
+def given(value: object, *, name: str) -> timedelta:
+    """The same of an argument that may be anything, for callers without a type checker."""
+    if not isinstance(value, str | timedelta):
+        raise ConfigError(f'{name} = {value!r} is no duration: write "30s", "5m" or a timedelta')
+    return parse(value, name=name)
+
+
+def given_or_time(value: object, *, name: str, example: str) -> timedelta | datetime:
+    """So long, or until that time: a duration or an aware datetime, from an argument that may be anything."""
+    if isinstance(value, datetime):
+        return check_aware(value, name=name)
+    if not isinstance(value, str | timedelta):
+        raise ConfigError(f'{name} = {value!r}: write "{example}", a timedelta or an aware datetime')
+    return parse(value, name=name)
+
+
+def check_aware(value: datetime, *, name: str) -> datetime:
+    """A time that says in which zone, or a ConfigError."""
+    if value.utcoffset() is None:
+        raise ConfigError(f"{name} = {value.isoformat()} has no time zone: add tzinfo, e.g. UTC")
+    return value
 
 
 def about(value: timedelta) -> str:

@@ -11,6 +11,7 @@
     │   ├── SerializationError  a value cannot be stored; says where it sits
     │   ├── PayloadTooLarge     the encoded arguments are over the limit
     │   ├── IdempotencyConflict the key was used before with other arguments
+    │   ├── QueueFull           the queue is as long as its max_length says
     │   └── BadTransaction      the `tx=` object cannot carry this job
     ├── StoreError
     │   ├── Unavailable         the store cannot be reached; nothing was done
@@ -19,6 +20,7 @@
     │   ├── SchemaMismatch      the schema is missing, too old or too new
     │   └── Unsupported         this store cannot do that
     ├── ScheduleNotFound        no schedule of that name
+    ├── LimitNotFound           no limit of that name
     ├── LeaseLost               the job belongs to somebody else by now
     └── ResultError
         ├── JobNotFound         no such job (or it was pruned)
@@ -129,6 +131,19 @@ class IdempotencyConflict(EnqueueError):
         self.existing = existing
 
 
+class QueueFull(EnqueueError):
+    """The queue is as long as its `max_length` says; nothing was stored, trying again later is safe."""
+
+    code = "queue_full"
+
+    def __init__(self, queue: str, max_length: int) -> None:
+        super().__init__(
+            f"queue {queue} may have {max_length:,} jobs waiting and has: come back later, or start more workers"
+        )
+        self.queue = queue
+        self.max_length = max_length
+
+
 class BadTransaction(EnqueueError):
     """The `tx=` object cannot carry this job."""
 
@@ -175,6 +190,12 @@ class ScheduleNotFound(HeadraceError):
     """There is no schedule of that name."""
 
     code = "schedule_not_found"
+
+
+class LimitNotFound(HeadraceError):
+    """There is no limit of that name."""
+
+    code = "limit_not_found"
 
 
 class LeaseLost(HeadraceError):

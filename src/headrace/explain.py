@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from headrace import duration
+from headrace import hindrance
 from headrace.codec import JobOptions, decode_options, moment_of
 from headrace.errors import BadArguments
+from headrace.hindrance import Around, Pause, Rule
 from headrace.job import Job, JobId, JobState
-from headrace.lane import Ahead
+from headrace.lane import Ahead, LaneView
 from headrace.lease import Presence
-from headrace.outcome import PARKED
+from headrace.outcome import PARKED, PAUSED
+from headrace.wording import Times, clock, count, jobs, line
 
 if TYPE_CHECKING:
+    from headrace.queue import QueueOptions
     from headrace.task import TaskOptions
-
-_WIDTH = 160
 
 
 class Reason(StrEnum):
@@ -40,6 +41,9 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     """It may not start any more: whoever claims it ends it."""
     PAUSED = "paused"
+    """Its queue, its tenant or its task."""
+    LIMITED = "limited"
+    """A limit that it needs is full, used up for now, or closed."""
     NO_WORKER = "no_worker"
     """No live worker serves its queue."""
     UNKNOWN_TASK = "unknown_task"
@@ -82,9 +86,18 @@ class Looking(Protocol):
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None: ...
 
+    async def pauses(self) -> Sequence[Pause]: ...
+
+    async def limits(self) -> Mapping[str, Rule]: ...
+
+    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]: ...
+
 
 async def look(
-    store: Looking, id: JobId, options_of: Callable[[str], TaskOptions | None]
+    store: Looking,
+    id: JobId,
+    options_of: Callable[[str], TaskOptions | None],
+    queue_of: Callable[[str], QueueOptions | None] = lambda _: None,
 ) -> tuple[Job, Explanation] | None:
     """Gather what the store knows of a job, and explain it; None: there is no such job."""
     ahead = await store.ahead(id)
@@ -94,17 +107,37 @@ async def look(
     if ahead is None and job.state in {JobState.READY, JobState.SCHEDULED}:
         ahead = await store.ahead(id)  # it came back in between
     workers = [] if job.state.finished else await store.workers()
-    return job, explain(job, ahead, workers, options_of(job.task), await store.now())
+    around = await _around(store, job, ahead, queue_of(job.queue))
+    return job, explain(job, ahead, workers, options_of(job.task), await store.now(), around)
+
+
+async def _around(store: Looking, job: Job, ahead: Ahead | None, queue: QueueOptions | None) -> Around:
+    if job.state not in {JobState.READY, JobState.SCHEDULED}:
+        return Around(queue=queue)
+    pause = next((each for each in await store.pauses() if (each.kind, each.name) == ("task", job.task)), None)
+    tenants: set[str] = set()
+    if job.state is JobState.READY:
+        lanes = await store.lanes([job.queue])
+        tenants = {lane.tenant for lane in lanes if lane.priority == job.priority}
+    rules: Mapping[str, Rule] = await store.limits() if ahead is not None and ahead.blocked else {}
+    return Around(pause=pause, rules=rules, tenants=len(tenants), queue=queue)
 
 
 # ── explaining ───────────────────────────────────────────────────────────────
 
+NOTHING_AROUND = Around()
+
 
 def explain(
-    job: Job, ahead: Ahead | None, workers: Sequence[Presence], options: TaskOptions | None, now: datetime
+    job: Job,
+    ahead: Ahead | None,
+    workers: Sequence[Presence],
+    options: TaskOptions | None,
+    now: datetime,
+    around: Around = NOTHING_AROUND,
 ) -> Explanation:
     """The true reason, by what was seen at one moment. `options`: the task's, None where its app is not at hand."""
-    case = _Case(job, ahead or Ahead(limit=0), workers, options, now)
+    case = _Case(job, ahead or Ahead(limit=0), workers, options, now, around)
     if job.state.finished:
         return case.finished()
     if job.state is JobState.RUNNING:
@@ -118,12 +151,20 @@ class _Case:
     """One job's case."""
 
     def __init__(
-        self, job: Job, ahead: Ahead, workers: Sequence[Presence], options: TaskOptions | None, now: datetime
+        self,
+        job: Job,
+        ahead: Ahead,
+        workers: Sequence[Presence],
+        options: TaskOptions | None,
+        now: datetime,
+        around: Around,
     ) -> None:
         self._job = job
         self._ahead = ahead
+        self._around = around
         self._options = options
         self._now = now
+        self._times = Times(now)
         self._own = _own(job)
         self._workers = workers
         self._serving = [worker for worker in workers if job.queue in worker.queues]
@@ -139,14 +180,14 @@ class _Case:
         details: dict[str, Any] = {"at": at, "note": job.note, "attempt": job.attempt, "failures": job.failures}
         if job.state is JobState.DONE:
             return Explanation(
-                Reason.DONE, f"done: it ended well {self._past(at)}, on attempt {job.attempt}", None, details
+                Reason.DONE, f"done: it ended well {self._times.past(at)}, on attempt {job.attempt}", None, details
             )
         if job.state is JobState.CANCELLED:
-            why = "" if job.note is None else f": {_line(job.note)}"
+            why = "" if job.note is None else f": {line(job.note)}"
             if job.note == "expired":
-                why = ": it had not started before it expired" + self._clock_of(self._expires, " ({})")
+                why = ": it had not started before it expired" + _bracketed(self._expires)
             details["expires"] = self._expires
-            return Explanation(Reason.CANCELLED, f"cancelled {self._past(at)}{why}", None, details)
+            return Explanation(Reason.CANCELLED, f"cancelled {self._times.past(at)}{why}", None, details)
         details |= self._last_failure()
         return Explanation(Reason.DEAD, self._dead(at), None, details)
 
@@ -154,16 +195,14 @@ class _Case:
         job = self._job
         last = f"; the last: {_failure(job)}" if job.history else ""
         met = [
-            _count(number, one, many)
+            count(number, one, many)
             for number, one, many in ((job.failures, "failure", "failures"), (job.crashes, "crash", "crashes"))
             if number
         ]
-        what = f"dead {self._past(at)}" + (f" after {' and '.join(met)}" if met else "")
+        what = f"dead {self._times.past(at)}" + (f" after {' and '.join(met)}" if met else "")
         if job.note == "deadline":
-            return (
-                f"{what}: its deadline{self._clock_of(self._deadline, ' ({})')} left no time for another attempt{last}"
-            )
-        why = f" ({_line(job.note)})" if job.note else ""
+            return f"{what}: its deadline{_bracketed(self._deadline)} left no time for another attempt{last}"
+        why = f" ({line(job.note)})" if job.note else ""
         return f"{what}{why}{last}; to run it again: headrace jobs retry {job.id}"
 
     def running(self) -> Explanation:
@@ -175,7 +214,7 @@ class _Case:
             "worker": job.worker, "worker_name": holder.name if holder else None, "since": since,
             "attempt": job.attempt, "deadline": self._deadline,
         }  # fmt: skip
-        where = f"on {_line(name)} since {_clock(since)} ({self._for(since)}), attempt {job.attempt}"
+        where = f"on {line(name)} since {clock(since)} ({self._times.passed(since)}), attempt {job.attempt}"
         if holder is None:
             where += "; that worker was not heard of for a minute: when its lease runs out the job goes on elsewhere"
         if job.cancelling:
@@ -191,7 +230,7 @@ class _Case:
             if at is not None and at <= self._now:
                 ended = "cancelled" if name == "expires" else "dead"
                 sentence = (
-                    f"too late: {'it expired' if name == 'expires' else 'its deadline passed'} {self._past(at)}; "
+                    f"too late: {'it expired' if name == 'expires' else 'its deadline passed'} {self._times.past(at)}; "
                     f"it will not start, and is {ended} as soon as a worker meets it"
                 )
                 return Explanation(Reason.EXPIRED, sentence, None, {name: at} | self._place())
@@ -203,18 +242,21 @@ class _Case:
         until = job.run_at or self._now
         details: dict[str, Any] = {"run_at": until, "note": job.note} | self._place()
         if until <= self._now and not self._workers:
-            sentence = f"due since {_clock(until)}, but there is no live worker: {self._start_one()}"
+            sentence = f"due since {clock(until)}, but there is no live worker: {self._start_one()}"
             return Explanation(Reason.NO_WORKER, sentence, None, details)
-        when = self._at(until)
+        when = self._times.at(until)
         retry = f"to run it now: headrace jobs retry {job.id}"
         if (job.note or "").startswith(PARKED):
             return Explanation(Reason.PARKED, self._parked(when) + self._provisos(until), until, details)
+        if (job.note or "").startswith(PAUSED):
+            paused = hindrance.task_paused(job, self._around, self._times) or f"task {job.task} was paused"
+            return Explanation(Reason.PAUSED, f"{paused}; looked at again {when}" + self._limits(until), None, details)
         if job.failures:
             details |= {"attempt": job.failures + 1, "max_attempts": self._max_attempts()} | self._last_failure()
             last = f"; the last failed: {_failure(job)}" if job.history else ""
             sentence = f"waiting for a retry: {self._which()} begins {when}{last}; {retry}"
             return Explanation(Reason.RETRYING, sentence + self._provisos(until), until, details)
-        why = f" ({_line(job.note)})" if job.note else ""
+        why = f" ({line(job.note)})" if job.note else ""
         return Explanation(
             Reason.SCHEDULED, f"scheduled for {when}{why}; {retry}" + self._provisos(until), until, details
         )
@@ -223,7 +265,7 @@ class _Case:
         job = self._job
         sentence = f"parked until {when}: the worker that had it does not know task {job.task}"
         if self._knowing:
-            names = ", ".join(_line(worker.name) for worker in self._knowing[:3])
+            names = ", ".join(line(worker.name) for worker in self._knowing[:3])
             return f"{sentence}; {names} of the same queue may: deploy all workers of queue {job.queue} alike"
         return f"{sentence}, and none of queue {job.queue} does: deploy a worker whose app declares it"
 
@@ -236,14 +278,14 @@ class _Case:
         said = ""
         for name, at in (("it expires", self._expires), ("its deadline is", self._deadline)):
             if at is not None:
-                said += f"; {name} {self._at(at)}" + (", before it is due" if at <= until else "")
+                said += f"; {name} {self._times.at(at)}" + (", before it is due" if at <= until else "")
         return said
 
     def _provisos(self, until: datetime) -> str:
         """What else will keep it from starting at its time."""
         said = self._limits(until)
-        if self._ahead.paused_by is not None:
-            return f"{said}; and {self._paused()}"
+        if paused := hindrance.paused(self._job, self._ahead, self._around, self._times):
+            return f"{said}; and {paused}"
         if not self._serving:
             return f"{said}; and no live worker serves queue {self._job.queue}: {self._start_one()}"
         return said
@@ -251,48 +293,49 @@ class _Case:
     # ── it waits for its turn ───────────────────────────────────────────────
     def ready(self) -> Explanation:
         reason, sentence = self._why_not()
+        until = hindrance.opens_at(self._ahead.blocked) if reason is Reason.LIMITED else None
+        if reason is Reason.PAUSED:
+            until = hindrance.paused_until(self._ahead, self._around)
         if self._ahead.suspect and reason in {Reason.BEHIND, Reason.BUSY, Reason.NEXT}:
             alone = "it was running when a worker died, so it is claimed alone, by a worker with nothing else to run"
             if reason is Reason.BEHIND:
                 sentence = f"{sentence}; then {alone}"
             else:
                 reason, sentence = Reason.SUSPECT, f"next in its lane, as a suspect: {alone}"
-        return Explanation(reason, sentence + self._limits(self._now), None, self._place())
+        return Explanation(reason, sentence + self._limits(self._now), until, self._place())
 
     def _why_not(self) -> tuple[Reason, str]:
         job, ahead = self._job, self._ahead
-        if ahead.paused_by is not None:
-            return Reason.PAUSED, self._paused()
+        if paused := hindrance.paused(job, ahead, self._around, self._times):
+            return Reason.PAUSED, paused
         if not self._serving:
             others = sorted({queue for worker in self._workers for queue in worker.queues})
-            served = f" ({_count(len(self._workers), 'worker')} for {', '.join(others)})" if others else ""
+            served = f" ({count(len(self._workers), 'worker')} for {', '.join(others)})" if others else ""
             return Reason.NO_WORKER, f"no live worker serves queue {job.queue}{served}: {self._start_one()}"
         if not self._knowing:
             unknown = f"no live worker of queue {job.queue} knows task {job.task}: deploy one whose app declares it"
             return Reason.UNKNOWN_TASK, f"{unknown}; what each knows: headrace workers --json"
+        if ahead.blocked:
+            limits = hindrance.blocked(job, ahead.blocked, self._around.rules, self._times)
+            before = f"; then behind {jobs(ahead.lane, ahead.limit)} of its own lane" if ahead.lane else ""
+            return Reason.LIMITED, f"{limits}{before}"
+        turns = hindrance.turns(job, self._around)
         number = len(self._knowing)
         workers = f"the {'worker' if number == 1 else f'{number:,} workers'} of queue {job.queue}"
         slots, taken = self._slots()
         full = f"the only slot of {workers} is busy" if slots == 1 else f"all {slots:,} slots of {workers} are busy"
         if ahead.lane or ahead.higher:
             first = [
-                f"{_many(ahead.higher, ahead.limit)} of higher priority in queue {job.queue}" if ahead.higher else "",
-                f"{_many(ahead.lane, ahead.limit)} of its own lane" if ahead.lane else "",
+                f"{jobs(ahead.higher, ahead.limit)} of higher priority in queue {job.queue}" if ahead.higher else "",
+                f"{jobs(ahead.lane, ahead.limit)} of its own lane" if ahead.lane else "",
             ]
             behind = f"behind {' and '.join(filter(None, first))}"
-            state = full if taken >= slots else f"{taken:,} of {_count(slots, 'slot')} of {workers} busy"
-            return Reason.BEHIND, f"{behind}; {state}"
+            state = full if taken >= slots else f"{taken:,} of {count(slots, 'slot')} of {workers} busy"
+            return Reason.BEHIND, f"{behind}; {state}{turns}"
         if taken >= slots:
-            return Reason.BUSY, f"next in its lane, but {full}: it starts when one is free; see: headrace workers"
+            free = f"it starts when one is free{turns}; see: headrace workers"
+            return Reason.BUSY, f"next in its lane, but {full}: {free}"
         return Reason.NEXT, f"next in its lane, with free slots at {workers}: it should start within a second"
-
-    def _paused(self) -> str:
-        by, since = self._ahead.paused_by, self._ahead.paused_since
-        who = f" by {_line(by)}" if by else ""
-        when = f" since {_clock(since)} ({self._for(since)})" if since else ""
-        return (
-            f"queue {self._job.queue} is paused{who}{when}; to let it go on: headrace queues resume {self._job.queue}"
-        )
 
     # ── facts ───────────────────────────────────────────────────────────────
     def _place(self) -> dict[str, Any]:
@@ -301,9 +344,11 @@ class _Case:
             "ahead_in_lane": ahead.lane, "ahead_of_higher_priority": ahead.higher, "counted_up_to": ahead.limit,
             "suspect": ahead.suspect, "paused_by": ahead.paused_by, "paused_since": ahead.paused_since,
             "workers": len(self._serving), "workers_that_know_the_task": len(self._knowing), "slots": slots,
-            "busy": taken, "expires": self._expires, "deadline": self._deadline,
+            "busy": taken, "expires": self._expires, "deadline": self._deadline, "paused_until": ahead.paused_until,
+            "tenant_paused_by": ahead.tenant_paused_by, "tenant_paused_since": ahead.tenant_paused_since,
+            "tenant_paused_until": ahead.tenant_paused_until,
         }  # fmt: skip
-        return facts
+        return facts | hindrance.facts(ahead.blocked, self._around)
 
     def _slots(self) -> tuple[int, int]:
         """Of the workers that could run it: all, and those taken."""
@@ -323,21 +368,6 @@ class _Case:
     def _start_one(self) -> str:
         return f"start one with: headrace worker APP --queues {self._job.queue}"
 
-    # ── times ───────────────────────────────────────────────────────────────
-    def _at(self, at: datetime) -> str:
-        if at <= self._now:
-            return f"{_clock(at)} (now)"
-        return f"{_clock(at)} (in {duration.about(at - self._now)})"
-
-    def _past(self, at: datetime) -> str:
-        return f"at {_clock(at)} ({self._for(at)} ago)"
-
-    def _for(self, since: datetime) -> str:
-        return duration.about(max(self._now - since, timedelta(0)))
-
-    def _clock_of(self, at: datetime | None, form: str) -> str:
-        return "" if at is None else form.format(_clock(at))
-
 
 def _own(job: Job) -> JobOptions:
     try:
@@ -346,23 +376,10 @@ def _own(job: Job) -> JobOptions:
         return JobOptions()
 
 
-def _clock(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _many(number: int, limit: int) -> str:
-    return f"{'at least ' if number >= limit else ''}{_count(number, 'job')}"
-
-
 def _failure(job: Job) -> str:
     last = job.history[-1]
-    return _line(f"{last.kind}: {last.message}" if last.message else last.kind)
+    return line(f"{last.kind}: {last.message}" if last.message else last.kind)
 
 
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+def _bracketed(at: datetime | None) -> str:
+    return "" if at is None else f" ({clock(at)})"

@@ -5,32 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
 
 from headrace.errors import IdempotencyConflict
-from headrace.job import JobId, NewJob
+from headrace.job import NewJob
 
 SEATS = 1000
 """Jobs on one trip."""
 
-Carry = Callable[[Sequence[NewJob]], Awaitable[Sequence[JobId]]]
-"""Store jobs durably, all or nothing; answers their ids."""
+T = TypeVar("T")
 
-_Passenger = tuple[NewJob, asyncio.Future[JobId]]
+Carry = Callable[[Sequence[NewJob]], Awaitable[Sequence[T]]]
+"""Store jobs durably, all or nothing; answers for each where it went."""
+
+_Passenger = tuple[NewJob, asyncio.Future[T]]
 
 
-class Ferry:
+class Ferry(Generic[T]):
     """One trip at a time. Belongs to one event loop."""
 
-    def __init__(self, carry: Carry) -> None:
+    def __init__(self, carry: Carry[T]) -> None:
         self._carry = carry
-        self._waiting: deque[_Passenger] = deque()
+        self._waiting: deque[_Passenger[T]] = deque()
         self._away = False
         self._trips: asyncio.Task[None] | None = None
 
-    async def put(self, job: NewJob) -> JobId:
+    async def put(self, job: NewJob) -> T:
         """Comes back when the job is stored."""
         if self._away:
-            future: asyncio.Future[JobId] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
             self._waiting.append((job, future))
             return await future
         # Nobody is under way: who comes alone travels without a hand-over.
@@ -55,11 +58,11 @@ class Ferry:
             await self._trip([each for each in party if not each[1].done()])
         self._away = False
 
-    async def _trip(self, party: list[_Passenger]) -> None:
+    async def _trip(self, party: list[_Passenger[T]]) -> None:
         if not party:
             return
         try:
-            ids = await self._carry([job for job, _ in party])
+            answers = await self._carry([job for job, _ in party])
         except IdempotencyConflict as conflict:
             if len(party) == 1:
                 _fail(party, conflict)
@@ -70,12 +73,12 @@ class Ferry:
         except Exception as error:  # noqa: BLE001 - handed to everybody aboard
             _fail(party, error)
         else:
-            for (_, future), id in zip(party, ids, strict=True):
+            for (_, future), answer in zip(party, answers, strict=True):
                 if not future.done():
-                    future.set_result(id)
+                    future.set_result(answer)
 
 
-def _fail(party: list[_Passenger], error: Exception) -> None:
+def _fail(party: list[_Passenger[T]], error: Exception) -> None:
     for _, future in party:
         if not future.done():
             future.set_exception(error)

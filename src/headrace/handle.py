@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,14 @@ R_co = TypeVar("R_co", covariant=True)
 
 Timeout = float | duration.Duration | None
 """Seconds, `"30s"`, a timedelta; None: as long as it takes."""
+
+
+class Put(NamedTuple):
+    """What became of one job that was enqueued."""
+
+    id: JobId
+    created: bool
+    """False: a job that was there already answers for it, by its key or its unique lock."""
 
 
 class Watch(Protocol):
@@ -50,6 +58,8 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
     _where: UUID
     _place: int | None = None
     """In bulk the id is made when somebody asks: (batch, place) until then."""
+    created: bool = True
+    """Whether this call made the job; False: one that was there already answers, by its key or its unique lock."""
 
     @property
     def id(self) -> JobId:

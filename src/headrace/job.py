@@ -93,6 +93,18 @@ class Key(msgspec.Struct, frozen=True):
     """Of the arguments: the same key with another digest is a conflict."""
 
 
+class UniqueLock(msgspec.Struct, frozen=True):
+    """At most one job of this name at a time: held by a job for as long as it is in one of `states`."""
+
+    name: str
+    """Within the task."""
+    states: frozenset[JobState]
+    within: timedelta | None = None
+    """No longer than so long after the holder was enqueued; None: as long as it is in one of the states."""
+    replace: bool = False
+    """A holder that still waits is cancelled and this job takes over, also from one that runs; False: the holder stays."""
+
+
 class NewJob(msgspec.Struct, frozen=True, gc=False):
     """A job on its way into a store. Share one Lane between jobs of one lane: runs are found by identity first."""
 
@@ -103,6 +115,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     key: Key | None = None
     options: bytes | None = None
     """Per-job overrides of the task's options, opaque to the store (see codec.JobOptions)."""
+    unique: UniqueLock | None = None
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -148,6 +161,13 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
         return job_id(self.batch, self.ord)
 
 
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a task wrote about its job."""
+
+    at: datetime
+    text: str
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A job as an onlooker sees it: everything the store knows, at one moment."""
 
@@ -180,3 +200,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """DONE, had a result, and `result_ttl` is over."""
     history: tuple[Failure, ...] = ()
     """Every failure, oldest first. Filled by `get`, left empty by `find`."""
+    progress: float | None = None
+    """What its task last reported, in any attempt. This and the next two: filled by `get`, left empty by `find`."""
+    doing: str | None = None
+    log: tuple[LogLine, ...] = ()

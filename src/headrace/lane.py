@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime
+from uuid import UUID
 
 import msgspec
 
@@ -27,7 +28,7 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     tenant: str = ""
     """Empty: nobody in particular."""
     limits: tuple[str, ...] = ()
-    """The limit keys that a job of this lane needs, e.g. `shop:acme`."""
+    """The limit keys that a job of this lane needs, e.g. `stripe`, `shop:acme`, or `api@3` for three units of it."""
 
     @property
     def id(self) -> int:
@@ -36,6 +37,45 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
             return 0
         digest = hashlib.blake2b("\0".join(self.limits).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big", signed=True) or 1
+
+
+def split_limit(key: str) -> tuple[str, str, int]:
+    """A limit key of a lane as (the limit's name, whose units they are, how many a job needs).
+
+    `stripe` → (stripe, stripe, 1); `shop:acme` → (shop, shop:acme, 1); `shop@3:acme` → (shop, shop:acme, 3).
+    """
+    name, colon, own = key.partition(":")
+    name, at, cost = name.partition("@")
+    return name, name + colon + own, int(cost) if at else 1
+
+
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that keeps a lane's next job from being claimed right now."""
+
+    key: str
+    """Whose units they are, as `split_limit` gives it."""
+    concurrency: int | None = None
+    """So many units may be held at once, and that is the reason; None: it is not."""
+    held: int = 0
+    """Units held by running jobs."""
+    by: tuple[UUID, ...] = ()
+    """Some of the jobs that hold them, at most 5."""
+    opens_at: datetime | None = None
+    """When the rate has refilled, or the limit is no longer closed; None: that is not what it waits for."""
+
+
+class LaneView(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane that has ready jobs, as an onlooker sees it."""
+
+    queue: str
+    priority: int
+    tenant: str
+    id: int
+    """As `Lane.id`."""
+    jobs: int
+    """Ready ones; the count ends at 10,000."""
+    oldest: datetime
+    """When its first job was enqueued."""
 
 
 class Ahead(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +92,14 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     paused_by: str | None = None
     """Who paused its queue, "" if nobody said; None: it is not paused."""
     paused_since: datetime | None = None
+    paused_until: datetime | None = None
+    """None: until somebody resumes it."""
+    tenant_paused_by: str | None = None
+    """The same for its tenant."""
+    tenant_paused_since: datetime | None = None
+    tenant_paused_until: datetime | None = None
+    blocked: tuple[Blocked, ...] = ()
+    """The limits that would stop a claim of this lane now; of a ready job only."""
 
 
 def check_queue(name: str) -> str:

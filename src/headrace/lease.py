@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NewType
 from uuid import UUID, uuid4
 
 import msgspec
 
-from headrace.job import Claimed
+from headrace.job import Claimed, LogLine
 
 Token = NewType("Token", UUID)
 WorkerId = NewType("WorkerId", UUID)
 
 MAX_LEASE = 1000
 """Jobs in one lease."""
+
+MAX_WEIGHT = 100
+"""Jobs in one turn of a tenant, as compared with one of a tenant without a weight."""
 
 
 def new_token() -> Token:
@@ -27,8 +31,19 @@ def new_worker_id() -> WorkerId:
     return WorkerId(uuid4())
 
 
+class Band(msgspec.Struct, frozen=True):
+    """A part of what waits, by priority, that a claim looks at before the rest."""
+
+    lowest: int
+    highest: int
+    share: int
+    """At most so many jobs of the claim come from here; what is not found leaves more for those that follow."""
+    queues: tuple[str, ...] = ()
+    """Of these only; empty: of all queues asked for."""
+
+
 class Ask(msgspec.Struct, frozen=True):
-    """What a worker asks of `claim`."""
+    """What a worker asks of `claim`. Policies are not a store's business: `flow.py` turns them into these figures."""
 
     worker: WorkerId
     queues: tuple[str, ...]
@@ -37,6 +52,14 @@ class Ask(msgspec.Struct, frozen=True):
     ttl: timedelta
     token: Token
     """Made by the caller; the lease gets it."""
+    bands: tuple[Band, ...] = ()
+    """Taken from in this order, each like a claim of its own; then the rest of the limit from everything asked for."""
+    only_bands: bool = False
+    """Nothing but what the bands give."""
+    weights: Mapping[str, Mapping[str, int]] = {}
+    """queue → tenant → jobs in a turn, for tenants with more than one; at most MAX_WEIGHT."""
+    tenant: str | None = None
+    """This tenant's jobs only."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -75,6 +98,20 @@ class Pulse(msgspec.Struct, frozen=True):
     lost: frozenset[Token]
     """Leases that are somebody else's by now: drop their jobs, their writes will be refused."""
     stops: tuple[Stop, ...]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running task says of its job, under its lease."""
+
+    progress: float | None = None
+    """From 0 to 1; None: as before."""
+    note: str | None = None
+    """What it is doing; None: as before."""
+    lines: tuple[LogLine, ...] = ()
+    """To be added to the job's log, of which the last MAX_LOG lines are kept."""
+
+
+MAX_LOG = 100
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from headrace.client import Client
+from headrace.queue import QueueOptions
 from headrace.store.contract import Store
 from headrace.sync import Portal
 
@@ -24,8 +25,9 @@ class _Seat:
 class Clients:
     """One client per event loop, opened when first asked for."""
 
-    def __init__(self, connect: Callable[[], Store]) -> None:
+    def __init__(self, connect: Callable[[], Store], queues: Mapping[str, QueueOptions] | None = None) -> None:
         self._connect = connect
+        self._queues = queues
         self._seats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Seat] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -50,7 +52,7 @@ class Clients:
                 except BaseException:
                     await store.close()
                     raise
-                client = Client(store)
+                client = Client(store, queues=self._queues)
                 seat.keeper = self._keep(loop, client)
                 await anext(seat.keeper)
                 seat.client = client

@@ -70,6 +70,10 @@ PARKED = "no worker here knows task"
 """How the note of a job begins that a worker put off because it does not know the task."""
 
 
+PAUSED = "its task is paused"
+"""How the note of a job begins that a worker put off because somebody has paused its task."""
+
+
 class Snoozed(msgspec.Struct, frozen=True):
     due: timedelta | datetime
     note: str | None = None

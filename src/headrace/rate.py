@@ -21,6 +21,12 @@ def parse(text: str, *, name: str = "rate") -> float:
     return number / _SECONDS[match[2]]
 
 
+def show(rate: float) -> str:
+    """A rate as `parse` reads it, in the shortest time in which it comes to one or more."""
+    unit = next((unit for unit, seconds in _SECONDS.items() if rate * seconds >= 0.9999), "d")
+    return f"{rate * _SECONDS[unit]:.6g}/{unit}"
+
+
 class Pacer:
     """Lets at most `rate` a second through, evenly; None: as fast as they come."""
 

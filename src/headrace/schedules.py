@@ -221,8 +221,8 @@ class Schedules:
         if entry is None:
             raise _unknown(name)
         batch = Batch(new_batch(), [job_now(entry.schedule)])
-        await self._store.enqueue(batch)
-        made = job_id(batch.id, 0)
+        answer = await self._store.enqueue(batch)
+        made = answer.existing.get(0, job_id(batch.id, 0))  # one that holds the task's unique lock answers for it
         await self._change_known(
             name,
             lambda entry, now: replace(

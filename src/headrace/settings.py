@@ -16,7 +16,9 @@ from typing import Any, Literal, NamedTuple, Self, cast
 from headrace import duration
 from headrace.advice import Declared, Problem, advise
 from headrace.errors import ConfigError
+from headrace.flow import parse_reserve
 from headrace.lane import check_queue
+from headrace.webhook import Allow, read_secrets
 
 PREFIX = "HEADRACE_"
 
@@ -44,6 +46,8 @@ class Settings:
     """Which queues a worker serves; empty: all that the app's tasks name."""
     concurrency: int = 100
     """Slots: jobs that one worker process runs at once."""
+    reserve: tuple[str, ...] = ()
+    """Slots of each process that only some jobs may take: `high=2`, `low=1`, or `5=2` for priority 5 and up."""
     processes: int = 1
     """Worker processes of one `headrace worker`."""
     lease: timedelta = timedelta(seconds=15)
@@ -62,6 +66,10 @@ class Settings:
     keep_dead: timedelta = timedelta(days=14)
     key_ttl: timedelta = timedelta(days=1)
     """How long an idempotency key is remembered."""
+    webhook_secret: str = ""
+    """`whsec_…`, signs deliveries; several with commas between while one is being replaced."""
+    webhook_allow: tuple[str, ...] = ()
+    """Networks and host names that webhooks may go to though they are not public, with any port."""
     log_level: str = "info"
     durability: Literal["strict", "relaxed"] = "strict"
     """relaxed: a crash of the store's machine may lose the last moments."""
@@ -71,6 +79,12 @@ class Settings:
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
+        reserved = sum(parse_reserve(each).slots for each in self.reserve)
+        if reserved >= self.concurrency and self.reserve:
+            raise ConfigError(
+                f"reserve = {', '.join(self.reserve)} takes {reserved} of {self.concurrency} slots and leaves none for other "
+                "jobs: raise concurrency, or reserve fewer"
+            )
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{each.name}={each.value}" for each in self.explain() if each.source != "default")
@@ -187,12 +201,34 @@ def _queues(_: str, value: Any) -> tuple[str, ...]:
     return tuple(check_queue(each) for each in cast("tuple[str, ...]", value))
 
 
+def _webhook_secret(_: str, value: Any) -> str:
+    return ",".join(read_secrets(value)) if value != "" else ""
+
+
+def _webhook_allow(_: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, tuple | list):
+        raise ConfigError(f'webhook_allow = {value!r}: a list of networks and host names, e.g. ["10.1.0.0/16"]')
+    entries = tuple(cast("tuple[str, ...]", value))
+    Allow.of(entries)
+    return entries
+
+
+def _reserve(_: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, tuple | list):
+        raise ConfigError(f'reserve = {value!r}: a list such as ["high=2"]')
+    entries = tuple(cast("tuple[str, ...]", value))
+    for each in entries:
+        parse_reserve(each)
+    return tuple(each.replace(" ", "") for each in entries)
+
+
 _MOMENT = timedelta(milliseconds=10)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "url": _url,
     "app": _app,
     "queues": _queues,
     "concurrency": _number(1, 10_000),
+    "reserve": _reserve,
     "processes": _number(1, 512),
     "lease": _time(timedelta(milliseconds=100)),
     "heartbeat": _time(_MOMENT),
@@ -204,6 +240,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "keep_done": _time(timedelta(0)),
     "keep_dead": _time(timedelta(0)),
     "key_ttl": _time(timedelta(seconds=1)),
+    "webhook_secret": _webhook_secret,
+    "webhook_allow": _webhook_allow,
     "log_level": _choice(*LOG_LEVELS),
     "durability": _choice("strict", "relaxed"),
 }
@@ -263,7 +301,7 @@ def _parse(name: str, value: Any, source: str) -> Any:
     """A value as text from the environment, or as TOML and Python give it, checked; the error names the source."""
     try:
         if isinstance(value, str):
-            if name == "queues":
+            if name in {"queues", "reserve", "webhook_allow"}:
                 value = [each.strip() for each in value.split(",") if each.strip()]
             elif name in {"concurrency", "processes", "max_payload"} and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
                 value = int(value)
@@ -288,6 +326,8 @@ def mask_url(url: str) -> str:
     if "@" not in address and "@" in rest and ":" in address:
         address, query = rest, ""
     userinfo, at, place = address.rpartition("@")
+    if scheme in {"http", "https"} and userinfo:
+        userinfo = ":"  # a server's token may stand in the user's place, too
     user, colon, _ = userinfo.partition(":")
     query = re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1•••", query)
     return f"{scheme}://{user}{':•••' if colon else ''}{at}{place}{query}"
@@ -298,6 +338,8 @@ def _show(name: str, value: Any) -> str:
         case timedelta():
             return duration.show(value)
         case tuple():
-            return ", ".join(cast("tuple[str, ...]", value)) or "all"
+            return ", ".join(cast("tuple[str, ...]", value)) or ("all" if name == "queues" else "nothing")
+        case _ if name == "webhook_secret":
+            return "•••" if value else ""
         case _:
             return mask_url(str(value)) if name == "url" else str(value)

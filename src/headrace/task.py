@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
-import re
-import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_args
 from uuid import UUID
 
 import msgspec
 
 from headrace import duration
-from headrace.codec import JobOptions, Signature, encode_options
+from headrace.codec import JobOptions, Signature, decode_options, encode_options
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
-from headrace.handle import Handle, Watch
-from headrace.job import Due, JobId, Key, NewJob, parse_id
+from headrace.function import Executor, check_function, default_name, pick_executor
+from headrace.handle import Handle, Put, Watch
+from headrace.job import Key, NewJob, parse_id
 from headrace.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
+from headrace.limit import Limit, check_limits, keys_of
+from headrace.plan import Plan, due_of, in_seconds, lane_of, moment, positive
 from headrace.retry import Retry
+from headrace.unique import Unique
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-Executor = Literal["async", "thread", "process"]
+T = TypeVar("T")
 
 
 class Home(Watch, Protocol):
@@ -37,9 +36,16 @@ class Home(Watch, Protocol):
     @property
     def key_ttl(self) -> timedelta: ...
 
-    def put(self, job: NewJob, tx: object | None) -> JobId: ...
+    @property
+    def unfair(self) -> Collection[str]:
+        """Queues in which tenants do not take turns."""
+        ...
 
-    async def aput(self, job: NewJob, tx: object | None) -> JobId: ...
+    def check_webhook(self, url: str) -> str: ...
+
+    def put(self, job: NewJob, tx: object | None) -> Put: ...
+
+    async def aput(self, job: NewJob, tx: object | None) -> Put: ...
 
 
 # ── options ──────────────────────────────────────────────────────────────────
@@ -63,6 +69,8 @@ class TaskOptions:
     """None: as long as the job itself is kept."""
     tenant: Callable[..., str] | None = None
     """Takes the task's own arguments."""
+    limits: tuple[Limit, ...] = ()
+    unique: Unique | None = None
     redact: tuple[str, ...] = ()
     """Fields, at any depth, whose values are never shown."""
     max_payload: int = 256 * 1024
@@ -78,21 +86,18 @@ class TaskOptions:
             raise ConfigError(
                 f"tenant = {self.tenant!r}: a function of the task's arguments; for one job use using(tenant=…)"
             )
+        if self.unique is not None and not isinstance(self.unique, Unique):
+            raise ConfigError(f'unique = {self.unique!r}: write Unique() or Unique(within="10m")')
+        quiet = None if self.unique is None else self.unique.delay
+        for name, limit in (("expires", self.expires), ("deadline", self.deadline)):
+            if quiet is not None and limit is not None and limit <= quiet:
+                raise ConfigError(
+                    f"{name} = {duration.show(limit)} and a debounce within {duration.show(quiet)}: it could never start"
+                )
         if not all(isinstance(name, str) for name in self.redact):
             raise ConfigError(f'redact = {self.redact!r}: a list of field names, e.g. redact=["password"]')
         if isinstance(self.max_payload, bool) or not isinstance(self.max_payload, int) or self.max_payload < 1:
             raise ConfigError(f"max_payload = {self.max_payload!r}: a number of bytes")
-
-
-def _positive(value: duration.Duration | None, name: str) -> timedelta | None:
-    if value is None:
-        return None
-    if not isinstance(value, str | timedelta):
-        raise ConfigError(f'{name} = {value!r} is no duration: write "30s", "5m" or a timedelta')
-    found = duration.parse(value, name=name)
-    if not found:
-        raise ConfigError(f"{name} = {value!r}: must be more than 0; leave it out for none")
-    return found
 
 
 def declare(
@@ -110,23 +115,29 @@ def declare(
     priority: int,
     retry: Retry,
     tenant: Callable[..., str] | None,
+    limits: Iterable[Limit],
+    unique: Unique | None,
     max_payload: int,
 ) -> Task[..., Any]:
     """A task from a function and what the decorator was given; every mistake is a ConfigError that names the task."""
     label = name or getattr(function, "__qualname__", repr(function))
     try:
-        is_async = _check_function(function)
+        if isinstance(function, Task):
+            raise ConfigError("is a task already: decorate it once")
+        is_async = check_function(function)
         task_name = check_task_name(name) if name is not None else default_name(function)
         options = TaskOptions(
             queue=queue,
             priority=priority,
-            timeout=_positive(timeout, "timeout"),
-            expires=_positive(expires, "expires"),
-            deadline=_positive(deadline, "deadline"),
+            timeout=positive(timeout, "timeout"),
+            expires=positive(expires, "expires"),
+            deadline=positive(deadline, "deadline"),
             retry=retry,
-            executor=_pick_executor(function, executor, is_async=is_async),
-            result_ttl=_positive(result_ttl, "result_ttl"),
+            executor=pick_executor(function, executor, is_async=is_async),
+            result_ttl=positive(result_ttl, "result_ttl"),
             tenant=tenant,
+            limits=check_limits(limits),
+            unique=unique,
             redact=_names(redact),
             max_payload=max_payload,
         )
@@ -143,127 +154,7 @@ def _names(redact: Iterable[str]) -> tuple[str, ...]:
     return tuple(redact)
 
 
-def _check_function(function: object) -> bool:
-    """Whether it is async; a ConfigError when it cannot be a task at all."""
-    if isinstance(function, Task):
-        raise ConfigError("is a task already: decorate it once")
-    if (
-        isinstance(function, staticmethod | classmethod | property)
-        or inspect.isclass(function)
-        or not callable(function)
-    ):
-        raise ConfigError("a task is a function: decorate a def or async def")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError("a generator cannot be a task: return a list, or enqueue one job per item")
-    return inspect.iscoroutinefunction(function)
-
-
-def _pick_executor(function: Callable[..., Any], executor: Executor | None, *, is_async: bool) -> Executor:
-    if executor is None:
-        return "async" if is_async else "thread"
-    if executor == "async" and not is_async:
-        raise ConfigError(
-            'executor = "async" needs an async def; leave executor out to run a plain function in a thread'
-        )
-    if executor == "thread" and is_async:
-        raise ConfigError(
-            'executor = "thread" needs a plain def; leave executor out to run an async def in the event loop'
-        )
-    qualname = getattr(function, "__qualname__", "<lambda>")
-    if executor == "process" and ("<locals>" in qualname or "<lambda>" in qualname):
-        raise ConfigError('executor = "process" needs a function that its process can import: move it to module level')
-    return executor
-
-
-def default_name(function: Callable[..., Any]) -> str:
-    """`module.qualname`; a ConfigError where that says nothing."""
-    qualname = getattr(function, "__qualname__", "<unknown>").replace("<locals>.", "")
-    if "<" in qualname:
-        raise ConfigError('it has no name of its own: give one with name="…"')
-    name = f"{_module(function)}.{qualname}"
-    try:
-        return check_task_name(name)
-    except ConfigError as error:
-        raise ConfigError(f'{error}; give one with name="…"') from None
-
-
-def _module(function: Callable[..., Any]) -> str:
-    """A script run as `__main__` names its tasks as a worker that imports it would."""
-    module = getattr(function, "__module__", None) or "tasks"
-    if module != "__main__":
-        return module
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None:
-        return str(spec.name).removesuffix(".__main__")
-    stem = Path(getattr(main, "__file__", None) or "").stem
-    return stem if re.fullmatch(r"\w+", stem, re.ASCII) else "main"
-
-
-# ── one job's own options ────────────────────────────────────────────────────
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """How the jobs of a task, or of one `using(…)` of it, are enqueued."""
-
-    queue: str
-    priority: int
-    lane: Lane | None
-    """None: the tenant depends on the arguments."""
-    due: Due = None
-    key: str | None = None
-    key_ttl: timedelta = timedelta(days=1)
-    options: bytes | None = None
-    tx: object | None = None
-
-
-@functools.lru_cache(maxsize=4096)
-def _lane(queue: str, priority: int, tenant: str) -> Lane:
-    # Jobs of one lane share the object: stores find runs of a batch by identity.
-    return Lane(queue, priority, tenant)
-
-
-FARTHEST = duration.LONGEST
-
-
-def _due(delay: duration.Duration | None, run_at: datetime | None) -> Due:
-    if delay is not None and run_at is not None:
-        raise ConfigError("delay and run_at exclude each other: give one")
-    if delay is not None:
-        if not isinstance(delay, str | timedelta):
-            raise ConfigError(f'delay = {delay!r} is no duration: write "30s", "5m" or a timedelta')
-        return duration.parse(delay, name="delay") or None
-    if run_at is None:
-        return None
-    _check_time(run_at, "run_at")
-    if run_at - datetime.now(UTC) > FARTHEST:
-        raise ConfigError(f"run_at = {run_at.isoformat()} is more than {FARTHEST.days} days ahead")
-    return run_at
-
-
-def _check_time(value: datetime, name: str) -> None:
-    if not isinstance(value, datetime):
-        raise ConfigError(f"{name} = {value!r}: an aware datetime, e.g. datetime(2030, 1, 1, tzinfo=UTC)")
-    if value.utcoffset() is None:
-        raise ConfigError(f"{name} = {value.isoformat()} has no time zone: add tzinfo, e.g. UTC")
-
-
-def _moment(
-    value: duration.Duration | datetime | None, name: str, usual: timedelta | None, due: Due
-) -> float | datetime | None:
-    """A limit in time as a job carries it: seconds from the enqueue on by the store's clock, or that time."""
-    if isinstance(value, datetime):
-        _check_time(value, name)
-        if isinstance(due, datetime) and due >= value:
-            raise ConfigError(f"the job is due at {due} and {name} = {value}: it could never start")
-        return value
-    own = _positive(value, name)
-    limit = usual if own is None else own
-    if limit is not None and isinstance(due, timedelta) and due >= limit:
-        raise ConfigError(
-            f"the job is due after {duration.show(due)} and {name} = {duration.show(limit)}: it could never start"
-        )
-    return _in_seconds(own)
+# ── tasks ────────────────────────────────────────────────────────────────────
 
 
 class JobCall(msgspec.Struct, Generic[R_co], frozen=True):
@@ -271,9 +162,8 @@ class JobCall(msgspec.Struct, Generic[R_co], frozen=True):
 
     job: NewJob
     codec: Signature
-
-
-# ── tasks ────────────────────────────────────────────────────────────────────
+    skips: bool = False
+    """Left out of the answer if it is not made, because another one holds its unique lock."""
 
 
 class Task(Generic[P, R]):
@@ -286,8 +176,15 @@ class Task(Generic[P, R]):
         self.name = name
         self.options = options
         self.codec = Signature(function)
-        lane = _lane(options.queue, options.priority, "") if options.tenant is None else None
-        self._plan = Plan(options.queue, options.priority, lane)
+        # Keys that do not depend on a job's arguments are made once.
+        fixed = all(limit.key is None and isinstance(limit.cost, int) for limit in options.limits)
+        self._limits = keys_of(options.limits, (), {}) if fixed else None
+        self._skips = options.unique is not None and options.unique.skips
+        tenant = "" if options.tenant is None else None
+        due = None if options.unique is None else options.unique.delay
+        self._plan = Plan(
+            options.queue, options.priority, tenant, self._fixed_lane(options.queue, options.priority, tenant), due
+        )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
@@ -297,19 +194,22 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; blocks until the job is stored durably."""
-        return Handle(self._home, self.codec, self._home.put(self._make(self._plan, args, kwargs), None))
+        return self._handle(self._home.put(self._make(self._plan, args, kwargs), None))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; returns when the job is stored durably."""
-        return Handle(self._home, self.codec, await self._home.aput(self._make(self._plan, args, kwargs), None))
+        return self._handle(await self._home.aput(self._make(self._plan, args, kwargs), None))
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """A job to be enqueued with others: see `app.enqueue_many`."""
-        return JobCall(self._make(self._plan, args, kwargs), self.codec)
+        return JobCall(self._make(self._plan, args, kwargs), self.codec, self._skips)
 
     def handle(self, id: str | UUID) -> Handle[R]:
         """The handle of a job of this task whose id you kept."""
-        return Handle(self._home, self.codec, parse_id(id))
+        return self._handle(Put(parse_id(id), created=False))
+
+    def _handle(self, put: Put) -> Handle[R]:
+        return Handle(self._home, self.codec, put.id, created=put.created)
 
     def using(
         self,
@@ -326,24 +226,32 @@ class Task(Generic[P, R]):
         deadline: duration.Duration | datetime | None = None,
         max_attempts: int | None = None,
         result_ttl: duration.Duration | None = None,
+        webhook: str | None = None,
         tx: object | None = None,
     ) -> Bound[P, R]:
         """The same task with other options for the jobs enqueued through it.
 
         `expires`: no attempt starts after that, `deadline`: over all attempts; both so long from the enqueue on, or a
-        time.
+        time. `webhook`: a URL that is told how the job ended.
         """
         if key_ttl is not None and key is None:
             raise ConfigError("key_ttl without key: it says how long the key is remembered")
         if max_attempts is not None:
             Retry(max_attempts=max_attempts)
-        due = _due(delay, run_at)
+        due = due_of(delay, run_at)
+        if (quiet := self._plan.due) is not None:
+            if due is not None:
+                raise ConfigError(
+                    f"{self.name} is debounced: its jobs are due when it has been quiet; leave delay and run_at out"
+                )
+            due = quiet
         options = JobOptions(
-            timeout=_in_seconds(_positive(timeout, "timeout")),
+            timeout=in_seconds(positive(timeout, "timeout")),
             max_attempts=max_attempts,
-            result_ttl=_in_seconds(_positive(result_ttl, "result_ttl")),
-            expires=_moment(expires, "expires", self.options.expires, due),
-            deadline=_moment(deadline, "deadline", self.options.deadline, due),
+            result_ttl=in_seconds(positive(result_ttl, "result_ttl")),
+            expires=moment(expires, "expires", self.options.expires, due),
+            deadline=moment(deadline, "deadline", self.options.deadline, due),
+            webhook=None if webhook is None else self._home.check_webhook(webhook),
         )
         line = self.options.queue if queue is None else check_queue(queue)
         rank = self.options.priority if priority is None else check_priority(priority)
@@ -352,42 +260,59 @@ class Task(Generic[P, R]):
         plan = Plan(
             queue=line,
             priority=rank,
-            lane=None if tenant is None else _lane(line, rank, check_tenant(tenant)),
+            tenant=None if tenant is None else check_tenant(tenant),
+            lane=self._fixed_lane(line, rank, tenant),
             due=due,
             key=None if key is None else check_key(key),
-            key_ttl=_positive(key_ttl, "key_ttl") or self._home.key_ttl,
+            key_ttl=positive(key_ttl, "key_ttl") or self._home.key_ttl,
             options=encode_options(options),
             tx=tx,
         )
-        return Bound(self._home, self.codec, self._make, plan)
+        return Bound(self._home, self, plan)
+
+    def make(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
+        """One job by a plan, checked and encoded: for what `using(…)` gives."""
+        return JobCall(self._make(plan, args, kwargs), self.codec, self._skips)
 
     def _make(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         """Check and encode: nothing has been stored yet when this raises."""
-        if plan.key is None:
-            payload, key = self.codec.encode(args, kwargs), None
-        else:
-            payload = self.codec.encode(args, kwargs, canonical=True)
-            key = Key(plan.key, plan.key_ttl, hashlib.blake2b(payload, digest_size=16).digest())
+        unique, key, lock = self.options.unique, None, None
+        payload = self.codec.encode(args, kwargs, canonical=plan.key is not None or unique is not None)
         if len(payload) > self.options.max_payload:
             raise PayloadTooLarge(len(payload), self.options.max_payload)
-        lane = plan.lane or _lane(plan.queue, plan.priority, self._tenant(args, kwargs))
-        return NewJob(self.name, payload, lane, plan.due, key, plan.options)
+        if plan.key is not None:
+            key = Key(plan.key, plan.key_ttl, hashlib.blake2b(payload, digest_size=16).digest())
+        if unique is not None:
+            lock = self._ask("unique=", lambda: unique.lock_for(args, kwargs, payload))
+        lane, options = plan.lane or self._lane(plan, args, kwargs), plan.options
+        if lane.tenant and lane.queue in self._home.unfair:
+            own = msgspec.structs.replace(decode_options(options), tenant=lane.tenant)
+            lane, options = lane_of(lane.queue, lane.priority, "", lane.limits), encode_options(own)
+        return NewJob(self.name, payload, lane, plan.due, key, options, lock)
 
-    def _tenant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        of = self.options.tenant
-        assert of is not None  # a plan without a lane has one
+    def _fixed_lane(self, queue: str, priority: int, tenant: str | None) -> Lane | None:
+        if tenant is None or self._limits is None:
+            return None
+        return lane_of(queue, priority, check_tenant(tenant), self._limits)
+
+    def _lane(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lane:
+        tenant, limits, of = plan.tenant, self._limits, self.options.tenant
+        if tenant is None and of is not None:
+            tenant = self._ask("tenant=", lambda: check_tenant(of(*args, **kwargs)))
+        if limits is None:
+            limits = self._ask("limits=", lambda: keys_of(self.options.limits, args, kwargs))
+        return lane_of(plan.queue, plan.priority, tenant or "", limits)
+
+    def _ask(self, option: str, function: Callable[[], T]) -> T:
+        """What a function of the arguments says; whatever goes wrong in it is the caller's to know."""
         try:
-            return check_tenant(of(*args, **kwargs))
+            return function()
         except ConfigError as error:
-            raise BadArguments(f"{self.name}: the task's tenant= function: {error}") from None
+            raise BadArguments(f"{self.name}: the task's {option} function: {error}") from None
         except Exception as error:
             raise BadArguments(
-                f"{self.name}: the task's tenant= function raised {type(error).__name__}: {error}"
+                f"{self.name}: the task's {option} function raised {type(error).__name__}: {error}"
             ) from error
-
-
-def _in_seconds(value: timedelta | None) -> float | None:
-    return None if value is None else value.total_seconds()
 
 
 class SyncTask(Task[P, R]):
@@ -409,26 +334,27 @@ class AsyncTask(Task[P, R]):
 class Bound(Generic[P, R]):
     """A task with options of its own: what `task.using(…)` gives."""
 
-    __slots__ = ("_codec", "_home", "_make", "_plan")
+    __slots__ = ("_home", "_plan", "_task")
 
-    def __init__(self, home: Home, codec: Signature, make: Callable[[Plan, Any, Any], NewJob], plan: Plan) -> None:
+    def __init__(self, home: Home, task: Task[P, R], plan: Plan) -> None:
         self._home = home
-        self._codec = codec
-        self._make = make
+        self._task = task
         self._plan = plan
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; blocks until the job is stored, or written in the caller's transaction."""
-        job = self._make(self._plan, args, kwargs)
-        return Handle(self._home, self._codec, self._home.put(job, self._plan.tx))
+        call = self._task.make(self._plan, args, kwargs)
+        put = self._home.put(call.job, self._plan.tx)
+        return Handle(self._home, call.codec, put.id, created=put.created)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; returns when the job is stored, or written in the caller's transaction."""
-        job = self._make(self._plan, args, kwargs)
-        return Handle(self._home, self._codec, await self._home.aput(job, self._plan.tx))
+        call = self._task.make(self._plan, args, kwargs)
+        put = await self._home.aput(call.job, self._plan.tx)
+        return Handle(self._home, call.codec, put.id, created=put.created)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """A job to be enqueued with others: see `app.enqueue_many`."""
         if self._plan.tx is not None:
             raise ConfigError("tx belongs to the call that enqueues: app.enqueue_many(jobs, tx=…)")
-        return JobCall(self._make(self._plan, args, kwargs), self._codec)
+        return self._task.make(self._plan, args, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.bench import floors
+from headrace.bench.load import Load, Traffic
 from headrace.bench.plan import FULL, QUICK, make
-from headrace.bench.result import WORKLOADS, percentile
+from headrace.bench.result import FLOW, USUAL, WORKLOADS, percentile
 from headrace.bench.stand import open_stand, shown
 from headrace.cli.bench import bar
 from headrace.cli.root import root
@@ -29,8 +31,8 @@ def bench(*args: str) -> list[dict[str, Any]]:
     return json.loads(result.stdout)
 
 
-def check(found: list[dict[str, Any]], store: str, *, floor: bool) -> None:
-    assert [each["workload"] for each in found] == list(WORKLOADS)
+def check(found: list[dict[str, Any]], store: str, *, floor: bool, more: tuple[str, ...] = ()) -> None:
+    assert [each["workload"] for each in found] == [*WORKLOADS, *more]
     by_name = {each["workload"]: each for each in found}
     for each in found:
         assert set(each) >= KEYS
@@ -56,12 +58,38 @@ def test_postgres() -> None:
     assert next(each for each in found if each["workload"] == "together")["wal_bytes_per_job"] > 0
 
 
-def test_redis() -> None:
-    check(bench("--store", "redis"), "redis", floor=True)
+def test_redis_beside_a_hash_per_job() -> None:
+    found = bench("--store", "redis")
+    check(found, "redis", floor=True, more=(USUAL,))
+    for figure in ("server_cpu_us_per_job", "bytes_per_waiting_job"):
+        assert found[-1][figure] > 0
+    for figure in ("usual_cpu_us_per_job", "usual_bytes_per_waiting_job"):
+        assert found[-1][figure] > 0
 
 
 def test_memory_has_no_floor() -> None:
     check(bench("--store", "memory"), "memory", floor=False)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis"])
+def test_tenants_and_limits(store: str) -> None:
+    found = bench("--store", store, "--tenants", "20")
+    assert [each["workload"] for each in found] == list(FLOW)
+    assert [each["beside"] for each in found] == [None, "fifo", "fifo", "fifo", "tenants_uniform"]
+    assert all(each["jobs_per_s"] > 0 for each in found)
+    assert all(each["ratio"] > 0 for each in found[1:])
+
+
+@pytest.mark.parametrize(
+    ("traffic", "first", "others"), [("skewed", 900, 100), ("uniform", 10, 990), ("keyed", 10, 990)]
+)
+def test_whose_jobs_come(traffic: Traffic, first: int, others: int) -> None:
+    jobs = [call.job for call in Load("memory://", "q").jobs(traffic, 20_000, 100)]
+    got = Counter(job.lane.tenant for job in jobs)
+    assert len(got) == 100
+    assert abs(got["tenant-0"] / 20_000 - first / 1000) < 0.02
+    assert abs(sum(got[f"tenant-{n}"] for n in range(1, 100)) / 20_000 - others / 1000) < 0.02
+    assert {bool(job.lane.limits) for job in jobs} == {traffic == "keyed"}
 
 
 def test_a_url(tmp_path: Path) -> None:

@@ -45,6 +45,23 @@ def test_a_bad_url(shell: Shell, url: str) -> None:
     assert shell.error("stats", "--url", url, code=78, url=False)
 
 
+def test_a_store_by_either_name(shell: Shell) -> None:
+    shell.put(2)
+    for flag in ("--store", "--url"):
+        assert len(shell.json("jobs", "list", flag, shell.url, url=False)["jobs"]) == 2
+
+
+@pytest.mark.parametrize("userinfo", ["hr_abc_SeCrEt", "me:hr_abc_SeCrEt"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_server_that_is_not_there_and_a_token_that_is_not_shown(shell: Shell, scheme: str, userinfo: str) -> None:
+    url = f"{scheme}://{userinfo}@127.0.0.1:1"
+    said = shell.error("stats", "--store", url, code=1, url=False)
+    assert f"{scheme}://127.0.0.1:1 cannot be reached" in said
+    assert "SeCrEt" not in said
+    shown = shell("doctor", "--app", "shop:app", "--store", url, url=False, code=1)
+    assert "SeCrEt" not in shown.output
+
+
 def test_a_missing_file_is_not_made_by_looking(shell: Shell, tmp_path: Path) -> None:
     missing = tmp_path / "typo.db"
     assert "headrace migrate" in shell.error("jobs", "list", "--url", f"sqlite:///{missing}", code=78, url=False)

@@ -136,8 +136,8 @@ async def test_two_may_wait_for_the_same_job():
 
 
 async def test_a_newcomer_is_answered_without_waiting_for_the_next_round(monkeypatch):
-    monkeypatch.setattr("headrace.client._FIRST_POLL", 3600)
-    monkeypatch.setattr("headrace.client._LONGEST_POLL", 3600)
+    monkeypatch.setattr("headrace.waiter.FIRST_POLL", 3600)
+    monkeypatch.setattr("headrace.waiter.LONGEST_POLL", 3600)
     store = Flaky()
     client = Client(store)
     placed = await client.enqueue([JOB, JOB])

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from headrace.store import connect
 from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
+from http_stand import HttpStand, hand_over_clocks
 
 # A commit's run is the same every time; HEADRACE_TEST_PROFILE=deep looks further and elsewhere each time.
 settings.register_profile(
@@ -49,6 +50,11 @@ def arena(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
     elif store_name == "sqlite":
         numbers = count()
         yield lambda: _migrated(f"sqlite:///{tmp_path}/{next(numbers)}.db")
+    elif store_name == "http":
+        stand: HttpStand = request.getfixturevalue("http_server")
+        hand_over_clocks(stand, request.getfixturevalue("monkeypatch"))
+        yield stand.fresh
+        stand.clear()
     elif store_name in {"redis", "valkey"}:
         redis: RedisServer = request.getfixturevalue(f"{store_name}_server")
         yield lambda: _flushed(redis)

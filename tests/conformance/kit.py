@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.job import Batch, Due, Failure, Job, JobId, JobState, Key, NewJob, job_id, new_batch
+from headrace.job import Batch, Due, Failure, Job, JobId, JobState, Key, NewJob, UniqueLock, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, Lease, Presence, Token, WorkerId, new_token, new_worker_id
 from headrace.outcome import DONE, Again, Finish, Settlement
-from headrace.store.contract import Filter, QueueStats, Stats, Store
+from headrace.store.contract import Filter, LimitRule, QueueStats, Stats, Store
 
 TTL = timedelta(seconds=15)
 LONG = timedelta(days=1)
@@ -35,8 +35,9 @@ def new(
     due: Due = None,
     key: Key | None = None,
     options: bytes | None = None,
+    unique: UniqueLock | None = None,
 ) -> NewJob:
-    return NewJob(task, payload, Lane(queue, priority, tenant, limits), due, key, options)
+    return NewJob(task, payload, Lane(queue, priority, tenant, limits), due, key, options, unique)
 
 
 def key(name: str, digest: bytes = b"d", ttl: timedelta = LONG) -> Key:
@@ -72,18 +73,33 @@ async def claim(
     worker: WorkerId = WORKER,
     ttl: timedelta = TTL,
     token: Token | None = None,
+    **flow: Any,
 ) -> Lease | None:
-    return await store.claim(Ask(worker, queues or ("default",), limit, ttl, token or new_token()))
+    return await store.claim(Ask(worker, queues or ("default",), limit, ttl, token or new_token(), **flow))
 
 
-async def take(store: Store, limit: int = 100, *queues: str, worker: WorkerId = WORKER, ttl: timedelta = TTL) -> Lease:
-    lease = await claim(store, limit, *queues, worker=worker, ttl=ttl)
+async def take(
+    store: Store, limit: int = 100, *queues: str, worker: WorkerId = WORKER, ttl: timedelta = TTL, **flow: Any
+) -> Lease:
+    lease = await claim(store, limit, *queues, worker=worker, ttl=ttl, **flow)
     assert lease is not None, "nothing to claim"
     return lease
 
 
 def ids(lease: Lease | None) -> list[JobId]:
     return [job.id for job in lease.jobs] if lease else []
+
+
+async def rule(store: Store, name: str, **figures: Any) -> int:
+    """Write a limit's rule, whatever was there; without figures none."""
+    found = (await store.limits()).get(name)
+    version = await store.limit(name, LimitRule(**figures) if figures else None, found.version if found else None)
+    assert version is not None
+    return version
+
+
+def tenants(lease: Lease | None) -> list[str]:
+    return [job.tenant for job in lease.jobs] if lease else []
 
 
 async def settle_all(store: Store, lease: Lease, settlement: Settlement = DONE) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -21,13 +22,15 @@ from msgspec.structs import replace
 from conformance.conftest import Arena
 from conformance.kit import find_all
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, Failure, Job, JobId, JobState, Key, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Lease, Presence, Token, new_token, new_worker_id
+from headrace.job import Batch, Failure, Job, JobId, JobState, Key, LogLine, NewJob, UniqueLock, job_id, new_batch
+from headrace.lane import Ahead, Lane
+from headrace.lease import Ask, Lease, Presence, Report, Token, new_token, new_worker_id
 from headrace.outcome import Again, Finish, Settlement
 from headrace.store import connect
-from headrace.store.contract import Filter, QueueStats, Retention, Store
-from headrace.store.memory import MemoryStore, _Job
+from headrace.store.contract import Filter, LimitRule, QueueStats, Retention, Store
+from headrace.store.memory import MemoryStore
+from headrace.store.memory.line import Line
+from headrace.store.memory.rows import JobRow
 from headrace.testing.clock import FakeClock
 
 T = TypeVar("T")
@@ -50,7 +53,7 @@ lanes = st.builds(
     queue=st.sampled_from(QUEUES),
     priority=st.sampled_from([0, 0, 3, -3]),
     tenant=st.sampled_from(["", "x", "y"]),
-    limits=st.sampled_from([(), (), ("shop:1",)]),
+    limits=st.sampled_from([(), (), (), ("shop:1",), ("api@2", "shop:1"), ("api",)]),
 )
 delays = st.sampled_from([timedelta(0), timedelta(seconds=1), timedelta(seconds=20), timedelta(hours=2)])
 keys = st.builds(
@@ -58,6 +61,20 @@ keys = st.builds(
     name=st.sampled_from(["k1", "k2"]),
     ttl=st.sampled_from([timedelta(seconds=20), timedelta(hours=3)]),
     digest=st.sampled_from([b"1", b"1", b"2"]),
+)
+live = frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING})
+uniques = st.builds(
+    UniqueLock,
+    name=st.sampled_from(["u1", "u2"]),
+    states=st.sampled_from([live, live, live | {JobState.DONE}, frozenset({JobState.SCHEDULED, JobState.READY})]),
+    within=st.sampled_from([None, None, timedelta(seconds=20)]),
+    replace=st.booleans(),
+)
+rules = st.builds(
+    LimitRule,
+    concurrency=st.sampled_from([None, 1, 2, 4]),
+    rate=st.sampled_from([None, 1.0, 0.5]),
+    burst=st.sampled_from([2.0, 4.0]),
 )
 new_jobs = st.builds(
     NewJob,
@@ -67,6 +84,7 @@ new_jobs = st.builds(
     due=st.none() | st.none() | delays,
     key=st.none() | st.none() | keys,
     options=st.none() | st.binary(max_size=2),
+    unique=st.none() | st.none() | st.none() | uniques,
 )
 failures = st.builds(
     Failure,
@@ -131,29 +149,51 @@ def moves() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     return st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), MOVES[name][1]))
 
 
+class ToldLine(Line):
+    """Takes the jobs that it is told to: the contract leaves open whose turn it is."""
+
+    next: list[JobRow]
+
+    def take(self, ask: Ask, now: datetime) -> list[JobRow]:
+        del ask
+        for job in self.next:
+            job.state = JobState.RUNNING
+            self._limits.take(job.new.lane, now)
+        return self.next
+
+
 class Follower(MemoryStore):
-    """The specification, told by a claim of the other store which lanes had their turn: the contract leaves that open."""
+    """The specification, told by a claim of the other store which lanes had their turn."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
-        self.next: list[JobId] = []
+        self._line = self.line = ToldLine(self._jobs.get, self._limits, self._held_back)
 
-    def _take(self, queues: Collection[str], *, only_if_alone: bool) -> _Job | None:
-        del queues, only_if_alone
-        if not self.next:
-            return None
-        job = self._jobs[self.next.pop(0).int]
-        job.state = JobState.RUNNING
-        return job
+    def tell(self, lease: Lease | None) -> None:
+        self.line.next = [self._jobs[job.id.int] for job in lease.jobs] if lease else []
 
-    def claimable(self, queues: Collection[str]) -> list[_Job]:
-        open_ones = [q for q in queues if q not in self._paused]
-        ready = [job for job in self._jobs.values() if job.state is JobState.READY and job.queue in open_ones]
+    def claimable(self, queues: Collection[str]) -> list[JobRow]:
+        open_ones = [q for q in queues if self._held_back("queue", q) is False]
+        ready = [
+            job
+            for job in self._jobs.values()
+            if job.state is JobState.READY
+            and job.queue in open_ones
+            and self._held_back("tenant", job.new.lane.tenant) is False
+        ]
         return sorted(ready, key=lambda job: (-job.new.lane.priority, job.id))
 
+    def blocked(self, taken: list[JobRow], left: list[JobRow]) -> set[Lane]:
+        """Checks that what was taken was allowed, and says which lanes of what is left are not."""
+        limits, now = copy.deepcopy(self._limits), self._clock.now()
+        for job in taken:
+            assert not limits.blocked(job.new.lane, now), "claimed over a limit"
+            limits.take(job.new.lane, now)
+        return {job.new.lane for job in left if limits.blocked(job.new.lane, now)}
 
-def check_claim(ready: list[_Job], limit: int, lease: Lease | None) -> None:
-    """Strict priority, FIFO in a lane, suspects alone, nothing left lying: whichever lanes had their turn."""
+
+def check_claim(spec: Follower, ready: list[JobRow], limit: int, lease: Lease | None) -> None:
+    """Strict priority, FIFO in a lane, limits, suspects alone, nothing left lying: whichever lanes had their turn."""
     taken = [job.id for job in lease.jobs] if lease else []
     by_id = {job.id: job for job in ready}
     assert len(set(taken)) == len(taken) <= limit
@@ -168,6 +208,8 @@ def check_claim(ready: list[_Job], limit: int, lease: Lease | None) -> None:
         mine = [job.id for job in jobs if job.new.lane == lane]
         assert mine == waiting[: len(mine)], "not first in, first out"
     left = [job for job in ready if job.id not in taken]
+    blocked = spec.blocked(jobs, left)
+    left = [job for job in left if job.new.lane not in blocked]
     assert not left or not jobs or left[0].new.lane.priority <= priorities[-1], "a higher priority was left"
     if any(job.suspect for job in jobs):
         assert len(jobs) == 1, "a suspect in company"
@@ -227,7 +269,7 @@ class Machine(RuleBasedStateMachine):
 
     @move(2, job=new_jobs, count=st.integers(2, 12))
     def enqueue_bulk(self, job: NewJob, count: int) -> None:
-        self.enqueue([replace(job, key=None)] * count)
+        self.enqueue([replace(job, key=None, unique=None)] * count)
 
     def enqueue(self, jobs: list[NewJob]) -> None:
         batch = Batch(new_batch(), jobs)
@@ -240,7 +282,7 @@ class Machine(RuleBasedStateMachine):
         """The answer was lost, the client repeats. How long an answer about keys is remembered is not specified."""
         batch, at = self.batches[which % len(self.batches)]
         stored = self.run(self.spec.get([job_id(batch.id, ord) for ord in range(len(batch.jobs))]))
-        if not any(job.key for job in batch.jobs):
+        if not any(job.key or job.unique for job in batch.jobs):
             if any(stored):
                 self.enqueue_both(batch)
         elif at == self.clock.now() and not self.deleted & {job_id(batch.id, ord) for ord in range(len(batch.jobs))}:
@@ -269,8 +311,8 @@ class Machine(RuleBasedStateMachine):
         ask = Ask(worker, queues, limit, TTL, new_token())
         ready = self.spec.claimable(queues)
         lease = self.run(self.other.claim(ask))
-        check_claim(ready, limit, lease)
-        self.spec.next = [job.id for job in lease.jobs] if lease else []
+        check_claim(self.spec, ready, limit, lease)
+        self.spec.tell(lease)
         assert lease == self.run(self.spec.claim(ask))
         if lease:
             self.tokens.append((ask.token, ask.token, len(lease.jobs)))
@@ -405,10 +447,30 @@ class Machine(RuleBasedStateMachine):
         ids = [id for id in ids if not ((job := self.run(self.spec.get([id]))[0]) and job.cancelling)]
         assert self.run(self.other.cancel(ids, reason)) == self.run(self.spec.cancel(ids, reason))
 
-    @move(3, which=picks)
-    def retry(self, which: list[int]) -> None:
+    @move(3, which=picks, afresh=st.booleans())
+    def retry(self, which: list[int], afresh: bool) -> None:
         ids = self.some(which)
-        assert self.run(self.other.retry(ids)) == self.run(self.spec.retry(ids))
+        assert self.run(self.other.retry(ids, afresh=afresh)) == self.run(self.spec.retry(ids, afresh=afresh))
+
+    @move(3, name=st.sampled_from(["api", "shop", "shop:1"]), rule=st.none() | rules, closed=st.booleans())
+    def limit(self, name: str, rule: LimitRule | None, closed: bool) -> None:
+        if rule is not None and closed:
+            rule = LimitRule(concurrency=rule.concurrency, closed_until=self.clock.now() + timedelta(seconds=10))
+        for store in (self.spec, self.other):
+            found = self.run(store.limits()).get(name)
+            answer = self.run(store.limit(name, rule, found and found.version))
+            assert answer is not None
+
+    @move(
+        2, which=pick, position=st.integers(0, 4), progress=st.sampled_from([None, 0.0, 0.5]), lines=st.integers(0, 60)
+    )
+    def report(self, which: int, position: int, progress: float | None, lines: int) -> None:
+        if not self.tokens:
+            return
+        mine, theirs, size = self.lease(which)
+        told = Report(progress=progress, note="n" if lines % 2 else None, lines=(LogLine(AT, f"line {lines}"),) * lines)
+        said = [(position % (size + 1), told)]
+        assert self.run(self.other.report(theirs, said)) == self.run(self.spec.report(mine, said))
 
     @move(2, which=st.lists(pick, min_size=1, max_size=3))
     def delete(self, which: list[int]) -> None:
@@ -416,6 +478,18 @@ class Machine(RuleBasedStateMachine):
         gone = self.run(self.other.delete(ids))
         assert gone == self.run(self.spec.delete(ids))
         self.deleted |= gone
+
+    @move(tenant=st.sampled_from(["", "x"]), until=st.sampled_from([None, timedelta(seconds=10)]), stay=st.booleans())
+    def pause_a_tenant(self, tenant: str, until: timedelta | None, stay: bool) -> None:
+        for store in (self.spec, self.other):
+            self.run(
+                store.pause(tenant, kind="tenant", by="bob", until=None if until is None else self.clock.now() + until)
+            )
+        self.claim(QUEUES, 2, WORKERS[1])
+        assert self.run(self.other.pauses()) == self.run(self.spec.pauses())
+        for store in (self.spec, self.other):
+            if not stay:
+                self.run(store.resume(tenant, kind="tenant"))
 
     @move(2, queue=st.sampled_from(QUEUES), stay=st.sampled_from([False, False, True]))
     def pause_and_resume(self, queue: str, stay: bool) -> None:
@@ -446,7 +520,23 @@ class Machine(RuleBasedStateMachine):
     @move(4, which=picks, limit=st.sampled_from([1, 3, 10_000]))
     def ahead(self, which: list[int], limit: int) -> None:
         for id in self.some(which):
-            assert self.run(self.other.ahead(id, limit)) == self.run(self.spec.ahead(id, limit))
+            mine, theirs = (self.run(store.ahead(id, limit)) for store in (self.spec, self.other))
+            assert theirs is not None if mine else theirs is None
+            if mine and theirs:
+                assert _settled(theirs) == _settled(mine)
+
+    @move(2, ago=st.sampled_from([0, 1, 20]), limit=st.sampled_from([3, 1000]))
+    def ended(self, ago: float, limit: int) -> None:
+        since = self.clock.now() - timedelta(seconds=ago)
+        mine, theirs = (self.run(store.ended(since, limit)) for store in (self.spec, self.other))
+        assert theirs == mine
+
+    @move(2)
+    def lanes(self) -> None:
+        mine, theirs = (self.run(store.lanes(QUEUES)) for store in (self.spec, self.other))
+        assert {(v.queue, v.priority, v.tenant, v.id): v for v in theirs} == {
+            (v.queue, v.priority, v.tenant, v.id): v for v in mine
+        }
 
     @invariant()
     def both_look_alike(self) -> None:
@@ -458,6 +548,21 @@ class Machine(RuleBasedStateMachine):
         known = [job and _comparable(job) for job in await store.get(self.ids)]
         stats = [q for q in (await store.stats()).queues if q != QueueStats(queue=q.queue)]
         return found, known, stats
+
+
+def _settled(ahead: Ahead) -> Ahead:
+    """Without what stores may say differently: which holders of a limit they name, and the last microseconds."""
+    return replace(
+        ahead,
+        blocked=tuple(
+            replace(
+                one,
+                by=(),
+                opens_at=one.opens_at and one.opens_at.replace(microsecond=one.opens_at.microsecond // 1000 * 1000),
+            )
+            for one in sorted(ahead.blocked, key=lambda one: (one.key, one.concurrency is None))
+        ),
+    )
 
 
 def _comparable(job: Job) -> Job:

@@ -12,8 +12,18 @@ from conftest import opened
 from crash.scene import Scene
 from headrace.store import connect
 
+STORES = ("sqlite", "postgres", "valkey")
+ALSO_ON_REDIS = {"test_a_crash_at", "test_workers_killed_at_random_lose_nothing"}
+"""Where a store has a part in what happens; the others are about processes, and Valkey stands for both."""
 
-@pytest.fixture(params=["sqlite", "postgres", "valkey"])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store_name" in metafunc.fixturenames:
+        more = ("redis",) if metafunc.function.__name__ in ALSO_ON_REDIS else ()
+        metafunc.parametrize("store_name", (*STORES, *more), indirect=True)
+
+
+@pytest.fixture
 def store_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

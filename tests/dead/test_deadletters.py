@@ -15,7 +15,8 @@ import pytest
 
 from conformance.kit import DEAD, claim, new, put, put_jobs, settle_all, states, take
 from headrace import fingerprint
-from headrace.deadletters import PAGE, Canary, Choice, DeadLetters, Trial
+from headrace.canary import Canary, Trial
+from headrace.deadletters import PAGE, Choice, DeadLetters
 from headrace.errors import ConfigError, JobNotFound
 from headrace.job import Failure, JobId, JobState
 from headrace.outcome import DONE, Finish, Settlement

@@ -9,11 +9,16 @@ import msgspec
 import pytest
 
 from headrace.codec import JobOptions, encode_options
-from headrace.explain import Explanation, Reason, explain, look
+from headrace.explain import NOTHING_AROUND, Explanation, Reason, explain, look
+from headrace.flow import ageing, weighted
+from headrace.hindrance import Around
 from headrace.job import Failure, Job, JobId, JobState, job_id, new_batch
-from headrace.lane import Ahead
+from headrace.lane import Ahead, Blocked, LaneView
 from headrace.lease import Presence, new_worker_id
+from headrace.outcome import PAUSED as PUT_OFF
+from headrace.queue import declare
 from headrace.retry import Retry
+from headrace.store.contract import LimitRule, Pause
 from headrace.task import TaskOptions
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -21,6 +26,7 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 ID = job_id(new_batch(), 7)
 WORKER = new_worker_id()
+BANDS = weighted({"high": 80, "low": 20})
 TASK = TaskOptions(retry=Retry(max_attempts=5))
 
 
@@ -69,9 +75,10 @@ def why(
     what: Job,
     *workers: Presence,
     options: TaskOptions | None = TASK,
+    around: Around = NOTHING_AROUND,
     **ahead: Any,
 ) -> Explanation:
-    return explain(what, Ahead(limit=10_000, **ahead), workers, options, NOW)
+    return explain(what, Ahead(limit=10_000, **ahead), workers, options, NOW, around)
 
 
 def own(**options: Any) -> bytes | None:
@@ -334,6 +341,64 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         "next in its lane, with free slots at the worker of queue billing: it should start within a second",
     ),
     (
+        "next, with others of other tenants",
+        why(job(tenant="acme"), FULL, around=Around(tenants=3, queue=declare("billing", weights={"acme": 2}))),
+        Reason.BUSY,
+        (
+            "next in its lane, but all 10 slots of the worker of queue billing are busy: it starts when one is free; 3 tenants "
+            "share queue billing in turns, this one with weight 2; see: headrace workers"
+        ),
+    ),
+    (
+        "behind others, in a queue with weighted bands",
+        why(
+            job(),
+            FULL,
+            higher=2,
+            around=Around(tenants=2, queue=declare("billing", fair="proportional", priority=BANDS)),
+        ),
+        Reason.BEHIND,
+        (
+            "behind 2 jobs of higher priority in queue billing; all 10 slots of the worker of queue billing are busy; 2 tenants "
+            "share queue billing each as it has jobs waiting; its priorities share the slots by weight (high 80, low 20)"
+        ),
+    ),
+    (
+        "behind others, in a queue with ageing",
+        why(
+            job(),
+            FULL,
+            higher=2,
+            around=Around(tenants=2, queue=declare("billing", fair_by="time", priority=ageing("1m"))),
+        ),
+        Reason.BEHIND,
+        (
+            "behind 2 jobs of higher priority in queue billing; all 10 slots of the worker of queue billing are busy; 2 tenants "
+            "share queue billing in turns of equal run time; every 1m of waiting counts as one more in priority"
+        ),
+    ),
+    (
+        "its limit is full",
+        why(job(), FREE, blocked=(Blocked(key="shop:acme", concurrency=4, held=4, by=(ID, WORKER)),), lane=3),
+        Reason.LIMITED,
+        (f"limit shop:acme is full: 4 of 4 held by jobs {ID}, {WORKER}; then behind 3 jobs of its own lane"),
+    ),
+    (
+        "its limit is too small",
+        why(job(limits=("shop@5:acme",)), FREE, blocked=(Blocked(key="shop:acme", concurrency=4, held=0),)),
+        Reason.LIMITED,
+        (
+            "limit shop:acme allows 4 units, and this job needs 5: it can never run; headrace limits set shop:acme "
+            "--concurrency 5"
+        ),
+    ),
+    (
+        "its queue is paused for a time",
+        why(job(), FREE, paused_by="ann", paused_since=NOW - MINUTE),
+        Reason.PAUSED,
+        f"queue billing is paused by ann since 2030-01-01 11:59:00 UTC (60s); {RESUME}",
+    ),
+    (
         "next, and it expires",
         why(job(options=own(deadline=2 * 3600.0)), FREE, options=TaskOptions(expires=65 * MINUTE)),
         Reason.NEXT,
@@ -384,6 +449,48 @@ def test_options_that_cannot_be_read_hide_nothing_else():
     assert why(job(options=b"\xff"), FREE).reason is Reason.NEXT
 
 
+def test_what_ends_by_itself_says_when():
+    closed = Blocked(key="api", opens_at=NOW + MINUTE)
+    found = why(job(), FREE, blocked=(closed,), around=Around(rules={"api": LimitRule(closed_until=NOW + MINUTE)}))
+    assert (found.reason, found.until) == (Reason.LIMITED, NOW + MINUTE)
+    assert str(found) == (
+        "limit api is closed until 2030-01-01 12:01:00 UTC (in 60s), after a refusal or failures; to open it: headrace "
+        "limits reset api"
+    )
+    found = why(job(), FREE, blocked=(closed,), around=Around(rules={"api": LimitRule(rate=0.1)}))
+    assert (str(found), found.until) == (
+        "limit api is rate limited until 2030-01-01 12:01:00 UTC (in 60s)",
+        NOW + MINUTE,
+    )
+    full = Blocked(key="shop", concurrency=1, held=1)
+    assert why(job(), FREE, blocked=(closed, full)).until is None
+    pause: dict[str, Any] = {
+        "paused_by": "",
+        "paused_until": NOW + HOUR,
+        "tenant_paused_by": "bob",
+        "tenant_paused_until": NOW + MINUTE,
+    }
+    found = why(job(tenant="acme"), FREE, **pause)
+    assert (found.reason, found.until) == (Reason.PAUSED, NOW + HOUR)
+    assert str(found) == (
+        "queue billing is paused until 2030-01-01 13:00:00 UTC (in 60m); to let it go on: headrace queues resume billing; "
+        "and its tenant acme is paused by bob until 2030-01-01 12:01:00 UTC (in 60s); to let it go on: headrace resume "
+        "--tenant acme"
+    )
+    assert why(job(), FREE, paused_by="ann", tenant_paused_by="", tenant_paused_until=NOW).until is None
+
+
+def test_a_paused_task():
+    pause = Pause("task", "shop.charge", "ann", NOW - MINUTE)
+    says = "task shop.charge is paused by ann since 2030-01-01 11:59:00 UTC (60s); to let it go on: headrace resume --task shop.charge"
+    found = why(job(JobState.SCHEDULED, note=f"{PUT_OFF} by ann"), FREE, around=Around(pause=pause))
+    assert (found.reason, str(found)) == (Reason.PAUSED, f"{says}; looked at again 2030-01-01 12:05:00 UTC (in 5m)")
+    found = why(job(), FREE, around=Around(pause=pause))
+    assert (found.reason, str(found)) == (Reason.PAUSED, says)
+    found = why(job(JobState.SCHEDULED, note=f"{PUT_OFF} by ann"), FREE)
+    assert str(found).startswith("task shop.charge was paused; looked at again 2030-01-01 12:05:00 UTC")
+
+
 # ── looking ──────────────────────────────────────────────────────────────────
 
 
@@ -408,6 +515,15 @@ class Moving:
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         return Ahead(lane=4, limit=limit) if self._next() is JobState.READY else None
+
+    async def pauses(self) -> list[Pause]:
+        return []
+
+    async def limits(self) -> dict[str, LimitRule]:
+        return {}
+
+    async def lanes(self, queues: Any, limit: int = 1000) -> list[LaneView]:
+        return []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.rate import Pacer, parse
+from headrace.rate import Pacer, parse, show
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,11 @@ async def test_without_a_rate_nothing_waits():
     assert pacer.portion == 250
     for _ in range(10):
         await pacer.pace(250)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(50.0, "50/s"), (1.5, "1.5/s"), (0.1, "6/m"), (1 / 600, "6/h"), (1 / 86_400, "1/d")]
+)
+def test_a_rate_is_shown_as_it_is_written(rate: float, text: str):
+    assert show(rate) == text
+    assert parse(show(rate)) == pytest.approx(rate)

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.codec import JobOptions, encode_options
+from headrace.cron import check_cron
 from headrace.errors import ConfigError, InvalidCron, NeverFires
 from headrace.job import Key, NewJob, split_id
 from headrace.lane import Lane
 from headrace.schedule import (
     ON_TIME,
     Schedule,
-    check_cron,
     declare,
     due,
     latest,

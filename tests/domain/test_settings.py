@@ -72,6 +72,19 @@ def test_lists_in_the_environment_are_split_at_commas(tmp_path):
     assert load(project(tmp_path, ""), {"HEADRACE_QUEUES": "a, b,"}).queues == ("a", "b")
 
 
+def test_reserved_slots(tmp_path):
+    settings = load(
+        project(tmp_path, '[tool.headrace]\nreserve = ["high=2"]\n'), {"HEADRACE_RESERVE": "high = 2, low=1"}
+    )
+    assert settings.reserve == ("high=2", "low=1")
+    assert {each.name: each.value for each in settings.explain()}["reserve"] == "high=2, low=1"
+    for wrong, problem in (("urgent=1", "is no band"), ("high", "write a band and a number"), (7, "a list such as")):
+        with pytest.raises(ConfigError, match=problem):
+            load(tmp_path, reserve=wrong)
+    with pytest.raises(ConfigError, match="takes 2 of 2 slots and leaves none for other jobs"):
+        load(tmp_path, concurrency=2)
+
+
 def test_replace_is_a_layer_on_top(tmp_path):
     settings = load(project(tmp_path, ""), {"HEADRACE_LEASE": "30s"}).replace(lease=None, concurrency=5, queues=["x"])
     assert settings.lease == timedelta(seconds=30)
@@ -112,6 +125,7 @@ def test_bad_values_say_where_they_came_from(tmp_path, environ, message):
         ("[tool.headrace]\nconcurrency = true\n", "concurrency = True"),
         ("[tool.headrace]\nqueues = [1]\n", "is no queue name"),
         ("[tool.headrace]\nqueues = 1\n", "a list of queue names"),
+        ("[tool.headrace]\nreserve = 1\n", "a list such as"),
         ("[tool.headrace\n", "cannot be read"),
     ],
 )

@@ -10,8 +10,9 @@ import pytest
 from headrace import Headrace, Retry
 from headrace.codec import decode_options, moment_of
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
+from headrace.function import default_name
 from headrace.settings import Settings
-from headrace.task import Task, default_name
+from headrace.task import Task
 
 
 @pytest.fixture

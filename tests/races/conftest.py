@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-LASTING_STORES = ("sqlite", "postgres", "valkey")
+LASTING_STORES = ("sqlite", "postgres", "redis", "valkey")
 """Those that two store objects can share."""
 
 

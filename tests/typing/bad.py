@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from headrace import Handle, Headrace
+from headrace import Handle, Headrace, Limit, Unique, ageing, weighted
 
 app = Headrace("memory://")
 
@@ -55,6 +55,19 @@ async def options() -> None:
     app.task(retry=5)  # error
     app.task(quue="billing")  # error
     app.task(redact=7)  # error
+    app.task(limits=Limit("stripe", rate="90/s"))  # error
+    app.task(limits=["stripe"])  # error
+    app.task(unique=True)  # error
+    Limit("stripe", rate=90)  # error
+    Limit("stripe", concurency=4)  # error
+    Unique(on_conflict="raise")  # error
+    Unique(within=5)  # error
+    app.queue("billing", fair="random")  # error
+    app.queue("billing", weights={"acme": "3"})  # error
+    app.queue("billing", priority=5)  # error
+    weighted([("high", 80)])  # error
+    ageing(60)  # error
+    app.pause("billing", until=7)  # error
 
 
 async def results() -> None:

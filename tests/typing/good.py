@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from headrace import Explanation, Handle, Headrace, Job, Retry, Task
+from headrace import Explanation, Handle, Headrace, Job, Limit, Retry, Task, Unique, ageing, weighted
 
 app = Headrace("memory://")
 
@@ -22,6 +22,23 @@ def shop_of(order_id: int, shop: str, *, test: bool = False) -> str:
 @app.task(queue="billing", priority=5, timeout="2m", retry=Retry(max_attempts=8), tenant=shop_of)
 async def charge(order_id: int, shop: str, *, test: bool = False) -> Receipt:
     return Receipt()
+
+
+def order_of(order_id: int, shop: str) -> int:
+    return order_id
+
+
+stripe = Limit("stripe", rate="90/s", burst=30, breaker=5, cool_down=timedelta(seconds=5))
+per_shop = Limit("shop", concurrency=4, key=shop_of, cost=order_of)
+shares = {"high": 80, "low": 20}
+app.queue("billing", weights={"acme": 3}, priority=weighted(shares), fair_by="time")
+app.queue("mail", fair="off", priority=ageing("1m"), max_length=1000)
+app.queue("bulk", fair="proportional", priority="strict")
+
+
+@app.task(limits=[stripe, per_shop], unique=Unique(key=order_of, within="10m", on_conflict="replace"))
+async def bill(order_id: int, shop: str) -> None:
+    stripe.tripped(until="30s")
 
 
 @app.task
@@ -49,6 +66,11 @@ def sync_code() -> None:
     assert_type(charge.enqueue(7, "acme").explain(), Explanation)
     assert_type(app.explain("01890a5d-ac96-774b-bcce-b302099a0001").until, datetime | None)
     charge.using(expires="10m", deadline=datetime.now(UTC)).enqueue(7, "acme")
+    assert_type(bill.enqueue(7, "acme").created, bool)
+    app.pause("billing")
+    app.pause(task="shop.bill", until="2h", by="ann")
+    app.resume(tenant="acme")
+    app.limits.set("stripe", rate="50/s", concurrency=4)
     assert_type(resize(1), None)
     assert_type(resize.enqueue(1).result("30s"), None)
     assert_type(crunch(1, 2.5, scale=2), float)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -60,6 +60,19 @@ class Floor(Protocol):
     async def wal(self) -> int | None:
         """Bytes of write-ahead log ever written; None: not told."""
         ...
+
+    async def spent(self) -> Spent | None:
+        """What the server has used; None: there is none, or it does not say."""
+        ...
+
+
+class Spent(NamedTuple):
+    """What a server has used so far."""
+
+    cpu: float
+    """Seconds."""
+    memory: int
+    """Bytes, right now."""
 
 
 def of(engine: str, url: str) -> Floor | None:
@@ -130,6 +143,9 @@ class SqliteFloor:
             yield
 
     async def wal(self) -> int | None:
+        return None
+
+    async def spent(self) -> Spent | None:
         return None
 
 
@@ -253,6 +269,9 @@ class PostgresFloor:
         finally:
             await connection.close()
 
+    async def spent(self) -> Spent | None:
+        return None
+
 
 class _PostgresRows:
     def __init__(self, connection: Any) -> None:
@@ -334,10 +353,17 @@ class RedisFloor:
 
     async def wal(self) -> int | None:
         """Bytes of AOF; None: it is off. A rewrite would make it smaller: `auto-aof-rewrite-percentage 0` on the stand."""
-        async with self._wire() as wire:
-            info = (await wire.command("headrace_bench", "INFO", "persistence")).decode()
-        found = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        found = await self._info("persistence")
         return int(found["aof_current_size"]) if found.get("aof_enabled") == "1" else None
+
+    async def spent(self) -> Spent | None:
+        found = {**await self._info("cpu"), **await self._info("memory")}
+        return Spent(float(found["used_cpu_user"]) + float(found["used_cpu_sys"]), int(found["used_memory"]))
+
+    async def _info(self, section: str) -> dict[str, str]:
+        async with self._wire() as wire:
+            info = (await wire.command("headrace_bench", "INFO", section)).decode()
+        return dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
 
 
 class _RedisRows:
@@ -376,5 +402,9 @@ class _RedisRows:
             left -= len(got)
 
 
-FLOORS: dict[str, Callable[[str], Floor]] = {"sqlite": SqliteFloor, "postgres": PostgresFloor, "redis": RedisFloor}
+FLOORS: dict[str, Callable[[str], Floor]] = {
+    "sqlite": SqliteFloor,
+    "postgres": PostgresFloor,
+    "redis": RedisFloor,
+}
 """By engine. `memory` has none: there is nothing below it."""

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 from headrace.app import Headrace
+from headrace.limit import Limit
 from headrace.store.contract import Store
-from headrace.task import Task
+from headrace.task import JobCall, Task
 
 TEXT = "x" * 90
 """With the envelope around it a job's payload is about 100 bytes."""
 
 
-class Load:
-    """An app with two tasks on one queue: one does nothing, the other notes when it began."""
+Traffic = Literal["fifo", "uniform", "skewed", "limited", "keyed"]
+"""Whose jobs come: nobody's; every tenant's alike; nine in ten one tenant's; nobody's under one limit; every tenant's under a
+limit of its own. No limit is ever reached: what is measured is what it costs."""
 
-    def __init__(self, url: str, queue: str) -> None:
-        self.app = Headrace(url)
+
+class Load:
+    """An app with a few tasks on one queue: some do nothing, one notes when it began."""
+
+    def __init__(self, url: str, queue: str, *, app: Callable[[str], Headrace] = Headrace) -> None:
+        self.app = app(url)
         self.began: list[tuple[int, float]] = []
         """(number, time.monotonic()): that clock is the same in every process of a machine."""
 
@@ -29,9 +38,47 @@ class Load:
             del text
             self.began.append((number, time.monotonic()))
 
+        @self.app.task(name="bench.limited", queue=queue, limits=[Limit("bench", concurrency=1_000_000)])
+        async def limited(text: str) -> None:
+            del text
+
+        @self.app.task(name="bench.keyed", queue=queue, limits=[Limit("bench-tenant", concurrency=10_000, key=_whose)])
+        async def keyed(text: str, tenant: str) -> None:
+            del text, tenant
+
+        self.limited: Task[[str], None] = limited
+        self.keyed: Task[[str, str], None] = keyed
         self.noop: Task[[str], None] = noop
         self.mark: Task[[int, str], None] = mark
+
+    def jobs(self, traffic: Traffic, count: int, tenants: int) -> Iterator[JobCall[Any]]:
+        """So many jobs as this traffic brings them, every tenant's mixed with every other's."""
+        if traffic in {"fifo", "limited"}:
+            task = self.limited if traffic == "limited" else self.noop
+            return (task.job(TEXT) for _ in range(count))
+        names = [f"tenant-{number}" for number in range(tenants)]
+        if traffic == "keyed":
+            keyed = [(self.keyed.using(tenant=name), name) for name in names]
+            return (task.job(TEXT, name) for task, name in random.choices(keyed, k=count))
+        each = [self.noop.using(tenant=name) for name in names]
+        chances = None if traffic == "uniform" else [9 * (tenants - 1), *[1] * (tenants - 1)]
+        return (task.job(TEXT) for task in random.choices(each, chances, k=count))
 
     def connect(self) -> Store:
         """A store for a worker, not yet opened."""
         return self.app.connect()
+
+
+def _whose(text: str, tenant: str) -> str:
+    del text
+    return tenant
+
+
+def _hash_per_job(url: str) -> Headrace:
+    from headrace.bench.hash_layout import HashLayoutApp
+
+    return HashLayoutApp(url)
+
+
+USUAL: dict[str, Callable[[str], Headrace]] = {"redis": _hash_per_job}
+"""By engine: an app whose jobs lie there in the layout that queues usually have, where that is not ours."""

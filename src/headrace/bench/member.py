@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from headrace.bench.load import Load
+from headrace.bench.load import USUAL, Load
 from headrace.bench.loop import run
 from headrace.bench.roles import ROLES, Spec
 
@@ -63,7 +63,8 @@ def tell(line: str) -> None:
 
 async def serve(spec: Spec) -> None:
     """Play the role to its end."""
-    report = await ROLES[spec.role](spec, Load(spec.url, spec.queue), PipeLine())
+    load = Load(spec.url, spec.queue, app=USUAL[spec.engine]) if spec.usual else Load(spec.url, spec.queue)
+    report = await ROLES[spec.role](spec, load, PipeLine())
     tell("report " + msgspec.json.encode(report).decode())
 
 

@@ -19,6 +19,15 @@ WORKLOADS = (
     "open_transaction",
 )
 
+USUAL = "usual_layout"
+"""One more, on engines where queues usually have a layout of their own: Redis, a hash per job."""
+
+FLOW = ("fifo", "tenants_uniform", "tenants_skewed", "one_limit", "limit_per_tenant")
+"""What `--tenants` measures instead."""
+
+HTTP = ("http_enqueue", "http_batch", "http_work", "http_idle")
+"""What `--http` measures instead."""
+
 
 class Measurement(msgspec.Struct, kw_only=True):
     """One workload on one store. None: does not apply."""
@@ -27,7 +36,10 @@ class Measurement(msgspec.Struct, kw_only=True):
     workload: str
     jobs_per_s: float | None = None
     floor_per_s: float | None = None
-    """What the engine does without a queue: one job row and one done row per job, or the half that applies."""
+    """What the engine does without a queue: one job row and one done row per job, or the half that applies.
+
+    With `beside`: what that workload did in the same run.
+    """
     ratio: float | None = None
     """jobs_per_s over floor_per_s."""
     p50_ms: float | None = None
@@ -44,8 +56,29 @@ class Measurement(msgspec.Struct, kw_only=True):
     """`enqueue_single`: p50 of one durable insert without a queue."""
     unheld_per_s: float | None = None
     """`open_transaction`: the same load without the open transaction."""
+    beside: str | None = None
+    """The workload that this one is compared with, instead of the floor."""
+    server_cpu_us_per_job: float | None = None
+    """`usual_layout`: of the server, from enqueue to done."""
+    bytes_per_waiting_job: float | None = None
+    """`usual_layout`: of the server's memory."""
+    usual_cpu_us_per_job: float | None = None
+    """`usual_layout`: the same for that layout, whose jobs/s is floor_per_s."""
+    usual_bytes_per_waiting_job: float | None = None
     slowdown: float | None = None
     """`open_transaction`: unheld_per_s over jobs_per_s."""
+    http_cpu_us_per_job: float | None = None
+    """Over HTTP: of the server process."""
+    bare_cpu_us_per_job: float | None = None
+    """`http_enqueue`: the same for the bare route, whose requests/s is floor_per_s."""
+    idle_workers: int | None = None
+    """`http_idle`: how many long polls were held; p50_ms and p99_ms are from enqueue to claim meanwhile."""
+    rss_mib: float | None = None
+    """`http_idle`: memory of the server process with them, and without."""
+    rss_mib_alone: float | None = None
+    cpu_percent: float | None = None
+    """`http_idle`: of one core, used by the server process with them, and without."""
+    cpu_percent_alone: float | None = None
 
 
 def median(values: Sequence[float]) -> float | None:

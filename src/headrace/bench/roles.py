@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, cast
 import msgspec
 
 from headrace.bench import floors
-from headrace.bench.load import TEXT, Load
+from headrace.bench.load import TEXT, Load, Traffic
 from headrace.errors import HeadraceError
 from headrace.lease import Ask, Token, new_token, new_worker_id
 from headrace.outcome import DONE, Settlement
@@ -34,6 +34,11 @@ class Spec(msgspec.Struct, kw_only=True):
     engine: str
     queue: str
     count: int = 0
+    traffic: Traffic = "fifo"
+    tenants: int = 1
+    """`bulk`: how many tenants, where the traffic has some."""
+    usual: bool = False
+    """`bulk` and `work`: in the layout that is usual on this engine."""
     late: bool = False
     """`work`: start the worker when told to go, not before being ready."""
 
@@ -70,9 +75,10 @@ class Line(Protocol):
 async def bulk(spec: Spec, load: Load, line: Line) -> Report:
     """Enqueue `count` jobs in calls of 1,000."""
     await load.app.aenqueue_many([])  # connects
+    jobs = load.jobs(spec.traffic, spec.count, spec.tenants)
     await line.ready()
     began = time.monotonic()
-    await load.app.aenqueue_many(load.noop.job(TEXT) for _ in range(spec.count))
+    await load.app.aenqueue_many(jobs)
     return Report(began=began, ended=time.monotonic())
 
 
@@ -130,7 +136,8 @@ async def work(spec: Spec, load: Load, line: Line) -> Report:
     store = Counting(inner, line)
     await inner.open()
     try:
-        worker = Worker(load.app.tasks, cast("Store", store), load.app.settings, queues=(spec.queue,))
+        settings, duties = load.app.settings, load.app.duties
+        worker = Worker(load.app.tasks, cast("Store", store), settings, queues=(spec.queue,), duties=duties)
         if spec.late:
             await line.ready()
         began = time.monotonic()

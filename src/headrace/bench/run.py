@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from headrace.bench import floors, stand
 from headrace.bench.crew import Crew
 from headrace.bench.plan import Plan
-from headrace.bench.result import WORKLOADS, Measurement
+from headrace.bench.result import FLOW, WORKLOADS, Measurement
 from headrace.bench.workloads import Workloads
 
 Progress = Callable[[int, int, str], None]
@@ -16,7 +16,12 @@ Progress = Callable[[int, int, str], None]
 
 Group = Callable[[Workloads], AsyncIterator[Measurement]]
 
-GROUPS: tuple[Group, ...] = (Workloads.plain, Workloads.with_backlog, Workloads.with_open_transaction)
+GROUPS: tuple[Group, ...] = (
+    Workloads.plain,
+    Workloads.with_backlog,
+    Workloads.with_open_transaction,
+    Workloads.beside_usual,
+)
 """Each group gets a fresh store, so that no group's leftovers weigh on the next."""
 
 
@@ -30,6 +35,15 @@ async def measure(place: stand.Stand, plan: Plan, progress: Progress) -> list[Me
                 found.append(measurement)
                 following = WORKLOADS[len(found)] if len(found) < len(WORKLOADS) else ""
                 progress(len(found), len(WORKLOADS), following)
+    return found
+
+
+async def measure_flow(place: stand.Stand, plan: Plan, tenants: int, progress: Progress) -> list[Measurement]:
+    """What tenants and limits cost on this stand."""
+    progress(0, len(FLOW), "tenants and limits")
+    async with _ground(place, plan) as workloads:
+        found = [measurement async for measurement in workloads.flow(tenants)]
+    progress(len(FLOW), len(FLOW), "")
     return found
 
 

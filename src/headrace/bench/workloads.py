@@ -7,10 +7,14 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
+
 from headrace.bench.crew import BenchFailed, Crew, Member
 from headrace.bench.floors import Floor
+from headrace.bench.load import USUAL as LAYOUTS
+from headrace.bench.load import Traffic
 from headrace.bench.plan import Plan
-from headrace.bench.result import Measurement, median, milliseconds, percentile, ratio, rounded
+from headrace.bench.result import USUAL, Measurement, median, milliseconds, percentile, ratio, rounded
 from headrace.bench.roles import Report, RoleName, Spec
 
 WARM_UP = 10
@@ -79,6 +83,61 @@ class Workloads:
         measured.slowdown = ratio(measured.unheld_per_s, measured.jobs_per_s)
         yield measured
 
+    async def flow(self, tenants: int) -> AsyncIterator[Measurement]:
+        """What fairness and limits cost: a producer and a worker with many tenants, beside the same without."""
+        beside: dict[str, tuple[Traffic, str | None]] = {
+            "fifo": ("fifo", None),
+            "tenants_uniform": ("uniform", "fifo"),
+            "tenants_skewed": ("skewed", "fifo"),
+            "one_limit": ("limited", "fifo"),
+            "limit_per_tenant": ("keyed", "tenants_uniform"),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in beside}
+
+        async def each() -> None:
+            # In turns, so that whatever else the machine does weighs on all of them.
+            for name, (traffic, _) in beside.items():
+                rate = await self._together(self._queue(traffic), self._plan.jobs, traffic=traffic, tenants=tenants)
+                rates[name].append(rate)
+
+        await self._repeatedly(each)
+        for name, (_, base) in beside.items():
+            measured = self._measurement(name, rates[name], floor=rates[base] if base else None)
+            measured.beside = base
+            yield measured
+
+    async def beside_usual(self) -> AsyncIterator[Measurement]:
+        """A producer and a worker, beside the same two in the layout that is usual on this engine, if there is one."""
+        floor = self._floor
+        if floor is None or self._crew.engine not in LAYOUTS:
+            return
+        count = self._plan.jobs
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        cpu: dict[bool, list[float]] = {False: [], True: []}
+        memory: dict[bool, float] = {}
+
+        async def pair() -> None:
+            # In turns, so that whatever else the machine does weighs on both.
+            for usual in (False, True):
+                before = await floor.spent()
+                rates[usual].append(await self._together(self._queue("usual"), count, usual=usual))
+                after = await floor.spent()
+                if before and after:
+                    cpu[usual].append((after.cpu - before.cpu) / count)
+
+        await self._repeatedly(pair)
+        for usual in (False, True):
+            before = await floor.spent()
+            await self._fill(self._queue("memory"), usual=usual)
+            after = await floor.spent()
+            if before and after:
+                memory[usual] = (after.memory - before.memory) / count
+        measured = self._measurement(USUAL, rates[False], floor=rates[True])
+        measured.server_cpu_us_per_job, measured.usual_cpu_us_per_job = _micro(cpu[False]), _micro(cpu[True])
+        measured.bytes_per_waiting_job = rounded(memory.get(False), 1)
+        measured.usual_bytes_per_waiting_job = rounded(memory.get(True), 1)
+        yield measured
+
     # ── the workloads ───────────────────────────────────────────────────────
 
     async def _enqueue_single(self) -> Measurement:
@@ -124,8 +183,9 @@ class Workloads:
         rates, floor = await self._repeat(once, lambda: self._floor_rows("floor_done", members=2))
         return self._measurement("drain_2", rates, floor=floor)
 
-    async def _fill(self, queue: str) -> float:
-        (filled,) = await self._all(self._spec("bulk", queue, self._plan.jobs))
+    async def _fill(self, queue: str, *, usual: bool = False) -> float:
+        spec = msgspec.structs.replace(self._spec("bulk", queue, self._plan.jobs), usual=usual)
+        (filled,) = await self._all(spec)
         return _rate([filled], self._plan.jobs)
 
     async def _drain(self, queue: str, *, workers: int) -> float:
@@ -168,12 +228,24 @@ class Workloads:
         latencies = [began[number] - moment for number, moment in enumerate(asked.samples)][WARM_UP:]
         return self._measurement("pickup", [], jobs=len(latencies), samples=latencies)
 
-    async def _together(self, queue: str, count: int, *, busy: bool = False) -> float:
+    async def _together(
+        self,
+        queue: str,
+        count: int,
+        *,
+        busy: bool = False,
+        traffic: Traffic = "fifo",
+        tenants: int = 1,
+        usual: bool = False,
+    ) -> float:
         """One producer and one worker at the same time: jobs per second from the first enqueue to the last settlement.
 
         `busy`: jobs wait already, so the worker must not begin before the clock does.
         """
-        specs = [self._spec("work", queue, late=busy), self._spec("bulk", queue, count)]
+        producing = msgspec.structs.replace(self._spec("bulk", queue, count), traffic=traffic, tenants=tenants)
+        specs = [
+            msgspec.structs.replace(each, usual=usual) for each in (self._spec("work", queue, late=busy), producing)
+        ]
         async with self._crew.members(specs) as members:
             worker, producer = members
             worker.go()
@@ -278,6 +350,11 @@ class Workloads:
 def _patience(count: int) -> float:
     """Seconds that so many jobs may take on the slowest machine worth measuring."""
     return 30.0 + count / 4000
+
+
+def _micro(seconds: list[float]) -> float | None:
+    value = median(seconds)
+    return None if value is None else round(value * 1_000_000, 2)
 
 
 def _rate(reports: list[Report], count: int) -> float:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace import fingerprint, rate
-from headrace.cli import filters, params, show
+from headrace.canary import Canary
+from headrace.cli import audit, filters, params, show
 from headrace.cli.jobs import print_page
 from headrace.cli.output import age, clean, emit, on_terminal, progress, say, short, table
 from headrace.cli.root import FAILED, complain
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.deadletters import Canary, Choice, DeadLetters, Discarded, Group, Replayed
+from headrace.deadletters import Choice, DeadLetters, Discarded, Group, Replayed
 from headrace.errors import JobNotFound
 from headrace.job import Job, JobId, JobState
 from headrace.store.contract import Filter
@@ -178,7 +179,10 @@ def replay(
 
     async def act(store: Store) -> Replayed:
         with progress("replay", quiet=as_json) as meter:
-            return await _letters(store, target).replay(choice, rate=pace, canary=first, progress=meter)
+            answer = await _letters(store, target).replay(choice, rate=pace, canary=first, progress=meter)
+        what = audit.chosen(ids, where, group=group, every=every)
+        await audit.note(target, store, "dead.replay", what, len(answer.replayed))
+        return answer
 
     answer = run(target.with_store(act))
     if as_json:
@@ -215,7 +219,10 @@ def discard(
 
     async def act(store: Store) -> Discarded:
         with progress("discard", quiet=as_json) as meter:
-            return await _letters(store, target).discard(choice, reason=reason, progress=meter)
+            answer = await _letters(store, target).discard(choice, reason=reason, progress=meter)
+        what = f"{audit.chosen(ids, where, group=group, every=every)}: {reason}"
+        await audit.note(target, store, "dead.discard", what, len(answer.records))
+        return answer
 
     answer = run(target.with_store(act))
     if as_json:

@@ -1,4 +1,4 @@
-"""`headrace dev`: an app's worker in one process with a live view of what happens."""
+"""`headrace dev`: an app's worker and server in one process with a live view of what happens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -20,6 +22,7 @@ from headrace.cli.target import Target, dotted, load_object, must_have_app, reso
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from headrace.app import Headrace
     from headrace.store.contract import Store
     from headrace.worker import Worker
 
@@ -34,6 +37,8 @@ Background = Callable[[], Awaitable[object]]
 @click.option(
     "--with", "functions", multiple=True, metavar="MODULE:FUNCTION", help="An async function to run alongside."
 )
+@click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True, help="Of the server.")
+@click.option("--server/--no-server", default=True, help="The queue over HTTP, on this machine only [default: on].")
 @click.option("--every", type=params.DURATION, default="1s", show_default=True, help="How often the view is renewed.")
 def command(
     app: str | None,
@@ -41,9 +46,11 @@ def command(
     queues: tuple[str, ...] | None,
     concurrency: int | None,
     functions: tuple[str, ...],
+    port: int,
+    server: bool,
     every: timedelta,
 ) -> None:
-    """Run APP on this machine: worker, janitor and a live view in one process.
+    """Run APP on this machine: worker, janitor, server and a live view in one process.
 
     The store's schema is made or brought up to date first. Ctrl-C drains and hands back what is not done;
     a second Ctrl-C does not wait for what runs.
@@ -52,7 +59,7 @@ def command(
     background = [_function(spec) for spec in functions]
     # What fails is on the view, with its reason; on a pipe it is worth a line each.
     logging.basicConfig(level=logging.ERROR if on_terminal() else logging.WARNING, format="%(levelname)s %(message)s")
-    run_long(_dev(target, background, max(every.total_seconds(), 0.1)))
+    run_long(_dev(target, background, max(every.total_seconds(), 0.1), port if server else None))
 
 
 def _function(spec: str) -> Background:
@@ -62,7 +69,7 @@ def _function(spec: str) -> Background:
     return cast("Background", found)
 
 
-async def _dev(target: Target, background: list[Background], every: float) -> None:
+async def _dev(target: Target, background: list[Background], every: float, port: int | None) -> None:
     from headrace.worker import Worker
 
     assert target.app is not None  # the caller looked
@@ -77,8 +84,9 @@ async def _dev(target: Target, background: list[Background], every: float) -> No
             duties=target.app.duties,
         )
         stop = _listen(worker)
-        async with worker:
-            title = f"headrace dev — {target.settings.app} on {target.shown_url} — Ctrl-C drains and ends"
+        async with _serving(target.app, store, port) as address, worker:
+            served = f" — {address}/docs" if address else ""
+            title = f"headrace dev — {target.settings.app} on {target.shown_url}{served} — Ctrl-C drains and ends"
             helpers = [asyncio.ensure_future(function()) for function in background]
             try:
                 await _watch(store, helpers, stop, title=title, every=every)
@@ -91,6 +99,25 @@ async def _dev(target: Target, background: list[Background], every: float) -> No
     finally:
         await target.app.aclose()
         await store.close()
+
+
+@asynccontextmanager
+async def _serving(app: Headrace, store: Store, port: int | None) -> AsyncGenerator[str | None, None]:
+    """The server beside the worker, where it can be; None: it cannot."""
+    if port is None or find_spec("uvicorn") is None or find_spec("starlette") is None:
+        yield None
+        return
+    from headrace.server import ServerSettings, asgi
+    from headrace.server.listener import alongside
+
+    settings = ServerSettings(port=port, tidy=False, drain=1)
+    async with AsyncExitStack() as stack:
+        try:
+            address = await stack.enter_async_context(alongside(asgi(app, settings=settings, store=store), settings))
+        except OSError:
+            say(f"port {port} is taken, so there is no server this time: --port chooses another")
+            address = None
+        yield address
 
 
 def _listen(worker: Worker) -> asyncio.Event:

@@ -13,6 +13,7 @@ from headrace import lane
 from headrace.cli import params
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
+from headrace.codec import JobOptions, encode_options
 from headrace.errors import PayloadTooLarge, UnknownTask
 from headrace.job import Batch, Due, JobId, Key, NewJob, job_id, new_batch
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--delay", type=params.DURATION, help='Not before "5m" from now.')
 @click.option("--run-at", type=params.MOMENT, help="Not before this time, e.g. 2026-01-31T08:00:00Z.")
 @click.option("--tenant", type=params.TENANT, help="For whom.")
+@click.option("--expires", type=params.WITHIN, help="No attempt starts later: so long from now, or a time.")
+@click.option("--deadline", type=params.WITHIN, help="Over all attempts: so long from now, or a time.")
 @click.option("--key", type=params.KEY, help="Idempotency key: the same key and arguments make one job.")
 @click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, checked by nobody.")
 @json_option
@@ -111,6 +114,8 @@ def _raw(
     priority: int | None,
     tenant: str | None,
     key: str | None,
+    expires: timedelta | datetime | None = None,
+    deadline: timedelta | datetime | None = None,
 ) -> NewJob:
     # Sorted, as a task's own jobs with a key are: the same arguments make the same digest.
     payload = msgspec.msgpack.Encoder(order="sorted").encode(call)
@@ -120,7 +125,12 @@ def _raw(
     if key is not None:
         once = Key(name=key, ttl=target.settings.key_ttl, digest=hashlib.blake2b(payload, digest_size=16).digest())
     where = lane.Lane(queue=queue or "default", priority=priority or 0, tenant=tenant or "")
-    return NewJob(task=task, payload=payload, lane=where, due=due, key=once)
+    own = JobOptions(expires=_moment(expires), deadline=_moment(deadline))
+    return NewJob(task=task, payload=payload, lane=where, due=due, key=once, options=encode_options(own))
+
+
+def _moment(value: timedelta | datetime | None) -> float | datetime | None:
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _usage(message: str) -> click.UsageError:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from headrace import explain
-from headrace.cli import filters, params, show
+from headrace.cli import audit, filters, params, show
 from headrace.cli.output import clean, emit, on_terminal, say, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
@@ -94,8 +94,10 @@ def explain_(target: Target, id: JobId, as_json: bool) -> None:
         task = target.task(name)
         return None if task is None else task.options
 
+    queues = {} if target.app is None else target.app.queues
+
     async def look(store: Store) -> None:
-        found = await explain.look(store, id, options_of)
+        found = await explain.look(store, id, options_of, queues.get)
         if found is None:
             raise _not_found(id)
         job, why = found
@@ -196,7 +198,12 @@ def _bulk(
             answers.update({job: "unknown" for job in jobs if not isinstance(job, Job)})
             answers.update(await move(store, known))
 
-        await filters.each_page(store, ids, where, title=verb, quiet=as_json, move=one_page)
+        try:
+            await filters.each_page(store, ids, where, title=verb, quiet=as_json, move=one_page)
+        finally:
+            # Also of what was done before somebody lost patience.
+            moved = sum(answer in good for answer in answers.values())
+            await audit.note(target, store, f"jobs.{verb}", audit.chosen(ids, where, every=every), moved)
         return answers
 
     answers = run(target.with_store(act))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from headrace import duration, lane
+from headrace import duration, flow, lane
 from headrace.errors import ConfigError
 from headrace.job import parse_id
 
@@ -42,6 +42,18 @@ def _queues(text: str) -> tuple[str, ...]:
     return tuple(lane.check_queue(name.strip()) for name in text.split(",") if name.strip())
 
 
+def _reserve(text: str) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in text.split(",") if each.strip())
+    for each in found:
+        flow.parse_reserve(each)
+    return found
+
+
+def moment_or_duration(text: str) -> datetime | timedelta:
+    """A time, or a duration."""
+    return moment(text) if "T" in text or "-" in text[1:] else duration.parse(text)
+
+
 def _priority(text: str) -> int:
     try:
         return lane.check_priority(int(text))
@@ -68,6 +80,7 @@ def past(text: str) -> datetime:
 
 
 QUEUE = Checked("queue", lane.check_queue)
+RESERVE = Checked("band=slots,…", _reserve)
 QUEUES = Checked("queue,…", _queues)
 TASK = Checked("task", lane.check_task_name)
 TENANT = Checked("tenant", lane.check_tenant)
@@ -75,6 +88,7 @@ PRIORITY = Checked("number", _priority)
 KEY = Checked("key", lane.check_key)
 JOB_ID = Checked("id", parse_id)
 DURATION = Checked("duration", duration.parse)
+WITHIN = Checked("duration or time", moment_or_duration)
 MOMENT = Checked("time", moment)
 PAST = Checked("time or age", past)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import getpass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from headrace.cli import params, stats
+from headrace.cli import audit, params, stats
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
+
+
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 @click.group()
@@ -28,16 +33,36 @@ def list_(target: Target, as_json: bool) -> None:
     stats.once(target, as_json=as_json)
 
 
+def until_options(function: Command) -> Command:
+    """When a pause ends."""
+    for option in (
+        click.option("--until", type=params.MOMENT, help="It ends by itself at this time."),
+        click.option("--for", "lasting", type=params.DURATION, help='It ends by itself after so long, e.g. "2h".'),
+    ):
+        function = option(function)
+    return function
+
+
+def end_of(until: datetime | None, lasting: timedelta | None) -> datetime | timedelta | None:
+    """One of the two, or neither."""
+    if until is not None and lasting is not None:
+        raise click.UsageError("--until or --for, not both", click.get_current_context(silent=True))
+    return until if until is not None else lasting
+
+
 _names = click.argument("names", nargs=-1, required=True, type=params.QUEUE)
 
 
 @command.command()
 @_names
+@until_options
 @json_option
 @store_command()
-def pause(target: Target, names: tuple[str, ...], as_json: bool) -> None:
+def pause(
+    target: Target, names: tuple[str, ...], lasting: timedelta | None, until: datetime | None, as_json: bool
+) -> None:
     """No job of these queues starts until they are resumed; running ones go on."""
-    _turn(target, names, paused=True, as_json=as_json)
+    _turn(target, names, paused=True, until=end_of(until, lasting), as_json=as_json)
 
 
 @command.command()
@@ -49,13 +74,22 @@ def resume(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     _turn(target, names, paused=False, as_json=as_json)
 
 
-def _turn(target: Target, names: tuple[str, ...], *, paused: bool, as_json: bool) -> None:
+def _turn(
+    target: Target,
+    names: tuple[str, ...],
+    *,
+    paused: bool,
+    until: datetime | timedelta | None = None,
+    as_json: bool,
+) -> None:
     async def act(store: Store) -> None:
         for name in names:
             if paused:
-                await store.pause(name, by=me())
+                end = await store.now() + until if isinstance(until, timedelta) else until
+                await store.pause(name, by=me(), until=end)
             else:
                 await store.resume(name)
+            await audit.note(target, store, f"queues.{'pause' if paused else 'resume'}", name)
 
     run(target.with_store(act))
     if as_json:

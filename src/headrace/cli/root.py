@@ -19,13 +19,20 @@ OK, FAILED, USAGE, INTERRUPTED, CONFIG = 0, 1, 2, 130, 78
 COMMANDS: dict[str, tuple[str, str]] = {
     "dev": ("headrace.cli.dev", "Run an app on this machine with a live view: the way to start."),
     "worker": ("headrace.cli.worker", "Run workers for an app."),
+    "serve": ("headrace.cli.serve", "Serve an app's queue over HTTP."),
     "enqueue": ("headrace.cli.enqueue", "Enqueue one job."),
     "jobs": ("headrace.cli.jobs", "List, show, explain, cancel, retry and delete jobs."),
     "dead": ("headrace.cli.dead", "List, show, replay and discard dead jobs."),
     "queues": ("headrace.cli.queues", "List, pause and resume queues."),
+    "limits": ("headrace.cli.limits", "List limits, set other figures, and reset them."),
+    "pause": ("headrace.cli.pauses:pause", "Start no job of a queue, a task or a tenant."),
+    "resume": ("headrace.cli.pauses:resume", "Let the jobs of a queue, a task or a tenant start again."),
+    "pauses": ("headrace.cli.pauses", "What is paused, by whom and until when."),
     "schedules": ("headrace.cli.schedules", "List, add, pause, resume, run and remove schedules."),
     "workers": ("headrace.cli.workers", "List the workers seen within the last minute."),
     "stats": ("headrace.cli.stats", "Every queue in figures, once or live."),
+    "tokens": ("headrace.cli.tokens", "Create, list and revoke the tokens of the server."),
+    "audit": ("headrace.cli.audit", "What operators did: who, what, when, how many jobs."),
     "migrate": ("headrace.cli.migrate", "Bring the store's schema up to date."),
     "prune": ("headrace.cli.prune", "Drop finished jobs past their retention now."),
     "doctor": ("headrace.cli.doctor", "Check the settings and the store, and say what to do."),
@@ -42,7 +49,8 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 — click's signature
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def resolve_command(

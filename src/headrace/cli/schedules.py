@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from headrace import duration
-from headrace.cli import params
+from headrace.cli import audit, params
 from headrace.cli.enqueue import make_job
 from headrace.cli.output import age, emit, say, table
 from headrace.cli.queues import me
@@ -95,6 +95,7 @@ def add(
 
     async def act(store: Store) -> None:
         entry = await Schedules(store).add(schedule, replace=replace)
+        await audit.note(target, store, "schedules.add", f"{name}: {schedule.rule} {task}")
         now = await store.now()
         if as_json:
             emit(_document(entry, now))
@@ -118,7 +119,7 @@ def pause(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         await book.pause(name, by=me())
         return "paused"
 
-    _each(target, names, act, as_json=as_json)
+    _each(target, "pause", names, act, as_json=as_json)
 
 
 @command.command()
@@ -132,7 +133,7 @@ def resume(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         await book.resume(name)
         return "resumed"
 
-    _each(target, names, act, as_json=as_json)
+    _each(target, "resume", names, act, as_json=as_json)
 
 
 @command.command("run-now")
@@ -145,7 +146,7 @@ def run_now(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     async def act(book: Schedules, name: str) -> str:
         return str(await book.run_now(name))
 
-    _each(target, names, act, as_json=as_json)
+    _each(target, "run_now", names, act, as_json=as_json)
 
 
 @command.command()
@@ -160,13 +161,17 @@ def remove(target: Target, names: tuple[str, ...], as_json: bool) -> None:
             say(f"{name} is declared in code: it comes back with the next worker; to stop it for good, pause it")
         return "removed"
 
-    _each(target, names, act, as_json=as_json)
+    _each(target, "remove", names, act, as_json=as_json)
 
 
-def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
+def _each(target: Target, verb: str, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
     async def do(store: Store) -> dict[str, str]:
-        book = Schedules(store)
-        return {name: await act(book, name) for name in names}
+        book, answers = Schedules(store), dict[str, str]()
+        for name in names:
+            answers[name] = await act(book, name)
+            # One by one: what was done before a wrong name was done.
+            await audit.note(target, store, f"schedules.{verb}", name, int(verb == "run_now"))
+        return answers
 
     answers = run(target.with_store(do))
     if as_json:

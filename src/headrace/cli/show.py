@@ -54,6 +54,9 @@ def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
             "result": result(job),
             "result_expired": job.result_expired,
             "history": [failure(entry) for entry in job.history],
+            "progress": job.progress,
+            "doing": job.doing,
+            "log": [{"at": line.at, "text": line.text} for line in job.log],
         }
     return found
 
@@ -117,6 +120,9 @@ def page(job: Job, target: Target, now: datetime) -> str:
     add("due", _when(job.run_at, now))
     add("claimed", _when(job.claimed_at, now))
     add("worker", job.worker)
+    if job.progress is not None or job.doing:
+        share = "" if job.progress is None else f"{job.progress:.0%}"
+        add("progress", "  ".join(part for part in (share, job.doing or "") if part))
     add("finished", _when(job.finished_at, now))
     add("arguments", _compact(payload(job, target)))
     if job.options:
@@ -131,6 +137,9 @@ def page(job: Job, target: Target, now: datetime) -> str:
             f"attempt {entry.attempt} failed {_when(entry.at, now)}: {clean(entry.kind)}: {clean(entry.message)}",
         ]
         lines += [f"    {line}" for line in clean(entry.traceback, lines=True).rstrip().splitlines()]
+    if job.log:
+        lines += ["", "log"]
+        lines += [f"    {line.at.isoformat(timespec='seconds')}  {clean(line.text)}" for line in job.log]
     return "\n".join(lines)
 
 

@@ -183,7 +183,9 @@ def _place(error: BaseException) -> str:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 app_option = click.option("--app", metavar="APP", help="package.module:app [env: HEADRACE_APP].")
-url_option = click.option("--url", help="The store [env: HEADRACE_URL].")
+url_option = click.option(
+    "--url", "--store", "url", help="The store, or a server: https://TOKEN@host [env: HEADRACE_URL]."
+)
 
 
 def store_command(*, create: bool = False) -> Callable[[Command], Command]:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 @url_option
 @click.option("--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
 @click.option("--concurrency", type=int, help="Jobs at once in each process [default: 100].")
+@click.option(
+    "--reserve",
+    type=params.RESERVE,
+    help="Slots of each process that only some jobs may take: high=2, low=1, or 5=2 for priority 5 and up.",
+)
 @click.option("--processes", type=int, help="Worker processes [default: 1].")
 @click.option("--lease", type=params.DURATION, help="How long a silent worker keeps its jobs [default: 15s].")
 @click.option("--heartbeat", type=params.DURATION, help="How often leases are renewed [default: 5s].")

@@ -25,6 +25,10 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """No attempt starts from then on."""
     deadline: Moment = None
     """Over all attempts."""
+    webhook: str | None = None
+    """A URL that is told how the job ended."""
+    tenant: str | None = None
+    """Whose it is, where that is no part of its lane: tenants do not take turns in its queue."""
 
 
 _NONE = JobOptions()

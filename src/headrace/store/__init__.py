@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -9,15 +10,20 @@ from headrace.errors import ConfigError
 from headrace.store.redis import url as redis_url
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
     from headrace.clock import Clock
     from headrace.store.contract import Store
 
 REDIS_SCHEMES = redis_url.SCHEMES
-SCHEMES = "sqlite:///file.db, postgresql://user@host/db, redis://host:6379/0, memory://"
+SCHEMES = "sqlite:///file.db, postgresql://user@host/db, redis://host:6379/0, https://token@host, memory://"
 
 
-def connect(url: str, *, clock: Clock | None = None) -> Store:
-    """The store behind a URL, not yet opened. `clock` replaces the store's own, for tests."""
+def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] | None = None) -> Store:
+    """The store behind a URL, not yet opened. `clock` replaces the store's own, for tests.
+
+    `shards`: queue → in how many parts it is spread, for stores where one queue is bound to one node.
+    """
     scheme = urlsplit(url).scheme
     if scheme == "memory":
         from headrace.store.memory import MemoryStore
@@ -28,21 +34,29 @@ def connect(url: str, *, clock: Clock | None = None) -> Store:
 
         return SqliteStore(url, clock=clock)
     if scheme in {"postgresql", "postgres"}:
-        try:
+        with _needs("asyncpg", "PostgreSQL needs its driver: pip install 'headrace[postgres]'"):
             from headrace.store.postgres.store import PostgresStore
-        except ModuleNotFoundError as missing:
-            if missing.name != "asyncpg":
-                raise
-            raise ConfigError("PostgreSQL needs its driver: pip install 'headrace[postgres]'") from None
 
         return PostgresStore(url, clock=clock)
     if scheme in REDIS_SCHEMES:
-        try:
-            from headrace.store.redis.store import RedisStore
-        except ModuleNotFoundError as missing:
-            if missing.name != "redis":
-                raise
-            raise ConfigError("Redis and Valkey need their driver: pip install 'headrace[redis]'") from None
+        with _needs("redis", "Redis and Valkey need their driver: pip install 'headrace[redis]'"):
+            from headrace.store.redis.sharded import ShardedRedisStore
 
-        return RedisStore(url, clock=clock)
+        return ShardedRedisStore(url, clock=clock, shards=shards)
+    if scheme in {"http", "https"}:
+        with _needs("httpx", "a store behind a server needs a client: pip install 'headrace[http]'"):
+            from headrace.store.http.store import HttpStore
+
+        return HttpStore(url, clock=clock)
     raise ConfigError(f"no store for {scheme or url[:20]!r}: use one of {SCHEMES}")
+
+
+@contextmanager
+def _needs(driver: str, advice: str) -> Generator[None]:
+    """Importing inside it: what to do where the driver is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if missing.name != driver:
+            raise
+        raise ConfigError(advice) from None

@@ -19,8 +19,20 @@ Rules worth knowing before reading an implementation:
   first takes just it; one that meets it later stops before it.
 * Order inside a lane is the order of enqueue calls, for life: a job that comes back (released, promoted, retried)
   takes its old place. A store may go by its own count of calls or by job ids: within one producer they agree.
-* Lanes of one queue and priority take turns, one job each or an equal quantum, also when claims take one job each;
-  queues of one priority take turns, too. A claim is strict only about priority and about the order in a lane.
+* Tenants of one queue and priority take turns, one job each or an equal quantum, times their weight if the Ask gives
+  one; a turn that a full batch cuts short goes on with the next claim, so shares hold also when claims take one job
+  each. The lanes of a tenant share its turn, in turns; queues of one priority take turns, too. A claim is strict only
+  about priority and about the order in a lane. Who has nothing that may run now is passed over and owed nothing.
+* A claim with bands is as if each band were a claim of its own, in their order, and the rest of the limit one more.
+* A limit key (see `lane.split_limit`) without a rule limits nothing; the rule of a whole key stands before that of its
+  name. A claim takes from a lane at most what every one of its keys leaves: `concurrency` minus the units of jobs
+  under a lease, reaped ones included, until they are settled; the units in a bucket that starts full with `burst`,
+  refills at `rate` and is drawn from at claim; nothing while `closed_until` lies ahead. At no moment do leases hold
+  more than a rule that was there when they were made allows. Lanes that are blocked are passed over and stay as they are.
+* A unique lock belongs to the job that took it last; whether it holds is read from that job, never written: its state,
+  its age, whether it is there at all. So every way out frees it. Keys are looked at before locks.
+* wait: after a claim of the same store object that passed something over for a reason that ends by time (a rate, a
+  closed limit, a pause until), wait returns by then.
 * cancel: waiting → cancelled at once; running → `Pulse.stops`, and an `Again` for it becomes cancelled (with what
   it says of failures) under the cancel's reason, which also stands in where a `Finish` as cancelled has no note;
   finished → untouched.
@@ -38,8 +50,8 @@ from typing import Literal, Protocol, runtime_checkable
 from uuid import UUID
 
 from headrace.job import Batch, Job, JobId, JobState
-from headrace.lane import Ahead
-from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Token, WorkerId
+from headrace.lane import Ahead, LaneView
+from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Settlement
 
 Progress = Callable[[int, int, str], None]
@@ -51,7 +63,7 @@ class Enqueued:
     """The answer to enqueue."""
 
     existing: Mapping[int, JobId]
-    """ord → the job that its idempotency key had already made; those were not stored again."""
+    """ord → the job that its idempotency key had already made or that holds its unique lock; those were not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,51 @@ class Record:
     version: int
     """Of this very value: never used again, also not by a later record of the same name."""
     value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRule:
+    """What a limit key allows right now. What a limit *should* allow, and why, is its owner's business: `limit.py`."""
+
+    concurrency: int | None = None
+    """Units held at once."""
+    rate: float | None = None
+    """Units per second."""
+    burst: float = 1.0
+    """Units that may go at once, if there is a rate."""
+    closed_until: datetime | None = None
+    state: bytes = b""
+    """For the owner; opaque."""
+    version: int = 0
+    """Filled by `limits`."""
+
+
+PauseKind = Literal["queue", "tenant", "task"]
+"""What can be paused. A store holds back queues and tenants itself; of tasks it only keeps the word, for workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What is paused, by whom, since when and until when."""
+
+    kind: PauseKind
+    name: str
+    by: str
+    since: datetime
+    until: datetime | None = None
+    """None: until it is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A job that came to an end."""
+
+    id: JobId
+    state: JobState
+    at: datetime
+    queue: str
+    task: str
+    tenant: str
 
 
 class CancelAnswer(StrEnum):
@@ -216,6 +273,13 @@ class Store(Protocol):
         """
         ...
 
+    async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
+        """What running tasks say of their jobs, by position; answers the positions refused: lost, settled, never had.
+
+        Need not survive a crash of the store. A job's reports are kept as long as the job.
+        """
+        ...
+
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         """Sleep until there may be something to claim, at most `timeout` real seconds. True: woken. Only a hint."""
         ...
@@ -264,6 +328,17 @@ class Store(Protocol):
         """Workers seen within the last minute."""
         ...
 
+    async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
+        """Finished jobs that are kept, with their end at or after `since`, the earliest end first (then by id).
+
+        One that is committed late may come before others seen already: who follows asks again for the last seconds.
+        """
+        ...
+
+    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
+        """Lanes of these queues that have ready jobs, at most `limit` of each queue; where there are more, others each time."""
+        ...
+
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         """What a waiting job waits behind; None: there is no such job, or it does not wait.
 
@@ -276,11 +351,11 @@ class Store(Protocol):
         """See the module's rules."""
         ...
 
-    async def retry(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+    async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
         """Make finished or scheduled jobs ready now: failures and crashes from 0, attempts go on counting.
 
         Note, result and suspicion are forgotten, the history of failures stays. Answers those moved; running,
-        ready and unknown ones are left alone.
+        ready and unknown ones are left alone. Not `afresh`: scheduled ones only, as if they were due.
         """
         ...
 
@@ -288,11 +363,30 @@ class Store(Protocol):
         """Forget jobs that are not running (their totals stay). Answers those deleted."""
         ...
 
-    async def pause(self, queue: str, *, by: str = "") -> None:
-        """No claim of this queue begins after this returns. Of two pauses the first counts: by whom, since when."""
+    async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
+        """No claim of this queue, or of this tenant in any queue, begins after this returns.
+
+        Of two pauses the first counts, by whom and since when; the last one says until when. One that is over is none.
+        """
         ...
 
-    async def resume(self, queue: str) -> None: ...
+    async def resume(self, name: str, *, kind: PauseKind = "queue") -> None: ...
+
+    async def pauses(self) -> list[Pause]:
+        """Everything that is paused now, by kind and name."""
+        ...
+
+    # ── limits ──────────────────────────────────────────────────────────────
+    async def limits(self) -> dict[str, LimitRule]:
+        """Every rule, by the limit's name or the whole key that it is for."""
+        ...
+
+    async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
+        """Write a rule as `record` does: if its version is the expected one; rule None deletes. Answers as `record` does.
+
+        Claims that begin after this returns go by it. What runs goes on.
+        """
+        ...
 
     # ── records ─────────────────────────────────────────────────────────────
     async def records(self, kind: str) -> dict[str, Record]:
@@ -345,6 +439,23 @@ class Transactional(Protocol):
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]: ...
+
+
+def stand_ins(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> dict[int, int]:
+    """Places whose unique lock another place of the same batch takes → that place: the first one's, or the last one's if that replaces.
+
+    `skip`: places that their keys have decided already.
+    """
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, job in enumerate(batch.jobs):
+        if job.unique is not None and place not in skip:
+            places.setdefault((job.task, job.unique.name), []).append(place)
+    answer: dict[int, int] = {}
+    for same in places.values():
+        last = batch.jobs[same[-1]].unique
+        chosen = same[-1] if last is not None and last.replace else same[0]
+        answer.update({place: chosen for place in same if place != chosen})
+    return answer
 
 
 def segments(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> list[tuple[int, int]]:

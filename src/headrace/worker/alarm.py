@@ -6,13 +6,17 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
+from headrace.errors import StoreError
+from headrace.job import Batch
 from headrace.queue import DeadAlert
 from headrace.store.contract import Stats
+from headrace.webhooks import batch_of
 from headrace.worker.holding import Hands
-from headrace.worker.room import log
+from headrace.worker.room import Backoff, Complaint, log
 
 LOOK_EVERY = 5.0
 
@@ -43,6 +47,7 @@ class Alarm:
         self._thresholds = Thresholds(thresholds)
         self._hooks = hooks
         self._calls: set[asyncio.Task[None]] = set()
+        self._complaint = Complaint("telling webhooks of a dead alert")
         self.next_at = monotonic() + random.uniform(0.0, 0.2) * LOOK_EVERY if thresholds else float("inf")
 
     async def look(self) -> None:
@@ -77,6 +82,23 @@ class Alarm:
             call = asyncio.create_task(_call(hook, alert), name="headrace-dead-alert")
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
+        if news := self._hands.herald.alert(alert, datetime.now(UTC)):
+            call = asyncio.create_task(self._tell(batch_of(news)), name="headrace-dead-alert")
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _tell(self, batch: Batch) -> None:
+        """Enqueue the deliveries of its webhooks, until the store has taken them."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self._hands.store.enqueue(batch)
+            except StoreError as error:
+                self._complaint.raise_(error)
+                await asyncio.sleep(backoff.next())
+            else:
+                self._complaint.settle()
+                return
 
 
 async def _call(hook: Hook, alert: DeadAlert) -> None:

@@ -13,6 +13,7 @@ from headrace.job import Job, JobState
 from headrace.lease import Token, new_token
 from headrace.outcome import Finish, Outcome, Settlement, Succeeded
 from headrace.store.contract import Transactional
+from headrace.webhooks import batch_of
 from headrace.worker import verdict
 from headrace.worker.holding import Attempt, Hands, Held
 from headrace.worker.room import Backoff, Complaint, log
@@ -39,8 +40,14 @@ class Completer:
         settlement = self._settlement(attempt, result)
         self._check_open(attempt)
         if not store.one_writer:
+            # (A transaction that is the one writer would keep a report waiting for its own end.)
+            if attempt.held.reported:
+                await self._hands.reporter.flush(attempt.held)
             await self._detach(attempt)
+        news = self._hands.herald.news(attempt.job, settlement)
         with _completing(attempt) as held:
+            if news:
+                await store.aenqueue_in(tx, batch_of(news))
             _check_accepted(await store.asettle_in(tx, held.token, [(attempt.position, settlement)]))
 
     def complete_sync(self, attempt: Attempt, result: Any, tx: object) -> None:
@@ -50,8 +57,13 @@ class Completer:
         settlement = self._settlement(attempt, result)
         self._check_open(attempt)
         if not store.one_writer:
+            if attempt.held.reported:
+                asyncio.run_coroutine_threadsafe(self._hands.reporter.flush(attempt.held), self._loop).result()
             asyncio.run_coroutine_threadsafe(self._detach(attempt), self._loop).result()
+        news = self._hands.herald.news(attempt.job, settlement)
         with _completing(attempt) as held:
+            if news:
+                store.enqueue_in(tx, batch_of(news))
             _check_accepted(store.settle_in(tx, held.token, [(attempt.position, settlement)]))
 
     def end(self, attempt: Attempt, outcome: Outcome) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.limit import Declared
 from headrace.outbox import Outbox
 from headrace.queue import QueueOptions
 from headrace.schedule import Schedule
+from headrace.webhooks import Webhooks
 from headrace.worker.alarm import Hook
 
 
@@ -18,4 +20,6 @@ class Duties:
     queues: Mapping[str, QueueOptions] = field(default_factory=dict[str, QueueOptions])
     dead_alert_hooks: Sequence[Hook] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
+    limits: Mapping[str, Declared] = field(default_factory=dict[str, Declared])
     outbox: Outbox | None = None
+    webhooks: Webhooks = field(default_factory=Webhooks)

@@ -27,7 +27,7 @@ SWALLOWED = 1.0
 """Seconds after which a cancelled async task that goes on is reported."""
 
 
-class _Unknown(Known):
+class Unknown(Known):
     """Stands for a task that nobody declared here."""
 
     __slots__ = ()
@@ -40,6 +40,8 @@ class _Unknown(Known):
         self.retry = Retry()
         self.result_ttl = None
         self.redact = ()
+        self.limits = ()
+        self.told = True  # its jobs end rarely, and then somebody may want to know
 
 
 class Executor(Room):
@@ -83,19 +85,27 @@ class Executor(Room):
         lines: dict[str, list[Attempt]] = {"async": [], "thread": [], "process": []}
         attempts = held.attempts
         known = self._hands.known
+        paused = self._hands.paused_now()
         unknown: list[Attempt] = []
+        put_off: list[Attempt] = []
         for position, job in enumerate(lease.jobs):
             task = known(job.task)
             if task is None:
-                attempt = Attempt(held, position, job, _Unknown(job.task))
+                attempt = Attempt(held, position, job, Unknown(job.task))
                 unknown.append(attempt)
             else:
                 attempt = Attempt(held, position, job, task)
-                lines[task.executor].append(attempt)
+                if paused and job.task in paused:
+                    put_off.append(attempt)
+                else:
+                    lines[task.executor].append(attempt)
             attempts.append(attempt)
         held.open = len(attempts)
         for attempt in unknown:
             self._park(attempt)
+        for attempt in put_off:
+            pause = paused[attempt.job.task]
+            self.end(attempt, verdict.too_late(attempt) or verdict.paused(pause, self._hands.watch.now()))
         for name, line in lines.items():
             if line:
                 self._by_name[name].put(line)
@@ -114,6 +124,8 @@ class Executor(Room):
         """An attempt is over."""
         if attempt.given_up:
             return
+        if attempt.known.limits or self._hands.attentive:
+            self._hands.governor.saw(attempt, outcome)
         if attempt.completed and not attempt.held.lost:
             self._completer.end(attempt, outcome)
         else:

@@ -10,7 +10,10 @@ import os
 EXIT_CODE = 137
 
 POINTS = ("claimed", "start", "ran", "settle", "settled")
-"""After a claim's commit; before a task starts; after it ran; before and after a settlement."""
+"""After a claim's commit; before a task starts; after it ran; before and after a settlement.
+
+Where jobs have webhooks also `announced`: after their deliveries were enqueued, before the settlement.
+"""
 
 
 class _CrashPoint:

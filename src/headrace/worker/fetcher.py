@@ -7,10 +7,13 @@ import random
 from collections.abc import Callable
 from time import monotonic
 
+from headrace import flow
 from headrace.errors import HeadraceError
+from headrace.flow import Order
 from headrace.lease import Ask, Lease, new_token
 from headrace.worker import faults
 from headrace.worker.executor import Executor
+from headrace.worker.governor import Governor
 from headrace.worker.holding import MAX_CLAIM, Hands, Held
 from headrace.worker.room import Backoff, Bell, Complaint, Room, log
 from headrace.worker.settler import Settler
@@ -21,6 +24,8 @@ MAX_LEASES = 64
 """Batches whose results the store has not taken yet: beyond, nothing more is claimed."""
 COMPANY_WAIT = 10.0
 """Seconds a suspect waits for the worker to be empty; then it runs in the company that is left."""
+GLANCE = 0.05
+"""Seconds between two looks for jobs that reserved slots are for, while all others are taken."""
 
 
 class Pace:
@@ -60,9 +65,13 @@ class Fetcher(Room):
 
     name = "fetcher"
 
-    def __init__(self, hands: Hands, executor: Callable[[], Executor], settler: Settler) -> None:
+    def __init__(
+        self, hands: Hands, executor: Callable[[], Executor], settler: Settler, governor: Callable[[], Governor]
+    ) -> None:
         super().__init__()
         self._hands = hands
+        self._governor = governor
+        self._reserves = [flow.parse_reserve(each) for each in hands.settings.reserve]
         self._executor = executor
         self._settler = settler
         self._pace = Pace()
@@ -96,17 +105,23 @@ class Fetcher(Room):
 
     async def run(self) -> None:
         executor = self._executor()
+        await self._governor().declared.wait()
         while True:
             if self.is_quiet():
                 await self.bell.wait()
                 continue
-            limit = self._room(executor)
-            if limit <= 0:
+            room = self._room(executor)
+            if room.ordinary <= 0 and not room.reserved:
                 await self.bell.wait(0.5)
                 continue
-            lease = await self._claim(limit)
+            lease = await self._claim_into(room)
             if lease is None:
-                if not self._backoff.failures:
+                if self._backoff.failures:
+                    continue
+                if room.ordinary <= 0:
+                    # A hint would mostly be about jobs that may not have these slots.
+                    await self.bell.wait(GLANCE)
+                else:
                     await self._rest()
                 continue
             self.idle.clear()
@@ -123,32 +138,56 @@ class Fetcher(Room):
         await super().stop()
         await self._stop_listening()
 
-    def _room(self, executor: Executor) -> int:
-        """How many to claim now; 0: nothing, until rung."""
+    def _room(self, executor: Executor) -> flow.Room:
+        """How many to claim now; none: until rung."""
         if self._settler.failing or len(self._hands.leases) >= MAX_LEASES + executor.size:
-            return 0
+            return flow.Room(0)
         if executor.handed_back > self._handed_back:
             # Claimed and not started: the estimate was wrong, learn again from free slots only.
             self._handed_back = executor.handed_back
             self._pace.forget()
         self._pace.measure(self._settler.settled)
+        if self._reserves:
+            # Nothing is claimed ahead: what stands in line would take any slot that is free, also a reserved one.
+            free = executor.size - executor.running - executor.waiting
+            return flow.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._hands.priorities())
         ahead = self._pace.ahead
         executor.loop.low_mark = ahead // 2
         waiting = executor.waiting
         free = executor.size - executor.running - waiting
         if free <= 0 and waiting > ahead // 2:
-            return 0
-        return min(MAX_CLAIM, free + ahead)
+            return flow.Room(0)
+        return flow.Room(min(MAX_CLAIM, free + ahead))
 
-    async def _claim(self, limit: int) -> Lease | None:
+    async def _claim_into(self, room: flow.Room) -> Lease | None:
+        """Reserved slots first, with what they are for; then the others."""
+        if room.reserved:
+            share = min(sum(band.share for band in room.reserved), MAX_CLAIM)
+            lease = await self._claim(share, Order(room.reserved))
+            if lease is not None or self._backoff.failures:
+                return lease
+        return await self._claim(room.ordinary) if room.ordinary > 0 else None
+
+    async def _claim(self, limit: int, only: Order | None = None) -> Lease | None:
         hands = self._hands
         began = monotonic()
-        ask = Ask(hands.id, hands.queues, limit, hands.settings.lease, new_token())
         self.claiming = True
         try:
             if not hands.watch.is_set:
                 await hands.watch.set(hands.store)
-            lease = await hands.store.claim(ask)
+            order = await self._governor().order(limit) if only is None else only
+            lease = await hands.store.claim(
+                Ask(
+                    hands.id,
+                    hands.queues,
+                    limit,
+                    hands.settings.lease,
+                    new_token(),
+                    bands=order.bands,
+                    only_bands=only is not None,
+                    weights=order.weights,
+                )
+            )
         except HeadraceError as error:
             self._complaint.raise_(error)
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
@@ -160,6 +199,8 @@ class Fetcher(Room):
             self._complaint.settle()
             self._backoff.reset()
             self._pace.claimed(monotonic() - began)
+            if lease is not None:
+                await self._governor().look(lease)
             return lease
         finally:
             self.claiming = False

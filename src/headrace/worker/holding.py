@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -17,12 +17,14 @@ import msgspec
 
 from headrace.codec import JobOptions, Signature, decode_options, moment_of
 from headrace.errors import BadArguments
-from headrace.job import Claimed
+from headrace.job import Claimed, NewJob
 from headrace.lease import Lease, Token, WorkerId
-from headrace.outcome import DONE, Settlement
+from headrace.limit import Limit
+from headrace.outcome import DONE, Outcome, Settlement
 from headrace.retry import Retry
 from headrace.settings import Settings
-from headrace.store.contract import Store
+from headrace.store.contract import Pause, Store
+from headrace.webhooks import Herald
 
 if TYPE_CHECKING:
     from headrace.task import Task
@@ -55,15 +57,17 @@ class Known:
         "expires",
         "function",
         "is_async",
+        "limits",
         "name",
         "redact",
         "result_ttl",
         "retry",
         "timed",
         "timeout",
+        "told",
     )
 
-    def __init__(self, task: Task[..., Any]) -> None:
+    def __init__(self, task: Task[..., Any], *, told: bool = False) -> None:
         options = task.options
         self.name = task.name
         self.function: Callable[..., Any] = task.function
@@ -79,6 +83,9 @@ class Known:
         self.retry: Retry = options.retry
         self.result_ttl = options.result_ttl
         self.redact = options.redact
+        self.limits = options.limits
+        self.told = told
+        """The app has webhooks for its ends."""
 
 
 class Slots(Protocol):
@@ -116,6 +123,8 @@ class Attempt(msgspec.Struct, eq=False):
     known: Known
     slots: Slots | None = None
     """Where it runs; None: it waits, or is over."""
+    started: float = 0.0
+    """On the monotonic clock; 0: it has not."""
     deadline: float = inf
     """On the monotonic clock; set when it starts."""
     reason: str = ""
@@ -177,6 +186,20 @@ class Attempt(msgspec.Struct, eq=False):
     def complete_sync(self, result: Any, tx: object) -> None:
         self.held.hands.completer.complete_sync(self, result, tx)
 
+    def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
+        self.held.hands.reporter.take(self, progress=progress, note=note, line=line)
+
+    def trip(self, limit: Limit, until: timedelta | datetime) -> None:
+        self.held.hands.governor.trip(self, limit, until)
+
+
+class Governing(Protocol):
+    """Hears what becomes of jobs that have limits."""
+
+    def saw(self, attempt: Attempt, outcome: Outcome) -> None: ...
+
+    def trip(self, attempt: Attempt, limit: Limit, until: timedelta | datetime) -> None: ...
+
 
 class Completing(Protocol):
     """Completes a job inside the user's transaction."""
@@ -184,6 +207,18 @@ class Completing(Protocol):
     async def complete(self, attempt: Attempt, result: Any, tx: object) -> None: ...
 
     def complete_sync(self, attempt: Attempt, result: Any, tx: object) -> None: ...
+
+
+class Reporting(Protocol):
+    """Writes what running tasks say of their jobs."""
+
+    def take(
+        self, attempt: Attempt, *, progress: float | None = None, note: str | None = None, line: str | None = None
+    ) -> None: ...
+
+    async def flush(self, held: Held) -> None:
+        """Write what there is for this lease, now."""
+        ...
 
 
 class Held:
@@ -198,8 +233,10 @@ class Held:
         "flying",
         "hands",
         "lost",
+        "news",
         "open",
         "others",
+        "reported",
         "suspect",
         "token",
     )
@@ -223,6 +260,10 @@ class Held:
         self.flying = False
         """A batch of it is on its way to the store; the next one waits for the answer."""
         self.lost = False
+        self.news: list[NewJob] | None = None
+        """Deliveries of webhooks, to be enqueued before the outcomes in `ended` are settled."""
+        self.reported = False
+        """A task of it has reported: the last state is written before the lease's next settlement."""
 
     @property
     def ending(self) -> bool:
@@ -275,6 +316,8 @@ class Hands:
     """Everything the rooms of one worker share."""
 
     completer: Completing
+    governor: Governing
+    reporter: Reporting
 
     def __init__(
         self,
@@ -285,6 +328,7 @@ class Hands:
         id: WorkerId,
         queues: tuple[str, ...],
         board: Board | None = None,
+        herald: Herald | None = None,
     ) -> None:
         self.tasks = tasks
         self.store = store
@@ -293,16 +337,30 @@ class Hands:
         self.queues = queues
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.board = board
+        self.herald = herald or Herald(())
         self.leases: dict[Token, Held] = {}
         self.counters = Counters()
         self.watch = Watch()
         self.listeners: list[Listener] = []
+        self.paused: Mapping[str, Pause] = {}
+        """Tasks that somebody has paused, as far as this worker knows."""
+        self.attentive = False
+        """The governor wants to hear of every job, also of those that end well."""
         self._known: dict[str, Known] = {}
+
+    def paused_now(self) -> Mapping[str, Pause]:
+        """Tasks whose jobs must not start, by name."""
+        if not self.paused:
+            return self.paused
+        now = self.watch.now()
+        return {
+            name: pause for name, pause in self.paused.items() if pause.until is None or pause.until.timestamp() > now
+        }
 
     def known(self, name: str) -> Known | None:
         """The task of that name; found again when it was declared late."""
         if (known := self._known.get(name)) is None and (task := self.tasks.get(name)) is not None:
-            known = self._known[name] = Known(task)
+            known = self._known[name] = Known(task, told=self.herald.concerns(name))
         return known
 
     def take(self, lease: Lease) -> Held:
@@ -313,6 +371,13 @@ class Hands:
         if self.listeners:
             self.emit("lease.claimed", token=lease.token, jobs=len(lease.jobs), suspect=lease.suspect)
         return held
+
+    def priorities(self) -> Iterator[int]:
+        """Of every job that runs or waits here."""
+        for held in self.leases.values():
+            for attempt in held.attempts:
+                if attempt is not None:
+                    yield attempt.job.priority
 
     def add(self, held: Held) -> None:
         self.leases[held.token] = held

@@ -15,6 +15,7 @@ from headrace.lease import Orphan
 from headrace.outcome import Lost, Settlement
 from headrace.retry import Retry
 from headrace.store.contract import Retention
+from headrace.webhooks import batch_of
 from headrace.worker.alarm import Alarm
 from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, Room, log
@@ -108,7 +109,14 @@ class Janitor(Room):
             extra={"event": "lease.reaped", "jobs": len(settlements), "cause": orphan.cause},
         )
         self._hands.emit("lease.reaped", worker=orphan.worker, cause=orphan.cause, jobs=len(settlements))
+        news = [
+            each
+            for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True)
+            for each in self._hands.herald.news(job, settlement)
+        ]
         # Should this fail, the lease is ours now, runs out, and is reaped again.
+        if news:
+            await self._hands.store.enqueue(batch_of(news))
         await self._hands.store.settle(orphan.token, settlements)
 
     def _decide(self, job: Claimed, orphan: Orphan) -> Settlement:

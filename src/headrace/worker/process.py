@@ -9,6 +9,7 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
@@ -30,12 +31,27 @@ class Terminated(BaseException):
 
 
 class Alone:
-    """A job's context in a child: it has no store."""
+    """A job's context in a child: it has no store, only the pipe to its worker."""
 
-    def __init__(self, job: Claimed, timeout: float) -> None:
+    def __init__(self, job: Claimed, timeout: float, pipe: socket.socket) -> None:
         self.job = job
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        """A task may report from several threads of its own, some of which outlive it."""
+        self._over = False
         self.cancelled = False
         self.deadline_at: datetime | None = None if timeout == inf else datetime.now(UTC) + timedelta(seconds=timeout)
+
+    def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
+        said = wire.Said(progress, None if note is None else _plain(note), None if line is None else _plain(line))
+        with self._lock:
+            if not self._over:
+                self._pipe.sendall(wire.pack_report(said))
+
+    def close(self) -> None:
+        """Whatever is said from here on would be taken for the next job's."""
+        with self._lock:
+            self._over = True
 
     async def complete(self, result: Any, tx: object) -> None:
         self.complete_sync(result, tx)
@@ -45,6 +61,11 @@ class Alone:
         raise Unsupported(
             'a task with executor="process" cannot complete its job in a transaction: use async or a thread'
         )
+
+
+def _plain(text: str) -> str:
+    """Short enough for the pipe, and without what MessagePack cannot carry."""
+    return verdict.bounded(text, verdict.MAX_MESSAGE)
 
 
 class Library:
@@ -83,7 +104,7 @@ def _tasks_in(names: dict[str, Any]) -> dict[str, Task[..., Any]]:
     return found
 
 
-def run(order: wire.Order, library: Library) -> Outcome:
+def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     """One job, from payload to outcome."""
     attempt = _attempt(order, library.find(order.job.task, order.module, order.main))
     try:
@@ -91,7 +112,8 @@ def run(order: wire.Order, library: Library) -> Outcome:
     except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
         return verdict.bad_arguments(attempt, error)
     own = contextvars.copy_context()
-    own.run(context.enter, Alone(order.job, order.timeout))
+    alone = Alone(order.job, order.timeout, pipe)
+    own.run(context.enter, alone)
     try:
         result: Any = own.run(attempt.known.function, *args, **kwargs)
         if attempt.known.is_async:
@@ -100,6 +122,8 @@ def run(order: wire.Order, library: Library) -> Outcome:
         raise
     except BaseException as error:  # noqa: BLE001  # no job ends its slot
         return verdict.of_error(attempt, error)
+    finally:
+        alone.close()
     return verdict.of_result(attempt, result)
 
 
@@ -137,7 +161,7 @@ def main() -> None:
         assert isinstance(order, wire.Order)
         try:
             signal.signal(signal.SIGTERM, _terminate)
-            outcome = run(order, library)
+            outcome = run(order, library, pipe)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         except Terminated:
             sys.exit(128 + signal.SIGTERM)

@@ -52,19 +52,28 @@ class Child:
             await reader.readexactly(wire.HEADER)
         except (asyncio.IncompleteReadError, ConnectionError):
             raise HeadraceError(f"a process slot could not start, it {await child.reap()}: see its output") from None
+        except asyncio.CancelledError:
+            # The worker leaves while it starts, and nobody else knows of it yet.
+            child.signal(signal.SIGKILL)
+            await child.reap()
+            raise
         return child
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    async def run(self, order: wire.Order) -> Outcome | None:
-        """The outcome, or None: it died."""
+    async def run(self, order: wire.Order, hear: Callable[[wire.Said], None]) -> Outcome | None:
+        """The outcome, or None: it died. Meanwhile `hear` what the task says of its job."""
         try:
             self._writer.write(wire.pack(order))
             await self._writer.drain()
-            header = await self._reader.readexactly(wire.HEADER)
-            return wire.read_report(await self._reader.readexactly(wire.length(header))).outcome
+            while True:
+                header = await self._reader.readexactly(wire.HEADER)
+                report = wire.read_report(await self._reader.readexactly(wire.length(header)))
+                if isinstance(report, wire.Report):
+                    return report.outcome
+                hear(report)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
@@ -203,7 +212,12 @@ class ProcessSlots:
             announce(self._hands, attempt)
         if faults.ARMED:
             faults.reach("start")
-        outcome = await child.run(self._order(attempt))
+
+        def hear(said: wire.Said) -> None:
+            attempt.report(progress=said.progress, note=said.note, line=said.line)
+
+        attempt.started = monotonic()
+        outcome = await child.run(self._order(attempt), hear)
         if faults.ARMED:
             faults.reach("ran")
         if attempt.reason or outcome is None:

@@ -11,8 +11,10 @@ from math import inf
 from time import monotonic
 
 from headrace import retry
-from headrace.errors import OutcomeUnknown, StoreError
+from headrace.errors import OutcomeUnknown, StoreError, Unsupported
+from headrace.job import NewJob
 from headrace.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
+from headrace.webhooks import batch_of
 from headrace.worker import faults
 from headrace.worker.holding import DONE_AT, Attempt, Hands, Held
 from headrace.worker.room import Backoff, Complaint, Room, log
@@ -78,8 +80,12 @@ class Settler(Room):
             return
         if not held.ended:
             self._first(held)
-        settlement = self._decide(attempt, outcome)
+        settlement = settlement_of(attempt, outcome)
         held.ended.append((attempt.position, settlement))
+        if (attempt.job.options is not None or attempt.known.told) and (
+            news := self._hands.herald.news(attempt.job, settlement)
+        ):
+            held.news = news if held.news is None else held.news + news
         held.others += 1
         if isinstance(settlement, Again) and isinstance(settlement.due, timedelta):
             self._due(settlement.due)
@@ -186,10 +192,15 @@ class Settler(Room):
     async def _settle(self, held: Held) -> None:
         batch, held.ended = held.ended, []
         others, held.others = held.others, 0
+        news, held.news = held.news, None
         self.settled += len(batch)
         held.flying = True
         held.busy += 1
         try:
+            if held.reported:
+                await self._hands.reporter.flush(held)
+            if news is not None:
+                await self._announce(held, news)
             refused, unsure = await self._until_answered(held, batch)
         finally:
             held.flying = False
@@ -210,6 +221,27 @@ class Settler(Room):
         elif held.ended:
             self._partial[held] = None
         self._freed()
+
+    async def _announce(self, held: Held, news: list[NewJob]) -> None:
+        """Webhooks first: who dies in between has told too early, and that is put right; too late would be never."""
+        batch, backoff = batch_of(news), Backoff()
+        while not held.lost:
+            try:
+                await self._hands.store.enqueue(batch)
+            except Unsupported as error:
+                log.error("%d webhook deliveries are lost, for this worker may not enqueue them: %s", len(news), error)
+                return
+            except StoreError as error:
+                self._complaint.raise_(error)
+            except Exception:  # noqa: BLE001  # a store's bug must not end the worker
+                log.exception("the store failed in a way it should not while taking %d webhook deliveries", len(news))
+                return
+            else:
+                if faults.ARMED:
+                    faults.reach("announced")
+                return
+            self.failing = True
+            await asyncio.sleep(backoff.next())
 
     async def _until_answered(self, held: Held, batch: list[tuple[int, Settlement]]) -> tuple[frozenset[int], bool]:
         """Repeat until the store says what became of it: settling twice under a living lease changes nothing."""
@@ -252,21 +284,6 @@ class Settler(Room):
         )
         self._hands.emit("lease.lost", token=held.token, jobs=len(refused))
 
-    def _decide(self, attempt: Attempt, outcome: Outcome) -> Settlement:
-        job, known = attempt.job, attempt.known
-        if isinstance(outcome, Released) and attempt.held.suspect:
-            outcome = Released(suspect=True)
-        policy, result_ttl, left = known.retry, known.result_ttl, None
-        if job.options is not None:
-            options = attempt.options
-            if options.max_attempts is not None:
-                policy = replace(policy, max_attempts=options.max_attempts)
-            if options.result_ttl is not None:
-                result_ttl = timedelta(seconds=options.result_ttl)
-        if (job.options is not None or known.timed is not None) and (seconds := attempt.left) != inf:
-            left = timedelta(seconds=seconds)
-        return retry.decide(job, outcome, policy, result_ttl=result_ttl, left=left)
-
     def _count(self, outcome: Outcome) -> None:
         counters = self._hands.counters
         match outcome:
@@ -282,3 +299,20 @@ class Settler(Room):
                 counters.released += 1
             case Lost():
                 counters.crashed += 1
+
+
+def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
+    """What follows from an attempt's outcome, by its task's rules and its job's own."""
+    job, known = attempt.job, attempt.known
+    if isinstance(outcome, Released) and attempt.held.suspect:
+        outcome = Released(suspect=True)
+    policy, result_ttl, left = known.retry, known.result_ttl, None
+    if job.options is not None:
+        options = attempt.options
+        if options.max_attempts is not None:
+            policy = replace(policy, max_attempts=options.max_attempts)
+        if options.result_ttl is not None:
+            result_ttl = timedelta(seconds=options.result_ttl)
+    if (job.options is not None or known.timed is not None) and (seconds := attempt.left) != inf:
+        left = timedelta(seconds=seconds)
+    return retry.decide(job, outcome, policy, result_ttl=result_ttl, left=left)

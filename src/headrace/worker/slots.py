@@ -159,7 +159,7 @@ class LoopSlots:
             outcome = await self._run(slot, attempt, now)
             if outcome is not None:
                 self._end(attempt, outcome)
-            elif self._hands.listeners:
+            elif self._hands.listeners or self._hands.attentive:
                 self._end(attempt, Succeeded())
             elif done(attempt.held, attempt.position):
                 pause = True
@@ -175,13 +175,15 @@ class LoopSlots:
     async def _run(self, slot: LoopSlot, attempt: Attempt, now: float) -> Outcome | None:
         """Decode and run; None: it succeeded and returned nothing."""
         known, job = attempt.known, attempt.job
-        if job.options is None and known.timed is None:
+        plain = job.options is None and not known.told
+        if plain and known.timed is None:
             timeout = known.timeout
         elif (late := verdict.too_late(attempt)) is not None:
             return late
         else:
             timeout = attempt.timeout
         attempt.slots = self
+        attempt.started = now
         if timeout != inf:
             set_deadline(self._hands, attempt, now + timeout)
         slot.attempt = attempt
@@ -206,7 +208,7 @@ class LoopSlots:
                     outcome = verdict.of_error(attempt, error)
                 _forget_cancellation()
             else:
-                if result is not None or attempt.reason or attempt.completed:
+                if result is not None or attempt.reason or attempt.completed or not plain:
                     outcome = verdict.of_result(attempt, result)
                     _forget_cancellation()
         slot.attempt = attempt.slots = None
@@ -304,6 +306,7 @@ class ThreadSlots:
             except IndexError:
                 continue
             attempt.slots = self
+            attempt.started = monotonic()
             slot.attempt = attempt
             outcome = self._run(attempt)
             # In this order: at no moment does it look as if nothing were left to do.

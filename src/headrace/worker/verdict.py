@@ -16,6 +16,7 @@ from headrace.errors import SerializationError
 from headrace.job import Failure
 from headrace.outcome import (
     PARKED,
+    PAUSED,
     Cancel,
     Cancelled,
     Dead,
@@ -28,6 +29,7 @@ from headrace.outcome import (
     Succeeded,
 )
 from headrace.retry import DEADLINE
+from headrace.store.contract import Pause
 from headrace.worker.holding import LOST, RELEASE, STOP, TIMEOUT, Attempt
 
 log = logging.getLogger("headrace.worker")
@@ -35,6 +37,7 @@ log = logging.getLogger("headrace.worker")
 MAX_MESSAGE = 2 * 1024
 MAX_TRACEBACK = 16 * 1024
 PARKED_FOR = timedelta(minutes=1)
+PAUSED_FOR, PAUSED_LONGEST = timedelta(seconds=5), timedelta(minutes=5)
 
 _OWN_FRAMES = str(Path(__file__).parent)
 
@@ -114,6 +117,15 @@ def rolled_back(attempt: Attempt) -> Outcome:
 
 def unknown_task(name: str) -> Outcome:
     return Snoozed(PARKED_FOR, note=f"{PARKED} {name}")
+
+
+def paused(pause: Pause, now: float) -> Outcome:
+    """Put off until the task's pause ends; looked at again the less often the longer it lasts."""
+    who = f" by {pause.by}" if pause.by else ""
+    if pause.until is not None:
+        return Snoozed(pause.until, note=f"{PAUSED}{who}")
+    lasts = timedelta(seconds=max(now - pause.since.timestamp(), 0.0))
+    return Snoozed(min(max(lasts, PAUSED_FOR), PAUSED_LONGEST), note=f"{PAUSED}{who}")
 
 
 def kind_of(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -42,6 +43,14 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     outcome: Succeeded | Failed | Snoozed | Cancelled | Released
 
 
+class Said(msgspec.Struct, frozen=True):
+    """It runs, and says so."""
+
+    progress: float | None = None
+    note: str | None = None
+    line: str | None = None
+
+
 class _Tagged(msgspec.Struct, frozen=True):
     """Outcomes on the wire, by name."""
 
@@ -49,7 +58,15 @@ class _Tagged(msgspec.Struct, frozen=True):
     value: msgspec.Raw
 
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Succeeded, Failed, Snoozed, Cancelled, Released)}
+class _Put(msgspec.Struct, frozen=True):
+    """Snoozed on the wire, where a duration and a time must not look alike."""
+
+    until: datetime | None
+    after: timedelta | None
+    note: str | None
+
+
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Succeeded, Failed, _Put, Cancelled, Released, Said)}
 _encoder = msgspec.msgpack.Encoder()
 _tagged = msgspec.msgpack.Decoder(_Tagged)
 _to_child = msgspec.msgpack.Decoder(Hello | Order)
@@ -67,14 +84,20 @@ def pack(message: Hello | Order) -> bytes:
     return frame(_encoder.encode(message))
 
 
-def pack_report(report: Report) -> bytes:
-    outcome = report.outcome
-    return frame(_encoder.encode(_Tagged(type(outcome).__name__, msgspec.Raw(_encoder.encode(outcome)))))
+def pack_report(report: Report | Said) -> bytes:
+    said: Any = report if isinstance(report, Said) else report.outcome
+    if isinstance(said, Snoozed):
+        due = said.due
+        said = _Put(due, None, said.note) if isinstance(due, datetime) else _Put(None, due, said.note)
+    return frame(_encoder.encode(_Tagged(type(said).__name__, msgspec.Raw(_encoder.encode(said)))))
 
 
-def read_report(body: bytes) -> Report:
+def read_report(body: bytes) -> Report | Said:
     tagged = _tagged.decode(body)
-    return Report(msgspec.msgpack.decode(tagged.value, type=_KINDS[tagged.kind]))
+    said = msgspec.msgpack.decode(tagged.value, type=_KINDS[tagged.kind])
+    if isinstance(said, _Put):
+        return Report(Snoozed(said.until or said.after or timedelta(0), said.note))
+    return said if isinstance(said, Said) else Report(said)
 
 
 def receive(pipe: socket.socket) -> Hello | Order | None:

@@ -149,7 +149,7 @@ async def test_terminated_backends_are_replaced(pg: PostgresStore, sql: Any):
 
 async def test_a_lock_held_too_long_is_not_a_broken_connection(pg: PostgresStore, sql: Any):
     async with sql.transaction():
-        await sql.execute("lock table headrace.paused_queue in access exclusive mode")
+        await sql.execute("lock table headrace.pause in access exclusive mode")
         waiting = asyncio.create_task(pg.pause("default"))
         await asyncio.sleep(0)
     await waiting

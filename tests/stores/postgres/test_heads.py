@@ -45,9 +45,9 @@ async def test_dead_entries_are_not_met_again_and_again(
     met: list[int] = []
     learn = heads.Heads.learn
 
-    def listen(self: heads.Heads, rows: Any, *, full: bool) -> None:
-        met.append(rows[0]["wasted"])
-        learn(self, rows, full=full)
+    def listen(self: heads.Heads, row: Any, *, full: bool) -> None:
+        met.append(row["wasted"])
+        learn(self, row, full=full)
 
     monkeypatch.setattr(heads.Heads, "learn", listen)
     await work_off(pg, 100)

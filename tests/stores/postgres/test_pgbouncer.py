@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,11 +18,12 @@ import pytest
 from headrace.errors import Unavailable
 from headrace.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
-from headrace.lease import Presence
+from headrace.lease import Ask, Presence, new_token
 from headrace.outcome import DONE, Again
-from headrace.store.contract import CancelAnswer, Filter, Retention
+from headrace.store.contract import CancelAnswer, Filter, LimitRule, Retention
 from headrace.store.postgres.store import PostgresStore
-from headrace.testing.servers import PostgresServer, free_port
+from headrace.testing.process import free_port
+from headrace.testing.servers import PostgresServer
 from stores.postgres.kit import TTL, WORKER, a_batch, claim, put, take
 
 
@@ -204,3 +206,26 @@ async def test_a_pooler_that_is_gone(url: str):
     with pytest.raises(Unavailable):
         await store.open()
     await store.close()
+
+
+async def test_shares_hold_over_claims_of_one_through_the_pooler(pooled: PostgresStore, pooled_url: str):
+    """Turns, what a tenant is still owed, and limits: none of it is kept in a session."""
+    other = PostgresStore(pooled_url)
+    await other.open()
+    await pooled.limit("api", LimitRule(concurrency=3), None)
+    for tenant in ("a", "b", "c"):
+        await put(pooled, 400, lane=Lane(tenant=tenant))
+    await put(pooled, 20, lane=Lane(tenant="d", limits=("api",)))
+    got: Counter[str] = Counter()
+
+    async def serve(store: PostgresStore) -> None:
+        for _ in range(200):
+            lease = await store.claim(Ask(WORKER, ("default",), 1, TTL, new_token(), weights={"default": {"a": 3}}))
+            assert lease is not None
+            got.update(job.tenant for job in lease.jobs)
+
+    await asyncio.gather(serve(pooled), serve(other))
+    await other.close()
+    assert got["d"] == 3
+    assert abs(got["a"] - 3 * got["b"]) <= 0.05 * got["a"] + 4
+    assert abs(got["b"] - got["c"]) <= 0.05 * got["b"] + 4

@@ -12,6 +12,7 @@ from conformance.kit import (
     JANITOR,
     RELEASE,
     TTL,
+    WORKER,
     batch,
     claim,
     counts,
@@ -27,6 +28,7 @@ from conformance.kit import (
 )
 from headrace.errors import IdempotencyConflict, StoreError, Unavailable
 from headrace.job import JobId, JobState, job_id
+from headrace.lease import Ask, Band, new_token
 from headrace.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisCluster, RedisServer
@@ -122,7 +124,9 @@ class Life:
     async def _work(self) -> None:
         # A call may be under way when the producer is told to stop: what it acknowledges then is work, too.
         while not self._producer.done() or len(self.done) < len(self.acknowledged):
-            lease = await asked_until_answered(claim, self.store, 10, *self.queues)
+            # The same claim until it is answered: one whose answer was lost holds its jobs, and gets them again.
+            ask = Ask(WORKER, tuple(self.queues), 10, TTL, new_token())
+            lease = await asked_until_answered(self.store.claim, ask)
             if lease is None:
                 await asyncio.sleep(0.002)
                 continue
@@ -158,7 +162,8 @@ async def test_a_slot_moves_key_by_key_during_work(store: RedisStore, cluster: R
 
 
 async def test_a_node_is_killed_and_comes_back_during_work():
-    with RedisCluster.start(3) as cluster:
+    # With `everysec` a kill may take the last moment with it.
+    with RedisCluster.start(3, settings={"appendfsync": "always"}) as cluster:
         store = RedisStore(cluster.url())
         await store.open()
         homes = {queue: cluster.node_of(slot_of(queue)) for queue in QUEUES}
@@ -219,3 +224,11 @@ async def test_a_failover_is_followed():
             assert await states(store, [*lost, *made]) == [JobState.DONE, *[JobState.READY] * 5]
             await careful.close()
             await store.close()
+
+
+async def test_bands_that_find_nothing_leave_the_hint_to_others(store: RedisStore):
+    await put(store, 1, queue="q1")
+    assert await store.wait(QUEUES, 30.0)
+    ask = Ask(WORKER, tuple(QUEUES), 10, TTL, new_token(), bands=(Band(5, 9, 10),), only_bands=True)
+    assert await store.claim(ask) is None
+    assert await store.wait(QUEUES, 30.0)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
-from conformance.kit import RELEASE, claim, new, put, put_jobs, settle_all, take
+import pytest
+
+from conformance.kit import RELEASE, TTL, WORKER, claim, new, put, put_jobs, settle_all, take
+from headrace.lease import Ask, Band, new_token
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
@@ -82,6 +86,44 @@ async def test_any_of_several_queues_wakes(real_store: RedisStore, server: Redis
     await sleepers(server, 1)
     await put(real_store, 1, queue="c")
     assert await wait
+
+
+@pytest.mark.parametrize(
+    "narrow", [{"tenant": "other"}, {"bands": (Band(5, 9, 10),), "only_bands": True}], ids=["tenant", "bands"]
+)
+async def test_who_may_not_have_a_job_wakes_the_next(
+    real_store: RedisStore, server: RedisServer, narrow: dict[str, Any]
+):
+    first = asyncio.ensure_future(real_store.wait(QUEUE, LONG))
+    await sleepers(server, 1)
+    other = RedisStore(server.url())
+    second = asyncio.ensure_future(other.wait(QUEUE, LONG))
+    await sleepers(server, 2)
+    await put(real_store, 1, tenant="acme")
+    assert await first
+    assert not second.done()
+    assert await real_store.claim(Ask(WORKER, ("default",), 10, TTL, new_token(), **narrow)) is None
+    assert await second
+    assert len((await take(other)).jobs) == 1
+    await other.close()
+
+
+async def test_who_may_not_have_what_waits_does_not_spin(real_store: RedisStore):
+    await put(real_store, 1, tenant="acme")
+    rounds = 0
+    try:
+        async with asyncio.timeout(1.0):
+            while await real_store.wait(QUEUE, LONG):
+                assert await real_store.claim(Ask(WORKER, ("default",), 1, TTL, new_token(), tenant="other")) is None
+                rounds += 1
+    except TimeoutError:
+        pass
+    assert 1 <= rounds <= 10
+    # What comes for it is found, and then there are no pauses.
+    await put(real_store, 2, tenant="other")
+    assert await real_store.wait(QUEUE, LONG)
+    assert await real_store.claim(Ask(WORKER, ("default",), 1, TTL, new_token(), tenant="other")) is not None
+    assert not real_store._pauses
 
 
 async def test_sleepers_take_no_connection_from_workers(real_store: RedisStore, server: RedisServer):

@@ -208,8 +208,8 @@ async def test_a_schema_from_the_future(url: str, file: Path):
 async def test_migrate_tells_its_steps_once(url: str):
     store = SqliteStore(url)
     told: list[tuple[int, int, str]] = []
-    assert await store.migrate(lambda *step: told.append(step)) == ["0001_foundation", "0002_records"]
-    assert told == [(1, 2, "0001_foundation.sql"), (2, 2, "0002_records.sql")]
+    assert await store.migrate(lambda *step: told.append(step)) == ["0001_foundation", "0002_records", "0003_flow"]
+    assert told == [(1, 3, "0001_foundation.sql"), (2, 3, "0002_records.sql"), (3, 3, "0003_flow.sql")]
     assert await store.migrate() == []
 
 

@@ -16,7 +16,7 @@ from headrace.job import JobState, job_id
 from headrace.lease import Ask, new_token
 from headrace.outcome import DONE, Finish
 from headrace.store.contract import Filter, Retention
-from headrace.store.sqlite import enqueue, find, stats
+from headrace.store.sqlite import find, packing, stats
 from headrace.store.sqlite.statements import load
 from headrace.store.sqlite.store import SqliteStore
 
@@ -80,13 +80,31 @@ async def test_numbers_of_calls_are_not_used_again(sqlite_store: SqliteStore, ey
 
 
 async def test_every_kind_of_payload_in_one_batch(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(enqueue, "_PACK_LIMIT", 1 << 12)
+    monkeypatch.setattr(packing, "_PACK_LIMIT", 1 << 12)
     sizes = [0, 1, 100, 2047, 2048, 5000, 0, 3, 700, 1500, 2000, 1999, 10_000, 0]
     payloads = [os.urandom(size) for size in sizes]
     made = await put_jobs(sqlite_store, *[new(payload=payload) for payload in payloads])
     assert [job and job.payload for job in await sqlite_store.get(made)] == payloads
     lease = await take(sqlite_store)
     assert [job.payload for job in lease.jobs] == payloads
+
+
+async def test_every_kind_of_payload_and_name_in_a_batch_of_many_tenants(sqlite_store: SqliteStore):
+    sizes = [0, 1, 100, 32_767, 32_768, 50_000, 0, 3, 700]
+    names = ["", "a", "x" * 128, "b", "y" * 300, "c", "d", "é", "a"]
+    jobs = [new(payload=os.urandom(size), tenant=name) for size, name in zip(sizes, names, strict=True)] * 3
+    made = await put_jobs(sqlite_store, *jobs)
+    expected = [(job.lane.tenant, job.payload) for job in jobs]
+    assert [(job.tenant, job.payload) for job in await sqlite_store.get(made) if job] == expected
+    lease = await take(sqlite_store, 100)
+    assert {job.id: (job.tenant, job.payload) for job in lease.jobs} == dict(zip(made, expected, strict=True))
+
+
+async def test_neighbours_of_different_tenants_end_as_one_row(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+    made = [id for _ in range(2) for id in await put_jobs(sqlite_store, *[new(tenant=f"t{n % 7}") for n in range(30)])]
+    await settle_all(sqlite_store, await take(sqlite_store, 100))
+    assert rows(eye, "ending") == 2  # a range never leaves its batch
+    assert {job and job.state for job in await sqlite_store.get(made)} == {JobState.DONE}
 
 
 async def test_only_empty_payloads(sqlite_store: SqliteStore):
@@ -153,14 +171,21 @@ async def test_the_oldest_job_of_a_long_line(sqlite_store: SqliteStore, monkeypa
 
 
 HOT = {
-    "enqueue": {"repeated", "key"},
-    "claim": {"top", "lane_after", "ranges", "take", "shorten", "jobs"},
+    "enqueue": {"repeated", "key", "lock", "queue"},
+    "ended": {"ends", "jobs"},
+    "lanes": {"after", "jobs", "enqueued_at"},
+    "report": {"log"},
+    "claim": {
+        *{"top", "limited", "stretch", "tenants", "tenants_of_lanes", "tenant", "lanes", "ranges", "take", "shorten"},
+        *{"take_tenants", "jobs", "batches", "each_job"},
+    },
     "lease": {"one", "settled", "end"},
-    "settle": {"batches", "forget_stops"},
+    "limit": {"version", "lanes", "units", "forget"},
+    "settle": {"done", "forget_stops"},
     "promote": {"due", "leave", "shorten", "next"},
     "locate": {"job", "seq", "ending", "scheduled", "ready"},
     "get": {"seq", "job", "history"},
-    "prune": {"old", "any_old", "jobs", "failures", "endings", "empty"},
+    "prune": {"old", "any_old", "jobs", "failures", "locks", "reports", "units", "endings", "empty"},
     "stats": {"head", "priority_below"},
 }
 
@@ -178,11 +203,24 @@ async def test_no_statement_reads_a_whole_table(sqlite_store: SqliteStore, eye: 
         assert not any("TEMP B-TREE" in step for step in plan) or name == "history", name
 
 
-async def test_a_lane_is_skipped_in_one_step_however_long(sqlite_store: SqliteStore, eye: sqlite3.Connection):
+@pytest.mark.parametrize(
+    ("verb", "name", "skips"),
+    [
+        ("claim", "tenants", "tenant>?"),
+        ("claim", "tenants_of_lanes", "tenant>?"),
+        ("claim", "lanes", "tenant=? AND lane>?"),
+        ("lanes", "after", "tenant=? AND lane>?"),
+        ("lanes", "after", "line>? AND line<?"),
+    ],
+)
+async def test_a_lane_is_skipped_in_one_step_however_long(
+    sqlite_store: SqliteStore, eye: sqlite3.Connection, verb: str, name: str, skips: str
+):
     """The plan of a row comparison walks through the lane it should skip."""
-    plan = [row[3] for row in eye.execute(f"explain query plan {load('claim')['lane_after']}", ["", 0, "", 0])]
-    assert any("tenant=? AND lane>?" in step for step in plan)
-    assert any("tenant>?" in step for step in plan)
+    statement = load(verb)[name]
+    count = max(int(number) for number in re.findall(r"\?(\d+)", statement))
+    plan = [row[3] for row in eye.execute(f"explain query plan {statement}", [None] * count)]
+    assert any(skips in step for step in plan), plan
 
 
 async def test_turns_are_equal_also_when_a_claim_is_no_multiple_of_the_lanes(sqlite_store: SqliteStore):

@@ -59,9 +59,9 @@ async def test_migrations_raced(url: str, file: Path):
     async with AsyncExitStack() as stack:
         racers = [await stack.enter_async_context(child(url, "migrate")) for _ in range(4)]
         said = await asyncio.gather(*[rest(racer) for racer in racers])
-    assert sorted(said) == [[], [], [], ["0001_foundation,0002_records"]]
+    assert sorted(said) == [[], [], [], ["0001_foundation,0002_records,0003_flow"]]
     conn = sqlite3.connect(file)
-    assert conn.execute("select version from headrace_migration").fetchall() == [(1,), (2,)]
+    assert conn.execute("select version from headrace_migration").fetchall() == [(1,), (2,), (3,)]
     conn.close()
 
 

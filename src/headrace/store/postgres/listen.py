@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from headrace.errors import HeadraceError
@@ -54,6 +55,7 @@ class Bell:
         """Hints that came before the last claim that found nothing: those after it are news."""
         self.searched = False
         """A claim has found nothing yet."""
+        self._opens: float | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -137,6 +139,10 @@ class Bell:
 
     # ── ear ─────────────────────────────────────────────────────────────────
 
+    def opens(self, after: timedelta | None) -> None:
+        """Something that the last claim passed over may run after so long; None: nothing that is a matter of time."""
+        self._opens = None if after is None else asyncio.get_running_loop().time() + max(0.0, after.total_seconds())
+
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         """Until there may be something, at most `timeout` seconds."""
         wanted = frozenset(queues)
@@ -148,11 +154,15 @@ class Bell:
             return True
         bell = asyncio.Event()
         self._sleepers[bell] = wanted
+        until = asyncio.get_running_loop().time() + timeout
+        opens = self._opens if self._opens is not None and self._opens < until else None
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(until if opens is None else opens):
                 return await bell.wait()
         except TimeoutError:
-            return False
+            if opens is not None:
+                self._opens = None
+            return opens is not None
         finally:
             del self._sleepers[bell]
 

@@ -1,80 +1,22 @@
-"""Rows: our values as arguments of the SQL verbs, and their answers as our values."""
+"""Rows: the answers of the SQL verbs as our values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
+from itertools import chain, repeat
 from typing import Any, Final
 from uuid import UUID
 
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, Claimed, Failure, Job, JobId, JobState, NewJob, job_id
+from headrace.job import Batch, Claimed, Failure, Job, JobId, JobState, LogLine, job_id
+from headrace.lane import Ahead, Blocked
 from headrace.lease import Presence, WorkerId
-from headrace.outcome import DONE, Again, Finish, Settlement
-from headrace.store.contract import Enqueued, QueueStats, segments
+from headrace.outcome import Settlement
+from headrace.store.contract import Ending, Enqueued, LimitRule, QueueStats
+from headrace.store.postgres.arguments import STATES
 
-STATES: Final = {JobState.DONE: 1, JobState.DEAD: 2, JobState.CANCELLED: 3}
-
-ENQUEUE_TYPES: Final = (
-    "uuid", "text[]", "bytea[]", "bytea[]",
-    "int4[]", "text[]", "int2[]", "text[]", "int8[]", "text[]", "timestamptz[]", "interval[]",
-    "int4[]", "text[]", "bytea[]", "interval[]", "timestamptz",
-)  # fmt: skip
-"""Of the arguments of enqueue_batch, for drivers that must be told."""
-
-SETTLE_TYPES: Final = (
-    "uuid", "int4[]", "int2[]", "bytea[]", "interval[]", "int4[]", "int4[]", "text[]",
-    "timestamptz[]", "interval[]", "bool[]",
-    "int4[]", "int4[]", "text[]", "text[]", "text[]", "timestamptz[]", "text[]", "timestamptz",
-)  # fmt: skip
-"""Of the arguments of settle."""
-
-
-def text(value: str) -> str:
-    """What PostgreSQL can hold: no NUL, no lone surrogates."""
-    if value.isascii():
-        return value.replace("\0", "\\0") if "\0" in value else value
-    return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-# ── enqueue ──────────────────────────────────────────────────────────────────
-
-
-def enqueue_args(batch: Batch, now: datetime | None) -> tuple[Any, ...]:
-    """The arguments of enqueue_batch."""
-    jobs = batch.jobs
-    runs = segments(batch)
-    heads = [jobs[lo] for lo, _ in runs]
-    task = jobs[0].task
-    same_task = all(job.task is task or job.task == task for job in jobs)
-    return (
-        batch.id,
-        [task] if same_task else [job.task for job in jobs],
-        [job.payload for job in jobs],
-        [job.options for job in jobs] if any(job.options is not None for job in jobs) else None,
-        [hi for _, hi in runs],
-        [head.lane.queue for head in heads],
-        [head.lane.priority for head in heads],
-        [head.lane.tenant for head in heads],
-        [head.lane.id for head in heads],
-        ["\n".join(head.lane.limits) or None for head in heads],
-        [head.due if isinstance(head.due, datetime) else None for head in heads],
-        [head.due if isinstance(head.due, timedelta) else None for head in heads],
-        *_key_args(jobs),
-        now,
-    )
-
-
-def _key_args(jobs: Sequence[NewJob]) -> tuple[Any, Any, Any, Any]:
-    keyed = [(ord, job.key) for ord, job in enumerate(jobs) if job.key is not None]
-    if not keyed:
-        return None, None, None, None
-    return (
-        [ord for ord, _ in keyed],
-        [text(key.name) for _, key in keyed],
-        [key.digest for _, key in keyed],
-        [key.ttl for _, key in keyed],
-    )
+_ENDINGS: Final = {number: state for state, number in STATES.items()}
 
 
 def enqueued(batch: Batch, answer: Sequence[Any]) -> Enqueued:
@@ -87,74 +29,18 @@ def enqueued(batch: Batch, answer: Sequence[Any]) -> Enqueued:
         raise IdempotencyConflict(refused_job.task, name, _id(answer[3]))
     if not places:
         return Enqueued({})
-    return Enqueued({place: JobId(_id(id)) for place, id in zip(places, ids, strict=True)})
+    existing = {place: JobId(_id(id)) for place, id in zip(places, ids, strict=True)}
+    # Who met a key inside the batch whose own job was not stored has met what stands for that one.
+    makers: dict[tuple[str, str], int] = {}
+    for place, job in enumerate(batch.jobs):
+        maker = makers.setdefault((job.task, job.key.name), place) if job.key is not None else place
+        if maker != place and maker in existing:
+            existing[place] = existing[maker]
+    return Enqueued(existing)
 
 
 def _id(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
-
-
-def queues_of(batch: Batch) -> set[str]:
-    return {job.lane.queue for job in batch.jobs}
-
-
-# ── settle ───────────────────────────────────────────────────────────────────
-
-
-def settle_args(
-    token: UUID, settlements: Sequence[tuple[int, Settlement]], size: int | None, now: datetime | None
-) -> tuple[Any, ...]:
-    """The arguments of settle. `size`: how many jobs the lease has, when known: a whole lease is said in a word."""
-    if all(settlement is DONE for _, settlement in settlements):
-        positions = [position for position, _ in settlements]
-        whole = size is not None and len(positions) == size and set(positions) == set(range(size))
-        return (token, None if whole else positions, *[None] * 16, now)
-    told = [settlement for _, settlement in settlements]
-    failed = [(index, s.failure) for index, s in enumerate(told, start=1) if s.failure is not None]
-    return (
-        token,
-        [position for position, _ in settlements],
-        _column(_state(s) for s in told),
-        _column(s.result if isinstance(s, Finish) else None for s in told),
-        _common(_column(s.result_ttl if isinstance(s, Finish) else None for s in told)),
-        _column(s.failures for s in told),
-        _column(s.crashes for s in told),
-        _column(text(s.note) if s.note is not None else None for s in told),
-        _column(s.due if isinstance(s, Again) and isinstance(s.due, datetime) else None for s in told),
-        _column(s.due if isinstance(s, Again) and isinstance(s.due, timedelta) else None for s in told),
-        _column(s.suspect or None if isinstance(s, Again) else None for s in told),
-        *_failure_args(failed),
-        now,
-    )
-
-
-def _state(settlement: Settlement) -> int:
-    return STATES[settlement.state] if isinstance(settlement, Finish) else 0
-
-
-def _column(values: Iterable[Any]) -> list[Any] | None:
-    """A column, or nothing when it says nothing."""
-    column = list(values)
-    return column if any(value is not None for value in column) else None
-
-
-def _common(column: list[Any] | None) -> list[Any] | None:
-    """One element where all are the same."""
-    return column[:1] if column and all(value == column[0] for value in column) else column
-
-
-def _failure_args(failed: Sequence[tuple[int, Failure]]) -> tuple[Any, ...]:
-    if not failed:
-        return (None,) * 7
-    return (
-        [index for index, _ in failed],
-        [f.attempt for _, f in failed],
-        [text(f.kind) for _, f in failed],
-        [text(f.message) for _, f in failed],
-        [text(f.traceback) for _, f in failed],
-        [f.at for _, f in failed],
-        [text(f.worker) for _, f in failed],
-    )
 
 
 def refused(settlements: Sequence[tuple[int, Settlement]], answer: Sequence[int] | None) -> frozenset[int]:
@@ -162,30 +48,46 @@ def refused(settlements: Sequence[tuple[int, Settlement]], answer: Sequence[int]
     return frozenset(position for position, _ in settlements) if answer is None else frozenset(answer)
 
 
-# ── what comes back ──────────────────────────────────────────────────────────
-
-
 def claimed(rows: Sequence[Any]) -> list[Claimed]:
-    """The jobs in rows of claim or held, in the order of their positions."""
-    jobs: list[Claimed] = []
-    for row in rows:
-        queue, priority, tenant, _, _, batch, ord, attempt, failures, crashes, _, at, tasks, payloads, options, *_ = row
-        if options is None:
-            jobs.extend(
-                [
-                    Claimed(batch, place, attempt, failures, crashes, task, payload, None, queue, priority, tenant, at)
-                    for place, (task, payload) in enumerate(zip(tasks, payloads, strict=True), ord)
-                ]
-            )
-        else:
-            jobs.extend(
-                Claimed(batch, place, attempt, failures, crashes, task, payload, option, queue, priority, tenant, at)
-                for place, (task, payload, option) in enumerate(zip(tasks, payloads, options, strict=True), ord)
-            )
-    return jobs
+    """The jobs in the rows of claim: the first holds the ranges, each some of their jobs in order."""
+    first = rows[0]
+    ranges = zip(
+        _all(first["r_queue"]), _all(first["r_priority"]), first["r_tenant"], first["r_batch"],
+        first["r_lo"], first["r_hi"] or first["r_lo"],
+        first["r_attempt"] or repeat(1), first["r_failures"] or repeat(0), first["r_crashes"] or repeat(0),
+        chain.from_iterable(row["r_at"] or () for row in rows),
+        strict=False,
+    )  # fmt: skip
+    tasks = chain.from_iterable(row["tasks"] for row in rows)
+    payloads = chain.from_iterable(row["payloads"] for row in rows)
+    options = chain.from_iterable(row["options"] or repeat(None, len(row["tasks"])) for row in rows)
+    return [
+        Claimed(batch, ord, attempt, failures, crashes, task, payload, option, queue, priority, tenant, at)
+        for queue, priority, tenant, batch, lo, hi, attempt, failures, crashes, at in ranges
+        for ord, task, payload, option in zip(range(lo, hi + 1), tasks, payloads, options, strict=False)
+    ]
 
 
-def job(row: Any, now: datetime, history: tuple[Failure, ...] = ()) -> Job:
+def _all(column: Sequence[Any]) -> Iterable[Any]:
+    """A column in which one element stands for all."""
+    return column if len(column) > 1 else repeat(column[0])
+
+
+def held(rows: Sequence[Any]) -> list[tuple[int, Claimed]]:
+    """(position, job) from the rows of held."""
+    return [
+        (
+            row["position"],
+            Claimed(
+                row["batch"], row["ord"], row["attempt"], row["failures"], row["crashes"], row["task"], row["payload"],
+                row["options"], row["queue"], row["priority"], row["tenant"], row["enqueued_at"],
+            ),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), said: Any = None) -> Job:
     """A row of job_now."""
     until, result = row["result_until"], row["result"]
     expired = result is not None and until is not None and until <= now
@@ -212,6 +114,51 @@ def job(row: Any, now: datetime, history: tuple[Failure, ...] = ()) -> Job:
         result=None if expired else result,
         result_expired=expired,
         history=history,
+        progress=said and said["progress"],
+        doing=said and said["note"],
+        log=tuple(LogLine(at, line) for at, line in zip(said["log_at"], said["log_text"], strict=True)) if said else (),
+    )
+
+
+def rule(row: Any) -> LimitRule:
+    return LimitRule(
+        concurrency=row["concurrency"],
+        rate=row["rate"],
+        burst=row["burst"],
+        closed_until=row["closed_until"],
+        state=row["state"],
+        version=row["version"],
+    )
+
+
+def ending(row: Any) -> Ending:
+    state = _ENDINGS[row["state"]]
+    id = job_id(row["batch"], row["ord"])
+    return Ending(id, state, row["finished_at"], row["queue"], row["task"], row["tenant"])
+
+
+def ahead(row: Any, limit: int, blocked: Sequence[Any]) -> Ahead:
+    return Ahead(
+        lane=row["lane"],
+        higher=row["higher"],
+        limit=limit,
+        suspect=row["suspect"],
+        paused_by=row["paused_by"],
+        paused_since=row["paused_since"],
+        paused_until=row["paused_until"],
+        tenant_paused_by=row["tenant_by"],
+        tenant_paused_since=row["tenant_since"],
+        tenant_paused_until=row["tenant_until"],
+        blocked=tuple(
+            Blocked(
+                key=found["key"],
+                concurrency=found["concurrency"],
+                held=found["held"],
+                by=tuple(found["holders"] or ()),
+                opens_at=found["opens_at"],
+            )
+            for found in blocked
+        ),
     )
 
 

@@ -1,15 +1,10 @@
-"""Writing inside the user's own transaction: the same SQL verbs through the user's own connection, whatever its driver.
-
-Connections are recognised by the module of their class, so that no driver is imported for it.
-"""
+"""Writing inside the user's own transaction: the same SQL verbs through the user's own connection, whatever its driver."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 from weakref import WeakSet
 
@@ -19,11 +14,20 @@ from headrace.lease import Token
 from headrace.outcome import Again, Settlement
 from headrace.store.contract import Enqueued
 from headrace.store.postgres import faults, rows
-
-if TYPE_CHECKING:
-    from headrace.clock import Clock
-    from headrace.store.postgres.address import Address
-    from headrace.store.postgres.listen import Bell
+from headrace.store.postgres.arguments import ENQUEUE_TYPES, SETTLE_TYPES, enqueue_args, queues_of, settle_args
+from headrace.store.postgres.base import Base
+from headrace.tx import (
+    Kind,
+    Standing,
+    alchemy_connection,
+    async_alchemy_connection,
+    asyncpg_standing,
+    django_connection,
+    django_standing,
+    kind_of,
+    named,
+    psycopg_standing,
+)
 
 PRESENT: Final = "select to_regclass('headrace.identity') is not null"
 IDENTITY: Final = (
@@ -56,17 +60,10 @@ class AsyncCarrier(Protocol):
     async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]: ...
 
 
-class InTransaction:
+class InTransaction(Base):
     """The part of the store that writes where the user writes. See contract.Transactional."""
 
-    _address: Address
-    _bell: Bell
-    _clock: Clock | None
     _identity: tuple[UUID, int] | None = None
-
-    def _now(self) -> datetime | None:
-        """The injected clock; None: the server's own."""
-        return self._clock.now() if self._clock is not None else None
 
     def learn_identity(self, row: Sequence[Any]) -> None:
         """Which store this is, so that a connection to another one can be told from it."""
@@ -78,8 +75,8 @@ class InTransaction:
             return Enqueued({})
         carrier = sync_carrier(tx)
         self._check(carrier)
-        answer = carrier.row("enqueue_batch", rows.ENQUEUE_TYPES, rows.enqueue_args(batch, self._now()))
-        self._bell.echo(rows.queues_of(batch))
+        answer = carrier.row("enqueue_batch", ENQUEUE_TYPES, enqueue_args(batch, self._now()))
+        self._bell.echo(queues_of(batch))
         return rows.enqueued(batch, answer)
 
     async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
@@ -87,14 +84,14 @@ class InTransaction:
         if carrier is None or not batch.jobs:
             return self.enqueue_in(tx, batch)
         await self._acheck(carrier)
-        answer = await carrier.arow("enqueue_batch", rows.ENQUEUE_TYPES, rows.enqueue_args(batch, self._now()))
-        self._bell.echo(rows.queues_of(batch))
+        answer = await carrier.arow("enqueue_batch", ENQUEUE_TYPES, enqueue_args(batch, self._now()))
+        self._bell.echo(queues_of(batch))
         return rows.enqueued(batch, answer)
 
     def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         carrier = sync_carrier(tx)
         self._check(carrier)
-        answer = carrier.row("settle", rows.SETTLE_TYPES, rows.settle_args(token, settlements, None, self._now()))
+        answer = carrier.row("settle", SETTLE_TYPES, settle_args(token, settlements, None, self._now()))
         self._settled(settlements)
         return rows.refused(settlements, answer[0])
 
@@ -105,8 +102,8 @@ class InTransaction:
         if carrier is None:
             return self.settle_in(tx, token, settlements)
         await self._acheck(carrier)
-        args = rows.settle_args(token, settlements, None, self._now())
-        answer = await carrier.arow("settle", rows.SETTLE_TYPES, args)
+        args = settle_args(token, settlements, None, self._now())
+        answer = await carrier.arow("settle", SETTLE_TYPES, args)
         self._settled(settlements)
         return rows.refused(settlements, answer[0])
 
@@ -153,44 +150,32 @@ class InTransaction:
 
 def sync_carrier(tx: object) -> Carrier:
     """The connection behind `tx`, checked to be inside a transaction; BadTransaction if it cannot be used here."""
-    module, names = _kin(tx)
-    if isinstance(tx, str):
-        return _django(tx)
-    if module == "django" and hasattr(tx, "in_atomic_block"):
-        return _django_wrapper(tx)
-    if module == "psycopg" and "Connection" in names:
-        return _Psycopg(_psycopg_ready(tx))
-    if module == "sqlalchemy" and names & {"Session", "scoped_session", "Connection"}:
-        connection: Any = tx
-        return _SqlAlchemy(_alchemy_ready(connection if "Connection" in names else connection.connection()))
-    if async_carrier(tx, check=False) is not None:
-        raise BadTransaction(
-            f"{_named(tx)} is async: await the async twin (aenqueue, complete), or pass a sync connection"
-        )
-    raise BadTransaction(f"tx = {_named(tx)} is nothing that can carry a job: pass {_KNOWN}")
+    match kind_of(tx):
+        case Kind.PSYCOPG:
+            return _Psycopg(_psycopg_ready(tx))
+        case Kind.ALCHEMY:
+            return _SqlAlchemy(_alchemy_ready(alchemy_connection(tx)))
+        case Kind.DJANGO:
+            return _Django(_django_ready(tx))
+        case Kind.ASYNCPG | Kind.ASYNC_PSYCOPG | Kind.ASYNC_ALCHEMY:
+            raise BadTransaction(
+                f"{named(tx)} is async: await the async twin (aenqueue, complete), or pass a sync connection"
+            )
+        case _:
+            raise BadTransaction(f"tx = {named(tx)} is nothing that can carry a job: pass {_KNOWN}")
 
 
-def async_carrier(tx: object, *, check: bool = True) -> AsyncCarrier | None:
+def async_carrier(tx: object) -> AsyncCarrier | None:
     """The async connection behind `tx`; None: it is not async."""
-    module, names = _kin(tx)
-    if module == "asyncpg" and names & {"Connection", "PoolConnectionProxy"}:
-        return _Asyncpg(_asyncpg_ready(tx) if check else tx)
-    if module == "psycopg" and "AsyncConnection" in names:
-        return _AsyncPsycopg(_psycopg_ready(tx) if check else tx)
-    if module == "sqlalchemy" and names & {"AsyncSession", "async_scoped_session", "AsyncConnection"}:
-        return _AsyncAlchemy(tx)
-    return None
-
-
-def _kin(tx: object) -> tuple[str, set[str]]:
-    """The package that its class (or the nearest one above it) comes from, and the names of all its classes."""
-    packages = {"psycopg", "asyncpg", "sqlalchemy", "django"}
-    kin = [kind for kind in type(tx).__mro__ if kind.__module__.partition(".")[0] in packages]
-    return (kin[0].__module__.partition(".")[0] if kin else "", {kind.__name__ for kind in kin})
-
-
-def _named(tx: object) -> str:
-    return f"{type(tx).__module__}.{type(tx).__qualname__}"
+    match kind_of(tx):
+        case Kind.ASYNCPG:
+            return _Asyncpg(_asyncpg_ready(tx))
+        case Kind.ASYNC_PSYCOPG:
+            return _AsyncPsycopg(_psycopg_ready(tx))
+        case Kind.ASYNC_ALCHEMY:
+            return _AsyncAlchemy(tx)
+        case _:
+            return None
 
 
 def _dollars(verb: str, types: Sequence[str]) -> str:
@@ -250,16 +235,17 @@ def _plain(_cursor: Any) -> Any:
 
 
 def _psycopg_ready(tx: Any) -> Any:
-    status = tx.info.transaction_status.name
-    if status == "INERROR":
-        raise BadTransaction("this transaction has failed already: roll it back first")
-    if status == "UNKNOWN":
-        raise BadTransaction("this connection is closed: pass an open one")
-    if tx.autocommit and status == "IDLE":
-        raise BadTransaction(
-            "this connection is in autocommit and in no transaction: use it inside `with conn.transaction():`"
-        )
-    return tx
+    match psycopg_standing(tx):
+        case Standing.FAILED:
+            raise BadTransaction("this transaction has failed already: roll it back first")
+        case Standing.CLOSED:
+            raise BadTransaction("this connection is closed: pass an open one")
+        case Standing.NONE:
+            raise BadTransaction(
+                "this connection is in autocommit and in no transaction: use it inside `with conn.transaction():`"
+            )
+        case Standing.READY:
+            return tx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,9 +260,10 @@ class _Asyncpg:
 
 
 def _asyncpg_ready(tx: Any) -> Any:
-    if tx.is_closed():
+    standing = asyncpg_standing(tx)
+    if standing is Standing.CLOSED:
         raise BadTransaction("this connection is closed: pass an open one")
-    if not tx.is_in_transaction():
+    if standing is Standing.NONE:
         raise BadTransaction("this connection is in no transaction: use it inside `async with conn.transaction():`")
     return tx
 
@@ -315,8 +302,7 @@ class _AsyncAlchemy:
     key: Any
 
     async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
-        is_connection = "AsyncConnection" in _kin(self.key)[1]
-        connection = self.key if is_connection else await self.key.connection()
+        connection = await async_alchemy_connection(self.key)
 
         def call(inner: Any) -> Sequence[Any]:
             return _SqlAlchemy(_alchemy_ready(inner)).row(verb, types, args)
@@ -337,31 +323,22 @@ class _Django:
             raise _translated(error) or error from error
 
 
-def _django(alias: str) -> Carrier:
+def _django_ready(tx: Any) -> Any:
     try:
-        connections: Any = import_module("django.db").connections
-        trouble: Any = (
-            import_module("django.utils.connection").ConnectionDoesNotExist,
-            import_module("django.core.exceptions").ImproperlyConfigured,
-        )
+        wrapper = django_connection(tx)
     except ModuleNotFoundError:
-        raise BadTransaction(f"tx = {alias!r} is a Django database alias, but Django is not installed") from None
-    try:
-        wrapper = connections[alias]
-    except trouble as error:
-        raise BadTransaction(f"Django has no database {alias!r}: {error}") from None
-    return _django_wrapper(wrapper)
-
-
-def _django_wrapper(wrapper: Any) -> Carrier:
+        raise BadTransaction(f"tx = {tx!r} is a Django database alias, but Django is not installed") from None
+    except LookupError as error:
+        raise BadTransaction(f"Django has no database {tx!r}: {error}") from None
     if wrapper.vendor != "postgresql":
         raise BadTransaction(
             f"the Django database {wrapper.alias!r} is {wrapper.vendor}: use the store's own PostgreSQL"
         )
-    if not wrapper.in_atomic_block and wrapper.get_autocommit():
+    standing = django_standing(wrapper)
+    if standing is Standing.NONE:
         raise BadTransaction(
             "Django is in autocommit and in no transaction: use it inside `with transaction.atomic():`"
         )
-    if wrapper.needs_rollback:
+    if standing is Standing.FAILED:
         raise BadTransaction("this transaction has failed already: leave its atomic block first")
-    return _Django(wrapper)
+    return wrapper

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from headrace.clock import Clock
 from headrace.errors import OutcomeUnknown
+from headrace.store.redis import scripts
 from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.keys import Keys
 from headrace.store.redis.scripts import Script
@@ -78,7 +79,18 @@ class Base:
         new = set(queues) - self._registered
         if new:
             await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *new)
+            # On the list first: whoever changes a rule now either sees the queue there or is seen here.
+            await self._follow(new)
             self._registered |= new
+
+    async def _follow(self, queues: Iterable[str]) -> None:
+        """On a cluster each queue has its own copy of the rules and of the tenants that are paused."""
+        names = sorted(queues)
+        if not self._keys.clustered or not names:
+            return
+        version, rules, tenants = await self._wire.run(scripts.RULES, self._keys.limits)
+        if int(version):
+            await self._run_each(scripts.FOLLOW, names, version, len(rules), *rules, *tenants)
 
     async def _queues(self) -> list[str]:
         """Every queue there is."""

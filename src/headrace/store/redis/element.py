@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from struct import Struct
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
-from headrace.job import Claimed, Failure, Job, JobId, JobState, NewJob
+from headrace.job import Claimed, Failure, Job, JobId, JobState, LogLine, NewJob
 from headrace.lane import Lane
-from headrace.lease import Presence
+from headrace.lease import MAX_LOG, Presence, Report
+from headrace.store.contract import Ending, LimitRule
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -25,7 +28,8 @@ _MICROSECOND = timedelta(microseconds=1)
 _HEAD = Struct(">14sHIHHBQBI")
 _SUSPECT, _OPTIONS, _LIMITS = 1, 2, 4
 _LENGTH = Struct(">I")
-_SINCE = Struct(">Q")
+_PAUSED = Struct(">dd")
+_RULE = Struct(">dddd")
 _LOOSE = Struct(">dH")
 _ENDED = Struct(">cddI")
 RESULT = Struct(">d")
@@ -48,15 +52,22 @@ def from_us(us: float) -> datetime:
 
 
 def lane_name(lane: Lane) -> str:
-    """`priority|tenant|limits`"""
-    limits = f"{lane.id & 0xFFFFFFFFFFFFFFFF:016x}" if lane.limits else ""
-    return f"{lane.priority}|{lane.tenant}|{limits}"
+    r"""`priority|tenant|`, then the limit keys, with `\1` before, between and behind them."""
+    name = f"{lane.priority}|{lane.tenant}|"
+    return "\1".join((name, *lane.limits, "")) if lane.limits else name
 
 
+@lru_cache(10_000)
 def lane_parts(name: str) -> tuple[int, str]:
     """Priority and tenant of a lane's name."""
     priority, _, rest = name.partition("|")
-    return int(priority), rest.rpartition("|")[0]
+    return int(priority), rest.partition("\1")[0][:-1]
+
+
+def lane_of(name: str, queue: str) -> Lane:
+    """The lane of this name."""
+    priority, tenant = lane_parts(name)
+    return Lane(queue, priority, tenant, tuple(name.split("\1")[1:-1]))
 
 
 def encode_run(batch: bytes, jobs: Sequence[NewJob], low: int, high: int, enqueued_us: int) -> list[bytes]:
@@ -88,31 +99,30 @@ def _with_options(batch: bytes, ord: int, job: NewJob, enqueued_us: int, name: b
 
 
 class Decoder:
-    """Elements of one answer: what neighbours share is made once."""
+    """Elements of one answer: what they share is made once."""
 
     def __init__(self) -> None:
-        self._batch = b""
-        self._uuid = UUID(int=0)
-        self._us = -1
-        self._at = _EPOCH
-        self._task = b""
-        self._name = ""
+        self._batches: dict[bytes, UUID] = {}
+        self._times: dict[int, datetime] = {}
+        self._tasks: dict[bytes, str] = {}
 
-    def _shared(self, batch: bytes, us: int) -> None:
-        if batch != self._batch:
-            self._batch, self._uuid = batch, UUID(bytes=batch + b"\0\0")
-        if us != self._us:
-            self._us, self._at = us, from_us(us)
+    def _batch(self, prefix: bytes) -> UUID:
+        made = self._batches[prefix] = UUID(bytes=prefix + b"\0\0")
+        return made
+
+    def _time(self, us: int) -> datetime:
+        made = self._times[us] = from_us(us)
+        return made
+
+    def _name(self, task: bytes) -> str:
+        made = self._tasks[task] = task.decode()
+        return made
 
     def claimed(self, element: bytes, queue: str, priority: int, tenant: str) -> Claimed:
         """The job as its worker sees it: the attempt under way counts."""
         batch, ord, attempt, failures, crashes, flags, us, task_length, options_length = _HEAD.unpack_from(element)
-        if batch != self._batch or us != self._us:
-            self._shared(batch, us)
         at = _HEAD.size + task_length
         task = element[_HEAD.size : at]
-        if task != self._task:
-            self._task, self._name = task, task.decode()
         options = None
         if flags > _SUSPECT:
             if flags & _OPTIONS:
@@ -121,23 +131,28 @@ class Decoder:
             if flags & _LIMITS:
                 at += _LENGTH.size + _LENGTH.unpack_from(element, at)[0]
         return Claimed(
-            self._uuid,
+            self._batches.get(batch) or self._batch(batch),
             ord,
             attempt + 1,
             failures,
             crashes,
-            self._name,
+            self._tasks.get(task) or self._name(task),
             element[at:],
             options,
             queue,
             priority,
             tenant,
-            self._at,
+            self._times.get(us) or self._time(us),
         )
 
 
 def job_of(found: list[bytes], queue: str, now_us: int) -> Job:
     """A job from an answer of `get.lua`."""
+    job = _bare_job_of(found, queue, now_us)
+    return replace(job, **reports_of(found[-1])) if found[-1] else job
+
+
+def _bare_job_of(found: list[bytes], queue: str, now_us: int) -> Job:
     kind, what = found[0], found[1]
     history = failures_of(found[2])
     if kind in {b"s", b"b"}:
@@ -267,16 +282,71 @@ def record_of(raw: bytes) -> tuple[int, bytes]:
     return int(RESULT.unpack_from(raw)[0]), raw[RESULT.size :]
 
 
-def paused_bytes(since_us: int, by: str) -> bytes:
-    """Since when and by whom a queue is paused."""
-    return _SINCE.pack(since_us) + text_bytes(by)
+# ── limits, pauses, reports ──────────────────────────────────────────────────
 
 
-def paused_of(record: bytes) -> tuple[str | None, datetime | None]:
-    """By whom and since when; None and None for a queue that is not paused."""
+class Paused(NamedTuple):
+    """By whom, since when and until when."""
+
+    by: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def paused_of(record: bytes) -> Paused:
+    """Nothing but None for what is not paused."""
     if not record:
-        return None, None
-    return record[_SINCE.size :].decode(), from_us(_SINCE.unpack_from(record)[0])
+        return Paused()
+    since, until = _PAUSED.unpack_from(record)
+    return Paused(record[_PAUSED.size :].decode(), from_us(since), from_us(until) if until >= 0 else None)
+
+
+def rule_bytes(rule: LimitRule) -> bytes:
+    """A rule without its version, -1 for what it does not say; then its owner's state."""
+    concurrency = -1 if rule.concurrency is None else rule.concurrency
+    rate = -1 if rule.rate is None else rule.rate
+    closed = -1 if rule.closed_until is None else to_us(rule.closed_until)
+    return _RULE.pack(concurrency, rate, rule.burst, closed) + rule.state
+
+
+def rule_of(record: bytes) -> LimitRule:
+    version, raw = record_of(record)
+    concurrency, rate, burst, closed = _RULE.unpack_from(raw)
+    return LimitRule(
+        concurrency=int(concurrency) if concurrency >= 0 else None,
+        rate=rate if rate >= 0 else None,
+        burst=burst,
+        closed_until=from_us(closed) if closed >= 0 else None,
+        state=raw[_RULE.size :],
+        version=version,
+    )
+
+
+def report_bytes(position: int, report: Report) -> bytes:
+    """A report as `report.lua` takes it."""
+    said: list[object] = [position, False if report.progress is None else report.progress]
+    said.append(False if report.note is None else text_bytes(report.note).decode())
+    for line in report.lines[-MAX_LOG:]:
+        said += (to_us(line.at), text_bytes(line.text).decode())
+    return _encode(said)
+
+
+def reports_of(record: bytes) -> dict[str, Any]:
+    """What a job's task has reported."""
+    progress, doing, *lines = msgspec.msgpack.decode(record)
+    return {
+        "progress": None if progress is False else float(progress),
+        "doing": None if doing is False else doing,
+        "log": tuple(LogLine(from_us(at), text) for at, text in zip(lines[::2], lines[1::2], strict=True)),
+    }
+
+
+def ending_of(found: list[bytes], queue: str) -> Ending:
+    """A job that ended, from an answer of `ended.lua`."""
+    at, state, lane, element = found
+    task = element[_HEAD.size : _HEAD.size + element[33]].decode()
+    _, tenant = lane_parts(lane.decode())
+    return Ending(JobId(UUID(bytes=element[:16])), _STATES[state], from_us(int(at)), queue, task, tenant)
 
 
 def header_of(raw: bytes) -> list[str | int | float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ssl import SSLCertVerificationError
+
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -21,6 +23,22 @@ class Cut(Exception):
     def __init__(self, why: str, *, sent: bool) -> None:
         super().__init__(why)
         self.sent = sent
+
+
+class Untrusted(Cut):
+    """The server's certificate is not one that we trust, or is for another host."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, sent=False)
+
+
+def distrust(error: BaseException | None) -> str | None:
+    """Why its certificate was not trusted, if that is what ended the connection."""
+    while error is not None:
+        if isinstance(error, SSLCertVerificationError):
+            return error.verify_message
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def passes(error: Exception) -> bool:
@@ -64,6 +82,11 @@ def translated(error: BaseException, where: str) -> HeadraceError:
     """The same in our words: what it is, and what to do."""
     if isinstance(error, HeadraceError):
         return error
+    if isinstance(error, Untrusted):
+        return ConfigError(
+            f"the certificate of Redis at {where} is not trusted ({error}): "
+            "name its authority with ?tls_ca=, and the host as the certificate does"
+        )
     if isinstance(error, Cut):
         if error.sent:
             return OutcomeUnknown(f"the connection to Redis at {where} broke after the command was sent: ask again")

@@ -1,8 +1,8 @@
 r"""Where things are in Redis: the names of all keys, once.
 
 Everything of a queue begins with `hr:{queue}:` (`?prefix=` in the URL replaces `hr`), so all of it lies in one
-hash slot and one script can change it at once. A *lane* is `priority|tenant|limits`, `limits` being the hash of the
-limit keys in hexadecimal, or nothing. An *element* is a job, whole (see `element.py`). A job's *place* is its number in its
+hash slot and one script can change it at once. A *lane* is `priority|tenant|` and, where it has limit keys, `\1` and each
+of them with a `\1` behind it: its name says all that a claim needs to know. An *element* is a job, whole (see `element.py`). A job's *place* is its number in its
 lane, given once at enqueue and kept for life.
 
     ready     L:<lane>  LIST   elements in the order of their enqueue calls; '' where one was cancelled or deleted
@@ -10,34 +10,55 @@ lane, given once at enqueue and kept for life.
                                from all that the queue ever took, so places only grow and an idle lane leaves nothing
               B:<lane>  ZSET   place → id: jobs that came back (released, promoted, retried); merged by place at claim
               b         SET    lanes that have a B
+              x         HASH   lane → how many '' are in its list
               R:<prio>  LIST   ring of tenants that have work: the tenant's lane, or `priority|tenant|*` for several lanes
               T:<prio>|<tenant> LIST  ring of that tenant's lanes;   S  SET  tenants that have one
+              s         HASH   tenant → its lane with limit keys that has a place in a ring by itself
+              K         HASH   lane, or `priority|tenant|*`, that may not be claimed now and is in no ring → the key it is parked
+                               under; a lane that has work is in a ring or here, never in both
               P         ZSET   priorities that have a ring, highest first
-              o         HASH   priority → what the first tenant of its ring is still owed of its turn
+              o         HASH   priority → the round under way in its ring: jobs in a turn, turns left, what the first is still owed
               w         LIST   one marker while there may be something to claim: `wait` blocks on it
     put off   D         ZSET   run_at → id
               E         HASH   id → place, lane, note and element of jobs in D or in a B
     running   Z         ZSET   expiry → number of the lease
-              t         HASH   token → number of the lease, the fence; `m` after it where the lease spans queues
+              t         HASH   token → number of the lease, the fence; then `m` where the lease spans queues, `l` where it
+                               holds units of limits: of which, the lanes in its header say
               l:<no>    LIST   header, then the claimed elements by position; '' where a job left
               s:<no>    STRING log of when which positions were settled; only of leases settled in parts
               c         ZSET   by lane and place: in which lease's list each run of claimed jobs is
               v         HASH   id → the same for jobs that had come back before
               q         HASH   lease:index → reason: running jobs that shall stop
               y         LIST   the last 10,000 tokens settled to the end: a settle repeated after a lost answer
-              p         STRING since when and by whom the queue is paused
+              j         HASH   id → what the job's task reported: progress, note, lines
+              p         STRING since when, until when and by whom the queue is paused
     finished  F         ZSET   finished at → lease: **the list of a settled lease is the history of its jobs**; nothing
                                is written per job when it is done
+              f         ZSET   settled at → lease and offset in its log: each step of those settled in parts
               g:<no>    HASH   position → time to live and result, where there is one
               k         HASH   id → dead and cancelled jobs, and done ones of leases of a few, each by itself
               kd kc     ZSET   finished at → id: dead ones, other ones;   ki  ZSET  ids of dead and cancelled ones in order
               e         HASH   id → every failure of the job
     index     X         ZSET   one member per enqueue call: batch and where its runs of jobs began (in the order of ids)
+              m         HASH   batch → its jobs that were not stored because of unique locks, and who held those
               n         HASH   batch → jobs of it that are gone;   nx  SET  batches to forget at the next prune
               d         HASH   counters: e enqueued, r ready, u running, o done, f failed, l leases, n ever delayed
 
+    limits    #r        HASH   name or key → rule            #u   HASH  key → units held by the jobs of living leases
+              #b        HASH   key → units in its bucket, and when that was
+              #k:<key>  LIST   lanes parked under it, with their queues' prefixes; a paused tenant is the key `\1tenant`
+              #w        SET    keys with parked lanes        #q   SET   prefixes of queues with parked lanes
+              #o        ZSET   keys with parked lanes by when they open; below 0: minus the lanes still to be tried now
+    tenants   #t        HASH   tenant → its pause            #a   HASH  task → its pause
+    unique    #l        HASH   task, NUL, name → the job that took the lock last, and its queue's prefix
+
+The last three groups lie under `hr:{#limits}:` for all queues of a server (no queue's name has a `#`), and scripts name that
+prefix as their last key: a limit counts over all queues. On a cluster no script reaches two slots, so they lie under the
+prefix of each queue and count within it; rules and pauses are kept under `hr:{#limits}:`, too, and copied from there to every
+queue when they change or a queue appears.
+
 Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of who is there, `hr:{#records}:r:<kind>` HASH of
-name → version and value with `hr:{#records}:d` HASH the last version given out (no queue's name has a `#`), `hr:i:<task>\0<key>` STRING per
+name → version and value with `hr:{#records}:d` HASH the last version given out, `hr:i:<task>\0<key>` STRING per
 idempotency key with its own expiry (on a cluster `hr:{queue}:i:…`: a key then counts within its queue).
 
 A script names two keys of a queue: its prefix, which never exists, and its counters, which always do. On a cluster
@@ -48,6 +69,9 @@ moved whole: so no script ever sees half a queue, and the store never follows an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+LIMITS: Final = "#limits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +89,34 @@ class Keys:
     def workers(self) -> str:
         return f"{self.prefix}:workers"
 
+    @property
+    def shards(self) -> str:
+        """HASH queue → the number of its parts; its other parts are queues `name#1` … (see `shards.py`)."""
+        return f"{self.prefix}:shards"
+
     def queue(self, queue: str) -> str:
         """What every key of a queue begins with."""
         return f"{self.prefix}:{{{queue}}}:"
 
-    def of(self, queue: str) -> tuple[str, str]:
-        """The two keys that a script names."""
+    def pair(self, queue: str) -> tuple[str, str]:
+        """The two keys of a queue that a script names."""
         prefix = self.queue(queue)
         return prefix, prefix + "d"
+
+    def of(self, *queues: str) -> tuple[str, ...]:
+        """The keys that a script names: two of each queue, and where the limits are if not with the queue."""
+        pairs = tuple(key for queue in queues for key in self.pair(queue))
+        return pairs if self.clustered else (*pairs, self.queue(LIMITS))
 
     @property
     def records(self) -> tuple[str, str]:
         """The two keys that the records' script names; each kind is a hash beside them."""
-        return self.of("#records")
+        return self.pair("#records")
+
+    @property
+    def limits(self) -> tuple[str, str]:
+        """The home of limits, pauses and unique locks, or on a cluster of what the queues have copies of."""
+        return self.pair(LIMITS)
 
     def marker(self, queue: str) -> str:
         return self.queue(queue) + "w"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.job import Job, JobId, JobState, split_id
-from headrace.lane import Ahead
+from headrace.lane import Ahead, Blocked, LaneView
 from headrace.lease import Presence
-from headrace.store.contract import Filter, Page, QueueStats, Stats
+from headrace.store.contract import Ending, Filter, Page, QueueStats, Stats
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks
-from headrace.store.redis.element import from_us, job_of, paused_of
+from headrace.store.redis.element import ending_of, from_us, job_of, lane_of, paused_of, to_us
 from headrace.store.redis.wire import Reply
 from headrace.store.redis.working import Working
 
@@ -24,6 +24,9 @@ _AT_ONCE: Final = 200
 """Jobs that one script looks at."""
 _LANES: Final = 1000
 """Lanes that `stats` looks at for the oldest job."""
+_COUNTED: Final = 10_000
+"""Jobs of a lane that `lanes` counts to."""
+_HOLDERS: Final = 5
 _SEEN_WITHIN: Final = 60_000_000
 
 _presence = msgspec.msgpack.Decoder(tuple[int, Presence])
@@ -32,6 +35,8 @@ _entry = msgspec.msgpack.Decoder(list[str | int | float])
 
 class Looking(Working):
     """See the contract."""
+
+    _looked = 0
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         found: dict[UUID, Job] = {}
@@ -126,29 +131,79 @@ class Looking(Working):
         found = [_stats(queue, answer) for queue, answer in zip(queues, answers, strict=True)]
         return Stats([stats for stats in found if stats.enqueued_total or stats.paused])
 
+    async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
+        queues = await self._queues()
+        answers = await self._run_each(scripts.ENDED, queues, to_us(since), limit)
+        found = [ending_of(one, queue) for queue, answer in zip(queues, answers, strict=True) for one in answer]
+        return sorted(found, key=lambda ending: (ending.at, ending.id))[:limit]
+
+    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
+        names = list(dict.fromkeys(queues))
+        self._looked += limit
+        answers = await self._run_each(scripts.LANES, names, limit, self._looked, _COUNTED)
+        return [
+            _lane_view(lane.decode(), queue, jobs, int(oldest))
+            for queue, answer in zip(names, answers, strict=True)
+            for lane, jobs, oldest in answer
+        ]
+
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         queues = await self._queues()
         likely = self._homes.get(split_id(id)[0].int)
         for queue in sorted(queues, key=lambda queue: queue != likely):
-            answer: Reply = await self._run(scripts.AHEAD, queue, id.bytes, limit)
+            answer: Reply = await self._run(scripts.AHEAD, queue, self._given, id.bytes, limit)
             if answer:
-                lane, higher, suspect, paused = answer
-                by, since = paused_of(paused)
+                lane, higher, suspect, here, tenant, *blocked = answer
+                paused, tenant_paused = paused_of(here), paused_of(tenant)
                 return Ahead(
                     lane=lane,
                     higher=higher,
                     limit=limit,
                     suspect=bool(suspect),
-                    paused_by=by,
-                    paused_since=since,
+                    paused_by=paused.by,
+                    paused_since=paused.since,
+                    paused_until=paused.until,
+                    tenant_paused_by=tenant_paused.by,
+                    tenant_paused_since=tenant_paused.since,
+                    tenant_paused_until=tenant_paused.until,
+                    blocked=tuple(
+                        [await self._blocked(queue, *blocked[at : at + 4]) for at in range(0, len(blocked), 4)]
+                    ),
                 )
         return None
+
+    async def _blocked(self, queue: str, key: bytes, concurrency: bytes, held: bytes, opens: bytes) -> Blocked:
+        by: list[UUID] = []
+        if int(concurrency) >= 0:
+            # Elsewhere than on a cluster units are held in any queue.
+            queues = [queue] if self._keys.clustered else await self._queues()
+            found = await self._run_each(scripts.HOLDERS, queues, key, _HOLDERS)
+            by = [UUID(bytes=id) for ids in found for id in ids][:_HOLDERS]
+        return Blocked(
+            key=key.decode(),
+            concurrency=int(concurrency) if int(concurrency) >= 0 else None,
+            held=int(held),
+            by=tuple(by),
+            opens_at=from_us(int(opens)) if int(opens) >= 0 else None,
+        )
 
     async def workers(self) -> list[Presence]:
         records: Reply = await self._wire.command(self._keys.workers, "HVALS", self._keys.workers)
         now = await self._now_us()
         seen = [_presence.decode(record) for record in records]
         return [replace(presence, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
+
+
+def _lane_view(name: str, queue: str, jobs: int, oldest: int) -> LaneView:
+    lane = lane_of(name, queue)
+    return LaneView(
+        queue=queue,
+        priority=lane.priority,
+        tenant=lane.tenant,
+        id=lane.id,
+        jobs=jobs,
+        oldest=from_us(oldest),
+    )
 
 
 def _stats(queue: str, answer: list[bytes | int]) -> QueueStats:

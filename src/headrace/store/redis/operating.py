@@ -1,4 +1,4 @@
-"""The operator's moves: cancel, retry, delete, pause, resume; and the records that other parts keep here."""
+"""The operator's moves: cancel, retry, delete; and the records that other parts keep here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.job import JobId, split_id
 from headrace.store.contract import CancelAnswer, Record
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks
-from headrace.store.redis.element import paused_bytes, record_of, text_bytes
+from headrace.store.redis.element import record_of, text_bytes
 from headrace.store.redis.looking import Looking
 from headrace.store.redis.scripts import Script
 
@@ -32,8 +32,8 @@ class Operating(Looking):
         letters = await self._everywhere(scripts.CANCEL, ids, "u", self._given, said)
         return {id: _ANSWERS[letter] for id, letter in letters.items()}
 
-    async def retry(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        moved = await self._everywhere(scripts.RETRY, ids, "0")
+    async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
+        moved = await self._everywhere(scripts.RETRY, ids, "0", str(int(afresh)))
         return frozenset(id for id, digit in moved.items() if digit == "1")
 
     async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
@@ -59,16 +59,6 @@ class Operating(Looking):
                 letters: str = answer.decode()
                 answers.update(zip(left, letters, strict=True))
         return answers
-
-    async def pause(self, queue: str, *, by: str = "") -> None:
-        await self._register([queue])
-        key = self._keys.paused(queue)
-        # Of two pauses the first counts.
-        await self._wire.command(key, "SET", key, paused_bytes(await self._now_us(), by), "NX")
-
-    async def resume(self, queue: str) -> None:
-        key, marker = self._keys.paused(queue), self._keys.marker(queue)
-        await self._wire.command_many([("DEL", key), ("DEL", marker), ("RPUSH", marker, 1)], key)
 
     # ── records ─────────────────────────────────────────────────────────────
 

@@ -8,8 +8,11 @@ from struct import Struct
 from typing import Any
 from uuid import UUID
 
-from headrace.job import Batch, Claimed, Due, JobState
-from headrace.lease import Lease, Orphan, Token, WorkerId
+import msgspec
+
+from headrace.job import Batch, Claimed, Due, JobState, NewJob, UniqueLock
+from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.lease import MAX_WEIGHT, Ask, Band, Lease, Orphan, Token, WorkerId
 from headrace.outcome import DONE, Again, Finish, Settlement
 from headrace.store.contract import segments
 from headrace.store.redis.element import (
@@ -25,11 +28,12 @@ from headrace.store.redis.element import (
 from headrace.store.redis.wire import Reply
 
 Runs = dict[str, list[tuple[int, int]]]
-"""queue → runs (from, to) of jobs with one lane and due time; a job with a key is a run of its own."""
+"""queue → runs (from, to) of jobs with one lane and due time; a job with a key or a lock is a run of its own."""
 
-MOST_OTHERS = 250
+MOST_OTHERS = 150
 """Settlements other than plain ends that one script takes."""
 
+_encode = msgspec.msgpack.Encoder().encode
 _PAIR = Struct(">HH")
 _MOST_POSITIONS = 1 << 16
 _RUN = 4
@@ -55,7 +59,7 @@ def by_queue(batch: Batch) -> Runs:
         runs = found.setdefault(jobs[low].lane.queue, [])
         start = low
         for ord in range(low, high + 1):
-            if jobs[ord].key is not None:
+            if jobs[ord].key is not None or jobs[ord].unique is not None:
                 if start < ord:
                     runs.append((start, ord - 1))
                 runs.append((ord, ord))
@@ -63,6 +67,50 @@ def by_queue(batch: Batch) -> Runs:
         if start <= high:
             runs.append((start, high))
     return found
+
+
+_LETTERS = {
+    JobState.SCHEDULED: "s",
+    JobState.READY: "w",
+    JobState.RUNNING: "l",
+    JobState.DONE: "o",
+    JobState.DEAD: "d",
+    JobState.CANCELLED: "c",
+}
+
+
+def lock_args(ord: int, number: int, job: NewJob, lock: UniqueLock) -> tuple[Any, ...]:
+    """A unique lock as `enqueue.lua` takes it."""
+    states = "".join(_LETTERS[state] for state in lock.states)
+    within = -1 if lock.within is None else microseconds(lock.within)
+    return ord, number, f"{job.task}\0{lock.name}", states, within, int(lock.replace)
+
+
+# ── claims ───────────────────────────────────────────────────────────────────
+
+
+def ask_args(ask: Ask, limit: int, queues: Sequence[str], bands: Sequence[Band]) -> bytes:
+    """What `claim.lua` needs to know beyond numbers: nothing for a plain claim."""
+    plain = len(bands) == 1 and bands[0] == everything(limit)
+    if plain and not ask.weights and ask.tenant is None:
+        return b""
+    numbers = {queue: number for number, queue in enumerate(queues)}
+    passes = [
+        (band.lowest, band.highest, max(0, band.share), [numbers[name] for name in band.queues if name in numbers])
+        for band in bands
+        if not band.queues or numbers.keys() & set(band.queues)
+    ]
+    weights = [{tenant: min(w, MAX_WEIGHT) for tenant, w in ask.weights.get(queue, {}).items()} for queue in queues]
+    return _encode((passes, weights if any(weights) else [], "0" if ask.tenant is None else "1" + ask.tenant))
+
+
+def everything(limit: int) -> Band:
+    return Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit)
+
+
+def bands_of(ask: Ask, limit: int) -> list[Band]:
+    """The parts of a claim, each like a claim of its own."""
+    return [*ask.bands, *(() if ask.only_bands else (everything(limit),))]
 
 
 # ── leases ───────────────────────────────────────────────────────────────────
@@ -80,9 +128,12 @@ def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
         at = 0
         for lane, count, position in _runs(header):
             priority, tenant = lane_parts(lane)
-            jobs[position : position + count] = [
-                claimed(element, queue, priority, tenant) for element in elements[at : at + count]
-            ]
+            if count == 1:
+                jobs[position] = claimed(elements[at], queue, priority, tenant)
+            else:
+                jobs[position : position + count] = [
+                    claimed(element, queue, priority, tenant) for element in elements[at : at + count]
+                ]
             at += count
     return Lease(token, jobs, suspect)
 

@@ -7,14 +7,14 @@ import logging
 from headrace.store.contract import Finding, Progress
 from headrace.store.redis import health
 from headrace.store.redis.faults import Cut, translated
-from headrace.store.redis.operating import Operating
+from headrace.store.redis.holding import Holding
 
 _log = logging.getLogger(__name__)
 _told: set[str] = set()
 """Warnings given: once per process, however many stores it opens."""
 
 
-class RedisStore(Operating):
+class RedisStore(Holding):
     """Redis 7.0 or newer, or Valkey: one server, Sentinel or a cluster."""
 
     async def open(self) -> None:

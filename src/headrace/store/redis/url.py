@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headrace.errors import ConfigError
+from headrace.store.redis.shards import parse_counts
 
 Kind = Literal["single", "cluster", "sentinel"]
 
@@ -27,7 +29,17 @@ _SCHEMES: dict[str, tuple[Kind, bool]] = {
 }
 SCHEMES = frozenset(_SCHEMES)
 
-_OPTIONS = {"prefix", "durability", "replicas", "timeout", "sentinel_password", "tls_ca", "tls_cert", "tls_key"}
+_OPTIONS = {
+    "prefix",
+    "durability",
+    "replicas",
+    "timeout",
+    "sentinel_password",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "shards",
+}
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 
@@ -53,6 +65,8 @@ class Address:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    shards: Mapping[str, int] = field(default_factory=dict[str, int])
+    """queue → in how many parts it is spread over a cluster."""
 
     @property
     def shown(self) -> str:
@@ -107,6 +121,7 @@ def _parse(url: str) -> Address:
         tls_ca=options.get("tls_ca"),
         tls_cert=options.get("tls_cert"),
         tls_key=options.get("tls_key"),
+        shards=parse_counts(options["shards"]) if "shards" in options else {},
     )
 
 

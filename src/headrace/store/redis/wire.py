@@ -113,20 +113,25 @@ class Pool:
             await self._drop(connection)
             if faults.passes(error):
                 raise
+            if why := faults.distrust(error):
+                # The transport of a failed handshake goes in the turns that follow.
+                await asyncio.sleep(0.01)
+                raise faults.Untrusted(why) from error
             raise Cut(str(error) or "no answer", sent=False) from error
         except BaseException:
             await self._drop(connection)
             raise
         return connection
 
-    async def _drop(self, connection: Connection) -> None:
+    async def _drop(self, connection: Connection, *, nowait: bool = True) -> None:
         self._open.discard(connection)
-        await connection.disconnect(nowait=True)
+        await connection.disconnect(nowait=nowait)
 
     async def close(self) -> None:
         self._idle.clear()
         for connection in list(self._open):
-            await self._drop(connection)
+            # TLS says goodbye, and needs the loop for it.
+            await self._drop(connection, nowait=not self._address.tls)
 
 
 def make_connection(host: str, port: int, address: Address) -> Connection:

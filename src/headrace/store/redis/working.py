@@ -1,8 +1,7 @@
-"""The verbs of workers: enqueue, claim, heartbeat, settle, wait, and what janitors do with time."""
+"""The other verbs of workers: enqueue, heartbeat, settle, report, and what janitors do with time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -10,34 +9,62 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.errors import IdempotencyConflict, OutcomeUnknown, Unavailable
+from headrace.errors import IdempotencyConflict, OutcomeUnknown
 from headrace.job import Batch, JobId
-from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId, new_token
+from headrace.lease import (
+    MAX_LOG,
+    Orphan,
+    Presence,
+    Pulse,
+    Report,
+    Stop,
+    Token,
+    WorkerId,
+    new_token,
+)
 from headrace.outcome import Settlement
 from headrace.store.contract import Enqueued, Progress, Promoted, Pruned, Retention
 from headrace.store.redis import scripts
-from headrace.store.redis.base import STEP, Base, chunks
-from headrace.store.redis.element import encode_run, header_of, lane_name, presence_bytes, text_bytes
-from headrace.store.redis.parcel import Runs, Told, by_queue, due_args, lease_of, microseconds, orphan_of
+from headrace.store.redis.base import STEP, chunks
+from headrace.store.redis.claiming import Claiming
+from headrace.store.redis.element import (
+    encode_run,
+    header_of,
+    lane_name,
+    presence_bytes,
+    report_bytes,
+    text_bytes,
+)
+from headrace.store.redis.keys import LIMITS
+from headrace.store.redis.parcel import (
+    Runs,
+    Told,
+    by_queue,
+    due_args,
+    lock_args,
+    microseconds,
+    orphan_of,
+)
 from headrace.store.redis.wire import Reply
 
 pack = msgspec.msgpack.Encoder().encode
 
 _MOST_HOMES: Final = 20_000
+_REPORTS: Final = 100
+"""Reports that one script takes."""
 _WHOLE: Final = 2
 """A part of a lease that is settled whole, see `settle.lua`."""
 
 
-class Working(Base):
+class Working(Claiming):
     """See the contract."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        self._turn = 0
-        self._leases: dict[Token, tuple[str, ...]] = {}
-        """Which queues a lease that was claimed here is of. A token from elsewhere is looked for in all."""
         self._doubtful: set[Token] = set()
         """Leases with a settlement that was sent and not answered."""
+        self._tidied: dict[str, Reply] = {}
+        """How far `_tidy` has come."""
         self._homes: dict[int, str] = {}
         """The queue of batches enqueued here, to look there first."""
 
@@ -51,7 +78,7 @@ class Working(Base):
         now = await self._now_us()
         existing: dict[int, JobId] = {}
         for queues in self._together(spread):
-            keys = [key for queue in queues for key in self._keys.of(queue)]
+            keys = self._keys.of(*queues)
             args = self._enqueue_args(batch, queues, now)
             answer: Reply = await self._wire.run(scripts.ENQUEUE, keys, *args)
             ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
@@ -69,95 +96,38 @@ class Working(Base):
     def _enqueue_args(self, batch: Batch, queues: Runs, now: int) -> tuple[Any, ...]:
         prefix, jobs = batch.id.bytes[:14], batch.jobs
         keyed: list[tuple[Any, ...]] = []
+        locks: list[tuple[Any, ...]] = []
         plan: list[list[Any]] = []
         elements: list[bytes] = []
-        for queue, runs in queues.items():
+        names: dict[int, str] = {}
+        for number, (queue, runs) in enumerate(queues.items(), 1):
             segments: list[Any] = []
             for low, high in runs:
                 first = jobs[low]
-                segments += (lane_name(first.lane), low, high, *due_args(first.due))
+                lane = first.lane
+                name = names.get(id(lane))
+                if name is None:
+                    name = names[id(lane)] = lane_name(lane)
+                segments += (name, low, high, *due_args(first.due))
                 elements += encode_run(prefix, jobs, low, high, now)
                 if first.key is not None:
                     ttl = microseconds(first.key.ttl)
                     # By a test's clock the server must not forget by its own.
                     keep = 0 if self._clock is not None else max(1, -(-ttl // 1000))
-                    name = self._keys.idempotency(queue, first.task, first.key.name)
-                    keyed.append((low, name, first.key.digest.hex(), ttl, keep))
+                    key = self._keys.idempotency(queue, first.task, first.key.name)
+                    keyed.append((low, key, first.key.digest.hex(), ttl, keep))
+                if first.unique is not None:
+                    locks.append(lock_args(low, number, first, first.unique))
             plan.append(segments)
         # The first of a batch makes the key, whichever queue it goes to.
         keyed.sort(key=lambda one: one[0])
-        return self._given, prefix, pack([[word for one in keyed for word in one], *plan]), *elements
+        locks.sort(key=lambda one: one[0])
+        said = [[word for one in keyed for word in one], [word for one in locks for word in one], *plan]
+        return self._given, prefix, pack(said), *elements
 
     def _together(self, spread: Runs) -> list[Runs]:
         """Queues that one script can fill: all on one server, each by itself on a cluster."""
         return [{queue: runs} for queue, runs in spread.items()] if self._keys.clustered else [spread]
-
-    # ── claim ───────────────────────────────────────────────────────────────
-
-    async def claim(self, ask: Ask) -> Lease | None:
-        limit = min(ask.limit, MAX_LEASE)
-        queues = list(dict.fromkeys(ask.queues))
-        if limit <= 0 or not queues:
-            return None
-        if len(queues) > 1:
-            # Queues of one priority take turns.
-            self._turn += 1
-            at = self._turn % len(queues)
-            queues = queues[at:] + queues[:at]
-        parts: list[tuple[str, Reply]]
-        if self._keys.clustered and len(queues) > 1:
-            parts = await self._claim_one_by_one(ask, limit, queues)
-        else:
-            answer = await self._claim_of(ask, limit, queues)
-            parts = [(queues[part[0]], part) for part in answer]
-        if not parts:
-            return None
-        self._leases[ask.token] = tuple(dict.fromkeys(queue for queue, _ in parts))
-        return lease_of(ask.token, parts)
-
-    async def _claim_of(
-        self, ask: Ask, limit: int, queues: list[str], taken: int = 0, lowest: str = "", had: int = 0
-    ) -> Reply:
-        keys = [key for queue in queues for key in self._keys.of(queue)]
-        # Other calls, for other queues, may add to this lease.
-        spread = int(lowest != "" or taken > 0)
-        args = (self._given, limit, ask.token.hex, ask.worker.hex, microseconds(ask.ttl), taken, lowest, spread, had)
-        return await self._wire.run(scripts.CLAIM, keys, *args)
-
-    async def _claim_one_by_one(self, ask: Ask, limit: int, queues: list[str]) -> list[tuple[str, Reply]]:
-        """On a cluster no script sees two queues: ask the one whose best job is best, down to the next one's best."""
-        tops = await self._tops(queues)
-        parts: list[tuple[str, Reply]] = []
-        had = dict.fromkeys(queues, 0)
-        while (taken := sum(had.values())) < limit and tops:
-            best = max(tops, key=lambda queue: tops[queue])
-            rest = [priority for queue, priority in tops.items() if queue != best]
-            lowest = str(max(rest)) if rest else ""
-            answer = await self._claim_of(ask, limit - taken, [best], taken, lowest, had[best])
-            if answer:
-                parts.append((best, answer[0]))
-                had[best] += len(answer[0]) - 2
-                if header_of(answer[0][1])[3]:
-                    break
-            before = tops.pop(best)
-            again = await self._tops([best])
-            # Nothing though something waits: its next job must be alone.
-            if again and (answer or again[best] < before):
-                tops.update(again)
-            elif again and taken:
-                break
-        return parts
-
-    async def _tops(self, queues: list[str]) -> dict[str, int]:
-        """The highest priority that waits in each of these, but for the paused."""
-
-        async def top(queue: str) -> int | None:
-            rings, paused = self._keys.queue(queue) + "P", self._keys.paused(queue)
-            first, held = await self._wire.command_many([("ZRANGE", rings, 0, 0), ("EXISTS", paused)], rings)
-            return int(first[0]) if first and not held else None
-
-        found = await asyncio.gather(*(top(queue) for queue in queues))
-        return {queue: priority for queue, priority in zip(queues, found, strict=True) if priority is not None}
 
     # ── heartbeat ───────────────────────────────────────────────────────────
 
@@ -234,6 +204,19 @@ class Working(Base):
         await self._confirmed(keys[0])
         return answer
 
+    async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
+        positions = frozenset(position for position, _ in reports)
+        refused = positions
+        homes = self._leases.get(token)
+        for queue in (homes if homes is not None else await self._queues()) if reports else ():
+            for some in chunks(reports, _REPORTS):
+                said = [report_bytes(position, report) for position, report in some]
+                answer = await self._run(scripts.REPORT, queue, token.hex, MAX_LOG, *said)
+                if answer == -1:
+                    break
+                refused -= {position for position, _ in some}.difference(answer)
+        return refused
+
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         known = self._leases.get(token)
         homes = known if known is not None else await self._queues()
@@ -250,18 +233,6 @@ class Working(Base):
         """How far the parts of a lease are settled."""
         answers = await self._run_each(scripts.SETTLE, queues, self._given, token.hex, 0, b"", 0, 0)
         return {queue: answer[0] for queue, answer in zip(queues, answers, strict=True) if answer != -1}
-
-    # ── wait ────────────────────────────────────────────────────────────────
-
-    async def wait(self, queues: Sequence[str], timeout: float) -> bool:
-        if not queues or timeout <= 0:
-            return False
-        markers = [self._keys.marker(queue) for queue in dict.fromkeys(queues)]
-        try:
-            return await self._wire.wait(markers, timeout)
-        except OutcomeUnknown as error:
-            # Nothing was written: a lost hint is no hint.
-            raise Unavailable(str(error)) from error
 
     # ── time ────────────────────────────────────────────────────────────────
 
@@ -332,4 +303,11 @@ class Working(Base):
                 if not rest or dropped >= limit:
                     more = more or bool(rest)
                     break
+        await self._tidy()
         return Pruned(dropped, more)
+
+    async def _tidy(self) -> None:
+        """Some of what lies beside the jobs, more with the next call."""
+        for queue in await self._queues() if self._keys.clustered else [LIMITS]:
+            at = self._tidied.get(queue, ("0", "0"))
+            self._tidied[queue] = await self._run(scripts.TIDY, queue, self._given, *at)

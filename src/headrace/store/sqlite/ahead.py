@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from headrace.job import JobId
-from headrace.lane import Ahead
+from uuid import UUID
+
+import msgspec
+
+from headrace.job import JobId, job_id
+from headrace.lane import Ahead, Blocked
+from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.allowance import Rules, obstacles, read, units_of, units_of_lanes
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.locate import locate
+from headrace.store.sqlite.pause import pause_of
 from headrace.store.sqlite.rows import maybe_moment
 from headrace.store.sqlite.statements import load
 
 _SQL = load("ahead")
+_NAMED = 5
+"""Jobs that hold a limit, of which a blocked one tells."""
 
 
 def ahead(tx: Tx, id: JobId, limit: int) -> Ahead | None:
@@ -17,18 +26,62 @@ def ahead(tx: Tx, id: JobId, limit: int) -> Ahead | None:
     if spot is None or spot.state not in {"ready", "scheduled"}:
         return None
     lane = higher = 0
+    blocked: list[Blocked] = []
+    queue, priority, tenant, _ = spot.lane
     if spot.state == "ready":
-        queue, priority = spot.lane[:2]
         own_lo: int = spot.row[0]
         before = tx.cur.execute(_SQL["lane"], (*spot.lane, own_lo, limit)).fetchone()[0]
         lane = before + spot.key - own_lo
         higher = tx.cur.execute(_SQL["higher"], (queue, priority, limit)).fetchone()[0]
-    by, since = tx.cur.execute(_SQL["paused"], (spot.queue,)).fetchone() or (None, None)
+        blocked = _blocked(tx, spot.key)
+    by, since, until = pause_of(tx, "queue", queue)
+    tenant_by, tenant_since, tenant_until = pause_of(tx, "tenant", tenant)
     return Ahead(
         lane=min(lane, limit),
         higher=min(higher, limit),
         limit=limit,
         suspect=bool(spot.row[5]),
         paused_by=by,
-        paused_since=maybe_moment(since),
+        paused_since=since,
+        paused_until=until,
+        tenant_paused_by=tenant_by,
+        tenant_paused_since=tenant_since,
+        tenant_paused_until=tenant_until,
+        blocked=tuple(blocked),
     )
+
+
+def _blocked(tx: Tx, key: int) -> list[Blocked]:
+    """The limits that would stop a claim of this job's lane now."""
+    (limits,) = tx.cur.execute(_SQL["limits"], (key,)).fetchone()
+    if limits is None:
+        return []
+    units = units_of(msgspec.json.decode(limits, type=list[str]))
+    rules = Rules()
+    rules.refresh(tx)
+    states = read(tx, [unit.key for unit in units])
+    found: list[Blocked] = []
+    for unit in units:
+        if (rule := rules.of(unit)) is None:
+            continue
+        for one in obstacles(unit, rule, states[unit.key], tx.now):
+            by = _users(tx, unit.key) if one.concurrency is not None else ()
+            opens_at = maybe_moment(one.opens_at)
+            found.append(Blocked(key=one.key, concurrency=one.concurrency, held=one.held, by=by, opens_at=opens_at))
+    return found
+
+
+def _users(tx: Tx, limit_key: str) -> tuple[UUID, ...]:
+    """Some of the running jobs that hold units of a limit key."""
+    keys: list[int] = []
+    for lease in leases.all(tx):
+        jobs = {lease.ranges.places[held.place].lane: key for _, key, held in lease.open()}
+        jobs.pop(0, None)
+        units_by_lane = units_of_lanes(tx, jobs)
+        using = {lane for lane, units in units_by_lane.items() if any(unit.key == limit_key for unit in units)}
+        keys += [key for _, key, held in lease.open() if lease.ranges.places[held.place].lane in using] if using else []
+        if len(keys) >= _NAMED:
+            break
+    keys = keys[:_NAMED]
+    batches = dict(tx.cur.execute(_SQL["ids"], (str([key >> 16 for key in keys]),)).fetchall())
+    return tuple(job_id(UUID(bytes=batches[key >> 16]), key & 0xFFFF) for key in keys)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from headrace.job import JobId
 from headrace.store.contract import CancelAnswer
+from headrace.store.sqlite.bulks import INSERT_ENDINGS
 from headrace.store.sqlite.depth import READY, SCHEDULED, Tx
-from headrace.store.sqlite.locate import locate, take_out
+from headrace.store.sqlite.locate import Spot, locate, take_out
 from headrace.store.sqlite.rows import maybe_text
-from headrace.store.sqlite.settle import INSERT_ENDINGS
 from headrace.store.sqlite.statements import load
 
 _SQL = load("cancel")
@@ -28,10 +28,14 @@ def _cancel(tx: Tx, id: JobId, reason: str | None) -> CancelAnswer:
         return CancelAnswer.ASKED
     if spot.state not in {"ready", "scheduled"}:
         return CancelAnswer.FINISHED
+    cancel_waiting(tx, spot, reason)
+    return CancelAnswer.CANCELLED
+
+
+def cancel_waiting(tx: Tx, spot: Spot, reason: str | None) -> None:
     take_out(tx, spot)
     tx.depth.add(spot.queue, READY if spot.state == "ready" else SCHEDULED, -1)
     row = (
         spot.key, spot.key, "cancelled", spot.attempt, spot.failures, spot.crashes, tx.now, None, None, reason,
     )  # fmt: skip
     INSERT_ENDINGS.insert(tx.cur, [row])
-    return CancelAnswer.CANCELLED

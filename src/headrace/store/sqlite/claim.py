@@ -1,73 +1,81 @@
-"""CLAIM: ready ranges become a lease. Priority is strict; queues of one priority, and lanes within, take turns."""
+"""CLAIM: ready ranges become a lease. Which ones is `picker.py`'s business."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate
+from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from headrace.job import Claimed
-from headrace.lease import MAX_LEASE, Ask, Lease
+from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.lease import MAX_LEASE, Ask, Band, Lease
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.depth import READY, RUNNING, Tx
-from headrace.store.sqlite.lease import Held, LeaseRow, Place, Ranges
+from headrace.store.sqlite.allowance import Rules
+from headrace.store.sqlite.depth import Tx
+from headrace.store.sqlite.lease import LeaseRow, Ranges
+from headrace.store.sqlite.pause import held_back
+from headrace.store.sqlite.picker import Picker, top
 from headrace.store.sqlite.rows import micros, moment
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.turns import Rota
 
 _SQL = load("claim")
-BEFORE_ALL = ("", -(1 << 63))
+_decode_batches = msgspec.json.Decoder(list[tuple[int, str, int]]).decode
+_decode_tasks = msgspec.json.Decoder(list[str]).decode
+_decode_sizes = msgspec.json.Decoder(list[int | None]).decode
+
+Content = tuple[str, bytes, bytes | None]
+"""Task, payload and options."""
 
 
-class Rota:
-    """Whose turn it is: kept by each store object, so turns are fair among the claims of one process."""
+class Desk:
+    """What a store object remembers from claim to claim."""
 
     def __init__(self) -> None:
-        self._turn = 0
-        self._served: dict[str, int] = {}
-        self._last: dict[tuple[str, int], tuple[str, int]] = {}
+        self.rota = Rota()
+        self.rules = Rules()
+        self.opens: dict[str, int] = {}
+        """queue → when something of it that the last claim passed over will be free."""
 
-    def order(self, queues: list[str]) -> list[str]:
-        """The queue that was served longest ago comes first."""
-        return sorted(queues, key=lambda queue: self._served.get(queue, 0))
-
-    def served(self, queue: str) -> None:
-        self._turn += 1
-        self._served[queue] = self._turn
-
-    def last(self, queue: str, priority: int) -> tuple[str, int]:
-        return self._last.get((queue, priority), BEFORE_ALL)
-
-    def note(self, place: Place) -> None:
-        if len(self._last) > 10_000:
-            self._last.clear()
-        self._last[place.queue, place.priority] = (place.tenant, place.lane)
+    def passed_over(self, ask: Ask, opens_at: int | None) -> None:
+        for queue in ask.queues:
+            if opens_at is None:
+                self.opens.pop(queue, None)
+            else:
+                self.opens[queue] = opens_at
 
 
-def tops(tx: Tx, queues: Sequence[str]) -> dict[str, int]:
-    """The highest waiting priority of each queue that has something to give."""
-    found: dict[str, int] = {}
-    for queue in queues:
-        row = tx.cur.execute(_SQL["top"], (queue,)).fetchone()
-        if row is not None:
-            found[queue] = row[0]
-    return found
+def nothing_to_claim(tx: Tx, ask: Ask, desk: Desk) -> bool:
+    """Looked up without the write lock, so that idle workers take none."""
+    if ask.limit < 1:
+        return True
+    paused = held_back(tx).queues
+    if any(queue not in paused and top(tx, queue) is not None for queue in ask.queues):
+        return False
+    ends = [until for queue in ask.queues if (until := paused.get(queue)) is not None]
+    desk.passed_over(ask, min(ends, default=None))
+    return True
 
 
-def nothing_to_claim(tx: Tx, ask: Ask) -> bool:
-    return ask.limit < 1 or not tops(tx, ask.queues)
-
-
-def claim(tx: Tx, ask: Ask, rota: Rota) -> Lease | None:
-    picker = _Picker(tx, rota, min(ask.limit, MAX_LEASE))
-    while picker.wants():
-        waiting = tops(tx, ask.queues)
-        if not waiting:
+def claim(tx: Tx, ask: Ask, desk: Desk) -> Lease | None:
+    limit = min(ask.limit, MAX_LEASE)
+    picker = Picker(tx, ask, desk.rota, desk.rules)
+    rest = () if ask.only_bands else (Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit),)
+    for band in (*ask.bands, *rest):
+        queues = [queue for queue in ask.queues if not band.queues or queue in band.queues]
+        picker.serve(queues, band, min(limit, picker.count + band.share))
+        if picker.suspect:
             break
-        priority = max(waiting.values())
-        picker.serve(rota.order([queue for queue, top in waiting.items() if top == priority]), priority)
+    picker.finish()
+    desk.passed_over(ask, picker.opens_at)
     if not picker.held:
         return None
-    ranges = Ranges(list(picker.places), picker.held)
+    ranges = Ranges(picker.places, picker.held)
     lease = LeaseRow(
         ask.token.bytes, ask.worker.bytes, None, tx.now, tx.now + micros(ask.ttl), int(picker.suspect),
         picker.count, 0, ranges,
@@ -79,115 +87,54 @@ def claim(tx: Tx, ask: Ask, rota: Rota) -> Lease | None:
 def claimed(tx: Tx, lease: LeaseRow) -> list[tuple[int, Claimed]]:
     """The unsettled jobs of a lease with their positions, as a worker sees them."""
     unsettled = list(lease.open())
-    rows = tx.cur.execute(_SQL["jobs"], (str([key for _, key, _ in unsettled]),)).fetchall()
-    batches: dict[bytes, tuple[UUID, datetime]] = {}
+    keys = [key for _, key, _ in unsettled]
+    batches = _batches(tx, keys)
     places = lease.ranges.places
     jobs: list[tuple[int, Claimed]] = []
-    for (position, key, held), (id, enqueued_at, task, payload, options) in zip(unsettled, rows, strict=True):
-        batch = batches.get(id)
-        if batch is None:
-            batch = batches[id] = (UUID(bytes=id), moment(enqueued_at))
+    for (position, key, held), (task, payload, options) in zip(unsettled, _contents(tx, keys), strict=True):
+        batch, enqueued_at = batches[key >> 16]
         place = places[held.place]
         job = Claimed(
-            batch[0], key & 0xFFFF, held.attempt, held.failures, held.crashes, task, payload, options, place.queue,
-            place.priority, place.tenant, batch[1],
+            batch, key & 0xFFFF, held.attempt, held.failures, held.crashes, task, payload, options, place.queue,
+            place.priority, place.tenant, enqueued_at,
         )  # fmt: skip
         jobs.append((position, job))
     return jobs
 
 
-class _Picker:
-    """One claim at work: takes ranges until it has enough or stands before a suspect."""
+def _batches(tx: Tx, keys: list[int]) -> dict[int, tuple[UUID, datetime]]:
+    """The id and time of each batch."""
+    seqs = str(sorted({key >> 16 for key in keys}))
+    found = _decode_batches(tx.cur.execute(_SQL["batches"], (seqs,)).fetchone()[0])
+    return {seq: (UUID(hex=id), moment(enqueued_at)) for seq, id, enqueued_at in found}
 
-    def __init__(self, tx: Tx, rota: Rota, limit: int) -> None:
-        self._tx = tx
-        self._rota = rota
-        self._limit = limit
-        self._stopped = False
-        self.places: dict[Place, int] = {}
-        self.held: list[Held] = []
-        self.count = 0
-        self.suspect = False
 
-    def wants(self) -> bool:
-        return self.count < self._limit and not self._stopped
+def _contents(tx: Tx, keys: list[int]) -> Sequence[Content]:
+    """Task, payload and options of each job."""
+    ordered = sorted(keys)
+    found = _in_order(tx, ordered)
+    if ordered == keys:
+        return found
+    # They are read in the order of keys, because neighbours lie side by side.
+    by_key = dict(zip(ordered, found, strict=True))
+    return [by_key[key] for key in keys]
 
-    def serve(self, queues: list[str], priority: int) -> None:
-        """Queues of one priority: an equal share each. Who got one more than the others comes last the next time."""
-        share, more = divmod(self._limit - self.count, len(queues))
-        favoured: list[str] = []
-        for nth, queue in enumerate(queues):
-            if not (wanted := share + (nth < more)):
-                break
-            self._rota.served(queue)
-            if nth < more:
-                favoured.append(queue)
-            self._serve_lanes(queue, priority, wanted)
-            if self._stopped:
-                return
-        for queue in favoured:
-            self._rota.served(queue)
 
-    def _serve_lanes(self, queue: str, priority: int, wanted: int) -> None:
-        """Lanes of one queue and priority, from whose turn it is: an equal quantum each. The rest of the division
-        goes to the first ones, and the next claim begins behind them.
-        """
-        lanes = self._lanes(queue, priority, wanted)
-        quantum, more = divmod(wanted, len(lanes))
-        begin_behind = (more or len(lanes)) - 1
-        for nth, place in enumerate(lanes):
-            taken = self._take(place, quantum + (nth < more))
-            if self._stopped:
-                # Whose suspect stopped this claim is the first of the next one.
-                if taken or nth:
-                    self._rota.note(lanes[nth if taken else nth - 1])
-                return
-        self._rota.note(lanes[begin_behind])
+def _in_order(tx: Tx, keys: list[int]) -> list[Content]:
+    try:
+        row = tx.cur.execute(_SQL["jobs"], (str(keys),)).fetchone()
+    except sqlite3.DataError:
+        # Together they are longer than SQLite lets a value be.
+        return tx.cur.execute(_SQL["each_job"], (str(keys),)).fetchall()
+    tasks, payloads, sizes, options, option_sizes = row
+    return list(zip(_decode_tasks(tasks), _cut(payloads, sizes), _cut(options, option_sizes), strict=True))
 
-    def _lanes(self, queue: str, priority: int, limit: int) -> list[Place]:
-        """Up to `limit` lanes in the order of their turns, by skipping from lane to lane."""
-        start = at = self._rota.last(queue, priority)
-        lanes: list[Place] = []
-        wrapped = start == BEFORE_ALL
-        while len(lanes) < limit:
-            row = self._tx.cur.execute(_SQL["lane_after"], (queue, priority, *at)).fetchone()
-            if row is None and not wrapped:
-                wrapped, at = True, BEFORE_ALL
-                continue
-            if row is None or (wrapped and start != BEFORE_ALL and row > start):
-                break
-            lanes.append(Place(queue, priority, *row))
-            at = row
-        return lanes
 
-    def _take(self, place: Place, quantum: int) -> int:
-        """Up to `quantum` jobs from the head of a lane; answers how many."""
-        cur = self._tx.cur
-        lane = (place.queue, place.priority, place.tenant, place.lane)
-        number = self.places.setdefault(place, len(self.places))
-        taken = 0
-        whole: tuple[bytes, int] | None = None
-        part: tuple[int, bytes, int] | None = None
-        for batch, lo, hi, attempt, failures, crashes, suspect in cur.execute(_SQL["ranges"], lane):
-            if suspect and self.held:
-                self._stopped = True
-                break
-            size = 1 if suspect else min(hi - lo + 1, quantum - taken)
-            self.held.append(Held(lo, size, attempt + 1, failures, crashes, number))
-            taken += size
-            if lo + size <= hi:
-                part = (lo + size, batch, lo)
-            else:
-                whole = (batch, lo)
-            if suspect:
-                self.suspect = self._stopped = True
-                break
-            if taken == quantum:
-                break
-        if whole is not None:
-            cur.execute(_SQL["take"], (*lane, *whole))
-        if part is not None:
-            cur.execute(_SQL["shorten"], (part[0], *lane, *part[1:]))
-        self._tx.depth.move(place.queue, READY, RUNNING, taken)
-        self.count += taken
-        return taken
+def _cut(joined: bytes | None, sizes: str) -> list[Any]:
+    """Values out of one; None where there was none."""
+    lengths = _decode_sizes(sizes)
+    if joined is None:
+        return [None] * len(lengths)
+    ends = list(accumulate([length or 0 for length in lengths]))
+    values = [joined[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [None if length is None else value for length, value in zip(lengths, values, strict=True)]

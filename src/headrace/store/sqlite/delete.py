@@ -25,6 +25,7 @@ def _delete(tx: Tx, id: JobId) -> bool:
     if (counter := _COUNTED.get(spot.state)) is not None:
         tx.depth.add(spot.queue, counter, -1)
     tx.cur.execute(_SQL["job"], (spot.key,))
-    tx.cur.execute(_SQL["failures"], (spot.key,))
+    for those in ("failures", "lock", "report"):
+        tx.cur.execute(_SQL[those], (spot.key,))
     tx.cur.execute(_SQL["hollow"], (spot.key >> 16,))
     return True

@@ -1,55 +1,59 @@
-"""ENQUEUE: a batch becomes one batch row, a row per job, and a range per run of one lane and due time."""
+"""ENQUEUE: a batch becomes one batch row, a row per job, and a range per run of one lane and due time (`packing.py`)."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, Due, JobId, NewJob, job_id
-from headrace.lane import Lane
-from headrace.store.contract import Enqueued, segments
-from headrace.store.sqlite.depth import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
-from headrace.store.sqlite.rows import Bulk, Row, micros
+from headrace.job import Batch, JobId, job_id
+from headrace.store.contract import Enqueued
+from headrace.store.sqlite.depth import Tx
+from headrace.store.sqlite.packing import Packed, pack, write
+from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.unique import Locks
 
 SQL = load("enqueue")
-INSERT_READY = Bulk(SQL["ready"])
-INSERT_SCHEDULED = Bulk(SQL["scheduled"])
-_INSERT_JOBS = Bulk(SQL["job"])
-
-_FEW = 8
-"""Fewer jobs than this of one lane, task and options are cheaper as plain rows."""
-_PACK_LIMIT = 1 << 24
-"""Bytes of payload in one packed insert: offsets have 24 bits there, lengths 23."""
-
 _existing_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _existing_decoder = msgspec.msgpack.Decoder(dict[int, UUID])
 
 
-def enqueue(tx: Tx, batch: Batch) -> Enqueued:
+class Prepared:
+    """A batch that is packed before the transaction begins, if nothing in it depends on what is there: with many tenants that is
+    a good part of the work, and nobody else can write meanwhile if it is done inside.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._packed: Packed | None = None
+
+    def pack(self, _: Tx) -> None:
+        if not any(job.key or job.unique or job.due for job in self._batch.jobs):
+            self._packed = pack(self._batch, frozenset(), 0)
+
+    def enqueue(self, tx: Tx) -> Enqueued:
+        return enqueue(tx, self._batch, self._packed)
+
+
+def enqueue(tx: Tx, batch: Batch, prepared: Packed | None = None) -> Enqueued:
     if not batch.jobs:
         return Enqueued({})
     repeated = tx.cur.execute(SQL["repeated"], (batch.id.bytes,)).fetchone()
     if repeated is not None:
         return Enqueued({ord: JobId(id) for ord, id in _decode(repeated[0]).items()})
     existing = _meet_keys(tx, batch)
+    locks = Locks(tx, batch)
+    locks.meet(existing)
+    _forget_keys(tx, batch, existing)
     if len(existing) == len(batch.jobs):
         return Enqueued(existing)
     answered = _existing_encoder.encode(existing) if existing else None
     seq: int = tx.cur.execute(SQL["batch"], (batch.id.bytes, tx.now, answered)).fetchone()[0]
-    _write_jobs(tx, batch, seq << 16, existing)
-    _write_ranges(tx, batch, seq << 16, existing)
+    write(tx, pack(batch, frozenset(existing), tx.now) if prepared is None else prepared, seq << 16)
+    locks.take(seq << 16)
     return Enqueued(existing)
-
-
-def due_at(due: Due, now: int) -> int:
-    """When, in microseconds; not later than `now`: at once."""
-    if due is None:
-        return now
-    return now + micros(due) if isinstance(due, timedelta) else micros(due)
 
 
 def _decode(existing: bytes | None) -> dict[int, UUID]:
@@ -74,69 +78,14 @@ def _meet_keys(tx: Tx, batch: Batch) -> dict[int, JobId]:
     return existing
 
 
-def _columns(job: NewJob) -> Row:
-    lane = job.lane
-    limits = msgspec.json.encode(lane.limits).decode() if lane.limits else None
-    return (lane.queue, lane.priority, lane.tenant, lane.id, limits, job.task, job.options)
-
-
-def _write_jobs(tx: Tx, batch: Batch, base: int, existing: dict[int, JobId]) -> None:
-    """Rows that differ in their payload only travel packed: one step for all of them."""
-    groups: dict[tuple[Lane, str, bytes | None], list[int]] = {}
-    last: NewJob | None = None
-    places: list[int] = []
-    for ord, job in enumerate(batch.jobs):
-        if existing and ord in existing:
-            continue
-        if last is None or job.lane is not last.lane or job.task != last.task or job.options != last.options:
-            places = groups.setdefault((job.lane, job.task, job.options), [])
-            last = job
-        places.append(ord)
-    plain: list[Row] = []
-    for places in groups.values():
-        columns = _columns(batch.jobs[places[0]])
-        if len(places) < _FEW:
-            plain += [(base + ord, *columns, batch.jobs[ord].payload) for ord in places]
-        else:
-            _write_packed(tx, batch, base, places, columns, plain)
-    _INSERT_JOBS.insert(tx.cur, plain)
-
-
-def _write_packed(tx: Tx, batch: Batch, base: int, places: list[int], columns: Row, plain: list[Row]) -> None:
-    payloads: list[bytes] = []
-    packed: list[int] = []
-    offset = 0
-    for ord in places:
-        payload = batch.jobs[ord].payload
-        size = len(payload)
-        if size >= _PACK_LIMIT >> 1:
-            plain.append((base + ord, *columns, payload))
-            continue
-        if offset + size >= _PACK_LIMIT:
-            tx.cur.execute(SQL["packed"], (base, b"".join(payloads), str(packed), *columns))
-            payloads, packed, offset = [], [], 0
-        packed.append(ord << 47 | offset << 23 | size)
-        payloads.append(payload)
-        offset += size
-    tx.cur.execute(SQL["packed"], (base, b"".join(payloads), str(packed), *columns))
-
-
-def _write_ranges(tx: Tx, batch: Batch, base: int, existing: dict[int, JobId]) -> None:
-    ready: list[Row] = []
-    scheduled: list[Row] = []
-    id = batch.id.bytes
-    for lo, hi in segments(batch, frozenset(existing)):
-        job = batch.jobs[lo]
-        lane = job.lane
-        row = (lane.queue, lane.priority, lane.tenant, lane.id, id, base + lo, base + hi, 0, 0, 0, 0, None)
-        run_at = due_at(job.due, tx.now)
-        count = hi - lo + 1
-        tx.depth.add(lane.queue, ENQUEUED_TOTAL, count)
-        if run_at > tx.now:
-            scheduled.append((*row, run_at))
-            tx.depth.add(lane.queue, SCHEDULED, count)
-        else:
-            ready.append(row)
-            tx.depth.add(lane.queue, READY, count)
-    INSERT_READY.insert(tx.cur, ready)
-    INSERT_SCHEDULED.insert(tx.cur, scheduled)
+def _forget_keys(tx: Tx, batch: Batch, existing: dict[int, JobId]) -> None:
+    """A key whose job met a lock made none; who met that key has met the lock's holder."""
+    instead: dict[JobId, JobId] = {}
+    for ord, holder in existing.items():
+        job = batch.jobs[ord]
+        if job.key is not None and job.unique is not None:
+            own = job_id(batch.id, ord)
+            if tx.cur.execute(SQL["forget_key"], (job.task, job.key.name, own.bytes)).rowcount:
+                instead[own] = holder
+    if instead:
+        existing.update({ord: instead[id] for ord, id in existing.items() if id in instead})

@@ -12,6 +12,7 @@ from headrace.job import Failure, Job, JobId, JobState, job_id, split_id
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.lease import Held, LeaseRow
+from headrace.store.sqlite.report import said_of
 from headrace.store.sqlite.rows import Row, maybe_moment, moment
 from headrace.store.sqlite.statements import load
 
@@ -36,6 +37,7 @@ def get(tx: Tx, ids: Sequence[JobId]) -> list[Job | None]:
 def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
     """Rows of the view as jobs."""
     failures = _history(tx, [row[0] for row in rows]) if history else {}
+    said = said_of(tx, [row[0] for row in rows]) if history else {}
     holders = _holders(tx, [row[0] for row in rows if row[7] == "running"])
     stops = leases.stops(tx, {lease.token for lease, _, _ in holders.values()}) if holders else {}
     jobs: list[Job] = []
@@ -52,6 +54,8 @@ def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
                 claimed_at=moment(lease.claimed_at),
                 cancelling=(lease.token, position) in stops,
             )
+        if (told := said.get(row[0])) is not None:
+            job = msgspec.structs.replace(job, progress=told.progress, doing=told.doing, log=told.log)
         jobs.append(job)
     return jobs
 

@@ -1,11 +1,7 @@
-"""The user's own transaction: what `tx=` may be, and a verb's work inside it.
-
-Libraries are recognised by the names of their classes, never imported.
-"""
+"""The user's own transaction: which connection to the file is behind `tx=`, and a verb's work inside it."""
 
 from __future__ import annotations
 
-import importlib
 import sqlite3
 import sys
 from collections.abc import Generator
@@ -18,11 +14,21 @@ from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.connection import translate_guest
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.thread import Now, T, Work
+from headrace.tx import (
+    Kind,
+    Standing,
+    alchemy_connection,
+    async_alchemy_connection,
+    django_connection,
+    kind_of,
+    sqlite_standing,
+)
 
 _KINDS = (
     "a sqlite3 or aiosqlite connection, a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, "
     "or a Django connection or its alias"
 )
+_SYNC_CALL = "an async connection cannot be used by a sync call: await the a-method, e.g. aenqueue"
 
 
 def run(tx: object, work: Work[T], address: Address, now: Now) -> tuple[T, set[str]]:
@@ -59,7 +65,7 @@ def _run_on(conn: sqlite3.Connection, work: Work[T], address: Address, now: Now)
 
 
 def _begin(conn: sqlite3.Connection) -> None:
-    if conn.isolation_level is None or getattr(conn, "autocommit", -1) is True:
+    if sqlite_standing(conn) is Standing.NONE:
         raise BadTransaction(
             "the connection given as tx= is in no transaction and would commit at once: "
             "execute BEGIN IMMEDIATE first, and commit when your own writes are done"
@@ -107,59 +113,49 @@ def _undone_on_error(cur: sqlite3.Cursor) -> Generator[None]:
     cur.execute("release headrace")
 
 
-# ── recognising ──────────────────────────────────────────────────────────────
-
-
-def _is(value: object, library: str, *names: str) -> bool:
-    return any(kind.__module__.partition(".")[0] == library and kind.__name__ in names for kind in type(value).__mro__)
+# ── the connection to the file ───────────────────────────────────────────────
 
 
 def _sync_connection(tx: Any) -> sqlite3.Connection:
-    if isinstance(tx, sqlite3.Connection):
-        return tx
-    if isinstance(tx, str):
-        return _django(_django_alias(tx))
-    if _is(tx, "django", "BaseDatabaseWrapper", "ConnectionProxy"):
-        return _django(tx)
-    if _is(tx, "sqlalchemy", "scoped_session"):
-        tx = tx()
-    if _is(tx, "sqlalchemy", "Session"):
-        tx = tx.connection()
-    if _is(tx, "sqlalchemy", "Connection"):
-        _check_dialect(tx)
-        if not tx.in_transaction():
-            tx.exec_driver_sql("select 1")  # begins SQLAlchemy's own transaction, without which its commit does nothing
-        return _raw(tx.connection.driver_connection)
-    if _is(tx, "sqlalchemy", "AsyncSession", "AsyncConnection", "async_scoped_session") or _is(
-        tx, "aiosqlite", "Connection"
-    ):
-        raise BadTransaction("an async connection cannot be used by a sync call: await the a-method, e.g. aenqueue")
-    raise BadTransaction(f"tx= is {type(tx).__name__}; here it must be {_KINDS}")
+    match kind_of(tx):
+        case Kind.SQLITE3:
+            return _raw(tx)
+        case Kind.DJANGO:
+            return _django(_django_alias(tx) if isinstance(tx, str) else tx)
+        case Kind.ALCHEMY:
+            connection = alchemy_connection(tx)
+            _check_dialect(connection)
+            if not connection.in_transaction():
+                # Begins SQLAlchemy's own transaction, without which its commit does nothing.
+                connection.exec_driver_sql("select 1")
+            return _raw(connection.connection.driver_connection)
+        case Kind.AIOSQLITE | Kind.ASYNC_ALCHEMY:
+            raise BadTransaction(_SYNC_CALL)
+        case _:
+            raise BadTransaction(f"tx= is {type(tx).__name__}; here it must be {_KINDS}")
 
 
 async def _async_connection(tx: Any) -> Any | None:
     """The aiosqlite connection behind an async object; None: it is a sync one."""
-    if _is(tx, "aiosqlite", "Connection"):
+    kind = kind_of(tx)
+    if kind is Kind.AIOSQLITE:
         return tx
-    if _is(tx, "sqlalchemy", "async_scoped_session"):
-        tx = tx()
-    if _is(tx, "sqlalchemy", "AsyncSession"):
-        tx = await tx.connection()
-    if not _is(tx, "sqlalchemy", "AsyncConnection"):
+    if kind is not Kind.ASYNC_ALCHEMY:
         return None
-    _check_dialect(tx)
-    if not tx.in_transaction():
-        await tx.exec_driver_sql("select 1")
-    raw = (await tx.get_raw_connection()).driver_connection
-    if not _is(raw, "aiosqlite", "Connection"):
+    connection = await async_alchemy_connection(tx)
+    _check_dialect(connection)
+    if not connection.in_transaction():
+        await connection.exec_driver_sql("select 1")
+    raw = (await connection.get_raw_connection()).driver_connection
+    if kind_of(raw) is not Kind.AIOSQLITE:
         raise BadTransaction(f"tx= speaks to SQLite by {type(raw).__module__}; here it must be aiosqlite")
     return raw
 
 
 def _raw(conn: Any) -> sqlite3.Connection:
     if not isinstance(conn, sqlite3.Connection):
-        if _is(conn, "aiosqlite", "Connection"):
-            raise BadTransaction("an async connection cannot be used by a sync call: await the a-method, e.g. aenqueue")
+        if kind_of(conn) is Kind.AIOSQLITE:
+            raise BadTransaction(_SYNC_CALL)
         raise BadTransaction(f"tx= speaks to SQLite by {type(conn).__module__}; here it must be Python's own sqlite3")
     return conn
 
@@ -174,10 +170,9 @@ def _check_dialect(conn: Any) -> None:
 def _django_alias(alias: str) -> Any:
     if "django" not in sys.modules:
         raise BadTransaction(f"tx={alias!r} names a Django connection, but Django is not in use: pass {_KINDS}")
-    connections: Any = importlib.import_module("django.db").connections
     try:
-        return connections[alias]
-    except connections.exception_class:
+        return django_connection(alias)
+    except LookupError:
         raise BadTransaction(f"tx={alias!r}: Django has no connection of that name") from None
 
 

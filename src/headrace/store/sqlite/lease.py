@@ -12,7 +12,7 @@ from headrace.store.sqlite.rows import Bulk, Row, marks
 from headrace.store.sqlite.statements import load
 
 SQL = load("lease")
-_INSERT = Bulk(SQL["insert"])
+_INSERT = Bulk(SQL["insert"], blobs=True)
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,10 +67,10 @@ class LeaseRow(msgspec.Struct, array_like=True):
 
     def open(self) -> Iterator[tuple[int, int, Held]]:
         """(position, key, range) of what is not settled."""
-        position = 0
+        position, settled = 0, self.settled
         for held in self.ranges.held:
             for key in range(held.lo, held.lo + held.size):
-                if not self.settled >> position & 1:
+                if not (settled and settled >> position & 1):
                     yield position, key, held
                 position += 1
 

@@ -7,10 +7,9 @@ from typing import Literal
 
 from headrace.job import JobId, split_id
 from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.bulks import INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED
 from headrace.store.sqlite.depth import Tx
-from headrace.store.sqlite.enqueue import INSERT_READY, INSERT_SCHEDULED
 from headrace.store.sqlite.rows import Row
-from headrace.store.sqlite.settle import INSERT_ENDINGS
 from headrace.store.sqlite.statements import load
 
 _SQL = load("locate")
@@ -22,8 +21,8 @@ class Spot:
 
     key: int
     state: Literal["ready", "scheduled", "running", "done", "dead", "cancelled"]
-    lane: tuple[str, int, str, int, bytes]
-    """queue, priority, tenant, lane, batch: as the ready table's key begins."""
+    lane: tuple[str, int, str, int]
+    """queue, priority, tenant, lane: as the ready table's key begins."""
     row: Row
     """The range it sits in, as its table has it from `lo` on; empty while running."""
     attempt: int
@@ -40,13 +39,13 @@ class Spot:
 def locate(tx: Tx, id: JobId) -> Spot | None:
     batch, ord = split_id(id)
     seq = tx.cur.execute(_SQL["seq"], (batch.bytes,)).fetchone()
-    if seq is None:
+    return None if seq is None else locate_key(tx, seq[0] << 16 | ord)
+
+
+def locate_key(tx: Tx, key: int) -> Spot | None:
+    lane = tx.cur.execute(_SQL["job"], (key,)).fetchone()
+    if lane is None:
         return None
-    key: int = seq[0] << 16 | ord
-    place = tx.cur.execute(_SQL["job"], (key,)).fetchone()
-    if place is None:
-        return None
-    lane = (*place, batch.bytes)
     ending = tx.cur.execute(_SQL["ending"], (key,)).fetchone()
     if ending is not None and ending[1] >= key:
         return Spot(key, ending[2], lane, ending, *ending[3:6])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from headrace.store.contract import Promoted
+from headrace.store.sqlite.bulks import INSERT_READY
 from headrace.store.sqlite.depth import READY, SCHEDULED, Tx
-from headrace.store.sqlite.enqueue import INSERT_READY
 from headrace.store.sqlite.rows import Row
 from headrace.store.sqlite.statements import load
 
@@ -23,7 +23,7 @@ def promote(tx: Tx, limit: int) -> Promoted:
     moved = 0
     rows: list[Row] = []
     for row in tx.cur.execute(_SQL["due"], (tx.now, limit)).fetchall():
-        lo, hi = row[5], row[6]
+        lo, hi = row[4], row[5]
         size = min(hi - lo + 1, limit - moved)
         if size <= 0:
             break
@@ -31,7 +31,7 @@ def promote(tx: Tx, limit: int) -> Promoted:
             tx.cur.execute(_SQL["shorten"], (lo + size, lo))
         else:
             tx.cur.execute(_SQL["leave"], (lo,))
-        rows.append((*row[:6], lo + size - 1, *row[7:]))
+        rows.append((*row[:5], lo + size - 1, *row[6:]))
         tx.depth.move(row[0], SCHEDULED, READY, size)
         moved += size
     INSERT_READY.insert(tx.cur, rows)

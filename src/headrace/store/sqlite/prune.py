@@ -27,6 +27,7 @@ def prune(tx: Tx, keep: Retention, limit: int) -> Pruned:
     tx.cur.execute(_SQL["hollow"], (limit,))
     tx.cur.execute(_SQL["hollow_newest"])
     tx.cur.execute(_SQL["idem"], (tx.now, limit))
+    tx.cur.execute(_SQL["units"], (tx.now, limit))
     tx.cur.execute(_SQL["workers"], (tx.now - _ABSENT,))
     more = any(tx.cur.execute(_SQL["any_old"], old).fetchone() for old in horizons.items())
     more = more or (unlike is not None and bool(unlike.keys(1)))
@@ -76,7 +77,8 @@ def _forget(tx: Tx, state: str, keys: list[int], ends: list[int]) -> int:
         for queue, count in tx.cur.execute(_SQL["queues"], some).fetchall():
             tx.depth.add(queue, DEAD, -count)
     tx.cur.execute(_SQL["jobs"], some)
-    tx.cur.execute(_SQL["failures"], some)
+    for those in ("failures", "locks", "reports"):
+        tx.cur.execute(_SQL[those], some)
     tx.cur.execute(_SQL["endings"], (str(ends),))
     tx.cur.execute(_SQL["empty"], (str(sorted({key >> 16 for key in keys})),))
     return len(keys)

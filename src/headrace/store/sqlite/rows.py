@@ -1,21 +1,28 @@
 """Values on their way into and out of rows: times, texts, and inserts of many rows in few steps.
 
 Python's sqlite3 gives up the interpreter lock at every step of a statement, and `executemany` steps once per row: beside a
-thread that computes, each step may cost a switch interval. So many rows travel in one statement.
+thread that computes, each step may cost a switch interval. So many rows travel in one statement, as JSON where they can.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SIZES = (128, 16, 1)
 """Few sizes, so that every one stays in the statement cache."""
+
+_MARK = re.compile(r"\?")
+_encode = msgspec.json.Encoder().encode
 
 Row = tuple[Any, ...]
 
@@ -47,17 +54,28 @@ def maybe_text(value: str | None) -> str | None:
 class Bulk:
     """An `insert into … values (…)` that takes any number of rows."""
 
-    def __init__(self, statement: str) -> None:
+    def __init__(self, statement: str, *, blobs: bool = False) -> None:
+        """`blobs`: some values are bytes, which cannot travel as JSON."""
         head, row = statement.rsplit("values", 1)
         self._by_size = {size: f"{head}values{', '.join([row] * size)}" for size in _SIZES}
+        numbers = itertools.count()
+        fields = _MARK.sub(lambda _: f"json_extract(value, '$[{next(numbers)}]')", row.strip()[1:-1])
+        self._at_once = None if blobs else f"{head}select {fields} from json_each(?)"
 
     def insert(self, cur: sqlite3.Cursor, rows: Sequence[Row]) -> None:
+        if self._at_once is not None and len(rows) >= _SIZES[1]:
+            cur.execute(self._at_once, (as_json(rows),))
+            return
         start, left = 0, len(rows)
         for size in _SIZES:
             statement = self._by_size[size]
             while left >= size:
                 cur.execute(statement, tuple(chain.from_iterable(rows[start : start + size])))
                 start, left = start + size, left - size
+
+
+def as_json(value: Any) -> str:
+    return _encode(value).decode()
 
 
 def marks(count: int) -> str:

@@ -10,10 +10,10 @@ import msgspec
 from headrace.lane import HIGHEST_PRIORITY
 from headrace.lease import Presence, WorkerId
 from headrace.store.contract import QueueStats, Stats
-from headrace.store.sqlite.claim import BEFORE_ALL
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.turns import LOWEST_LANE
 
 _SQL = load("stats")
 _SEEN = load("workers")["seen"]
@@ -25,7 +25,7 @@ _MANY_LANES = 1000
 def stats(tx: Tx) -> Stats:
     queues: list[QueueStats] = []
     for queue, ready, scheduled, running, dead, done, failed, enqueued, paused in tx.cur.execute(
-        _SQL["depth"]
+        _SQL["depth"], (tx.now,)
     ).fetchall():
         queues.append(
             QueueStats(
@@ -58,7 +58,7 @@ def _oldest_head(tx: Tx, queue: str) -> int | None:
     looks = 0
     priority = HIGHEST_PRIORITY + 1
     while (row := tx.cur.execute(_SQL["priority_below"], (queue, priority)).fetchone()) is not None:
-        priority, lane = row[0], BEFORE_ALL
+        priority, lane = row[0], ("", LOWEST_LANE)
         while (head := tx.cur.execute(_SQL["head"], (queue, priority, *lane)).fetchone()) is not None:
             lane, at = head[:2], head[2]
             oldest = at if oldest is None else min(oldest, at)

@@ -10,15 +10,19 @@ from typing import TypeVar
 from headrace.clock import Clock
 from headrace.errors import Unavailable
 from headrace.job import Batch, Job, JobId
-from headrace.lane import Ahead
-from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Token, WorkerId
+from headrace.lane import Ahead, LaneView
+from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Settlement
 from headrace.store.contract import (
     CancelAnswer,
+    Ending,
     Enqueued,
     Filter,
     Finding,
+    LimitRule,
     Page,
+    Pause,
+    PauseKind,
     Progress,
     Promoted,
     Pruned,
@@ -34,19 +38,23 @@ from headrace.store.sqlite.ahead import ahead
 from headrace.store.sqlite.bell import Bell, private_folder
 from headrace.store.sqlite.cancel import cancel
 from headrace.store.sqlite.check import check
-from headrace.store.sqlite.claim import Rota, claim, nothing_to_claim
+from headrace.store.sqlite.claim import Desk, claim, nothing_to_claim
 from headrace.store.sqlite.delete import delete
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.detach import detach
-from headrace.store.sqlite.enqueue import enqueue
+from headrace.store.sqlite.ended import ended
+from headrace.store.sqlite.enqueue import Prepared, enqueue
 from headrace.store.sqlite.find import find
 from headrace.store.sqlite.get import get
 from headrace.store.sqlite.heartbeat import heartbeat
-from headrace.store.sqlite.pause import pause, resume
+from headrace.store.sqlite.lanes import Glance, lanes
+from headrace.store.sqlite.limit import limit, limits
+from headrace.store.sqlite.pause import pause, pauses, resume
 from headrace.store.sqlite.promote import nothing_due, promote
 from headrace.store.sqlite.prune import prune
 from headrace.store.sqlite.reap import nothing_expired, reap
 from headrace.store.sqlite.record import record, records
+from headrace.store.sqlite.report import report
 from headrace.store.sqlite.retry import retry
 from headrace.store.sqlite.rows import micros, moment
 from headrace.store.sqlite.settle import settle
@@ -67,7 +75,8 @@ class SqliteStore:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._address = Address.parse(url)
         self._clock = clock
-        self._rota = Rota()
+        self._desk = Desk()
+        self._glance = Glance()
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._turn: Turn | None = None
@@ -136,14 +145,15 @@ class SqliteStore:
 
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
-        return await self._write(lambda tx: enqueue(tx, batch))
+        prepared = Prepared(batch)
+        return await self._write(prepared.enqueue, look=prepared.pack)
 
     async def claim(self, ask: Ask) -> Lease | None:
         if self._waiting is not None:
             self._waiting.looked(ask.queues)
         found = await self._write(
-            lambda tx: (claim(tx, ask, self._rota),),
-            look=lambda tx: (None,) if nothing_to_claim(tx, ask) else None,
+            lambda tx: (claim(tx, ask, self._desk),),
+            look=lambda tx: (None,) if nothing_to_claim(tx, ask, self._desk) else None,
         )
         return found[0]
 
@@ -153,10 +163,16 @@ class SqliteStore:
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         return await self._write(lambda tx: settle(tx, token, settlements))
 
+    async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
+        return await self._write(lambda tx: report(tx, token, reports))
+
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         if self._waiting is None:
             raise Unavailable("the store is closed: open it first")
-        return await self._waiting.wait(queues, timeout)
+        opens = self._desk.opens
+        times = [at for queue in queues if (at := opens.get(queue)) is not None]
+        opens_in = (min(times) - self._now()) / 1_000_000 if times else None
+        return await self._waiting.wait(queues, timeout, opens_in)
 
     # ── time ────────────────────────────────────────────────────────────────
     async def promote(self, limit: int = 1000) -> Promoted:
@@ -190,6 +206,12 @@ class SqliteStore:
     async def workers(self) -> list[Presence]:
         return await self._read(workers)
 
+    async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
+        return await self._read(lambda tx: ended(tx, since, limit))
+
+    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
+        return await self._read(lambda tx: lanes(tx, queues, limit, self._glance))
+
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         return await self._read(lambda tx: ahead(tx, id, limit))
 
@@ -197,17 +219,27 @@ class SqliteStore:
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
         return await self._write(lambda tx: cancel(tx, ids, reason))
 
-    async def retry(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        return await self._write(lambda tx: retry(tx, ids))
+    async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
+        return await self._write(lambda tx: retry(tx, ids, afresh=afresh))
 
     async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
         return await self._write(lambda tx: delete(tx, ids))
 
-    async def pause(self, queue: str, *, by: str = "") -> None:
-        await self._write(lambda tx: pause(tx, queue, by))
+    async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
+        await self._write(lambda tx: pause(tx, kind, name, by, until))
 
-    async def resume(self, queue: str) -> None:
-        await self._write(lambda tx: resume(tx, queue))
+    async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
+        await self._write(lambda tx: resume(tx, kind, name))
+
+    async def pauses(self) -> list[Pause]:
+        return await self._read(pauses)
+
+    # ── limits and records ──────────────────────────────────────────────────
+    async def limits(self) -> dict[str, LimitRule]:
+        return await self._read(limits)
+
+    async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
+        return await self._write(lambda tx: limit(tx, name, rule, expect))
 
     async def records(self, kind: str) -> dict[str, Record]:
         return await self._read(lambda tx: records(tx, kind))

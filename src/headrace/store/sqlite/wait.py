@@ -36,7 +36,8 @@ class Waiting:
         self._missed.difference_update(queues)
         self._missed.discard(ALL)
 
-    async def wait(self, queues: Sequence[str], timeout: float) -> bool:
+    async def wait(self, queues: Sequence[str], timeout: float, opens_in: float | None = None) -> bool:
+        """`opens_in`: by then something that the last claim passed over will be free."""
         self._listen()
         names = frozenset(queues)
         if self._missed & (names | {ALL}):
@@ -47,7 +48,9 @@ class Waiting:
         if self._look_at is None:
             self._seen = None
             self._look()
-        alarm = self._loop.call_later(max(timeout, 0), _end, sleeper, False)
+        opens = opens_in is not None and opens_in < timeout
+        patience = timeout if opens_in is None else min(timeout, opens_in)
+        alarm = self._loop.call_later(max(patience, 0), _end, sleeper, opens)
         try:
             return await sleeper
         finally:

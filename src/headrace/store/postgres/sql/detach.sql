@@ -20,6 +20,10 @@ begin
             with ordinality x(batch, lo, hi, attempt, failures, crashes, queue, o)
     ) u where p_position between u.base and u.base + u.hi - u.lo;
     if not found then return false; end if;
+    if l.limited then
+        insert into headrace.hold (token, units, key) select p_fresh, u.units, u.key from headrace.units(l, array[p_position]) u;
+        perform headrace.give_back(l, array[p_position]);
+    end if;
     if l.unsettled = 1 then
         delete from headrace.lease where token = p_token;
     else
@@ -28,9 +32,9 @@ begin
             gone = set_bit(coalesce(l.gone, repeat('0', v_size)::varbit), p_position, 1)
         where token = p_token;
     end if;
-    insert into headrace.lease (token, worker, until, claimed_at, cause, suspect, unsettled, queues, r_batch, r_lo, r_hi, r_attempt,
+    insert into headrace.lease (token, worker, until, claimed_at, cause, suspect, unsettled, limited, queues, r_batch, r_lo, r_hi, r_attempt,
         r_failures, r_crashes)
-    values (p_fresh, l.worker, l.until, l.claimed_at, l.cause, l.suspect, 1, array[l.queues[coalesce(r.queue, 1)]], array[r.batch],
+    values (p_fresh, l.worker, l.until, l.claimed_at, l.cause, l.suspect, 1, l.limited, array[l.queues[coalesce(r.queue, 1)]], array[r.batch],
         array[r.ord], array[r.ord], case when r.attempt <> 1 then array[r.attempt] end,
         case when r.failures <> 0 then array[r.failures] end, case when r.crashes <> 0 then array[r.crashes] end);
     return true;

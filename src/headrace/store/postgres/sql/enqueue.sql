@@ -43,7 +43,8 @@ begin
         v_batch, array[task], array[v_payload], null,
         array[0], array[queue], array[priority::int2], array[tenant], array[0::int8], array[null::text],
         array[run_at], array[delay],
-        case when key is not null then array[0] end, array[key], array[sha256(v_payload)], array[interval '1 day']);
+        case when key is not null then array[0] end, array[key], array[sha256(v_payload)], array[interval '1 day'],
+        null, null, null, null, null);
     if v_done.conflict_ord is not null then
         raise exception 'key % of task % already made job % with other arguments: use another key, or the same arguments',
             quote_literal(key), quote_literal(task), v_done.conflict_id using errcode = 'unique_violation';

@@ -7,16 +7,20 @@
 --   s_*                   runs of jobs with the same lane and due time: s_hi is the last place of each run, runs
 --                         follow each other without gaps. s_limits: keys joined by newline (arrays cannot be ragged)
 --   s_run_at, s_delay     when a run is due: a time, or so long from now; null, null: at once
+--   Where every job is a run of its own, s_queue and s_priority may have one element for all, and s_lane, s_limits, s_run_at,
+--   s_delay may be null.
 --   k_*                   idempotency keys by place
+--   u_*                   unique locks by place, see `take_locks`
 --   p_now                 the clock, when a test injects one
 --
--- Answers one row: places whose key had already made a job, with that job; or the place of a conflict, and then
--- nothing was stored. Locks nothing that another enqueue without the same key would wait for.
+-- Answers one row: places whose key had already made a job, or whose lock another one holds, with that job; or the place of
+-- a conflict, and then nothing was stored. Locks nothing that another enqueue without the same key or lock would wait for.
 create or replace function headrace.enqueue_batch(
     p_batch uuid, p_tasks text[], p_payloads bytea[], p_options bytea[],
     s_hi int4[], s_queue text[], s_priority int2[], s_tenant text[], s_lane int8[], s_limits text[],
     s_run_at timestamptz[], s_delay interval[],
-    k_ord int4[], k_key text[], k_digest bytea[], k_ttl interval[], p_now timestamptz default null,
+    k_ord int4[], k_key text[], k_digest bytea[], k_ttl interval[],
+    u_ord int4[], u_name text[], u_states text[], u_within interval[], u_replace bool[], p_now timestamptz default null,
     out existing_ord int4[], out existing_id uuid[], out conflict_ord int4, out conflict_id uuid
 ) language plpgsql
 set plan_cache_mode = force_generic_plan
@@ -28,14 +32,23 @@ declare
     v_skip int4[];
     v_n    int4 := cardinality(p_payloads);
     v_run  timestamptz;
+    v_met  record;
 begin
     if exists (select from headrace.job j where j.batch = p_batch) then
-        -- Said before: answer as before. What this batch did not store its keys had already made.
-        select array_agg(u.ord order by u.ord), array_agg(headrace.job_id(i.batch, i.ord) order by u.ord)
-        into existing_ord, existing_id
-        from unnest(k_ord, k_key) u(ord, key)
-        join headrace.idem i on i.task = p_tasks[least(u.ord + 1, cardinality(p_tasks))] and i.key = u.key
-        where not exists (select from headrace.job j where j.batch = p_batch and j.ord = u.ord);
+        -- Said before: answer as before. What this batch did not store its keys had already made, or another holds its lock.
+        select array_agg(n.ord order by n.ord), array_agg(n.id order by n.ord) into existing_ord, existing_id
+        from (
+            select distinct on (m.ord) m.ord, m.id from (
+                select u.ord, headrace.job_id(i.batch, i.ord) as id, 1 as rank from unnest(k_ord, k_key) u(ord, key)
+                join headrace.idem i on i.task = p_tasks[least(u.ord + 1, cardinality(p_tasks))] and i.key = u.key
+                where (i.batch, i.ord) <> (p_batch, u.ord)
+                union all
+                select u.ord, headrace.job_id(l.batch, l.ord), 2 from unnest(u_ord, u_name) u(ord, name)
+                join headrace.unique_lock l on l.task = p_tasks[least(u.ord + 1, cardinality(p_tasks))] and l.name = u.name
+            ) m
+            where not exists (select from headrace.job j where j.batch = p_batch and j.ord = m.ord)
+            order by m.ord, m.rank
+        ) n;
         return;
     end if;
 
@@ -48,6 +61,18 @@ begin
         end if;
         v_skip := existing_ord;
     end if;
+    if u_ord is not null then
+        select * into v_met from headrace.take_locks(p_batch, p_tasks, u_ord, u_name, u_states, u_within, u_replace, v_skip, v_now);
+        if k_ord is not null and cardinality(v_met.existing_ord) > 0 then
+            -- A key must not lead to a job that is not stored after all.
+            delete from headrace.idem i using unnest(k_ord, k_key) u(ord, key)
+            where u.ord = any (v_met.existing_ord) and i.task = p_tasks[least(u.ord + 1, cardinality(p_tasks))] and i.key = u.key
+                and i.batch = p_batch and i.ord = u.ord;
+        end if;
+        existing_ord := existing_ord || v_met.existing_ord; existing_id := existing_id || v_met.existing_id;
+        v_skip := nullif(existing_ord, '{}');
+        if cardinality(v_skip) = v_n then return; end if;
+    end if;
 
     v_seq := nextval('headrace.call_seq');
     if cardinality(s_hi) = 1 and v_skip is null then
@@ -59,21 +84,58 @@ begin
         from unnest(p_payloads, p_tasks, p_options) with ordinality u(payload, task, options, o);
         if v_run > v_now then
             insert into headrace.scheduled
-                (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant)
-            values (v_run, v_seq, s_lane[1], p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1]);
+                (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+            values (v_run, v_seq, s_lane[1], p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1],
+                string_to_array(s_limits[1], E'\n'));
             insert into headrace.tally (scheduled, enqueued, queue) values (v_n, v_n, s_queue[1]);
         else
             insert into headrace.ready
-                (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant)
-            values (v_seq, s_lane[1], p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1]);
+                (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+            values (v_seq, s_lane[1], p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1],
+                string_to_array(s_limits[1], E'\n'));
             insert into headrace.tally (ready, enqueued, queue) values (v_n, v_n, s_queue[1]);
         end if;
         return;
     end if;
 
+    if cardinality(s_hi) = v_n and v_skip is null then
+        -- Every job is a run of its own: no joining, no counting. Columns that say the same of all have one element.
+        insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
+        select p_batch, v_seq, v_now, u.o - 1, coalesce(u.priority, s_priority[1]), coalesce(u.queue, s_queue[1]),
+            coalesce(u.task, p_tasks[1]), u.payload, nullif(u.tenant, ''), nullif(u.lane, 0),
+            string_to_array(u.limits, E'\n'), u.options
+        from unnest(p_payloads, p_tasks, p_options, s_queue, s_priority, s_tenant, s_lane, s_limits)
+            with ordinality u(payload, task, options, queue, priority, tenant, lane, limits, o);
+        with ready as (
+            insert into headrace.ready
+                (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+            select v_seq, coalesce(u.lane, 0), p_batch, u.o - 1, u.o - 1, coalesce(u.priority, s_priority[1]), 0, 0, 0, false,
+                coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
+            from unnest(s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
+                with ordinality u(queue, priority, tenant, lane, limits, run_at, delay, o)
+            where coalesce(u.run_at, v_now + u.delay, v_now) <= v_now
+            order by coalesce(u.queue, s_queue[1]) collate "C", coalesce(u.priority, s_priority[1]) desc, u.tenant collate "C", u.o
+        ), put_off as (
+            insert into headrace.scheduled
+                (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+            select coalesce(u.run_at, v_now + u.delay), v_seq, coalesce(u.lane, 0), p_batch, u.o - 1, u.o - 1,
+                coalesce(u.priority, s_priority[1]), 0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
+            from unnest(s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
+                with ordinality u(queue, priority, tenant, lane, limits, run_at, delay, o)
+            where (s_run_at is not null or s_delay is not null) and coalesce(u.run_at, v_now + u.delay) > v_now
+        )
+        insert into headrace.tally (ready, scheduled, enqueued, queue)
+        select count(*) filter (where not u.later), count(*) filter (where u.later), count(*), u.queue
+        from (select coalesce(n.queue, s_queue[1]) as queue, coalesce(coalesce(n.run_at, v_now + n.delay) > v_now, false) as later
+            from unnest(s_queue, s_run_at, s_delay, s_hi) n(queue, run_at, delay, hi)) u
+        group by u.queue;
+        return;
+    end if;
+
     with run as materialized (
-        select s.o, coalesce(s_hi[s.o - 1], -1) + 1 as lo, s.hi, s.queue, s.priority, s.tenant, s.lane, s.limits,
-            coalesce(s.run_at, v_now + s.delay) as run_at
+        select s.o, coalesce(s_hi[s.o - 1], -1) + 1 as lo, s.hi, coalesce(s.queue, s_queue[1]) as queue,
+            coalesce(s.priority, s_priority[1]) as priority, s.tenant, coalesce(s.lane, 0) as lane,
+            string_to_array(s.limits, E'\n') as limits, coalesce(s.run_at, v_now + s.delay) as run_at
         from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
             with ordinality s(hi, queue, priority, tenant, lane, limits, run_at, delay, o)
     ), place as materialized (
@@ -84,27 +146,30 @@ begin
         insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
         select p_batch, v_seq, v_now, p.ord, p.priority, p.queue,
             case when u.task is null then p_tasks[1] else u.task end, u.payload,
-            nullif(p.tenant, ''), nullif(p.lane, 0), string_to_array(p.limits, E'\n'), u.options
+            nullif(p.tenant, ''), nullif(p.lane, 0), p.limits, u.options
         from place p
         join unnest(p_payloads, p_tasks, p_options) with ordinality u(payload, task, options, o) on u.o = p.ord + 1
     ), piece as materialized (
+        select run.o, run.lo, run.hi from run where v_skip is null
+        union all
         -- A run without the places that were skipped: gaps and islands.
-        select i.o, min(i.ord) as lo, max(i.ord) as hi
-        from (select p.o, p.ord, p.ord - row_number() over (partition by p.o order by p.ord) as island from place p) i
+        select i.o, min(i.ord), max(i.ord)
+        from (select p.o, p.ord, p.ord - row_number() over (partition by p.o order by p.ord) as island from place p
+            where v_skip is not null) i
         group by i.o, i.island
     ), waiting as materialized (
-        select piece.lo, piece.hi, run.queue, run.priority, run.tenant, run.lane, run.run_at
+        select piece.lo, piece.hi, run.queue, run.priority, run.tenant, run.lane, run.limits, run.run_at
         from piece join run on run.o = piece.o
     ), now_ready as (
         insert into headrace.ready
-            (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant)
-        select v_seq, w.lane, p_batch, w.lo, w.hi, w.priority, 0, 0, 0, false, w.queue, w.tenant
+            (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+        select v_seq, w.lane, p_batch, w.lo, w.hi, w.priority, 0, 0, 0, false, w.queue, w.tenant, w.limits
         from waiting w where w.run_at is null or w.run_at <= v_now
         order by w.queue, w.priority desc, w.tenant, w.lane, w.lo
     ), put_off as (
         insert into headrace.scheduled
-            (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant)
-        select w.run_at, v_seq, w.lane, p_batch, w.lo, w.hi, w.priority, 0, 0, 0, false, w.queue, w.tenant
+            (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+        select w.run_at, v_seq, w.lane, p_batch, w.lo, w.hi, w.priority, 0, 0, 0, false, w.queue, w.tenant, w.limits
         from waiting w where w.run_at > v_now
     )
     insert into headrace.tally (ready, scheduled, enqueued, queue)

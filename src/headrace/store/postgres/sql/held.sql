@@ -1,14 +1,14 @@
 -- held: the unsettled jobs of a living lease, by position. For a claim whose answer was lost, and for reap.
 --
--- Rows look like those of `claim`, one job each. Answers nothing when there is no such lease. (What was settled may
+-- Answers nothing when there is no such lease. (What was settled may
 -- have been deleted by now, so positions are counted from the lease, never from the log.)
 create or replace function headrace.held(p_token uuid) returns table (
     queue text, priority int2, tenant text, lane int8, seq int8, batch uuid, ord int4, attempt int4, failures int4,
-    crashes int4, suspect bool, enqueued_at timestamptz, tasks text[], payloads bytea[], options bytea[], "position" int4
+    crashes int4, suspect bool, enqueued_at timestamptz, task text, payload bytea, options bytea, "position" int4
 ) language sql stable as $$
     select j.queue, j.priority, coalesce(j.tenant, ''), coalesce(j.lane, 0), j.seq, j.batch, j.ord, coalesce(r.attempt, 1),
-        coalesce(r.failures, 0), coalesce(r.crashes, 0), l.suspect, j.enqueued_at, array[j.task], array[j.payload],
-        array[j.options], (r.base + j.ord - r.lo)::int4
+        coalesce(r.failures, 0), coalesce(r.crashes, 0), l.suspect, j.enqueued_at, j.task, j.payload,
+        j.options, (r.base + j.ord - r.lo)::int4
     from headrace.lease l
     cross join lateral (
         select u.*, sum(u.hi - u.lo + 1) over (order by u.o) - (u.hi - u.lo + 1) as base

@@ -31,14 +31,15 @@ begin
     ), front as (
         update headrace.scheduled s set lo = s.lo + v_take where s.ctid = v_part returning s.*
     ), due as materialized (
-        select w.seq, w.lane, w.batch, w.lo, w.hi, w.priority, w.attempt, w.failures, w.crashes, w.suspect, w.queue, w.tenant, w.note
+        select w.seq, w.lane, w.batch, w.lo, w.hi, w.priority, w.attempt, w.failures, w.crashes, w.suspect, w.queue, w.tenant, w.note,
+            w.limits
         from whole w
         union all
         select f.seq, f.lane, f.batch, f.lo - v_take, f.lo - 1, f.priority, f.attempt, f.failures, f.crashes, f.suspect, f.queue,
-            f.tenant, f.note
+            f.tenant, f.note, f.limits
         from front f
     ), now_ready as (
-        insert into headrace.ready (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note)
+        insert into headrace.ready (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note, limits)
         select * from due
     ), told as (
         insert into headrace.tally (scheduled, ready, queue)

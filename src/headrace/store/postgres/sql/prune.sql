@@ -53,6 +53,8 @@ begin
             v_name, v_name || '_' || v_day);
         execute format('drop table headrace.%I', v_name || '_' || v_day);
     end loop;
+    delete from headrace.report r where r.batch >= v_lo and r.batch < v_hi
+        and not exists (select from pg_temp.headrace_keep k where k.batch = r.batch and k.ord = r.ord);
     drop table pg_temp.headrace_keep;
     return v_all - v_kept;
 end $$;
@@ -102,6 +104,8 @@ begin
         delete from headrace.job j using gone g where j.batch = g.batch and j.ord = g.ord returning j.queue, g.state
     ), failures as (
         delete from headrace.failure f using gone g where f.batch = g.batch and f.ord = g.ord
+    ), reports as (
+        delete from headrace.report r using gone g where r.batch = g.batch and r.ord = g.ord
     ), told as (
         insert into headrace.tally (dead, queue) select -count(*), l.queue from log l where l.state = 2 group by l.queue
     )
@@ -109,7 +113,8 @@ begin
     return v_count;
 end $$;
 
--- prune_rest: what else grows: keys whose window is over, stops of jobs that ended, workers not seen for a day.
+-- prune_rest: what else grows: keys whose window is over, stops of jobs that ended, workers not seen for a day, pauses that
+-- are over, unique locks of jobs that are gone, buckets that are full again.
 create or replace function headrace.prune_rest(p_limit int4, p_now timestamptz default null) returns void language plpgsql as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -118,4 +123,15 @@ begin
         select k.ctid from headrace.idem k where k.until <= v_now order by k.until limit p_limit for update skip locked));
     delete from headrace.stop s where exists (select from headrace.ending e where e.batch = s.batch and e.ord = s.ord);
     delete from headrace.worker w where w.seen_at < v_now - interval '1 day';
+    delete from headrace.pause p where p.until <= v_now;
+    delete from headrace.unique_lock u where u.ctid = any (array(
+        select k.ctid from headrace.unique_lock k
+        where k.batch < headrace.batch_floor(clock_timestamp() - interval '1 day')
+            and not exists (select from headrace.job j where j.batch = k.batch and j.ord = k.ord)
+        order by k.batch limit p_limit for update skip locked));
+    delete from headrace.bucket b where b.ctid = any (array(
+        select k.ctid from headrace.bucket k
+        left join lateral headrace.limit_now(split_part(k.key, ':', 1), k.key, 1, v_now) n on true
+        where k.at < v_now - interval '1 hour' and (n.rate is null or n.units >= n.burst)
+        limit p_limit for update of k skip locked));
 end $$;

@@ -12,12 +12,15 @@ declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query
+    -- The units that a lease holds go with it: nobody knows whether its jobs still run.
     with expired as materialized (
         select l.token, l.worker, l.cause, l.until, gen_random_uuid() as fresh from headrace.lease l
         where l.until <= v_now order by l.until limit p_limit for update skip locked
     ), taken as (
         update headrace.lease l set token = e.fresh, worker = p_worker, until = v_now + p_ttl, cause = null
-        from expired e where l.token = e.token returning e.fresh, l.suspect, e.worker, e.cause, e.until
+        from expired e where l.token = e.token returning e.fresh, e.token, l.suspect, l.limited, e.worker, e.cause, e.until
+    ), held as (
+        update headrace.hold h set token = t.fresh from taken t where t.limited and h.token = t.token
     )
     select t.fresh, t.suspect, t.worker, coalesce(t.cause, 'lease expired') from taken t order by t.until;
 end $$;

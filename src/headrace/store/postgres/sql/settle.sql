@@ -37,6 +37,9 @@ begin
     if p_positions is null and l.gone is null then
         -- The common case: a whole lease that went well.
         delete from headrace.lease where token = p_token;
+        if l.limited then
+            delete from headrace.hold where token = p_token;
+        end if;
         insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes)
         select r.batch, v_now, g.ord, 1, coalesce(r.attempt, 1), nullif(r.failures, 0), nullif(r.crashes, 0)
         from unnest(l.r_batch, l.r_lo, l.r_hi, l.r_attempt, l.r_failures, l.r_crashes) r(batch, lo, hi, attempt, failures, crashes)
@@ -71,7 +74,13 @@ begin
     if v_count = 0 then return v_refused; end if;
     if v_count = l.unsettled then
         delete from headrace.lease where token = p_token;
+        if l.limited then
+            delete from headrace.hold where token = p_token;
+        end if;
     else
+        if l.limited then
+            perform headrace.give_back(l, array(select u.p from unnest(p_positions, v_fresh) u(p, fresh) where u.fresh));
+        end if;
         update headrace.lease set gone = v_gone, unsettled = l.unsettled - v_count where token = p_token;
     end if;
     v_stops := exists (select from headrace.stop);
@@ -102,28 +111,29 @@ begin
             case when t.state = 0 then t.reason when t.state = 3 then coalesce(t.note, t.reason) else t.note end
         from told t where t.state <> 0 or t.stopped
     ), back as materialized (
-        select t.*, j.seq, j.priority, coalesce(j.tenant, '') as tenant, coalesce(j.lane, 0) as lane,
+        select t.*, j.seq, j.priority, coalesce(j.tenant, '') as tenant, coalesce(j.lane, 0) as lane, j.limits,
             t.run_at is not null and t.run_at > v_now as later
         from told t join headrace.job j on j.batch = t.batch and j.ord = t.ord
         where t.state = 0 and not t.stopped
     ), now_ready as (
         -- Neighbours that go back alike go back as one range; a suspect stays alone.
         insert into headrace.ready
-            (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note)
+            (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note, limits)
         select n.seq, n.lane, n.batch, min(n.ord), max(n.ord), n.priority, n.attempt, n.failures, n.crashes, n.suspect,
-            n.queue, n.tenant, n.note
+            n.queue, n.tenant, n.note, n.limits
         from (
             select b.*, case when b.suspect then b.ord else b.ord - row_number() over (
                 partition by b.batch, b.lane, b.tenant, b.priority, b.queue, b.attempt, b.failures, b.crashes, b.suspect, b.note
                 order by b.ord) end as island
             from back b where not b.later
         ) n
-        group by n.seq, n.lane, n.batch, n.priority, n.attempt, n.failures, n.crashes, n.suspect, n.queue, n.tenant, n.note, n.island
+        group by n.seq, n.lane, n.batch, n.priority, n.attempt, n.failures, n.crashes, n.suspect, n.queue, n.tenant, n.note, n.limits,
+            n.island
     ), put_off as (
         insert into headrace.scheduled
-            (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note)
+            (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note, limits)
         select b.run_at, b.seq, b.lane, b.batch, b.ord, b.ord, b.priority, b.attempt, b.failures, b.crashes, b.suspect, b.queue,
-            b.tenant, b.note
+            b.tenant, b.note, b.limits
         from back b where b.later
     ), failed as (
         insert into headrace.failure (batch, at, ord, attempt, kind, message, traceback, worker)

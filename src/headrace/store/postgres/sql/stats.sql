@@ -11,12 +11,14 @@ create or replace function headrace.stats(p_now timestamptz default null) return
             union all
             select t.queue, t.ready, t.scheduled, t.running, t.dead, t.done, t.failed, t.enqueued from headrace.tally t
             union all
-            select p.queue, 0, 0, 0, 0, 0, 0, 0 from headrace.paused_queue p
+            select p.name, 0, 0, 0, 0, 0, 0, 0 from headrace.pause p
+            where p.kind = 'queue' and (p.until is null or p.until > coalesce(p_now, clock_timestamp()))
         ) f group by f.queue
     )
     select f.queue, f.ready, f.scheduled, f.running, f.dead, f.done, f.failed, f.enqueued,
         coalesce(p_now, clock_timestamp()) - o.enqueued_at,
-        exists (select from headrace.paused_queue p where p.queue = f.queue)
+        exists (select from headrace.pause p where p.kind = 'queue' and p.name = f.queue
+            and (p.until is null or p.until > coalesce(p_now, clock_timestamp())))
     from figure f
     left join lateral (
         -- Inside a lane the first is the oldest, so the heads of the lanes are enough; at most 1,000 are looked at.

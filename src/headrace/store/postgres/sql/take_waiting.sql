@@ -3,7 +3,7 @@
 -- The range around it is split. Answers what the job had counted so far and where it waited; no row when it does not
 -- wait. `p_ready` false: only from scheduled.
 create or replace function headrace.take_waiting(j headrace.job, p_ready bool default true)
-returns table (was_ready bool, attempt int4, failures int4, crashes int4) language plpgsql as $$
+returns table (was_ready bool, attempt int4, failures int4, crashes int4, suspect bool, note text) language plpgsql as $$
 #variable_conflict use_column
 declare
     r record;
@@ -16,9 +16,9 @@ begin
         if found then
             if r.lo < j.ord then
                 insert into headrace.ready
-                    (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note)
+                    (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note, limits)
                 values (r.seq, r.lane, r.batch, r.lo, j.ord - 1, r.priority, r.attempt, r.failures, r.crashes, r.suspect, r.queue,
-                    r.tenant, r.note);
+                    r.tenant, r.note, r.limits);
             end if;
             if j.ord < r.hi then
                 update headrace.ready x set lo = j.ord + 1 where x.ctid = r.tid;
@@ -26,7 +26,7 @@ begin
                 delete from headrace.ready x where x.ctid = r.tid;
             end if;
             insert into headrace.tally (ready, queue) values (-1, j.queue);
-            return query select true, r.attempt, r.failures, r.crashes;
+            return query select true, r.attempt, r.failures, r.crashes, r.suspect, r.note;
             return;
         end if;
     end if;
@@ -35,9 +35,9 @@ begin
     if found then
         if r.lo < j.ord then
             insert into headrace.scheduled
-                (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note)
+                (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note, limits)
             values (r.run_at, r.seq, r.lane, r.batch, r.lo, j.ord - 1, r.priority, r.attempt, r.failures, r.crashes, r.suspect,
-                r.queue, r.tenant, r.note);
+                r.queue, r.tenant, r.note, r.limits);
         end if;
         if j.ord < r.hi then
             update headrace.scheduled x set lo = j.ord + 1 where x.ctid = r.tid;
@@ -45,6 +45,6 @@ begin
             delete from headrace.scheduled x where x.ctid = r.tid;
         end if;
         insert into headrace.tally (scheduled, queue) values (-1, j.queue);
-        return query select false, r.attempt, r.failures, r.crashes;
+        return query select false, r.attempt, r.failures, r.crashes, r.suspect, r.note;
     end if;
 end $$;

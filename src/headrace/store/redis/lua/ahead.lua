@@ -1,7 +1,9 @@
 -- What a waiting job waits behind. Reads only.
--- ARGV: 1 id, 2 each count ends here
--- Answer: {before it in its lane, of higher priority, 1: a suspect, who paused the queue (since, name) or ''}, or nothing.
-local p, id, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
+-- ARGV: 1 clock, 2 id, 3 each count ends here
+-- Answer: {before it in its lane, of higher priority, 1: a suspect, the pause of its queue or '', of its tenant or '',
+--   limits that block it: key, concurrency or -1, held, when it opens or -1…}, or nothing.
+local p, now, id, limit = KEYS[1], clock(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local g = home(p)
 local LANES = 1000  -- to look into for higher priorities
 
 -- Jobs among the first n elements of a lane's list. Cancelled ones are found without reading the others.
@@ -15,10 +17,11 @@ end
 local how, what, lane, seq, index = where(p, id)
 local _
 if how ~= 's' and how ~= 'b' and how ~= 'w' then return {} end
-local paused = c('GET', p .. 'p') or ''
+local function paused(record) return pause_of(record, now) and record or '' end
+local function pauses(lane) return paused(c('GET', p .. 'p')), paused(c('HGET', g .. '#t', tenant_of(lane))) end
 if how == 's' then
-  local _, _, _, el = opened(what)
-  return {0, 0, byte(el, 25) % 2, paused}
+  local _, whose, _, el = opened(what)
+  return {0, 0, byte(el, 25) % 2, pauses(whose)}
 end
 
 local before, el = 0, what
@@ -48,4 +51,32 @@ for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do
     if higher >= limit or looks >= LANES then break end
   end
 end
-return {min(before, limit), min(higher, limit), byte(el, 25) % 2, paused}
+for _, other in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. 'K', LANES) or {}) do
+  if tonumber(match(other, '^(-?%d+)|')) > own and byte(other, #other) ~= 42 then look(other) end
+end
+
+local queue_paused, tenant_paused = pauses(lane)
+local answer = {min(before, limit), min(higher, limit), byte(el, 25) % 2, queue_paused, tenant_paused}
+local keys = keys_of(lane) or {}
+look_at_limits(g, keys, now)
+for _, own_key in ipairs(keys) do
+  local _, key, units = unpack(own_key)
+  local limit_now = limits[key]
+  local rule = limit_now.rule
+  local function blocked(concurrency, at)
+    local held = concurrency >= 0 and limit_now.held or 0
+    for _, word in ipairs({key, format('%.0f', concurrency), format('%.0f', held), format('%.0f', at)}) do
+      answer[#answer + 1] = word
+    end
+  end
+  if rule and rule.closed > now then
+    blocked(-1, rule.closed)
+  elseif rule then
+    if rule.concurrency and limit_now.held + units > rule.concurrency then blocked(rule.concurrency, -1) end
+    if limit_now.units and units - limit_now.units > DUST then
+      local at = refilled(limit_now, units, now)
+      blocked(-1, at < math.huge and at or -1)
+    end
+  end
+end
+return answer

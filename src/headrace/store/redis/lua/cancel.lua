@@ -12,15 +12,8 @@ for a = 3, #ARGV do
     letter = 'u'
   elseif how == 'k' then
     letter = 'f'
-  elseif how == 's' or how == 'b' then
-    local at, whose, _, el = opened(what)
-    if how == 's' then c('ZREM', p .. 'D', id) else leave_back(p, whose, id) end
-    c('HDEL', p .. 'E', id)
-    ended(p, id, 'c', now, loose(at, whose, note, restated(el, 0)))
-  elseif how == 'w' then
-    c('LSET', p .. 'L:' .. lane, x, '')
-    bump(p, 'r', -1)
-    ended(p, id, 'c', now, loose(seq, lane, note, what))
+  elseif how ~= 'l' then
+    cancel_waiting(p, id, now, note, how, what, lane, seq, x)
   elseif done_at(p, x, index) then
     letter = 'f'
   else

@@ -13,8 +13,7 @@ for a = 1, #ARGV do
     if how == 's' then c('ZREM', p .. 'D', id) else leave_back(p, whose, id) end
     c('HDEL', p .. 'E', id)
   elseif how == 'w' then
-    c('LSET', p .. 'L:' .. lane, x, '')
-    bump(p, 'r', -1)
+    leave_list(p, lane, x)
   elseif how == 'l' and done_at(p, x, index) then
     c('LSET', p .. 'l:' .. x, index + 1, '')
     c('HDEL', p .. 'g:' .. x, index)
@@ -24,6 +23,7 @@ for a = 1, #ARGV do
   end
   if gone then
     c('HDEL', p .. 'e', id)
+    c('HDEL', p .. 'j', id)
     -- The batch itself is remembered until the next prune: a repeated call must not bring it back.
     local prefix = sub(id, 1, 14)
     if c('HINCRBY', p .. 'n', prefix, 1) >= batch_entry(p, prefix)[1] then c('SADD', p .. 'nx', prefix) end

@@ -4,7 +4,7 @@ local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
 local held = c('HGET', p .. 't', token)
 if c('HEXISTS', p .. 't', ARGV[4]) == 1 then return 1 end
 if not held then return 0 end
-local no, spans = match(held, '^(%d+)(m?)$')
+local no, spans = match(held, '^(%d+)(m?)')
 local list, log = p .. 'l:' .. no, p .. 's:' .. no
 local total, header = c('LLEN', list) - 1, lease_header(p, no)
 local index = tonumber(ARGV[3])
@@ -18,7 +18,8 @@ local lane, seq = run_of(header, index)
 local own = c('HINCRBY', p .. 'd', 'l', 1)
 c('RPUSH', p .. 'l:' .. own, cmsgpack.pack({ARGV[4], header[2], header[3], header[4], header[5], 0, lane, seq, 1, 0}), el)
 c('ZADD', p .. 'Z', c('ZSCORE', p .. 'Z', no), own)
-c('HSET', p .. 't', ARGV[4], own)
+-- The units that it holds go with it: a lease holds what its unsettled jobs need.
+c('HSET', p .. 't', ARGV[4], own .. (byte(lane, #lane) == 1 and 'l' or ''))
 c('HSET', p .. 'v', sub(el, 1, 16), own .. ':0:' .. format('%.17g', seq) .. ' ' .. lane)
 local stop = c('HGET', p .. 'q', no .. ':' .. index)
 if stop then

@@ -1,9 +1,10 @@
 -- Jobs by id, as they are stored. Reads only.
--- ARGV: 1 '1' with failures, 2… ids.  Answer: for each id nothing, or
+-- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id nothing, or, with the reports or '' at the end,
 --   {'k', record, failures} · {'s', record, failures, run_at} · {'b', record, failures} · {'w', element, '', lane}
 --   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record}
 local p, answer = KEYS[1], {}
 local headers = {}
+local reported = ARGV[1] == '1' and c('EXISTS', p .. 'j') == 1
 for a = 2, #ARGV do
   local id = ARGV[a]
   local how, what, lane, _, no, index = where(p, id)
@@ -29,6 +30,7 @@ for a = 2, #ARGV do
       found = {'r', what, failures, lane, header, c('HEXISTS', p .. 'q', no .. ':' .. index)}
     end
   end
+  if how then found[#found + 1] = reported and c('HGET', p .. 'j', id) or '' end
   answer[#answer + 1] = found
 end
 return answer

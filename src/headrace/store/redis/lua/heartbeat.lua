@@ -8,7 +8,7 @@ for a = 3, #ARGV do
   local held = c('HGET', p .. 't', ARGV[a])
   alive[a - 2] = held and 1 or 0
   if held then
-    local no, spans = match(held, '^(%d+)(m?)$')
+    local no, spans = match(held, '^(%d+)(m?)')
     c('ZADD', p .. 'Z', now + ARGV[2], no)
     if stops then whose[no] = {a - 3, spans ~= ''} end
   end

@@ -1,12 +1,17 @@
 -- The head of every script: time, counters, records, lanes and the way to a job by its id.
--- KEYS: for each queue its prefix `hr:{queue}:` (a key that never exists) and its counters `…d`; see keys.py for the
--- layout and for why a key that never exists is named. Everything else a script touches is prefix .. name.
+-- KEYS: for each queue its prefix `hr:{queue}:` (a key that never exists) and its counters `…d`; then, where queues share
+-- one server, the home of limits, pauses and unique locks, `hr:{#limits}:`. See keys.py for the layout and for why a key
+-- that never exists is named. Everything else a script touches is prefix .. name.
 local c = redis.call
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local sub, byte, match, format = string.sub, string.byte, string.match, string.format
 local pack, read = struct.pack, struct.unpack
 
 local SUSPECT = 1  -- in an element's flags
+
+-- Where the limits of a queue are: with those of all the others, or on a cluster with the queue itself.
+local HOME = #KEYS % 2 == 1 and KEYS[#KEYS] or nil
+local function home(p) return HOME or p end
 
 -- Microseconds: the server's own, or what the test's clock says.
 local function clock(given)
@@ -80,32 +85,70 @@ end
 
 -- ── lanes and rings ─────────────────────────────────────────────────────────
 
--- These lanes have work and had none. A tenant has one place in the ring of its priority: its only lane itself,
--- or `priority|tenant|*` for a ring of lanes of its own.
-local function activate(p, lanes)
-  if #lanes == 0 then return end
-  local subrings = c('EXISTS', p .. 'S') == 1
+-- `priority|tenant` of a lane, or of an entry of a ring.
+local function whose_of(lane)
+  local cut = string.find(lane, '\1', 1, true)
+  if cut then return sub(lane, 1, cut - 2) end
+  return sub(lane, 1, byte(lane, #lane) == 42 and -3 or -2)
+end
+
+local function tenant_of(lane) return match(whose_of(lane), '^-?%d+|(.*)$') end
+
+-- These go to the ends of their rings.
+local function into_rings(p, entries)
   local rings, order = {}, {}
-  for i = 1, #lanes do
-    local lane = lanes[i]
-    local whose = match(lane, '^(.*)|[^|]*$')
-    local entry = lane
-    if byte(lane, #lane) ~= 124 or (subrings and c('SISMEMBER', p .. 'S', whose) == 1) then
-      c('RPUSH', p .. 'T:' .. whose, lane)
-      subrings = true
-      entry = c('SADD', p .. 'S', whose) == 1 and whose .. '|*'
-    end
-    if entry then
-      local priority = match(lane, '^(-?%d+)|')
-      local ring = rings[priority]
-      if not ring then ring = {} rings[priority] = ring order[#order + 1] = priority end
-      ring[#ring + 1] = entry
-    end
+  for i = 1, #entries do
+    local priority = match(entries[i], '^(-?%d+)|')
+    local ring = rings[priority]
+    if not ring then ring = {} rings[priority] = ring order[#order + 1] = priority end
+    ring[#ring + 1] = entries[i]
   end
   for _, priority in ipairs(order) do
     local ring = rings[priority]
     if each('RPUSH', p .. 'R:' .. priority, ring) == #ring then c('ZADD', p .. 'P', -priority, priority) end
   end
+end
+
+-- These lanes have work and had none, or may be claimed again. A tenant has one place in the ring of its priority: its
+-- only lane itself, or `priority|tenant|*` for a ring of lanes of its own. Only lanes with limit keys can be several.
+local function activate(p, lanes)
+  if #lanes == 0 then return end
+  local plain = c('EXISTS', p .. 'S', p .. 's') == 0
+  if plain then for i = 1, #lanes do if byte(lanes[i], #lanes[i]) == 1 then plain = false break end end end
+  if plain then return into_rings(p, lanes) end
+  local names, plains = {}, {}
+  for i = 1, #lanes do
+    names[i] = whose_of(lanes[i])
+    plains[i] = names[i] .. '|'
+  end
+  local returned, subrings = c('EXISTS', p .. 'b') == 1, c('EXISTS', p .. 'S') == 1
+  local entries, mine, fresh = {}, {}, {}
+  for a = 1, #lanes, 2000 do
+    local z = min(#lanes, a + 1999)
+    local singles, heads = c('HMGET', p .. 's', unpack(names, a, z)), c('HMGET', p .. 'h', unpack(plains, a, z))
+    for i = a, z do
+      local lane, whose, limited = lanes[i], names[i], byte(lanes[i], #lanes[i]) == 1
+      local single = mine[whose] or singles[i - a + 1]
+      local joins = single and single ~= lane or (subrings and c('SISMEMBER', p .. 'S', whose) == 1)
+      if limited and not joins then
+        joins = heads[i - a + 1] or (returned and c('SISMEMBER', p .. 'b', plains[i]) == 1)
+      end
+      if joins then
+        c('RPUSH', p .. 'T:' .. whose, lane)
+        subrings = true
+        if c('SADD', p .. 'S', whose) == 1 then entries[#entries + 1] = whose .. '|*' end
+      else
+        entries[#entries + 1] = lane
+        if limited then
+          mine[whose] = lane
+          fresh[#fresh + 1] = whose
+          fresh[#fresh + 1] = lane
+        end
+      end
+    end
+  end
+  if #fresh > 0 then each('HSET', p .. 's', fresh) end
+  into_rings(p, entries)
 end
 
 -- Jobs that come back wait beside their lane's list, by their place for life. jobs: {lane, seq, id}
@@ -129,11 +172,43 @@ local function come_back(p, jobs)
   wake(p)
 end
 
--- One that came back is wanted elsewhere.
+-- One that came back is wanted elsewhere. Its lane keeps its place in the ring until a claim finds it empty.
 local function leave_back(p, lane, id)
   c('ZREM', p .. 'B:' .. lane, id)
-  if c('EXISTS', p .. 'B:' .. lane) == 0 then c('SREM', p .. 'b', lane) end
   bump(p, 'r', -1)
+end
+
+-- A job is taken out of its lane's list: an empty element stays, so that no position moves.
+local function leave_list(p, lane, index)
+  c('LSET', p .. 'L:' .. lane, index, '')
+  c('HINCRBY', p .. 'x', lane, 1)
+  bump(p, 'r', -1)
+end
+
+-- ── what is held back ───────────────────────────────────────────────────────
+
+-- Since when, until when (nil: until resumed) and by whom; nothing if it is not paused, or no longer.
+local function pause_of(record, now)
+  if not record then return nil end
+  local since, till = read('>dd', record)
+  if till >= 0 and till <= now then return nil end
+  return since, till >= 0 and till or nil, sub(record, 17)
+end
+
+-- What is parked under these keys may be let go: claims try each lane once, as far as the keys then leave room.
+-- The score in `#o` is when a key opens, or minus the number of lanes still to be tried.
+local function may_open(g, keys)
+  local scores = {}
+  for i = 1, #keys do
+    local parked = c('LLEN', g .. '#k:' .. keys[i])
+    if parked > 0 then
+      scores[#scores + 1] = -parked
+      scores[#scores + 1] = keys[i]
+    end
+  end
+  if #scores == 0 then return end
+  each('ZADD', g .. '#o', scores)
+  for _, p in ipairs(c('SMEMBERS', g .. '#q')) do wake(p) end
 end
 
 -- ── leases ──────────────────────────────────────────────────────────────────
@@ -190,6 +265,16 @@ local function forget_runs(p, header, no)
   each('ZREM', p .. 'c', gone)
 end
 
+-- Nor are the steps of its log found by their times.
+local function forget_steps(p, no, log)
+  local steps, at = {}, 1
+  while log and at <= #log do
+    steps[#steps + 1] = no .. ':' .. at - 1
+    at = at + 10 + 4 * read('>I2', log, at + 8)
+  end
+  each('ZREM', p .. 'f', steps)
+end
+
 -- The token is spent. What is done stays where it is: the lease's list is the history of its jobs.
 local function end_lease(p, no, token)
   c('HDEL', p .. 't', token)
@@ -198,6 +283,7 @@ local function end_lease(p, no, token)
   c('LTRIM', p .. 'y', 0, 9999)
   if not c('ZSCORE', p .. 'F', no) then
     forget_runs(p, lease_header(p, no), no)
+    forget_steps(p, no, c('GET', p .. 's:' .. no))
     c('UNLINK', p .. 'l:' .. no, p .. 'g:' .. no, p .. 's:' .. no)
   end
 end
@@ -285,12 +371,26 @@ local function done_at(p, no, index)
   return known.times[index] or (not known.live and known.done or nil)
 end
 
+-- Cancel a job that waits, as `where` has found it.
+local function cancel_waiting(p, id, now, note, how, what, lane, seq, index)
+  if how == 'w' then
+    leave_list(p, lane, index)
+    ended(p, id, 'c', now, loose(seq, lane, note, what))
+    return
+  end
+  local at, whose, _, el = opened(what)
+  if how == 's' then c('ZREM', p .. 'D', id) else leave_back(p, whose, id) end
+  c('HDEL', p .. 'E', id)
+  ended(p, id, 'c', now, loose(at, whose, note, restated(el, 0)))
+end
+
 -- So many jobs of a batch are gone: with the last one the batch is, too.
 local function forget(p, prefix, count)
   local entry = batch_entry(p, prefix)
   if not entry then return end
   if count < entry[1] and c('HINCRBY', p .. 'n', prefix, count) < entry[1] then return end
   c('HDEL', p .. 'n', prefix)
+  c('HDEL', p .. 'm', prefix)
   c('ZREM', p .. 'X', entry.raw)
   entries[p .. prefix] = false
 end

@@ -6,6 +6,8 @@ local effort = 600  -- roughly tens of µs: a lease of a thousand goes whole, of
 local now = clock(ARGV[1])
 local over, over_dead = now - ARGV[2], now - ARGV[3]
 
+local reported = c('EXISTS', p .. 'j') == 1
+
 for _, prefix in ipairs(c('SPOP', p .. 'nx', 200)) do forget(p, prefix, 0) end
 
 for set, horizon in pairs({kd = over_dead, kc = over}) do
@@ -13,6 +15,7 @@ for set, horizon in pairs({kd = over_dead, kc = over}) do
   for i = 1, #ids do
     unended(p, ids[i])
     c('HDEL', p .. 'e', ids[i])
+    if reported then c('HDEL', p .. 'j', ids[i]) end
     forget(p, sub(ids[i], 1, 14), 1)
   end
   dropped = dropped + #ids
@@ -26,7 +29,8 @@ while dropped < limit and effort > 0 do
   if not no then break end
   local horizon, whole = over, tonumber(found[2])
   local live = c('ZSCORE', p .. 'Z', no)
-  local times = settled_times(c('GET', p .. 's:' .. no))
+  local log = c('GET', p .. 's:' .. no)
+  local times = settled_times(log)
   local list = p .. 'l:' .. no
   local els = c('LRANGE', list, 1, -1)
   local batches, kept, last, next_due = {}, 0, 0, nil
@@ -40,6 +44,7 @@ while dropped < limit and effort > 0 do
         batches[prefix] = (batches[prefix] or 0) + 1
         if sub(el, 17, 22) ~= '\0\0\0\0\0\0' then c('HDEL', p .. 'e', id) end
         c('HDEL', p .. 'v', id)
+        if reported then c('HDEL', p .. 'j', id) end
         els[i] = ''
         last = i
         dropped = dropped + 1
@@ -55,6 +60,7 @@ while dropped < limit and effort > 0 do
   end
   if kept == 0 and not live then
     forget_runs(p, lease_header(p, no), no)
+    forget_steps(p, no, log)
     c('UNLINK', list, p .. 'g:' .. no, p .. 's:' .. no)
     c('ZREM', p .. 'F', no)
   else

@@ -1,12 +1,17 @@
 -- Make finished and scheduled jobs ready now, at their old places: failures and crashes from 0, attempts go on counting.
--- ARGV: 1… ids.  Answer: one digit per id: 1 moved, 0 left alone.
-local p = KEYS[1]
+-- ARGV: 1 '1': afresh, '0': scheduled ones only, as if they were due, 2… ids.  Answer: one digit per id: 1 moved, 0 left alone.
+local p, afresh = KEYS[1], ARGV[1] == '1'
 local answer, back = {}, {}
-for a = 1, #ARGV do
+for a = 2, #ARGV do
   local id = ARGV[a]
   local how, what, lane, seq, no, index = where(p, id)
-  local el, _
-  if how == 'k' then
+  local el, note, _
+  if how == 's' and not afresh then
+    seq, lane, note, el = opened(what)
+    c('ZREM', p .. 'D', id)
+  elseif not afresh then
+    el = nil
+  elseif how == 'k' then
     local _, record = ended_record(what)
     seq, lane, _, el = opened(record)
     el = restated(el, 0, 0, 0)
@@ -22,7 +27,7 @@ for a = 1, #ARGV do
     c('HDEL', p .. 'v', id)
   end
   if el then
-    c('HSET', p .. 'E', id, loose(seq, lane, nil, el))
+    c('HSET', p .. 'E', id, loose(seq, lane, note, el))
     back[#back + 1] = {lane, seq, id}
   end
   answer[#answer + 1] = el and '1' or '0'

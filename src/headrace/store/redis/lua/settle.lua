@@ -13,17 +13,59 @@ if not held then
 end
 -- A server that is full refuses what takes memory unless the script has changed something already, and settling must go on.
 c('DEL', p)
-local no, spans = match(held, '^(%d+)(m?)$')
+local no, spans, limited = match(held, '^(%d+)(m?)(l?)$')
 local list, log = p .. 'l:' .. no, p .. 's:' .. no
 local total = c('LLEN', list) - 1
 local results = tonumber(ARGV[5])
 local others = tonumber(ARGV[6 + 2 * results])
 local last = #ARGV
 
+-- Units go back to their keys, and what is parked under those may be let go.
+local function give_back(freed)
+  local g = home(p)
+  local keys, waiting = {}, {}
+  for key in pairs(freed) do keys[#keys + 1] = key end
+  local parked = c('EXISTS', g .. '#w') == 1
+  for a = 1, #keys, 2000 do
+    local z = min(#keys, a + 1999)
+    local held, still, gone = c('HMGET', g .. '#u', unpack(keys, a, z)), {}, {}
+    local known = parked and c('SMISMEMBER', g .. '#w', unpack(keys, a, z))
+    for i = a, z do
+      local units = (tonumber(held[i - a + 1] or 0)) - freed[keys[i]]
+      if units > 0 then
+        still[#still + 1] = keys[i]
+        still[#still + 1] = format('%.0f', units)
+      else
+        gone[#gone + 1] = keys[i]
+      end
+      if known and known[i - a + 1] == 1 then waiting[#waiting + 1] = keys[i] end
+    end
+    if #still > 0 then c('HSET', g .. '#u', unpack(still)) end
+    if #gone > 0 then c('HDEL', g .. '#u', unpack(gone)) end
+  end
+  local open = {}
+  for _, key in ipairs(waiting) do
+    local rule = rule_of(c('HGET', g .. '#r', key) or c('HGET', g .. '#r', match(key, '^([^:]*)')))
+    -- A rate does not open because somebody is done.
+    if not rule or rule.concurrency then open[#open + 1] = key end
+  end
+  if #open > 0 then may_open(g, open) end
+end
+
+-- What `count` jobs of a lane held, added to `freed`.
+local function add_freed(freed, lane, count)
+  for _, key in ipairs(keys_of(lane) or {}) do freed[key[2]] = (freed[key[2]] or 0) + count * key[3] end
+end
+
 local before = c('GET', log)
 if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, total - 1) then
   if c('EXISTS', p .. 'q') == 1 then
     for i = 0, total - 1 do c('HDEL', p .. 'q', no .. ':' .. i) end
+  end
+  if limited ~= '' then
+    local header, freed = lease_header(p, no), {}
+    for r = RUNS, #header, 4 do add_freed(freed, header[r], header[r + 2]) end
+    give_back(freed)
   end
   if total <= FEW then
     -- A list for a few jobs would cost more than they do: each is kept by itself.
@@ -52,10 +94,30 @@ end
 
 local times, settled = settled_times(before)
 local header
-if spans ~= '' or others > 0 then header = lease_header(p, no) end
+if spans ~= '' or others > 0 or limited ~= '' then header = lease_header(p, no) end
+
+-- A lease of many lanes has as many runs: walked through once here, not once per job.
+local lanes, places, indexes = {}, {}, nil
+if header and #header > RUNS + 40 then
+  local index = 0
+  indexes = {}
+  for r = RUNS, #header, 4 do
+    for i = 0, header[r + 2] - 1 do
+      lanes[index], places[index], indexes[header[r + 3] + i] = header[r], header[r + 1] + i, index
+      index = index + 1
+    end
+  end
+end
 local function locate(position)
-  if spans ~= '' then return index_of(header, position) end
+  if spans ~= '' then
+    if indexes then return indexes[position] end
+    return index_of(header, position)
+  end
   return position >= 0 and position < total and position or nil
+end
+local function lane_and_place(index)
+  if indexes then return lanes[index], places[index] end
+  return run_of(header, index)
 end
 
 local refused, ranges, done = {0}, {}, 0
@@ -100,7 +162,7 @@ for a = 7 + 2 * results, last, 10 do
     local el = c('LINDEX', list, index + 1)
     c('LSET', list, index + 1, '')
     local id = sub(el, 1, 16)
-    local lane, seq = run_of(header, index)
+    local lane, seq = lane_and_place(index)
     local note = ARGV[a + 7]
     note = byte(note) == 49 and sub(note, 2) or nil
     el = restated(el, 1, tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), kind == 'a' and ARGV[a + 6] == '1')
@@ -133,13 +195,23 @@ if #records > 0 then each('HSET', p .. 'E', records) end
 if #scores > 0 then each('ZADD', p .. 'D', scores) end
 come_back(p, back)
 
+if limited ~= '' and #ranges > 0 then
+  local freed = {}
+  for r = 1, #ranges, 2 do
+    for index = ranges[r], ranges[r + 1] do add_freed(freed, (lane_and_place(index)), 1) end
+  end
+  give_back(freed)
+end
 local count = 0
 for r = 1, #ranges, 2 do count = count + ranges[r + 1] - ranges[r] + 1 end
 if count > 0 then
   local parts = {pack('>dI2', now, #ranges / 2)}
   for r = 1, #ranges, 2 do parts[#parts + 1] = pack('>I2I2', ranges[r], ranges[r + 1]) end
   c('APPEND', log, table.concat(parts))
-  if next(fresh) then c('ZADD', p .. 'F', 'NX', now, no) end
+  if next(fresh) then
+    c('ZADD', p .. 'F', 'NX', now, no)
+    c('ZADD', p .. 'f', now, no .. ':' .. #(before or ''))
+  end
   bump(p, 'u', -count)
   bump(p, 'o', done)
   bump(p, 'f', failed)

@@ -39,5 +39,12 @@ for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do
   end
   if left <= 0 then break end
 end
+for _, entry in ipairs(left > 0 and c('HRANDFIELD', p .. 'K', left) or {}) do
+  if byte(entry, #entry) == 42 then
+    for _, lane in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, left - 1)) do look_at(lane) end
+  else
+    look_at(entry)
+  end
+end
 return {d[1] or 0, c('ZCARD', p .. 'D'), d[2] or 0, c('ZCARD', p .. 'kd'), d[3] or 0, d[4] or 0, d[5] or 0,
-  oldest and format('%.0f', oldest) or '', c('EXISTS', p .. 'p'), format('%.0f', now)}
+  oldest and format('%.0f', oldest) or '', pause_of(c('GET', p .. 'p'), now) and 1 or 0, format('%.0f', now)}

@@ -18,7 +18,8 @@ from headrace_scheduled where lo <= ? order by lo desc limit 1;
 -- name: ready
 select lo, hi, attempt, failures, crashes, suspect, note
 from headrace_ready
-where queue = ? and priority = ? and tenant = ? and lane = ? and batch = ? and lo <= ?
+where line = (select id from headrace_queue where name = ?) * 4096 + 1000 - ?
+    and tenant = ? and lane = ? and lo <= ?
 order by lo desc limit 1;
 
 -- name: drop_ending
@@ -29,4 +30,5 @@ delete from headrace_scheduled where lo = ?;
 
 -- name: drop_ready
 delete from headrace_ready
-where queue = ? and priority = ? and tenant = ? and lane = ? and batch = ? and lo = ?;
+where line = (select id from headrace_queue where name = ?) * 4096 + 1000 - ?
+    and tenant = ? and lane = ? and lo = ?;

@@ -1,6 +1,6 @@
 -- name: due
 -- What is due, the earliest first.
-select queue, priority, tenant, lane, batch, lo, hi, attempt, failures, crashes, suspect, note
+select queue, priority, tenant, lane, lo, hi, attempt, failures, crashes, suspect, note
 from headrace_scheduled where run_at <= ? order by run_at, lo limit ?;
 
 -- name: leave

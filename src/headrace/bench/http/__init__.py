@@ -1,0 +1,1 @@
+"""The server measured over HTTP, beside a bare route that stores nothing."""

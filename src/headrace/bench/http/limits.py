@@ -1,0 +1,34 @@
+"""What the system allows and counts: open files of this process, its memory and its time."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+from headrace.bench.http.orders import Spent
+
+_STATM = Path("/proc/self/statm")
+
+
+def raise_files() -> int:
+    """Allow this process as many open files as the system lets it; answers how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1_000_000 if hard == resource.RLIM_INFINITY else hard
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return soft
+    return wanted
+
+
+def spent() -> Spent:
+    """Of this process; its memory is the most that it ever was where the system does not tell the present."""
+    if _STATM.exists():
+        memory = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    else:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        memory = most if sys.platform == "darwin" else most * 1024
+    return Spent(cpu=time.process_time(), memory=memory)

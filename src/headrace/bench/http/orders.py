@@ -1,0 +1,101 @@
+"""What the processes of a run over HTTP are told, and what they answer: one JSON document per line."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+CONNECTIONS = 64
+"""From which single jobs are enqueued."""
+BATCHES_AT_ONCE = 4
+"""Connections from which batches are enqueued: as many as keep one server process busy."""
+CLAIM = 100
+"""Jobs that the worker claims and settles at once."""
+WAIT = 30
+"""Seconds that an idle worker's claim waits before it is sent again: the longest that there is."""
+TASK = "bench.noop"
+
+
+class Serve(msgspec.Struct, kw_only=True):
+    """To a server process, at its start. It answers `Up`, then `Spent` to every line that it is sent."""
+
+    what: Literal["headrace", "bare"]
+    url: str
+    """It may hold a password: so it comes by a pipe, and does not stand in the list of processes."""
+    queue: str
+
+
+class Up(msgspec.Struct):
+    """A server that listens."""
+
+    port: int
+
+
+class Spent(msgspec.Struct):
+    """What a server process has used by now."""
+
+    cpu: float
+    """Seconds."""
+    memory: int
+    """Bytes, resident."""
+
+
+class Drive(msgspec.Struct, tag="drive", kw_only=True):
+    """Send one request over and over, each connection the next one when it has the answer; answers `Driven`."""
+
+    port: int
+    path: str
+    body: str
+    connections: int
+    count: int
+
+
+class Work(msgspec.Struct, tag="work", kw_only=True):
+    """Claim and settle until so many jobs are done; answers `Driven`, timed by claim and settle together."""
+
+    port: int
+    queue: str
+    count: int
+
+
+class Hold(msgspec.Struct, tag="hold", kw_only=True):
+    """Keep so many idle workers waiting for a job, until the process ends; answers `Held`."""
+
+    port: int
+    queue: str
+    workers: int
+
+
+class PickUp(msgspec.Struct, tag="pick_up", kw_only=True):
+    """Enqueue jobs one after the other for the workers that are held; answers `Driven`, timed from enqueue to claim."""
+
+    body: str
+    count: int
+
+
+Order = Drive | Work | Hold | PickUp
+
+
+class Driven(msgspec.Struct, kw_only=True):
+    """How a load went. Times are time.monotonic()."""
+
+    began: float
+    ended: float
+    samples: list[float]
+    """Seconds that each took."""
+
+
+class Held(msgspec.Struct):
+    """Idle workers in place."""
+
+    workers: int
+    """Fewer than wanted where the system allows a process no more open files."""
+
+
+def job(text: str, queue: str | None = None) -> bytes:
+    """A job as a client asks for it."""
+    asked: dict[str, object] = {"task": TASK, "args": [text]}
+    if queue is not None:
+        asked["queue"] = queue
+    return msgspec.json.encode(asked)

@@ -1,0 +1,67 @@
+"""`headrace audit`: what operators did; and how the commands that change something leave an entry."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from headrace.audit import Audit, note_here
+from headrace.cli import params
+from headrace.cli.output import emit, say, short, table
+from headrace.cli.target import Target, json_option, run, store_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from headrace.store.contract import Filter, Store
+
+
+@click.command()
+@click.option("--since", type=params.PAST, default="7d", show_default=True, help='A time, or an age such as "7d".')
+@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="The newest so many.")
+@json_option
+@store_command()
+def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
+    """What operators did: who, what, when and to how many jobs; the newest first. Kept for 90 days."""
+
+    async def look(store: Store) -> None:
+        entries = await Audit(store).read(since, limit=limit)
+        if as_json:
+            emit([msgspec.structs.asdict(entry) for entry in entries])
+        elif not entries:
+            say("no entries: nobody changed anything")
+        else:
+            rows = [
+                (f"{each.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", each.who, each.action, short(each.what, 80), each.jobs)
+                for each in entries
+            ]
+            table(("when (UTC)", "who", "action", "what", "jobs"), rows, right=(4,))
+
+    run(target.with_store(look))
+
+
+async def note(target: Target, store: Store, action: str, what: str, jobs: int = 0) -> None:
+    """Leave an entry for what this command did. A remote server writes its own, under the name of the token."""
+    if not target.settings.url.startswith(("http://", "https://")):
+        await note_here(store, action, what, jobs)
+
+
+def chosen(ids: Sequence[UUID], where: Filter, *, group: str | None = None, every: bool = False) -> str:
+    """What a command was told to work on, for its entry."""
+    if ids:
+        return ", ".join(str(id) for id in ids[:10]) + (f" and {len(ids) - 10:,} more" if len(ids) > 10 else "")
+    said = {
+        "group": group,
+        "state": ",".join(sorted(where.states)) or None,
+        "queue": where.queue,
+        "task": where.task,
+        "tenant": where.tenant,
+        "since": where.since,
+        "until": where.until,
+        "text": where.text,
+    }
+    return " ".join(f"{name}={value}" for name, value in said.items() if value is not None) or ("all" if every else "")

@@ -1,0 +1,141 @@
+"""`headrace limits`: what may run at once and how fast, looked at and changed at run time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from headrace import rate as rates
+from headrace.cli import audit, params
+from headrace.cli.output import age, emit, say, table
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.limit import Figures, describe
+from headrace.limits import Entry, Limits, check_limit, figures
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+NAME = params.Checked("limit", check_limit)
+
+
+@click.group()
+def command() -> None:
+    """List limits, set other figures, and reset them."""
+
+
+@command.command("list")
+@json_option
+@store_command()
+def list_(target: Target, as_json: bool) -> None:
+    """Every limit: what it allows, who said so, and whether it is closed."""
+
+    async def look(store: Store) -> None:
+        now = await store.now()
+        found = await Limits(store).all()
+        if as_json:
+            emit({"limits": [_document(entry) for entry in found.values()]})
+        elif found:
+            table(("limit", "allows", "declared", "set", "state"), [_row(entry, now) for entry in found.values()])
+        else:
+            say("no limits: declare one with @app.task(limits=[Limit(…)]) and start a worker")
+
+    run(target.with_store(look))
+
+
+@command.command("set")
+@click.argument("name", type=NAME)
+@click.option("--rate", help='So many per time: "50/s", "90/m", "1000/h", "5000/d".')
+@click.option("--burst", type=int, help="So many may go at once.")
+@click.option("--concurrency", type=int, help="So many run at once.")
+@json_option
+@store_command()
+def set_(
+    target: Target, name: str, rate: str | None, burst: int | None, concurrency: int | None, as_json: bool
+) -> None:
+    """Other figures than the code's, at once and for every worker, until they are reset.
+
+    NAME may be one key of a limit: shop:acme.
+    """
+    made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
+
+    async def act(store: Store) -> Entry:
+        entry = await Limits(store).set(name, made)
+        await audit.note(target, store, "limits.set", f"{name}: {describe(made)}")
+        return entry
+
+    entry = run(target.with_store(act))
+    if as_json:
+        emit(_document(entry))
+    else:
+        click.echo(f"{name}: {_allows(entry)}")
+
+
+@command.command()
+@click.argument("name", type=NAME)
+@json_option
+@store_command()
+def reset(target: Target, name: str, as_json: bool) -> None:
+    """Back to the code's figures; one that was closed is open again."""
+
+    async def act(store: Store) -> Entry | None:
+        entry = await Limits(store).reset(name)
+        await audit.note(target, store, "limits.reset", name)
+        return entry
+
+    entry = run(target.with_store(act))
+    if as_json:
+        emit({"name": name, "limit": None if entry is None else _document(entry)})
+    else:
+        click.echo(f"{name}: " + ("gone, as no code declares it" if entry is None else _allows(entry)))
+
+
+def _allows(entry: Entry) -> str:
+    rule = entry.rule
+    said: list[str] = []
+    if rule.rate is not None:
+        said.append(f"{rates.show(rule.rate)} burst {rule.burst:g}")
+    if rule.concurrency is not None:
+        said.append(f"{rule.concurrency:,} at once")
+    return ", ".join(said) or "everything"
+
+
+def _row(entry: Entry, now: datetime) -> tuple[object, ...]:
+    return (
+        entry.name,
+        _allows(entry),
+        "" if entry.declared is None else describe(entry.declared),
+        "" if entry.override is None else describe(entry.override),
+        _state(entry, now),
+    )
+
+
+def _state(entry: Entry, now: datetime) -> str:
+    until = entry.rule.closed_until
+    if until is not None and until > now:
+        return f"closed, opens {age(until, now)}"
+    if entry.half_open:
+        return "half open: one at a time until one succeeds"
+    return "open" if entry.health.factor >= 1 else f"open at {entry.health.factor:.0%}"
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    rule, health = entry.rule, entry.health
+    return {
+        "name": entry.name,
+        "concurrency": rule.concurrency,
+        "rate": rule.rate,
+        "burst": rule.burst if rule.rate is not None else None,
+        "declared": _figures(entry.declared),
+        "override": _figures(entry.override),
+        "closed_until": rule.closed_until,
+        "half_open": entry.half_open,
+        "factor": health.factor,
+        "failures": health.failures,
+    }
+
+
+def _figures(found: Figures | None) -> dict[str, Any] | None:
+    return None if found is None else {name: getattr(found, name) for name in msgspec.structs.asdict(found)}

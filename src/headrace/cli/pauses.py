@@ -1,0 +1,109 @@
+"""`headrace pause`, `resume` and `pauses`: hold back a queue, a task or a tenant, and let it go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from headrace.cli import audit, params
+from headrace.cli.output import age, emit, say, table
+from headrace.cli.queues import end_of, me, until_options
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.client import Client
+from headrace.errors import ConfigError
+from headrace.operate import pausable
+
+if TYPE_CHECKING:
+    from headrace.store.contract import PauseKind, Store
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def _what(function: Command) -> Command:
+    for option in (
+        click.option("--tenant", type=params.TENANT, help="All jobs of this tenant, in any queue."),
+        click.option("--task", type=params.TASK, help="All jobs of this task."),
+        click.option("--queue", type=params.QUEUE, help="All jobs of this queue."),
+    ):
+        function = option(function)
+    return function
+
+
+def _chosen(queue: str | None, task: str | None, tenant: str | None) -> tuple[str, PauseKind]:
+    try:
+        return pausable(queue, task, tenant)
+    except ConfigError:
+        context = click.get_current_context(silent=True)
+        raise click.UsageError("give one of --queue, --task and --tenant", context) from None
+
+
+@click.command()
+@_what
+@until_options
+@json_option
+@store_command()
+def pause(
+    target: Target,
+    queue: str | None,
+    task: str | None,
+    tenant: str | None,
+    until: datetime | None,
+    lasting: timedelta | None,
+    as_json: bool,
+) -> None:
+    """Start no job of a queue, a task or a tenant; what runs goes on."""
+    name, kind = _chosen(queue, task, tenant)
+    end = end_of(until, lasting)
+
+    async def act(store: Store) -> None:
+        await Client(store).pause(name, kind=kind, by=me(), until=end)
+        await audit.note(target, store, f"{kind}s.pause", name)
+
+    run(target.with_store(act))
+    _say(name, kind, paused=True, as_json=as_json)
+
+
+@click.command()
+@_what
+@json_option
+@store_command()
+def resume(target: Target, queue: str | None, task: str | None, tenant: str | None, as_json: bool) -> None:
+    """Let the jobs of a queue, a task or a tenant start again."""
+    name, kind = _chosen(queue, task, tenant)
+
+    async def act(store: Store) -> None:
+        await Client(store).resume(name, kind=kind)
+        await audit.note(target, store, f"{kind}s.resume", name)
+
+    run(target.with_store(act))
+    _say(name, kind, paused=False, as_json=as_json)
+
+
+def _say(name: str, kind: PauseKind, *, paused: bool, as_json: bool) -> None:
+    if as_json:
+        emit({kind: name, "paused": paused})
+    else:
+        click.echo(f"{kind} {name}: {'paused' if paused else 'resumed'}")
+
+
+@click.command()
+@json_option
+@store_command()
+def command(target: Target, as_json: bool) -> None:
+    """What is paused: by whom, since when and until when."""
+
+    async def look(store: Store) -> None:
+        now = await store.now()
+        found = await store.pauses()
+        if as_json:
+            emit({"pauses": found})
+        elif found:
+            rows = [(each.kind, each.name, each.by, age(each.since, now), age(each.until, now)) for each in found]
+            table(("what", "name", "by", "since", "ends"), rows)
+        else:
+            say("nothing is paused")
+
+    run(target.with_store(look))

@@ -1,0 +1,92 @@
+"""`headrace serve`: an app's queue over HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import say
+from headrace.cli.target import Target, must_have_app, resolve, run, url_option
+from headrace.errors import ConfigError
+from headrace.settings import LOG_LEVELS
+
+if TYPE_CHECKING:
+    from headrace.store.contract import Store
+
+
+@click.command()
+@click.argument("app", required=False)
+@url_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; any other needs a token first.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True)
+@click.option("--access-log/--no-access-log", default=True, help="One line of JSON per request on stdout.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
+def command(app: str | None, url: str | None, host: str, port: int, access_log: bool, log_level: str | None) -> None:
+    """Serve APP over HTTP until told to stop: jobs in, workers elsewhere, operators; /docs shows the calls.
+
+    Without any token it listens on this machine only. TERM or Ctrl-C finishes what was accepted.
+    """
+    target = must_have_app(resolve(app=app, url=url, create=True, log_level=log_level))
+    _import_server()
+    _check(target, host)
+    _log(target, access_log=access_log)
+    from headrace.server import ServerSettings, serve
+
+    assert target.app is not None  # must_have_app looked
+    shown = f"[{host}]" if ":" in host else host
+    say(f"headrace serve — {target.settings.app} on {target.shown_url} — http://{shown}:{port}/docs — Ctrl-C ends")
+    serve(target.app, ServerSettings(host=host, port=port, access_log=access_log))
+
+
+def _import_server() -> None:
+    try:
+        import httptools
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise ConfigError(f"the server needs {error.name}: pip install 'headrace[server]'") from None
+    del httptools, starlette, uvicorn
+
+
+def on_this_machine(host: str) -> bool:
+    """Whether nobody else can reach this address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check(target: Target, host: str) -> None:
+    """The store is there and fits; and nobody opens a queue to the world by leaving something out."""
+
+    async def look(store: Store) -> bool:
+        from headrace.server import tokens
+
+        await store.now()
+        return await tokens.any(store)
+
+    guarded = run(target.with_store(look))
+    if not guarded and not on_this_machine(host):
+        raise ConfigError(
+            f"--host {host} lets others in, and there is no token: make one with "
+            "`headrace tokens create NAME --scope enqueue`, or leave out --host to listen on this machine only"
+        )
+
+
+def _log(target: Target, *, access_log: bool) -> None:
+    logging.basicConfig(
+        level=target.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    access = logging.getLogger("headrace.access")
+    access.propagate = False
+    access.setLevel(logging.INFO if access_log else logging.CRITICAL)
+    lines = logging.StreamHandler(sys.stdout)
+    lines.setFormatter(logging.Formatter("%(message)s"))
+    access.addHandler(lines)

@@ -1,0 +1,137 @@
+"""`headrace tokens`: who may use the server, and for what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import params
+from headrace.cli.audit import note
+from headrace.cli.output import age, emit, say, table
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.errors import ConfigError
+
+try:
+    from headrace.server import tokens
+    from headrace.server.endpoint import Scope
+except ModuleNotFoundError as missing:
+    raise ConfigError(
+        f"tokens are for the server, which needs {missing.name}: pip install 'headrace[server]'"
+    ) from None
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from headrace.server.tokens import Token
+    from headrace.store.contract import Store
+
+
+@click.group()
+def command() -> None:
+    """Create, list and revoke the tokens of the server."""
+
+
+@command.command()
+@click.argument("name", type=params.Checked("name", tokens.check_name))
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    type=click.Choice([scope.value for scope in Scope]),
+    help="What it may do; may be given several times. admin may do everything.",
+)
+@click.option("--queue", "queues", multiple=True, type=params.QUEUE, help="Only these queues; the others do not exist.")
+@click.option("--tenant", type=params.TENANT, help="Only this tenant's jobs; the others do not exist.")
+@click.option("--expires", type=params.DURATION, help='After so long, e.g. "90d" [default: never].')
+@json_option
+@store_command()
+def create(
+    target: Target,
+    name: str,
+    scopes: tuple[str, ...],
+    queues: tuple[str, ...],
+    tenant: str | None,
+    expires: timedelta | None,
+    as_json: bool,
+) -> None:
+    """Make a token and print it: this once, for only its hash is kept."""
+
+    async def act(store: Store) -> tuple[str, Token, datetime]:
+        text, token = await tokens.create(store, name, scopes=scopes, queues=queues, tenant=tenant, expires=expires)
+        await note(target, store, "tokens.create", f"{name} ({token.id}): {', '.join(sorted(token.scopes))}")
+        return text, token, await store.now()
+
+    text, token, now = run(target.with_store(act))
+    if as_json:
+        emit({"token": text, **_document(token, now)})
+        return
+    click.echo(text)
+    say("keep it now: it is not shown again. Send it as the header  Authorization: Bearer hr_…")
+
+
+@command.command("list")
+@json_option
+@store_command()
+def list_(target: Target, as_json: bool) -> None:
+    """Every token, without the token."""
+
+    async def look(store: Store) -> tuple[list[Token], datetime]:
+        return await tokens.all(store), await store.now()
+
+    found, now = run(target.with_store(look))
+    if as_json:
+        emit([_document(token, now) for token in found])
+        return
+    if not found:
+        say("no tokens: the server answers this machine only; make one with `headrace tokens create NAME --scope …`")
+        return
+    table(("name", "id", "scopes", "queues", "tenant", "made", "expires", "state"), [_row(each, now) for each in found])
+
+
+@command.command()
+@click.argument("name_or_id", metavar="NAME|ID")
+@click.option("--forget", is_flag=True, help="Leave no trace of it; without any, the server is open to this machine.")
+@json_option
+@store_command()
+def revoke(target: Target, name_or_id: str, forget: bool, as_json: bool) -> None:
+    """Make a token worthless; running servers refuse it within a second."""
+
+    async def act(store: Store) -> tuple[Token, datetime]:
+        token = await tokens.revoke(store, name_or_id, forget=forget)
+        await note(target, store, "tokens.revoke", f"{token.name} ({token.id})")
+        return token, await store.now()
+
+    token, now = run(target.with_store(act))
+    if as_json:
+        emit(_document(token, now))
+    else:
+        click.echo(f"{token.name} ({token.id}): {'forgotten' if forget else 'revoked'}")
+
+
+def _document(token: Token, now: datetime) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "scopes": sorted(token.scopes),
+        "queues": None if token.queues is None else sorted(token.queues),
+        "tenant": token.tenant,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "revoked_at": token.revoked_at,
+        "state": token.state(now),
+    }
+
+
+def _row(token: Token, now: datetime) -> tuple[object, ...]:
+    return (
+        token.name,
+        token.id,
+        ", ".join(sorted(token.scopes)),
+        "all" if token.queues is None else ", ".join(sorted(token.queues)),
+        "all" if token.tenant is None else token.tenant,
+        age(token.created_at, now),
+        "never" if token.expires_at is None else age(token.expires_at, now),
+        token.state(now),
+    )

@@ -1,0 +1,240 @@
+"""Cron expressions: their one spelling, and the instants they name in a time zone, through clock changes.
+
+A rule that runs in every hour of the day (`*/15 * * * *`) follows elapsed time: it fires at every instant whose
+local time fits. Any other rule follows the wall clock: each time of day that fits fires once. A time that a clock change
+leaves out fires at the first instant after the gap; one that comes twice fires the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from headrace.errors import ConfigError, InvalidCron, NeverFires
+
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
+_LONGEST_EXPRESSION: Final = 256
+_ALIASES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_MAY_BE: Final = {
+    "second": "0 to 59",
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day-of-month": "1 to 31, L (the last) or LW (the last weekday)",
+    "month": "1 to 12 or JAN to DEC",
+    "day-of-week": "0 to 7 (0 and 7 are Sunday) or SUN to SAT, MON#2 (the second), 5L (the last Friday)",
+}
+
+
+def check_cron(expression: str) -> str:
+    """The expression in one spelling, aliases resolved; InvalidCron or NeverFires otherwise."""
+    if not isinstance(expression, str):
+        raise InvalidCron(f'cron = {expression!r:.80}: write "0 3 * * *" or "@daily"')
+    if len(expression) > _LONGEST_EXPRESSION:
+        raise InvalidCron(f"cron has {len(expression):,} characters: at most {_LONGEST_EXPRESSION}")
+    shown = f"cron = {expression!r}"
+    if not expression.isascii() or not expression.isprintable():
+        raise InvalidCron(f"{shown}: one line of plain ASCII, please")
+    text = expression.strip()
+    if text.startswith("@"):
+        if text.lower() not in _ALIASES:
+            why = "a queue is never booted: enqueue when your program starts" if text.lower() == "@reboot" else ""
+            raise InvalidCron(f"{shown}: {why or 'known are ' + ', '.join(_ALIASES)}")
+        return _ALIASES[text.lower()]
+    fields = text.upper().split()
+    if len(fields) not in {5, 6}:
+        raise InvalidCron(
+            f"{shown} has {len(fields)} fields: write 5 (minute hour day month weekday), or 6 with seconds first"
+        )
+    try:
+        found = next(CronSim(" ".join(fields), datetime(2000, 1, 1)), None)  # noqa: DTZ001 - naive: no zone is asked
+    except CronSimError as error:
+        field = str(error).removeprefix("Bad ")
+        if field == "day-of-month" and _day_is_well_formed(fields):
+            found = None
+        else:
+            raise InvalidCron(f"{shown}: the {field} field is wrong: {_MAY_BE.get(field, '')}") from None
+    if found is None:
+        raise NeverFires(f"{shown} never fires: no month it names has that day")
+    return " ".join(fields)
+
+
+def _day_is_well_formed(fields: list[str]) -> bool:
+    """Whether the day of the month is wrong only together with the months."""
+    try:
+        CronSim(f"0 0 {fields[-3]} * *", datetime(2000, 1, 1))  # noqa: DTZ001 - naive: no zone is asked
+    except CronSimError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def zone(name: str) -> ZoneInfo:
+    """The time zone, or a ConfigError."""
+    try:
+        if not isinstance(name, str) or len(name) > 64:
+            raise ValueError
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, TypeError):
+        known = available_timezones()
+        near = get_close_matches(str(name)[:64], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else 'write e.g. "Europe/Rome"'
+        if not known:
+            hint = "this machine has no time zone data: install the package tzdata"
+        raise ConfigError(f"tz = {str(name)[:80]!r} is no time zone: {hint}") from None
+
+
+# ── walking ──────────────────────────────────────────────────────────────────
+
+
+def forward(cron: str, after: datetime, where: ZoneInfo) -> Iterator[datetime]:
+    """The instants after that one, in UTC, earliest first."""
+    walk = _elapsed_forward if _every_hour(cron) else _wall_forward
+    return walk(cron, after, where)
+
+
+def backward(cron: str, until: datetime, where: ZoneInfo) -> Iterator[datetime]:
+    """The instants up to that one, in UTC, latest first."""
+    walk = _elapsed_backward if _every_hour(cron) else _wall_backward
+    return walk(cron, until.replace(microsecond=0), where)
+
+
+@lru_cache(maxsize=1024)
+def _every_hour(cron: str) -> bool:
+    return len(CronSim(cron, datetime(2000, 1, 1)).hours) == 24  # noqa: DTZ001 - naive: no zone is asked
+
+
+# The library walks through naive times only. What it would do about clock changes itself depends on how a rule is
+# spelt, and it steps over times that come twice where clocks are turned by half an hour.
+
+
+def _wall_forward(cron: str, after: datetime, where: ZoneInfo) -> Iterator[datetime]:
+    start = after.astimezone(where)
+    # In the second pass through these times all of them have fired in the first.
+    walk = CronSim(cron, _fold_end(start) - _SECOND if start.fold else _naive(start))
+    last = after
+    while (naive := next(walk, None)) is not None:
+        instant, shown = _instant(naive, where)
+        if shown is not None:
+            walk.dt = shown  # out of the gap at once: a rule with seconds may name thousands of times in it
+        if instant > last:
+            last = instant
+            yield instant
+
+
+def _wall_backward(cron: str, until: datetime, where: ZoneInfo) -> Iterator[datetime]:
+    start = until.astimezone(where)
+    last: datetime | None = None
+    for naive in CronSim(cron, _fold_end(start) if start.fold else _naive(start) + _SECOND, reverse=True):
+        instant, _ = _instant(naive, where)
+        if instant <= until and instant != last:
+            last = instant
+            yield instant
+
+
+def _elapsed_forward(cron: str, after: datetime, where: ZoneInfo) -> Iterator[datetime]:
+    offset = _offset(after, where)
+    walk = CronSim(cron, (after + offset).replace(tzinfo=None))
+    while (naive := next(walk, None)) is not None:
+        instant = naive.replace(tzinfo=UTC) - offset
+        change = _first_change(after, instant, where)
+        if change is None:
+            after = instant
+            yield instant
+        else:
+            after, offset = change, _offset(change, where)
+            walk.dt = (change + offset - _SECOND).replace(tzinfo=None)
+
+
+def _elapsed_backward(cron: str, until: datetime, where: ZoneInfo) -> Iterator[datetime]:
+    offset = _offset(until, where)
+    walk = CronSim(cron, (until + offset + _SECOND).replace(tzinfo=None), reverse=True)
+    while (naive := next(walk, None)) is not None:
+        instant = naive.replace(tzinfo=UTC) - offset
+        change = _last_change(instant, until, where)
+        if change is None:
+            until = instant
+            yield instant
+        else:
+            until = change - _SECOND
+            offset = _offset(until, where)
+            walk.dt = (change + offset).replace(tzinfo=None)
+
+
+# ── clock changes ────────────────────────────────────────────────────────────
+
+
+def _naive(local: datetime) -> datetime:
+    return local.replace(tzinfo=None, fold=0)
+
+
+def _offset(instant: datetime, where: ZoneInfo) -> timedelta:
+    return instant.astimezone(where).utcoffset() or timedelta(0)
+
+
+def _first_change(after: datetime, until: datetime, where: ZoneInfo) -> datetime | None:
+    """The first clock change in (after, until]. No zone has two within a day."""
+    while after < until:
+        step = min(until, after + _DAY)
+        if _offset(step, where) != _offset(after, where):
+            return _change(after, step, where)
+        after = step
+    return None
+
+
+def _last_change(after: datetime, until: datetime, where: ZoneInfo) -> datetime | None:
+    """The last clock change in (after, until]."""
+    while after < until:
+        step = max(after, until - _DAY)
+        if _offset(step, where) != _offset(until, where):
+            return _change(step, until, where)
+        until = step
+    return None
+
+
+def _instant(naive: datetime, where: ZoneInfo) -> tuple[datetime, datetime | None]:
+    """When a wall clock shows that time first; in a gap the first instant after it, and what the clock shows then."""
+    early, late = naive.replace(tzinfo=where), naive.replace(tzinfo=where, fold=1)
+    if early.utcoffset() == late.utcoffset():
+        return early.astimezone(UTC), None
+    first, second = early.astimezone(UTC), late.astimezone(UTC)
+    if second > first:
+        return first, None
+    change = _change(second, first, where)
+    return change, _naive(change.astimezone(where))
+
+
+def _fold_end(local: datetime) -> datetime:
+    """Of a time in its second pass: what the clock would have shown, had it not been turned back."""
+    assert isinstance(local.tzinfo, ZoneInfo)
+    first = local.replace(fold=0)
+    change = _change(first.astimezone(UTC), local.astimezone(UTC), local.tzinfo)
+    return (change + (first.utcoffset() or timedelta(0))).replace(tzinfo=None)
+
+
+def _change(before: datetime, after: datetime, where: ZoneInfo) -> datetime:
+    """The first second in (before, after] at which the clock has been turned."""
+    before = before.replace(microsecond=0)
+    offset = _offset(before, where)
+    low, high = 0, -((before - after) // _SECOND)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _offset(before + middle * _SECOND, where) == offset:
+            low = middle
+        else:
+            high = middle
+    return before + high * _SECOND

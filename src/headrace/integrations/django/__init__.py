@@ -1,0 +1,1 @@
+"""headrace as a Django app: a backend for `django.tasks`, `manage.py headrace`, and its schema by `manage.py migrate`."""

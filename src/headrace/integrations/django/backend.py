@@ -1,0 +1,164 @@
+"""The backend for `django.tasks`: tasks become headrace's, and jobs go with the transaction that they are enqueued in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.utils import timezone
+from django.utils.module_loading import autodiscover_modules
+
+from headrace.app import Headrace
+from headrace.errors import ConfigError, OutcomeUnknown, Unavailable
+from headrace.integrations.django import place, registry, results
+from headrace.integrations.django.frame import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, signals
+from headrace.integrations.django.place import Place
+from headrace.job import Batch, JobId, NewJob, job_id, new_batch, parse_id
+from headrace.lane import check_queue, check_task_name
+from headrace.sync import portal
+
+PATIENCE = 5.0
+"""Seconds for which a store that does not answer is tried again after a commit."""
+
+
+class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
+    """`TASKS = {"default": {"BACKEND": "headrace.integrations.django.backend.HeadraceBackend"}}`
+
+    Django makes one for every thread; what they share is in `registry`.
+    """
+
+    PATH: ClassVar = "headrace.integrations.django.backend.HeadraceBackend"
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.on_commit = bool(params.get("ENQUEUE_ON_COMMIT", True))
+        """A job that no transaction can carry waits for the commit of the one it is enqueued in."""
+
+    @property
+    def place(self) -> Place:
+        """Where the jobs live; looked up each time, for tests give Django's databases other names."""
+        return place.find(self.alias, self.options)
+
+    @property
+    def app(self) -> Headrace:
+        """The tasks and their store: for everything that Django's framework has no words for."""
+        return self._home.app
+
+    @property
+    def _home(self) -> registry.Home:
+        return registry.home(self.alias, self.place, self.options, frozenset(self.queues))
+
+    def lives_in(self, database: str) -> bool:
+        """Whether the store itself is in this database of Django's."""
+        return "url" not in self.options and self.options.get("database", DEFAULT_DB_ALIAS) == database
+
+    def check(self, **_: Any) -> Iterable[checks.CheckMessage]:
+        """For `manage.py check`."""
+        try:
+            if not self._in_a_test:
+                place.find(self.alias, self.options)
+        except (ImproperlyConfigured, ConfigError) as error:
+            yield checks.Error(str(error), obj=f"TASKS[{self.alias!r}]", id="headrace.E001")
+
+    @property
+    def _in_a_test(self) -> bool:
+        """Django's test runner keeps databases in memory; it is a mistake only to enqueue there."""
+        database = self.options.get("database", DEFAULT_DB_ALIAS)
+        return self.lives_in(database) and place.in_memory(database)
+
+    def close(self) -> None:
+        """Give the store's connections back, such as before a test database is dropped."""
+        self._home.close()
+
+    # ── tasks ────────────────────────────────────────────────────────────────
+
+    def validate_task(self, task: Any) -> None:
+        """Django calls this for every task that is made: so it is known to workers, too."""
+        super().validate_task(task)
+        try:
+            check_queue(task.queue_name)
+            check_task_name(task.module_path)
+        except ConfigError as error:
+            raise InvalidTask(str(error)) from None
+        registry.remember(task)
+
+    def discover(self) -> None:
+        """Import what has tasks: the module `tasks` of every app, and OPTIONS["modules"]."""
+        autodiscover_modules("tasks")
+        for module in self.options.get("modules", ()):
+            import_module(module)
+        home = self._home
+        for task in registry.known():
+            home.declared(task)
+
+    # ── jobs ─────────────────────────────────────────────────────────────────
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """In the transaction under way, where the store lives in that database; see `docs/guide/django.md`."""
+        self.validate_task(task)
+        result = results.fresh(task, "", args, kwargs, backend=self.alias)
+        home = self._home
+        ours = home.declared(task)
+        later = task.run_after
+        if later is not None and timezone.is_naive(later):
+            later = timezone.make_aware(later)
+        bound = ours.using(queue=task.queue_name, priority=task.priority, run_at=later)
+        id = self._put(home, bound.job(*result.args, **result.kwargs).job)
+        results.put(result, id=str(id), enqueued_at=timezone.now())
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _put(self, home: registry.Home, job: NewJob) -> JobId:
+        database = home.place.database
+        if database is not None and connections[database].in_atomic_block:
+            return home.app.put_in(database, [job]).id(0)
+        batch = Batch(new_batch(), [job])
+        if database is None and self.on_commit and _in_transaction():
+            transaction.on_commit(lambda: _send(home, batch))
+        else:
+            _send(home, batch)
+        return job_id(batch.id, 0)
+
+    def get_result(self, result_id: str) -> Any:
+        """A job by its id."""
+        try:
+            job = self.app.get(parse_id(result_id))
+        except ConfigError:
+            job = None
+        if job is None:
+            raise TaskResultDoesNotExist(result_id)
+        task = registry.find(job.task)
+        if task is None:
+            self.discover()
+            task = registry.find(job.task)
+        if task is None:
+            raise TaskResultDoesNotExist(f"{result_id}: it is a job of {job.task}, which is no task here")
+        return results.of_job(task, job, self._home.declared(task).codec, backend=self.alias)
+
+
+def _in_transaction() -> bool:
+    return DEFAULT_DB_ALIAS in set(connections) and bool(connections[DEFAULT_DB_ALIAS].in_atomic_block)
+
+
+def _send(home: registry.Home, batch: Batch) -> None:
+    """Under the id that the caller has got already; so it may be repeated."""
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        try:
+            portal.run(lambda: home.enqueue(batch))
+        except (Unavailable, OutcomeUnknown):
+            if time.monotonic() >= give_up:
+                raise
+            time.sleep(0.1)
+        else:
+            return

@@ -1,0 +1,1 @@
+"""headrace in manage.py."""

@@ -1,0 +1,1 @@
+"""No models: headrace has tables of its own. Django tells only apps with this module that it has migrated."""

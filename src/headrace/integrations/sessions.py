@@ -1,0 +1,59 @@
+"""Jobs that wait for a SQLAlchemy session to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session, SessionTransaction
+
+if TYPE_CHECKING:
+    from headrace.app import Headrace
+    from headrace.task import JobCall
+
+_KEY = "headrace"
+
+
+class Waiting:
+    """The jobs of one session for one app."""
+
+    def __init__(self, session: Session, app: Headrace) -> None:
+        self._app = app
+        self._session = session
+        self._calls: list[tuple[SessionTransaction | None, JobCall[Any]]] = []
+        event.listen(session, "after_commit", self._committed)
+        event.listen(session, "after_soft_rollback", self._rolled_back)
+
+    def extend(self, calls: Iterable[JobCall[Any]]) -> None:
+        """Enqueue these, too."""
+        inside = self._session.get_nested_transaction() or self._session.get_transaction()
+        self._calls += [(inside, call) for call in calls]
+
+    def _committed(self, session: Session) -> None:
+        if session.in_nested_transaction() or not self._calls:
+            return  # a savepoint is no commit
+        calls, self._calls = self._calls, []
+        self._app.enqueue_many(call for _, call in calls)
+
+    def _rolled_back(self, session: Session, previous: SessionTransaction) -> None:  # noqa: ARG002 - SQLAlchemy's signature
+        self._calls = [(inside, call) for inside, call in self._calls if not _within(inside, previous)]
+
+
+def _within(inside: SessionTransaction | None, outer: SessionTransaction) -> bool:
+    if inside is None:
+        return outer.parent is None
+    while inside is not None:
+        if inside is outer:
+            return True
+        inside = inside.parent
+    return False
+
+
+def waiting_for(session: Any, app: Headrace) -> Waiting:
+    """The list of a session (or of the current one of a `scoped_session`)."""
+    found: Session = session if isinstance(session, Session) else session()
+    lists: dict[int, Waiting] = found.info.setdefault(_KEY, {})
+    if id(app) not in lists:
+        lists[id(app)] = Waiting(found, app)
+    return lists[id(app)]

@@ -1,0 +1,56 @@
+"""Starlette and FastAPI: the queue opened, worked and closed with the web application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Mount
+
+from headrace.app import Headrace
+from headrace.server.frame import Frame
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
+OwnLifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+
+
+def lifespan(
+    app: Headrace,
+    *,
+    worker: bool = False,
+    concurrency: int | None = None,
+    queues: Sequence[str] | None = None,
+    within: OwnLifespan | None = None,
+) -> Lifespan:
+    """For `FastAPI(lifespan=lifespan(app, worker=True))`: the store is open while the web application runs.
+
+    `worker`: and jobs run in this very process, drained when it stops; each process of the web server is one worker more.
+    `within`: your own lifespan, run inside this one and around the worker. A mounted `headrace.server.asgi(…)` is opened and closed, too.
+    """
+
+    @asynccontextmanager
+    async def run(web: Starlette) -> AsyncGenerator[Mapping[str, Any], None]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(app)
+            for frame in mounted(web.routes):
+                await frame.service()
+                stack.push_async_callback(frame.aclose)
+            state = None if within is None else await stack.enter_async_context(within(web))
+            if worker:
+                # Entered last, so left first: what your lifespan opened is there for as long as jobs run.
+                await stack.enter_async_context(app.worker(concurrency=concurrency, queues=queues))
+            yield state or {}
+
+    return run
+
+
+def mounted(routes: Iterable[BaseRoute]) -> Iterator[Frame]:
+    """The queue's HTTP APIs among these routes. Starlette runs no lifespan of what is mounted."""
+    for route in routes:
+        if isinstance(route, Mount):
+            if isinstance(route.app, Frame):
+                yield route.app
+            else:
+                yield from mounted(route.routes)

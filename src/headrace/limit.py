@@ -1,0 +1,223 @@
+"""Limits: how much at once and how fast, as a task declares it.
+
+What a limit allows after what became of its jobs is `recovery.py`; how rules get into a store is `limits.py`; that a
+claim obeys them is each store's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from math import floor
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from headrace import context, duration
+from headrace import rate as rates
+from headrace.errors import ConfigError, Unsupported
+from headrace.lane import check_key, check_queue
+
+MAX_UNITS = 1_000_000
+"""The largest concurrency, burst and cost."""
+COOL_DOWN = timedelta(seconds=5)
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a limit allows when all is well; None: that is not limited."""
+
+    concurrency: int | None = None
+    """Units held at once."""
+    rate: float | None = None
+    """Units per second."""
+    burst: int | None = None
+    """Units that may go at once; None: a second's worth."""
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A limit as code declares it, without its functions."""
+
+    figures: Figures
+    cost: int = 1
+    """Units that one job may need."""
+    breaker: int | None = None
+    cool_down: float = COOL_DOWN.total_seconds()
+
+
+class Limit:
+    """At most so many at once, or so many per time, over every task, process and worker that names it.
+
+    `Limit("stripe", rate="90/s", burst=30)`; `Limit("shop", concurrency=4, key=lambda order_id, shop: shop)` is one
+    limit for each shop. `key` and `cost` may be functions of the task's arguments; a key of None: that job needs
+    nothing of it. `breaker=5`: five failures in a row close it for `cool_down`, then one job at a time is let through
+    until one succeeds.
+    """
+
+    __slots__ = ("breaker", "burst", "concurrency", "cool_down", "cost", "key", "name", "rate")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        key: Callable[..., str | int | None] | None = None,
+        cost: int | Callable[..., int] = 1,
+        breaker: int | None = None,
+        cool_down: duration.Duration = COOL_DOWN,
+    ) -> None:
+        check_name(name)
+        self.name = name
+        where = f"limit {name!r}: "
+        self.concurrency = None if concurrency is None else units(f"{where}concurrency", concurrency)
+        self.rate = None if rate is None else rates.parse(rate, name=f"{where}rate")
+        self.burst = None if burst is None else units(f"{where}burst", burst)
+        self.breaker = None if breaker is None else units(f"{where}breaker", breaker)
+        if burst is not None and rate is None:
+            raise ConfigError(f'{where}burst = {burst} without rate: give rate="90/s", or concurrency alone')
+        if concurrency is None and rate is None and breaker is None:
+            raise ConfigError(f'{where}it limits nothing: give concurrency=4, rate="90/s" or breaker=5')
+        if key is not None and not callable(key):
+            raise ConfigError(
+                f"{where}key = {key!r}: a function of the task's arguments, e.g. lambda order, shop: shop"
+            )
+        self.key = key
+        if not callable(cost):
+            self._check_cost(units(f"{where}cost", cost))
+        self.cost = cost
+        self.cool_down = _positive(cool_down, f"{where}cool_down")
+
+    def __repr__(self) -> str:
+        return f"<Limit {self.name}: {describe(self.figures)}>"
+
+    @property
+    def figures(self) -> Figures:
+        return Figures(concurrency=self.concurrency, rate=self.rate, burst=self.burst)
+
+    @property
+    def declared(self) -> Declared:
+        """What is stored of it."""
+        return Declared(
+            figures=self.figures,
+            cost=self.most,
+            breaker=self.breaker,
+            cool_down=self.cool_down.total_seconds(),
+        )
+
+    @property
+    def most(self) -> int:
+        """Units that one job may need."""
+        return self.cost if isinstance(self.cost, int) else self._room or 1
+
+    @property
+    def _room(self) -> int | None:
+        """Units that there are at the very most; None: without end."""
+        burst = None if self.rate is None else burst_of(self.figures, 1)
+        known = [each for each in (self.concurrency, burst) if each is not None]
+        return min(known) if known else None
+
+    def keys_for(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        """The key that a job with these arguments needs, as `lane.split_limit` reads it; empty: it needs none."""
+        own = ""
+        if self.key is not None:
+            found = self.key(*args, **kwargs)
+            if found is None:
+                return ()
+            if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+                raise ConfigError(
+                    f"limit {self.name!r}: its key is {found!r}: a text, a whole number, or None for no limit"
+                )
+            own = f":{found}"
+        cost = self.cost
+        if not isinstance(cost, int):
+            cost = units(f"limit {self.name!r}: cost", cost(*args, **kwargs))
+            self._check_cost(cost)
+        return (check_key(f"{self.name}{'' if cost == 1 else f'@{cost}'}{own}"),)
+
+    def _check_cost(self, cost: int) -> None:
+        where = f"limit {self.name!r}: cost = {cost}"
+        if self.concurrency is not None and cost > self.concurrency:
+            raise ConfigError(f"{where} is over concurrency = {self.concurrency}: such a job could never run")
+        if self.burst is not None and cost > self.burst:
+            raise ConfigError(f"{where} is over burst = {self.burst}: such a job could never run; set burst={cost}")
+        if self.rate is not None and self.burst is None and callable(getattr(self, "cost", 1)):
+            least = burst_of(self.figures, 1)
+            if cost > least:
+                raise ConfigError(
+                    f"{where} is over a second's worth ({least}): such a job could never run; set burst={cost}"
+                )
+
+    def tripped(self, until: duration.Duration | datetime) -> None:
+        """Inside a task: whoever this limit protects has refused. Nothing of it starts until then, and then carefully."""
+        running = context.running()
+        if not isinstance(running, Tripping):
+            raise Unsupported(
+                f'limit {self.name!r}: a task with executor="process" cannot reach its worker: raise RetryAfter("30s") '
+                "instead, which does the same for limits with a rate"
+            )
+        running.trip(self, duration.given_or_time(until, name="until", example="30s"))
+
+
+@runtime_checkable
+class Tripping(Protocol):
+    """An attempt whose worker can close a limit."""
+
+    def trip(self, limit: Limit, until: timedelta | datetime) -> None: ...
+
+
+def check_name(name: str) -> str:
+    """The name of a limit, or a ConfigError."""
+    try:
+        return check_queue(name)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("queue name", "limit name")) from None
+
+
+def units(name: str, value: Any) -> int:
+    """A whole number of units, or a ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_UNITS:
+        raise ConfigError(f"{name} = {value!r}: a whole number from 1 to {MAX_UNITS:,}")
+    return value
+
+
+def _positive(value: duration.Duration, name: str) -> timedelta:
+    if not (found := duration.given(value, name=name)):
+        raise ConfigError(f"{name} = {value!r}: must be more than 0")
+    return found
+
+
+def check_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """A task's `limits=`, or a ConfigError."""
+    if isinstance(limits, Limit | str | Mapping):
+        raise ConfigError(f"limits = {limits!r}: a list, e.g. limits=[stripe]")
+    found = tuple(limits)
+    for each in found:
+        if not isinstance(each, Limit):
+            raise ConfigError(f'limits: {each!r} is no Limit: write Limit("name", rate="90/s")')
+    names = [each.name for each in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"limits: {twice!r} is there twice: name each limit once")
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
+def keys_of(limits: Sequence[Limit], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The limit keys of a job, in order: what its lane is made of."""
+    return tuple(sorted(key for limit in limits for key in limit.keys_for(*args, **kwargs)))
+
+
+def burst_of(figures: Figures, cost: int) -> int:
+    """Units that may go at once: as given, else a second's worth and at least one job's."""
+    if figures.burst is not None:
+        return max(figures.burst, 1)
+    return max(1, floor(figures.rate or 0), cost)
+
+
+def describe(figures: Figures) -> str:
+    """`90/s burst 30, 4 at once`."""
+    said: list[str] = []
+    if figures.rate is not None:
+        said.append(rates.show(figures.rate) + (f" burst {figures.burst}" if figures.burst is not None else ""))
+    if figures.concurrency is not None:
+        said.append(f"{figures.concurrency:,} at once")
+    return ", ".join(said) or "no figures"

@@ -1,0 +1,72 @@
+"""The limits' desk: what `app.limits` is. Verbs come in two, `x` for sync code, `ax` for async code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from headrace.errors import ConfigError
+from headrace.limit import Declared, Limit, describe
+from headrace.limits import Entry, Limits, figures
+from headrace.loops import Clients
+from headrace.sync import Portal
+
+
+class LimitDesk:
+    """Limits as the store has them, changed at run time."""
+
+    def __init__(self, portal: Portal, clients: Clients) -> None:
+        self._portal = portal
+        self._clients = clients
+        self.declared: dict[str, Declared] = {}
+        """Those of the app's tasks, stored when a worker starts."""
+
+    def declare(self, limits: Iterable[Limit]) -> None:
+        """What a task needs; tasks that name the same limit must mean the same."""
+        for limit in limits:
+            fresh, known = limit.declared, self.declared.get(limit.name)
+            if known is None:
+                self.declared[limit.name] = fresh
+                continue
+            if (fresh.figures, fresh.breaker, fresh.cool_down) != (known.figures, known.breaker, known.cool_down):
+                raise ConfigError(
+                    f"limit {limit.name!r} is declared twice with other figures ({describe(known.figures)}; "
+                    f"{describe(fresh.figures)}): make one Limit and share it, or give one another name"
+                )
+            self.declared[limit.name] = msgspec.structs.replace(known, cost=max(known.cost, fresh.cost))
+
+    def list(self) -> Mapping[str, Entry]:
+        """Every limit by name: its figures, by whom, and what it allows right now."""
+        return self._portal.run(self.alist)
+
+    async def alist(self) -> Mapping[str, Entry]:
+        """Every limit by name: its figures, by whom, and what it allows right now."""
+        return await (await self._here()).all()
+
+    def set(
+        self, name: str, *, rate: str | None = None, burst: int | None = None, concurrency: int | None = None
+    ) -> Entry:
+        """Other figures than code declares, from now on and for every worker: `app.limits.set("stripe", rate="50/s")`.
+
+        `name` may be one key of a limit, e.g. `shop:acme`. They stay, also over a deploy, until `reset`.
+        """
+        return self._portal.run(lambda: self.aset(name, rate=rate, burst=burst, concurrency=concurrency))
+
+    async def aset(
+        self, name: str, *, rate: str | None = None, burst: int | None = None, concurrency: int | None = None
+    ) -> Entry:
+        """Other figures than code declares; see `set`."""
+        made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
+        return await (await self._here()).set(name, made)
+
+    def reset(self, name: str) -> Entry | None:
+        """Back to what code declares, and open; None: no code declares it, so it is gone."""
+        return self._portal.run(lambda: self.areset(name))
+
+    async def areset(self, name: str) -> Entry | None:
+        """Back to what code declares, and open; None: no code declares it, so it is gone."""
+        return await (await self._here()).reset(name)
+
+    async def _here(self) -> Limits:
+        return Limits((await self._clients.here()).store)

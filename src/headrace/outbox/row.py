@@ -1,0 +1,91 @@
+"""A call as one row of the outbox: its jobs as bytes, and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from headrace.job import Batch, BatchId, Due, JobState, Key, NewJob, UniqueLock
+from headrace.lane import Lane
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True):
+    """A job on its way. Times are microseconds: a delay counts from when it was written."""
+
+    task: str
+    payload: bytes
+    queue: str
+    priority: int
+    tenant: str
+    limits: tuple[str, ...]
+    options: bytes | None
+    delay: int | None
+    at: int | None
+    key: tuple[str, int, bytes] | None
+    unique: tuple[str, tuple[JobState, ...], int | None, bool] | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(list[_Kept])
+
+
+def written(batch: Batch) -> tuple[str, bytes]:
+    return batch.id.hex, _encode([_kept(job) for job in batch.jobs])
+
+
+def _kept(job: NewJob) -> _Kept:
+    lane, due, key = job.lane, job.due, job.key
+    return _Kept(
+        job.task,
+        job.payload,
+        lane.queue,
+        lane.priority,
+        lane.tenant,
+        lane.limits,
+        job.options,
+        due // _MICROSECOND if isinstance(due, timedelta) else None,
+        (due - _EPOCH) // _MICROSECOND if isinstance(due, datetime) else None,
+        (key.name, key.ttl // _MICROSECOND, key.digest) if key else None,
+        _kept_lock(job.unique),
+    )
+
+
+def _kept_lock(lock: UniqueLock | None) -> tuple[str, tuple[JobState, ...], int | None, bool] | None:
+    if lock is None:
+        return None
+    within = None if lock.within is None else lock.within // _MICROSECOND
+    return lock.name, tuple(sorted(lock.states)), within, lock.replace
+
+
+def _lock(kept: _Kept) -> UniqueLock | None:
+    if kept.unique is None:
+        return None
+    name, states, within, replace = kept.unique
+    return UniqueLock(
+        name, frozenset(states), None if within is None else timedelta(microseconds=within), replace=replace
+    )
+
+
+def read(hex: str, jobs: bytes, waited: float) -> Batch:
+    lanes: dict[tuple[str, int, str, tuple[str, ...]], Lane] = {}
+    made: list[NewJob] = []
+    for kept in _decoder.decode(jobs):
+        name = (kept.queue, kept.priority, kept.tenant, kept.limits)
+        lane = lanes.setdefault(name, Lane(*name))
+        key = Key(kept.key[0], timedelta(microseconds=kept.key[1]), kept.key[2]) if kept.key else None
+        made.append(NewJob(kept.task, kept.payload, lane, _due(kept, waited), key, kept.options, _lock(kept)))
+    return Batch(BatchId(UUID(hex=hex)), made)
+
+
+def _due(kept: _Kept, waited: float) -> Due:
+    """What is left of a delay after the wait in the table, or the time itself."""
+    if kept.at is not None:
+        return _EPOCH + timedelta(microseconds=kept.at)
+    if kept.delay is None:
+        return None
+    return max(timedelta(microseconds=kept.delay) - timedelta(seconds=max(0.0, waited)), timedelta(0))

@@ -1,0 +1,62 @@
+"""`/v1/audit`: what operators did."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+from starlette.responses import Response
+
+from headrace import duration
+from headrace.audit import KEPT, Audit, Entry
+from headrace.errors import ConfigError
+from headrace.server.call import Call, answer
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.problems import Problem, not_found
+
+__all__ = ["ENDPOINTS", "Audit", "AuditPage", "AuditQuery", "Entry"]
+
+
+class AuditQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which entries."""
+
+    since: str = "7d"
+    """How far to look back, such as `7d`; entries are kept for 90 days."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+
+
+class AuditPage(msgspec.Struct, kw_only=True):
+    """Entries, the newest first."""
+
+    entries: list[Entry]
+
+
+async def show(call: Call) -> Response:
+    """GET /v1/audit"""
+    query: AuditQuery = call.query
+    if call.principal.bound:
+        raise not_found(
+            "the audit log is everybody's: a token that is bound to a tenant or to queues has no part in it"
+        )
+    try:
+        back = min(duration.parse(query.since, name="since"), KEPT + timedelta(days=1))
+    except ConfigError as error:
+        raise Problem(422, "invalid_value", str(error), path="since") from None
+    service = call.service
+    entries = await service.audit.read(await service.store.now() - back, limit=query.limit)
+    return answer(AuditPage(entries=entries))
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/audit",
+        scope=Scope.ADMIN,
+        does="What operators did: who, what, when and to how many jobs.",
+        handler=show,
+        query=AuditQuery,
+        answers={200: AuditPage},
+        problems=((404, "not_found"), (422, "invalid_value")),
+    ),
+)

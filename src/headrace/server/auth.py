@@ -1,0 +1,261 @@
+"""Who calls: bearer tokens to principals, and what a principal may do and see. Tokens themselves are in `tokens.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from headrace.server import tokens
+from headrace.server.endpoint import Scope
+from headrace.server.pace import Pace
+from headrace.server.problems import Problem
+from headrace.store.contract import Store
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+FRESH: Final = 0.9
+"""Seconds for which the tokens are known from memory: one that is revoked stops working within a second."""
+FAILURES: Final = 20
+"""Wrong tokens from one address that are looked at at once; then one every `60 / FAILURES` seconds."""
+ADDRESSES: Final = 10_000
+"""Addresses whose failures are remembered."""
+
+_CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
+_IN_QUERY: Final = frozenset({"token", "access_token"})
+_NOBODY: Final = tokens.digest(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls, and what they may do and see."""
+
+    name: str
+    scopes: frozenset[Scope]
+    queues: frozenset[str] | None = None
+    """None: all."""
+    tenant: str | None = None
+    """None: all."""
+
+    def may(self, scope: Scope) -> bool:
+        """Whether this scope is among theirs; admin has them all."""
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    def sees(self, queue: str | None, tenant: str | None) -> bool:
+        """Whether they may know of it. None stands for something of every queue, or of every tenant."""
+        return (self.queues is None or queue in self.queues) and (self.tenant is None or tenant == self.tenant)
+
+    @property
+    def bound(self) -> bool:
+        """Whether there is anything that they must not know of."""
+        return self.queues is not None or self.tenant is not None
+
+
+LOCAL: Final = Principal("local", frozenset(Scope))
+"""Everybody on this machine, as long as there is no token."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A token that was good when the store was last asked."""
+
+    sha256: bytes
+    expires_at: datetime | None
+    principal: Principal
+
+
+class Auth:
+    """The doorkeeper of one server."""
+
+    def __init__(self, store: Store, *, failures: int = FAILURES, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is for tests."""
+        self._store = store
+        self._clock = clock
+        self._brake = Brake(failures, clock)
+        self._asking = asyncio.Lock()
+        self._asked = -math.inf
+        self._time: datetime | None = None
+        """The store's, when it was asked."""
+        self._known: dict[str, _Known] = {}
+        self._open = False
+        """There is no token at all."""
+
+    async def principal(self, request: HTTPConnection) -> Principal:
+        """Who calls; a Problem 401 (or 429, after many) if that is nobody."""
+        await self._refresh()
+        if (query := request.scope["query_string"]) and _IN_QUERY.intersection(
+            name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+        ):
+            # The web server around us may log the address once the answer is out.
+            request.scope["query_string"] = b""
+            raise _refused(
+                "a token does not belong into the URL, where logs keep it: send it as a header and revoke it"
+            )
+        if self._open:
+            return _local(request)
+        given = [value for name, value in request.scope["headers"] if name == b"authorization"]
+        if not given:
+            raise _refused("this server wants a token: send it as the header Authorization: Bearer hr_…")
+        found = self._look_up(_bearer(given[0])) if len(given) == 1 else None
+        if found is None:
+            self._brake.press(address_of(request))
+            raise _refused("that token is not good: it is mistyped, expired or revoked")
+        return found
+
+    def _look_up(self, text: bytes) -> Principal | None:
+        known = self._known.get(tokens.id_of(text) or "")
+        # The comparison is made in any case, so that time does not tell which ids there are.
+        same = hmac.compare_digest(tokens.digest(text), _NOBODY if known is None else known.sha256)
+        if known is None or not same:
+            return None
+        if known.expires_at is not None and self._now() >= known.expires_at:
+            return None
+        return known.principal
+
+    def _now(self) -> datetime:
+        """The store's time, without asking it."""
+        assert self._time is not None
+        return self._time + timedelta(seconds=self._clock() - self._asked)
+
+    async def _refresh(self) -> None:
+        if self._clock() - self._asked < FRESH:
+            return
+        async with self._asking:
+            asked = self._clock()
+            if asked - self._asked < FRESH:
+                return  # somebody else did, meanwhile
+            now = await self._store.now()
+            records = await self._store.records(tokens.KIND)
+            self._known = {
+                id: _Known(
+                    token.sha256, token.expires_at, Principal(token.name, token.scopes, token.queues, token.tenant)
+                )
+                for id, token in tokens.read(records).items()
+                if token.revoked_at is None
+            }
+            # One that cannot be read closes the door like any other.
+            self._open = not records
+            self._time, self._asked = now, asked
+
+
+def check_origin(request: HTTPConnection) -> None:
+    """A Problem 403 if a browser sends this on behalf of another site."""
+    site = origin = None
+    host = b""
+    for name, value in request.scope["headers"]:
+        if name == b"sec-fetch-site":
+            site = value
+        elif name == b"origin":
+            origin = value
+        elif name == b"host":
+            host = value
+    if site is not None:
+        good = site in {b"same-origin", b"none"}
+    else:
+        good = origin is None or _host(origin.decode("latin-1")) == host.decode("latin-1").lower()
+    if not good:
+        raise Problem(403, "csrf", "this comes from a page of another site: only pages of this server may do that")
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+class Brake:
+    """Slows down whoever keeps trying wrong tokens, by address; good tokens are never held up."""
+
+    def __init__(self, failures: int, clock: Callable[[], float], *, addresses: int = ADDRESSES) -> None:
+        self._pace = Pace(failures, 60 / failures, clock, keys=addresses)
+
+    def press(self, address: str) -> None:
+        """One failure; a Problem 429 if there were too many."""
+        if wait := self._pace.wait(address):
+            raise Problem(
+                429,
+                "too_many_failures",
+                "too many wrong tokens from this address: wait, and try the right one",
+                headers={"Retry-After": str(math.ceil(wait))},
+            )
+
+
+def address_of(request: HTTPConnection) -> str:
+    """Whom failures are counted against: an IPv4 address, or an IPv6 network, of which a host has plenty of addresses."""
+    client = request.client
+    try:
+        found = ipaddress.ip_address("" if client is None else client.host)
+    except ValueError:
+        return "?"
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def _bearer(value: bytes) -> bytes:
+    """What follows `Bearer`, empty if nothing does."""
+    scheme, _, text = value.partition(b" ")
+    return text.strip(b" ") if scheme.lower() == b"bearer" else b""
+
+
+def _local(request: HTTPConnection) -> Principal:
+    """Without tokens: whoever is on this machine, not in front of a proxy on it and not a web page in a browser on it."""
+    host = b""
+    near = request.client is not None and _on_this_machine(request.client.host)
+    for name, value in request.scope["headers"]:
+        if name == b"host":
+            host = value
+        elif name in {b"x-forwarded-for", b"forwarded"}:
+            near = False
+    if not near:
+        raise _refused(
+            "there are no tokens, so only this machine is answered: make one with `headrace tokens create NAME --scope …`"
+        )
+    if not _own_name(host):
+        # A name that somebody else made point to this machine, for a browser on it to follow.
+        raise _refused(
+            "there are no tokens, so only the name localhost is answered: use http://127.0.0.1, or make a token"
+        )
+    check_origin(request)
+    return LOCAL
+
+
+@lru_cache(maxsize=256)
+def _on_this_machine(client: str) -> bool:
+    try:
+        found = ipaddress.ip_address(client)
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped.is_loopback
+    return found.is_loopback
+
+
+@lru_cache(maxsize=256)
+def _own_name(host: bytes) -> bool:
+    """A name without dots, an address, or below localhost: none of these can be had in public DNS."""
+    try:
+        name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+    except ValueError:
+        return False
+    if "." not in name or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _refused(detail: str) -> Problem:
+    return Problem(401, "unauthorized", detail, headers=_CHALLENGE)

@@ -1,0 +1,61 @@
+"""`/v1/jobs/batch`: up to 1,000 jobs in one call, all or nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from headrace.server import produce
+from headrace.server.call import Call, answer
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.jobs import PRODUCE_PROBLEMS
+from headrace.server.problems import Problem
+from headrace.server.produce import JobRequest
+
+MOST = 1000
+
+
+class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Jobs to be made, all or none of them."""
+
+    jobs: Annotated[list[JobRequest], Meta(extra_json_schema={"minItems": 1, "maxItems": MOST})]
+
+
+class Placed(msgspec.Struct):
+    """The jobs' ids, in the order asked."""
+
+    ids: list[UUID]
+    existing: list[int]
+    """The places of those whose key or lock had made them before."""
+
+
+async def create(call: Call) -> Response:
+    """POST /v1/jobs/batch"""
+    asked: BatchRequest = call.body
+    if not 1 <= len(asked.jobs) <= MOST:
+        raise Problem(422, "batch_too_large" if asked.jobs else "batch_empty", f"a batch has 1 to {MOST:,} jobs")
+    service, principal = call.service, call.principal
+    jobs = [produce.make(service, principal, each, f"jobs[{place}].") for place, each in enumerate(asked.jobs)]
+    placed = await service.client.enqueue(jobs)
+    if placed.existing:
+        await produce.reveal(call, placed.existing.values())
+    ids: list[UUID] = [placed.id(place) for place in range(len(jobs))]
+    return answer(Placed(ids, sorted(placed.existing)), 201)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/v1/jobs/batch",
+        scope=Scope.ENQUEUE,
+        does="Enqueue up to 1,000 jobs, all or nothing.",
+        handler=create,
+        body=BatchRequest,
+        answers={201: Placed},
+        problems=(*PRODUCE_PROBLEMS, (422, "batch_too_large"), (422, "batch_empty")),
+    ),
+)

@@ -1,0 +1,331 @@
+"""The boundary: what of a request may come in; everything here is checked before anybody else sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from headrace.codec.hooks import is_dict, is_list
+from headrace.server.config import ServerSettings
+from headrace.server.problems import Problem
+
+_MAX_PATH = 16 * 1024
+CLOSE = {"Connection": "close"}
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return cast("bytes", value)
+    return None
+
+
+# ── before a byte of the body is read ────────────────────────────────────────
+
+
+class Head:
+    """What the headers say of the body."""
+
+    __slots__ = ("encoding", "idempotency_key", "length", "media", "read", "request_id", "transfer")
+
+    def __init__(self, scope: Scope, settings: ServerSettings) -> None:
+        headers = scope["headers"]
+        if len(headers) > settings.max_headers:
+            raise too_many_headers()
+        if len(scope["path"]) > _MAX_PATH:
+            raise Problem(414, "uri_too_long", f"a path may have {_MAX_PATH:,} characters", headers=CLOSE)
+        self.media: bytes | None = None
+        self.encoding: bytes | None = None
+        self.length: bytes | None = None
+        self.transfer = False
+        self.request_id: bytes | None = None
+        self.idempotency_key: bytes | None = None
+        self.read = False
+        """The body has been."""
+        size = 0
+        for name, value in headers:
+            size += len(name) + len(value)
+            match name:
+                case b"content-type":
+                    self.media = value
+                case b"content-length":
+                    self.length = value
+                case b"content-encoding":
+                    self.encoding = value
+                case b"transfer-encoding":
+                    self.transfer = True
+                case b"x-request-id":
+                    self.request_id = value
+                case b"idempotency-key":
+                    self.idempotency_key = value
+                case _:
+                    pass
+        if size > settings.max_header_bytes:
+            raise too_many_headers()
+
+    @property
+    def empty(self) -> bool:
+        """There is no body."""
+        return not self.transfer and self.length in {None, b"0"}
+
+    @property
+    def much_unread(self) -> bool:
+        """There may be more of a body to come than is worth waiting for."""
+        return not self.read and (self.transfer or (self.length is not None and len(self.length) > 4))
+
+    def check(self, settings: ServerSettings) -> None:
+        """Refuse a body by what the headers say of it."""
+        if self.encoding is not None and self.encoding.strip().lower() != b"identity":
+            raise Problem(415, "content_encoding_not_allowed", "send the body as it is, not compressed", headers=CLOSE)
+        if self.media != b"application/json" and not _is_json(self.media):
+            raise Problem(
+                415,
+                "content_type_not_allowed",
+                "send JSON with the header Content-Type: application/json",
+                headers=CLOSE,
+            )
+        if self.length is not None and (not self.length.isdigit() or int(self.length[:20]) > settings.max_body):
+            raise body_too_large(settings)
+
+
+def _is_json(media: bytes | None) -> bool:
+    if media is None:
+        return False
+    kind, _, parameters = media.partition(b";")
+    if kind.strip().lower() != b"application/json":
+        return False
+    charset = parameters.strip().lower()
+    return charset in {b"", b"charset=utf-8", b'charset="utf-8"'}
+
+
+def too_many_headers() -> Problem:
+    return Problem(431, "headers_too_large", "the request has too many or too long headers", headers=CLOSE)
+
+
+def body_too_large(settings: ServerSettings) -> Problem:
+    return Problem(
+        413, "body_too_large", f"a body may have {settings.max_body:,} bytes: send less at once", headers=CLOSE
+    )
+
+
+# ── the body ─────────────────────────────────────────────────────────────────
+
+
+class Gone(Exception):
+    """The client left before it had sent everything."""
+
+
+async def read(receive: Receive, settings: ServerSettings) -> bytes:
+    """The whole body; stops reading when it is too large or takes too long."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Gone
+    body: bytes = message.get("body", b"")
+    if len(body) > settings.max_body:
+        raise body_too_large(settings)
+    if not message.get("more_body", False):
+        return body
+    return await _rest(receive, body, settings)
+
+
+async def _rest(receive: Receive, first: bytes, settings: ServerSettings) -> bytes:
+    parts, size = [first], len(first)
+    try:
+        async with asyncio.timeout(settings.read_timeout):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                part: bytes = message.get("body", b"")
+                parts.append(part)
+                size += len(part)
+                if size > settings.max_body:
+                    raise body_too_large(settings)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise Problem(
+            408, "request_timeout", f"the body did not arrive within {settings.read_timeout:g} s", headers=CLOSE
+        ) from None
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────
+
+# A text that is never closed is taken to the end, so that the search is done in one pass whatever comes.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NOT_NAMES = bytes(set(range(256)) - set(b"[]{}:"))
+
+
+def depth(data: bytes) -> int:
+    """How deeply JSON is nested, at most; it need not be well formed."""
+    steps = _TEXT.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)
+    return max(accumulate(array("b", steps), initial=0))
+
+
+def widest(data: bytes) -> int:
+    """How many names the largest JSON object has."""
+    most, counts = 0, [0]
+    for sign in _TEXT.sub(b"", data).translate(None, _NOT_NAMES):
+        if sign in b"{[":
+            counts.append(0)
+        elif sign in b"}]":
+            if len(counts) > 1:
+                counts.pop()
+        else:
+            counts[-1] += 1
+            most = max(most, counts[-1])
+    return most
+
+
+def check_json(data: bytes, settings: ServerSettings) -> None:
+    """Refuse bytes that no decoder should see."""
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise Problem(400, "invalid_utf8", "the body is not UTF-8") from None
+    if b"\0" in data:
+        raise Problem(400, "invalid_utf8", "the body is not UTF-8: it looks like UTF-16 or UTF-32")
+    if data.count(b"[") + data.count(b"{") > settings.max_depth and depth(data) > settings.max_depth:
+        raise Problem(400, "json_too_deep", f"JSON may be nested {settings.max_depth} deep")
+
+
+def check_names(data: bytes, settings: ServerSettings) -> None:
+    """Refuse objects with too many names; for the parts of a body that users fill."""
+    if data.count(b":") > settings.max_keys and widest(data) > settings.max_keys:
+        raise Problem(422, "too_many_keys", f"an object may have {settings.max_keys:,} names")
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`(?: - at `\$(.*)`)?", re.DOTALL)
+_AT = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
+
+
+def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+    """The body as its type, or the problem with it."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise invalid(error, data) from None
+    except (msgspec.DecodeError, UnicodeError):
+        raise malformed(data) from None
+    except RecursionError:
+        raise Problem(400, "json_too_deep", "JSON is nested too deeply") from None
+
+
+def invalid(error: msgspec.ValidationError, data: bytes | None = None) -> Problem:
+    """JSON, but not of the right shape."""
+    text = str(error)
+    if "out of range" in text and data is not None:
+        return malformed(data)
+    if found := _UNKNOWN.fullmatch(text):
+        name, where = found[1][:60], found[2] or ""
+        return Problem(422, "unknown_field", f"there is no field {name!a} here", path=_path(where))
+    where = ""
+    if found := _AT.fullmatch(text):
+        text, where = found[1], found[2]
+    name = where.rpartition(".")[2]
+    return Problem(422, _CODES.get(name, "invalid_field"), text[:1].lower() + text[1:], path=_path(where))
+
+
+_CODES = {"run_at": "invalid_run_at"}
+
+
+def _path(where: str) -> str:
+    return where.lstrip(".")[:200] or "$"
+
+
+def malformed(data: bytes) -> Problem:
+    """What is wrong with bytes that are no JSON, in the words of the list of problems."""
+    try:
+        # Python's own reader takes what JSON does not know; so we can say what it is.
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return Problem(400, "malformed_json", "the body is no JSON")
+    for each in _leaves(value):
+        if isinstance(each, float) and not math.isfinite(each):
+            return Problem(400, "non_finite_number", "numbers must be finite: NaN, Infinity and 1e999 are not")
+        if isinstance(each, str) and any("\ud800" <= sign <= "\udfff" for sign in each):
+            return Problem(422, "invalid_unicode", "text with half a surrogate pair is no Unicode")
+    return Problem(400, "malformed_json", "the body is no JSON")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    open_ = [value]
+    while open_:
+        each = open_.pop()
+        if is_dict(each):
+            yield from each
+            open_.extend(each.values())
+        elif is_list(each):
+            open_.extend(each)
+        else:
+            yield each
+
+
+# ── the query string ─────────────────────────────────────────────────────────
+
+_MAX_QUERY = 8 * 1024
+
+
+class Query:
+    """Reads the query string into a Struct."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self._many: set[str] = set()
+        for each in msgspec.structs.fields(kind):
+            if "list[" in str(each.type) or "tuple[" in str(each.type):
+                self._many.add(each.encode_name)
+        self._known = {each.encode_name for each in msgspec.structs.fields(kind)}
+
+    def read(self, raw: bytes) -> Any:
+        if not raw:
+            return msgspec.convert({}, self.kind)
+        values: dict[str, Any] = {}
+        for name, value in pairs(raw):
+            if name not in self._known:
+                raise unknown_parameter(name)
+            if name in self._many:
+                values.setdefault(name, []).append(value)
+            elif name in values:
+                raise Problem(422, "invalid_parameter", f"{name} is given twice", path=name)
+            else:
+                values[name] = value
+        try:
+            return msgspec.convert(values, self.kind, strict=False)
+        except msgspec.ValidationError as error:
+            found = _AT.fullmatch(str(error))
+            text, where = (found[1], found[2]) if found else (str(error), "")
+            raise Problem(422, "invalid_parameter", text[:1].lower() + text[1:], path=_path(where)) from None
+
+
+def pairs(raw: bytes) -> list[tuple[str, str]]:
+    """The query string's parameters."""
+    if len(raw) > _MAX_QUERY:
+        raise Problem(422, "invalid_parameter", "the query string is too long")
+    try:
+        found = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
+    except ValueError:
+        raise Problem(422, "invalid_parameter", "the query string cannot be read") from None
+    if any("\0" in value for _, value in found):
+        raise Problem(422, "invalid_parameter", "a parameter has a NUL in it")
+    return found
+
+
+def unknown_parameter(name: str) -> Problem:
+    if name in {"sort", "order", "order_by"}:
+        return Problem(422, "invalid_sort", "the order is fixed: the newest first", path=name)
+    return Problem(422, "unknown_parameter", f"there is no parameter {name[:60]!a} here", path=name[:60])

@@ -1,0 +1,98 @@
+"""One call of an endpoint: what its handler gets, and how it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.job import JobId
+from headrace.server.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from headrace.server.auth import Principal
+    from headrace.server.boundary import Head
+    from headrace.server.service import Service
+
+_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+
+
+class Call:
+    """What a handler gets."""
+
+    __slots__ = ("body", "head", "path", "principal", "query", "request", "request_id", "service")
+
+    def __init__(
+        self,
+        service: Service,
+        principal: Principal,
+        request: Request,
+        request_id: str,
+        path: Mapping[str, str],
+        body: Any,
+        query: Any,
+        head: Head,
+    ) -> None:
+        self.service = service
+        self.principal = principal
+        self.request = request
+        self.request_id = request_id
+        self.path = path
+        self.body: Any = body
+        """An instance of the endpoint's body type, or None."""
+        self.query: Any = query
+        """An instance of the endpoint's query type, or None."""
+        self.head = head
+
+    @property
+    def job_id(self) -> JobId:
+        """The `{id}` of the path."""
+        return read_id(self.path["id"])
+
+
+def read_id(text: str) -> JobId:
+    """A job id from a path or a body."""
+    if not _ID.fullmatch(text):
+        raise Problem(422, "invalid_job_id", "that is no job id: it looks like 01890a5d-ac96-774b-bcce-b302099a0001")
+    return JobId(UUID(text))
+
+
+encode = msgspec.json.Encoder().encode
+"""Every JSON answer is made by this."""
+
+
+class Answer(Response):
+    """A JSON answer, without the work that Starlette does for any kind of content."""
+
+    def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [_JSON, (b"content-length", b"%d" % len(body))]
+        if headers:
+            self.raw_headers += [
+                (name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()
+            ]
+
+
+class Page(Response):
+    """An answer for a browser, with headers of its own on what it may do and how long it is kept."""
+
+
+_JSON = (b"content-type", b"application/json")
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The usual answer: a value as JSON."""
+    return Answer(encode(value), status, headers)
+
+
+def nothing(status: int = 204) -> Response:
+    """An answer without a body."""
+    return Response(status_code=status)

@@ -1,0 +1,282 @@
+"""Leases over HTTP: tokens that nobody can guess or lend, what was claimed through this server, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any, Final, NewType, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from headrace.app import Headrace
+from headrace.backpressure import Valve
+from headrace.errors import StoreError
+from headrace.job import Batch, Claimed, Job, JobId, JobState, split_id
+from headrace.lease import Lease, Presence, Token, WorkerId, new_worker_id
+from headrace.outcome import Outcome, Settlement
+from headrace.queue import dead_retentions
+from headrace.server import visible
+from headrace.server.auth import Principal
+from headrace.server.problems import Problem
+from headrace.server.waiting import WaitingRoom
+from headrace.store.contract import Store
+from headrace.webhooks import Herald, batch_of
+from headrace.worker import verdict
+from headrace.worker.alarm import Alarm
+from headrace.worker.executor import Unknown
+from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.janitor import Janitor
+from headrace.worker.settler import settlement_of
+
+KIND: Final = "secret"
+"""Records of this kind never leave a server."""
+REMEMBERED: Final = 20_000
+"""Claimed jobs that are remembered until they are settled; beyond, the store is asked for them."""
+REPEATABLE: Final = 256
+"""Claims whose answers are kept until their holders have been heard of."""
+SEEN_EVERY: Final = 20.0
+"""Seconds between two notes to the store that a worker is there."""
+
+_WIRE = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{64})", re.ASCII)
+U = TypeVar("U", bound=UUID)
+WireLease = NewType("WireLease", str)
+
+
+class Seals:
+    """Signs lease tokens for whoever claimed them: the same token is worth nothing to somebody else."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    @classmethod
+    async def load(cls, store: Store) -> Seals:
+        """With the secret that all servers of a store share; the first one makes it."""
+        while (record := (await store.records(KIND)).get("lease")) is None:
+            await store.record(KIND, "lease", secrets.token_bytes(32), None)
+        return cls(record.value)
+
+    def seal(self, token: Token, principal: Principal) -> WireLease:
+        """A lease's token as its worker gets it."""
+        return WireLease(f"{token.hex}.{self._sign(token.bytes, principal).hex()}")
+
+    def read(self, text: str, principal: Principal) -> Token:
+        """The token, or a Problem 404: it was never given to this principal, or to nobody at all."""
+        found = _WIRE.fullmatch(text)
+        if found is None or not hmac.compare_digest(
+            bytes.fromhex(found[2]), self._sign(bytes.fromhex(found[1]), principal)
+        ):
+            raise Problem(404, "not_found", "there is no such lease: send it as /v1/claim has given it")
+        return Token(UUID(found[1]))
+
+    def own(self, id: U, principal: Principal) -> U:
+        """A token or a worker's id that a store of a bound principal chose, as the server's store knows it.
+
+        One principal's ids can name nothing of another's: they come out as something else. Who is not bound may
+        name everything.
+        """
+        if not principal.bound:
+            return id
+        return type(id)(bytes=self._sign(b"own" + id.bytes, principal)[:16], version=4)
+
+    def _sign(self, data: bytes, principal: Principal) -> bytes:
+        binding = msgspec.json.encode(
+            [principal.tenant, None if principal.queues is None else sorted(principal.queues)]
+        )
+        return hmac.digest(self._secret, len(binding).to_bytes(4, "big") + binding + data, hashlib.sha256)
+
+
+class Leases:
+    """What this server does for workers in any language, on top of its store."""
+
+    def __init__(self, app: Headrace, store: Store, seals: Seals) -> None:
+        self.seals = seals
+        self.room = WaitingRoom(store)
+        self.valve = Valve(store, app.queues)
+        self._store = store
+        self._hands = Hands(
+            app.tasks, store, app.settings, id=new_worker_id(), queues=(), herald=Herald(app.webhooks.declared)
+        )
+        self._claimed: OrderedDict[Token, tuple[Sequence[Claimed], bool]] = OrderedDict()
+        self._jobs = 0
+        self._calls: OrderedDict[Token, asyncio.Task[Lease | None]] = OrderedDict()
+        self._seen: OrderedDict[WorkerId, float] = OrderedDict()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, app: Headrace, store: Store, *, tidy: bool = True) -> AsyncGenerator[Leases, None]:
+        """Workers over HTTP do not promote, reap and prune: this server does, unless told otherwise."""
+        leases = cls(app, store, await Seals.load(store))
+        janitor = Janitor(
+            leases._hands,
+            work=leases.room.poke,
+            alarm=Alarm(leases._hands, {}, ()),
+            dead_by_queue=dead_retentions(app.queues),
+        )
+        if tidy:
+            janitor.start()
+        try:
+            yield leases
+        finally:
+            await janitor.stop()
+            await leases.room.close()
+
+    # ── claims that can be repeated ─────────────────────────────────────────
+    async def once(self, token: Token, claim: Callable[[], Coroutine[Any, Any, Lease | None]]) -> Lease | None:
+        """A claim whose answer was lost is asked again under the same token: it gets the same answer."""
+        call = self._calls.get(token)
+        if call is None:
+            call = self._calls[token] = asyncio.create_task(claim())
+            if len(self._calls) > REPEATABLE:
+                self._calls.popitem(last=False)
+        try:
+            lease = await asyncio.shield(call)
+        except BaseException:
+            self._calls.pop(token, None)
+            raise
+        if lease is None:
+            self._calls.pop(token, None)
+        return lease
+
+    def answered(self, *tokens: Token) -> None:
+        """The holder knows of its lease: its claim will not be asked again."""
+        for token in tokens:
+            self._calls.pop(token, None)
+
+    # ── memory ──────────────────────────────────────────────────────────────
+    def remember(self, lease: Lease) -> None:
+        """So that its settlements need not ask the store what was claimed."""
+        self._claimed[lease.token] = lease.jobs, lease.suspect
+        self._jobs += len(lease.jobs)
+        while self._jobs > REMEMBERED and len(self._claimed) > 1:
+            self._jobs -= len(self._claimed.popitem(last=False)[1][0])
+
+    def forget(self, token: Token) -> None:
+        if (found := self._claimed.pop(token, None)) is not None:
+            self._jobs -= len(found[0])
+
+    async def claimed(
+        self, token: Token, named: Sequence[tuple[int, UUID]], principal: Principal
+    ) -> list[Claimed | None]:
+        """The jobs of these (position, id)s as they were claimed; None: not under this lease, or not any more."""
+        known = self._claimed.get(token)
+        if known is not None:
+            jobs = known[0]
+            return [
+                jobs[position] if 0 <= position < len(jobs) and jobs[position].id == id else None
+                for position, id in named
+            ]
+        # Claimed through another server, or before this one was started.
+        found = await self._store.get([JobId(id) for _, id in named])
+        return [
+            _as_claimed(job) if job is not None and principal.sees(job.queue, job.tenant) else None for job in found
+        ]
+
+    # ── decisions, all of them made elsewhere ───────────────────────────────
+    async def too_late(self, lease: Lease) -> dict[int, Outcome]:
+        """Jobs of a fresh lease that may not start any more, with the outcome that follows."""
+        attempts = [self._attempt(lease.token, position, job) for position, job in enumerate(lease.jobs)]
+        if any(attempt.job.options is not None or attempt.known.timed is not None for attempt in attempts):
+            await self._hands.watch.set(self._store)
+        late = {attempt.position: verdict.too_late(attempt) for attempt in attempts}
+        return {position: outcome for position, outcome in late.items() if outcome is not None}
+
+    async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
+        """What follows from these outcomes, by the tasks' own rules or, for tasks of others, the usual ones."""
+        attempts = [(self._attempt(token, position, job), outcome) for position, job, outcome in ended]
+        if any(attempt.job.options is not None or attempt.known.timed is not None for attempt, _ in attempts):
+            await self._hands.watch.set(self._store)
+        return [(attempt.position, settlement_of(attempt, outcome)) for attempt, outcome in attempts]
+
+    async def announce(
+        self, ended: Sequence[tuple[int, Claimed, Outcome]], settlements: Sequence[tuple[int, Settlement]]
+    ) -> None:
+        """Enqueue what webhooks will tell of these ends, before they are settled."""
+        news = [
+            each
+            for (_, job, _), (_, settlement) in zip(ended, settlements, strict=True)
+            for each in self._hands.herald.news(job, settlement)
+        ]
+        if news:
+            await self._store.enqueue(batch_of(news))
+
+    async def deliveries(self, batch: Batch, principal: Principal) -> Batch:
+        """What a worker of this principal may have webhooks told."""
+        return await self._hands.herald.remade(self._store, batch, lambda job: visible.sees(principal, job))
+
+    def _attempt(self, token: Token, position: int, job: Claimed) -> Attempt:
+        known = self._hands.known(job.task) or Unknown(job.task)
+        suspect = self._claimed.get(token, ((), False))[1]
+        return Attempt(Held(self._hands, token, suspect=suspect), position, job, known)
+
+    def timeout(self, token: Token, position: int, job: Claimed) -> float | None:
+        """Seconds that an attempt may take; None: no limit."""
+        seconds = self._attempt(token, position, job).timeout
+        return None if seconds == float("inf") else seconds
+
+    def secrets(self, token: Token, position: int, job: Claimed) -> tuple[str, ...]:
+        """What must not stand in a failure of this job."""
+        return tuple(verdict.secrets_of(self._attempt(token, position, job)))
+
+    # ── who is there ────────────────────────────────────────────────────────
+    def worker_id(self, principal: Principal, name: str) -> WorkerId:
+        """Always the same for one worker of one principal, and nobody else's."""
+        digest = hashlib.blake2b(f"{principal.name}\0{name}".encode(errors="replace"), digest_size=16, key=b"worker")
+        return WorkerId(UUID(bytes=digest.digest(), version=4))
+
+    async def seen(self, presence: Presence) -> None:
+        """Say so to the store, now and then."""
+        now = monotonic()
+        if now < self._seen.get(presence.id, 0.0):
+            return
+        self._seen[presence.id] = now + SEEN_EVERY
+        self._seen.move_to_end(presence.id)
+        while len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        try:
+            await self._store.heartbeat([], timedelta(seconds=SEEN_EVERY), presence)
+        except StoreError:
+            self._seen.pop(presence.id, None)  # only for the eye: the next call says it again
+
+    def presence(
+        self, principal: Principal, name: str, queues: Sequence[str], tasks: Sequence[str], slots: int
+    ) -> Presence:
+        return Presence(
+            id=self.worker_id(principal, name),
+            name=name,
+            queues=tuple(queues),
+            slots=slots,
+            running=0,
+            version="http",
+            started_at=datetime.now(UTC),
+            tasks=tuple(tasks),
+        )
+
+
+def _as_claimed(job: Job) -> Claimed | None:
+    """What a claim gave of it; None: it does not run."""
+    if job.state is not JobState.RUNNING:
+        return None
+    batch, ord = split_id(job.id)
+    return Claimed(
+        batch=batch,
+        ord=ord,
+        attempt=job.attempt,
+        failures=job.failures,
+        crashes=job.crashes,
+        task=job.task,
+        payload=job.payload,
+        options=job.options,
+        queue=job.queue,
+        priority=job.priority,
+        tenant=job.tenant,
+        enqueued_at=job.enqueued_at,
+    )

@@ -1,0 +1,194 @@
+"""The listener: uvicorn with a limit on how long a request may take to arrive and how large its head may be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headrace.server import boundary, problems
+from headrace.server.call import encode
+from headrace.server.config import ServerSettings
+from headrace.server.problems import Problem
+from headrace.server.routes import new_request_id
+
+if TYPE_CHECKING:
+    from headrace.server.frame import Frame
+
+log = logging.getLogger("headrace.server")
+
+SWEEP = 0.5
+"""Seconds between looks at who is slow."""
+
+_ANSWER = (
+    b"HTTP/1.1 %d %b\r\ncontent-type: application/problem+json\r\nx-content-type-options: nosniff\r\n"
+    b"x-request-id: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+)
+
+
+def bare(problem: Problem) -> bytes:
+    """A whole answer, for where no application is there to give one."""
+    request_id = new_request_id()
+    found = problems.document(problem, request_id)
+    body = encode(found)
+    return _ANSWER % (problem.status, found["title"].encode(), request_id.encode(), len(body), body)
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection. When its current request began to arrive is noted here, and looked at by a sweep over all."""
+
+    max_head = 64 * 1024
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.waiting_since: float | None = time.monotonic()
+        """Since when a request is on its way; None: it has arrived, or none is expected."""
+        self.stuck_since: float | None = None
+        """Since when the client does not take what we send."""
+        self._head = 0
+
+    def data_received(self, data: bytes) -> None:
+        in_head = self.waiting_since is not None and self._head >= 0
+        if in_head:
+            self._head += len(data)
+        super().data_received(data)
+        if in_head and self._head > self.max_head:
+            # Still no end of the headers: nothing was handed on yet, so this is the only answer.
+            self.transport.write(bare(boundary.too_many_headers()))
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        self.transport.write(bare(Problem(400, "malformed_request", msg)))
+        self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.waiting_since = time.monotonic()
+        self._head = 0
+
+    def on_headers_complete(self) -> None:
+        self._head = -1
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self.waiting_since = None
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        self.stuck_since = time.monotonic()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.stuck_since = None
+        super().resume_writing()
+
+    def overdue(self, now: float, patience: float) -> bool:
+        """Whether the client has had time enough."""
+        if self.waiting_since is not None and self.flow.read_paused:
+            self.waiting_since = now  # it is we who do not read: the request before is not answered yet
+        waiting, stuck = self.waiting_since, self.stuck_since
+        return (waiting is not None and now - waiting > patience) or (stuck is not None and now - stuck > 3 * patience)
+
+
+class Server(uvicorn.Server):
+    """A uvicorn that sweeps slow clients out, and tells the service when it is about to stop."""
+
+    def __init__(self, frame: Frame, settings: ServerSettings, *, signals: bool = True) -> None:
+        """Without `signals`, whoever runs it sets `should_exit` to stop it."""
+        self._frame = frame
+        self._settings = settings
+        self._signals = signals
+        self._up = asyncio.Event()
+        Protocol.max_head = settings.max_header_bytes + 4096
+        config = uvicorn.Config(
+            frame,
+            host=settings.host,
+            port=settings.port,
+            http=Protocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            timeout_keep_alive=int(settings.keep_alive),
+            timeout_graceful_shutdown=int(settings.drain),
+            backlog=4096,
+        )
+        super().__init__(config)
+        self.sweeper: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.sweeper = asyncio.create_task(self._sweep(), name="headrace-sweep")
+        self._up.set()
+
+    async def up(self) -> None:
+        """Returns when it listens."""
+        await self._up.wait()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, also if that was left to the system."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """The first TERM or INT lets what was accepted finish; a second INT does not. Then the process goes on, and ends well."""
+        if not self._signals:
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        self._frame.stop()
+        await super().shutdown(sockets)
+        if self.sweeper is not None:
+            self.sweeper.cancel()
+
+    async def _sweep(self) -> None:
+        patience = self._settings.read_timeout - SWEEP
+        while True:
+            await asyncio.sleep(SWEEP)
+            now = time.monotonic()
+            for each in list(self.server_state.connections):
+                connection = cast("Protocol", each)
+                if connection.overdue(now, patience):
+                    connection.transport.abort()
+
+
+@asynccontextmanager
+async def alongside(frame: Frame, settings: ServerSettings) -> AsyncGenerator[str, None]:
+    """Serve while something else runs in the same event loop; gives the address. An OSError if it is taken."""
+    with socket.create_server((settings.host, settings.port), backlog=4096) as listening:
+        listening.setblocking(False)
+        server = Server(frame, settings, signals=False)
+        serving = asyncio.create_task(server.serve([listening]), name="headrace-server")
+        up = asyncio.create_task(server.up())
+        await asyncio.wait([serving, up], return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        try:
+            yield f"http://{settings.host}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def run(frame: Frame, settings: ServerSettings) -> None:
+    """Serve until told to stop by TERM or INT; what was accepted is finished."""
+    Server(frame, settings).run()

@@ -1,0 +1,161 @@
+"""`/v1/jobs/{id}`: one job looked at, explained and moved."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from headrace.explain import Reason, look
+from headrace.job import JobState
+from headrace.server import visible
+from headrace.server.call import Call, answer, nothing
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.narrowed import Narrowed
+from headrace.server.problems import Problem
+from headrace.server.view import JobView, text, whole
+from headrace.store.contract import CancelAnswer
+
+
+async def show(call: Call) -> Response:
+    """GET /v1/jobs/{id}"""
+    return answer(whole(call.service.app, await visible.job(call, call.job_id)))
+
+
+class Explained(msgspec.Struct):
+    """Why a job does not run."""
+
+    reason: Reason
+    sentence: str
+    until: datetime | None
+    """When that is over, where it can be known."""
+    details: dict[str, Any]
+
+
+async def explain(call: Call) -> Response:
+    """GET /v1/jobs/{id}/explain"""
+    id = call.job_id
+    job = await visible.job(call, id)
+    app, store = call.service.app, call.service.store
+    looked_at = Narrowed(store, call.principal, job) if call.principal.bound else store
+    found = await look(
+        looked_at, id, lambda name: app.tasks[name].options if name in app.tasks else None, app.queues.get
+    )
+    if found is None:
+        raise visible.no_job()
+    _, why = found
+    return answer(Explained(why.reason, text(why.sentence), why.until, why.details))
+
+
+# ── moving ───────────────────────────────────────────────────────────────────
+
+
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Why."""
+
+    reason: Annotated[str, Meta(max_length=500)] | None = None
+
+
+class Cancelled(msgspec.Struct):
+    """What became of it."""
+
+    id: UUID
+    answer: CancelAnswer
+    """`cancelled`: it never will run; `asked`: it runs and its worker is told; `finished`: too late."""
+
+
+async def cancel(call: Call) -> Response:
+    """POST /v1/jobs/{id}/cancel"""
+    asked: CancelRequest = call.body
+    id = call.job_id
+    await visible.job(call, id)
+    found = (await call.service.store.cancel([id], asked.reason)).get(id, CancelAnswer.UNKNOWN)
+    if found is CancelAnswer.UNKNOWN:
+        raise visible.no_job()
+    changed = int(found is not CancelAnswer.FINISHED)
+    await call.service.audit.note(call.principal.name, "jobs.cancel", str(id), changed)
+    return answer(Cancelled(id, found))
+
+
+class Retried(msgspec.Struct):
+    """It is ready again."""
+
+    id: UUID
+
+
+async def retry(call: Call) -> Response:
+    """POST /v1/jobs/{id}/retry"""
+    id = call.job_id
+    job = await visible.job(call, id)
+    if not await call.service.store.retry([id]):
+        raise Problem(409, "not_retryable", f"the job is {job.state}: only finished and scheduled ones can be retried")
+    await call.service.audit.note(call.principal.name, "jobs.retry", str(id), 1)
+    return answer(Retried(id))
+
+
+async def delete(call: Call) -> Response:
+    """DELETE /v1/jobs/{id}"""
+    id = call.job_id
+    job = await visible.job(call, id)
+    if not await call.service.store.delete([id]):
+        if job.state is JobState.RUNNING:
+            raise Problem(409, "job_running", "the job is running: cancel it first")
+        raise visible.no_job()
+    await call.service.audit.note(call.principal.name, "jobs.delete", str(id), 1)
+    return nothing()
+
+
+_UNKNOWN = ((404, "job_not_found"), (422, "invalid_job_id"))
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/jobs/{id}",
+        scope=Scope.READ,
+        does="One job: state, attempts, failures with tracebacks, progress, log and timeline.",
+        handler=show,
+        answers={200: JobView},
+        problems=_UNKNOWN,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/jobs/{id}/explain",
+        scope=Scope.READ,
+        does="Why a job does not run, and until when.",
+        handler=explain,
+        answers={200: Explained},
+        problems=_UNKNOWN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/jobs/{id}/cancel",
+        scope=Scope.OPERATE,
+        does="Cancel a waiting job; ask a running one to stop.",
+        handler=cancel,
+        body=CancelRequest,
+        answers={200: Cancelled},
+        problems=_UNKNOWN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/jobs/{id}/retry",
+        scope=Scope.OPERATE,
+        does="Make a finished or scheduled job ready now.",
+        handler=retry,
+        answers={200: Retried},
+        problems=(*_UNKNOWN, (409, "not_retryable")),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/v1/jobs/{id}",
+        scope=Scope.OPERATE,
+        does="Forget a job that is not running.",
+        handler=delete,
+        answers={204: None},
+        problems=(*_UNKNOWN, (409, "job_running")),
+    ),
+)

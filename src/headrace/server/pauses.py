@@ -1,0 +1,163 @@
+"""`/v1/pauses`: what is paused, and how to pause and resume a queue, a task or a tenant."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.errors import ConfigError
+from headrace.operate import pausable
+from headrace.server import visible
+from headrace.server.call import Call, answer
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.problems import Problem, not_found
+from headrace.server.produce import moment
+from headrace.store.contract import Pause, PauseKind
+
+
+class PauseView(msgspec.Struct, kw_only=True):
+    """Something that is paused."""
+
+    kind: PauseKind
+    name: str
+    by: str
+    """Empty: nobody said, or it is not for you to know."""
+    since: datetime
+    until: datetime | None
+    """null: until somebody resumes it."""
+
+
+class Pauses(msgspec.Struct):
+    """Everything that is paused now, by kind and name."""
+
+    pauses: list[PauseView]
+
+
+async def all_of(call: Call) -> Response:
+    """GET /v1/pauses"""
+    call.service.figures.count(call.request, call.principal)
+    seen = [visible.pause(call.principal, each) for each in await call.service.figures.pauses()]
+    shown = [each for each in seen if each is not None and _told(call, each)]
+    shown.sort(key=lambda each: (each.kind, each.name))
+    return answer(
+        Pauses(
+            [
+                PauseView(kind=each.kind, name=each.name, by=each.by, since=each.since, until=each.until)
+                for each in shown
+            ]
+        )
+    )
+
+
+def _told(call: Call, pause: Pause) -> bool:
+    """Of tasks they hear as far as they may enqueue them."""
+    if pause.kind != "task" or not call.principal.bound:
+        return True
+    task = call.service.app.tasks.get(pause.name)
+    return task is not None and call.principal.sees(task.options.queue, call.principal.tenant)
+
+
+class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What: one of the three."""
+
+    queue: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+
+
+class PauseRequest(ResumeRequest, forbid_unknown_fields=True, kw_only=True):
+    """What, one of the three, and until when."""
+
+    until: str | None = None
+    """A time, or a duration from now; left out: until it is resumed."""
+
+
+class Turned(msgspec.Struct, kw_only=True):
+    """How it is now."""
+
+    kind: PauseKind
+    name: str
+    paused: bool
+    until: datetime | None = None
+
+
+async def pause(call: Call) -> Response:
+    """POST /v1/pauses"""
+    asked: PauseRequest = call.body
+    name, kind = _chosen(call, asked)
+    until = await end_of(call, asked.until)
+    await turn(call, kind, name, paused=True, until=until)
+    return answer(Turned(kind=kind, name=name, paused=True, until=until))
+
+
+async def resume(call: Call) -> Response:
+    """POST /v1/pauses/resume"""
+    name, kind = _chosen(call, call.body)
+    await turn(call, kind, name, paused=False)
+    return answer(Turned(kind=kind, name=name, paused=False))
+
+
+def _chosen(call: Call, asked: ResumeRequest) -> tuple[str, PauseKind]:
+    try:
+        name, kind = pausable(asked.queue, asked.task, asked.tenant)
+    except ConfigError as error:
+        raise Problem(422, "invalid_choice", str(error)) from None
+    if not visible.owns(call.principal, kind, name):
+        raise not_found(f"there is no such {kind}")
+    return name, kind
+
+
+async def end_of(call: Call, until: str | None) -> datetime | None:
+    """When a pause ends, from what a caller wrote."""
+    if until is None:
+        return None
+    found = moment(until, "until", "")
+    return await call.service.store.now() + found if isinstance(found, timedelta) else found
+
+
+async def turn(call: Call, kind: PauseKind, name: str, *, paused: bool, until: datetime | None = None) -> None:
+    """Pause or resume, with an entry in the audit log."""
+    service, who = call.service, call.principal.name
+    if paused:
+        await service.store.pause(name, kind=kind, by=who, until=until)
+    else:
+        await service.store.resume(name, kind=kind)
+    service.figures.forget_pauses()
+    await service.audit.note(who, f"{kind}s.{'pause' if paused else 'resume'}", name)
+
+
+_PROBLEMS = ((404, "not_found"), (422, "invalid_choice"))
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/pauses",
+        scope=Scope.READ,
+        does="Everything that is paused: queues, tasks and tenants, up to a second old.",
+        handler=all_of,
+        answers={200: Pauses},
+        problems=((429, "too_many_polls"),),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/pauses",
+        scope=Scope.OPERATE,
+        does="No job of a queue, a task or a tenant starts from now on; what runs goes on.",
+        handler=pause,
+        body=PauseRequest,
+        answers={200: Turned},
+        problems=(*_PROBLEMS, (422, "invalid_value")),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/pauses/resume",
+        scope=Scope.OPERATE,
+        does="Let the jobs of a queue, a task or a tenant start again.",
+        handler=resume,
+        body=ResumeRequest,
+        answers={200: Turned},
+        problems=_PROBLEMS,
+    ),
+)

@@ -1,0 +1,273 @@
+"""`/v1/schedules`: cron and interval rules, looked at and changed at run time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from starlette.responses import Response
+
+from headrace import duration, schedule
+from headrace.errors import ConfigError, InvalidCron, ScheduleNotFound
+from headrace.schedules import Entry, Schedules
+from headrace.server import produce
+from headrace.server.call import Call, answer, nothing
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.problems import Problem
+from headrace.server.produce import JobRequest, check
+
+
+class DecisionView(msgspec.Struct, kw_only=True):
+    """What became of a slot, or of several in a row."""
+
+    answer: str
+    slot: datetime
+    reason: str
+    count: int
+    job: UUID | None
+
+
+class ScheduleView(msgspec.Struct, kw_only=True):
+    """A schedule."""
+
+    name: str
+    cron: str | None
+    every: str | None
+    tz: str
+    overlap: str
+    catch_up: str
+    jitter: str
+    task: str
+    queue: str
+    priority: int
+    tenant: str
+    declared: bool
+    """By code: it comes back with the next worker."""
+    paused: bool
+    paused_by: str
+    next: datetime | None
+    fired: int
+    skipped: int
+    last_job: UUID | None
+    recent: list[DecisionView]
+
+
+class ScheduleList(msgspec.Struct):
+    """Every schedule, by name."""
+
+    schedules: list[ScheduleView]
+
+
+def _view(entry: Entry, now: datetime) -> ScheduleView:
+    found = entry.schedule
+    return ScheduleView(
+        name=found.name,
+        cron=found.cron,
+        every=None if found.every is None else duration.show(found.every),
+        tz=found.tz,
+        overlap=found.overlap,
+        catch_up=found.catch_up,
+        jitter=duration.show(found.jitter),
+        task=found.job.task,
+        queue=found.job.lane.queue,
+        priority=found.job.lane.priority,
+        tenant=found.job.lane.tenant,
+        declared=entry.declared,
+        paused=entry.paused,
+        paused_by=entry.paused_by,
+        next=_next(entry, now),
+        fired=entry.fired,
+        skipped=entry.skipped,
+        last_job=entry.last,
+        recent=[
+            DecisionView(answer=each.answer, slot=each.slot, reason=each.reason, count=each.count, job=each.job)
+            for each in entry.recent
+        ],
+    )
+
+
+def _next(entry: Entry, now: datetime) -> datetime | None:
+    try:
+        return entry.next_slot(now)
+    except ConfigError:
+        return None  # a time zone that this machine does not know
+
+
+def _sees(call: Call, entry: Entry) -> bool:
+    lane = entry.schedule.job.lane
+    return call.principal.sees(lane.queue, lane.tenant)
+
+
+async def all_of(call: Call) -> Response:
+    """GET /v1/schedules"""
+    store = call.service.store
+    now = await store.now()
+    found = await Schedules(store).all()
+    return answer(ScheduleList([_view(each, now) for _, each in sorted(found.items()) if _sees(call, each)]))
+
+
+# ── changing ─────────────────────────────────────────────────────────────────
+
+
+class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A schedule to be added: a rule, and the job it makes."""
+
+    name: str
+    cron: str | None = None
+    """`0 3 * * *`, six fields with seconds first, or `@daily`."""
+    every: str | None = None
+    """`15m`, counted from 1970 on."""
+    tz: str = "UTC"
+    overlap: Literal["allow", "skip", "cancel"] = "allow"
+    catch_up: str = "last"
+    """After downtime: none, last or all(24)."""
+    jitter: str | None = None
+    job: JobRequest
+    replace: bool = False
+    """One of that name may be there."""
+
+
+async def add(call: Call) -> Response:
+    """POST /v1/schedules"""
+    asked: ScheduleRequest = call.body
+    check(schedule.check_name, asked.name, "invalid_schedule_name", "name")
+    job = produce.make(call.service, call.principal, asked.job, "job.")
+    try:
+        made = schedule.declare(
+            asked.name,
+            cron=asked.cron,
+            every=asked.every,
+            tz=asked.tz,
+            job=job,
+            overlap=asked.overlap,
+            catch_up=asked.catch_up,
+            jitter=asked.jitter,
+        )
+    except InvalidCron as error:
+        raise Problem(422, error.code, str(error), path="cron") from None
+    except ConfigError as error:
+        raise Problem(422, "invalid_schedule", str(error)) from None
+    book = Schedules(call.service.store)
+    there = (await book.all()).get(asked.name)
+    if there is not None and (not asked.replace or not _sees(call, there)):
+        raise Problem(
+            409, "schedule_exists", f"there is a schedule {asked.name} already: remove it first, or replace it"
+        )
+    entry = await book.add(made, replace=asked.replace)
+    await call.service.audit.note(call.principal.name, "schedules.add", asked.name)
+    return answer(_view(entry, await call.service.store.now()), 201)
+
+
+async def _known(call: Call) -> tuple[Schedules, str]:
+    name = check(schedule.check_name, call.path["name"], "invalid_schedule_name", "name")
+    book = Schedules(call.service.store)
+    entry = (await book.all()).get(name)
+    if entry is None or not _sees(call, entry):
+        raise ScheduleNotFound("there is no such schedule")
+    return book, name
+
+
+async def pause(call: Call) -> Response:
+    """POST /v1/schedules/{name}/pause"""
+    book, name = await _known(call)
+    entry = await book.pause(name, by=call.principal.name)
+    await call.service.audit.note(call.principal.name, "schedules.pause", name)
+    return answer(_view(entry, await call.service.store.now()))
+
+
+async def resume(call: Call) -> Response:
+    """POST /v1/schedules/{name}/resume"""
+    book, name = await _known(call)
+    entry = await book.resume(name)
+    await call.service.audit.note(call.principal.name, "schedules.resume", name)
+    return answer(_view(entry, await call.service.store.now()))
+
+
+class RunNow(msgspec.Struct):
+    """The job that was made."""
+
+    id: UUID
+
+
+async def run_now(call: Call) -> Response:
+    """POST /v1/schedules/{name}/run-now"""
+    book, name = await _known(call)
+    made = await book.run_now(name)
+    await call.service.audit.note(call.principal.name, "schedules.run_now", name, 1)
+    return answer(RunNow(made), 201)
+
+
+async def remove(call: Call) -> Response:
+    """DELETE /v1/schedules/{name}"""
+    book, name = await _known(call)
+    await book.remove(name)
+    await call.service.audit.note(call.principal.name, "schedules.remove", name)
+    return nothing()
+
+
+_NAMED = ((404, "schedule_not_found"), (422, "invalid_schedule_name"))
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/schedules",
+        scope=Scope.READ,
+        does="Every schedule: its rule, its next slot, what became of the last ones.",
+        handler=all_of,
+        answers={200: ScheduleList},
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/schedules",
+        scope=Scope.OPERATE,
+        does="Add a schedule, or replace one.",
+        handler=add,
+        body=ScheduleRequest,
+        answers={201: ScheduleView},
+        problems=(
+            (404, "not_found"),
+            (409, "schedule_exists"),
+            (422, "invalid_cron"),
+            (422, "never_fires"),
+            (422, "invalid_schedule"),
+        ),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/schedules/{name}/pause",
+        scope=Scope.OPERATE,
+        does="No slot fires until it is resumed.",
+        handler=pause,
+        answers={200: ScheduleView},
+        problems=_NAMED,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/schedules/{name}/resume",
+        scope=Scope.OPERATE,
+        does="Let it fire again, from the next slot on.",
+        handler=resume,
+        answers={200: ScheduleView},
+        problems=_NAMED,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/schedules/{name}/run-now",
+        scope=Scope.OPERATE,
+        does="Make its job now, outside of any slot.",
+        handler=run_now,
+        answers={201: RunNow},
+        problems=_NAMED,
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/v1/schedules/{name}",
+        scope=Scope.OPERATE,
+        does="Forget a schedule; the jobs it made stay.",
+        handler=remove,
+        answers={204: None},
+        problems=_NAMED,
+    ),
+)

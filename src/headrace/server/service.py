@@ -1,0 +1,146 @@
+"""The service: what all endpoints share, opened once per server process in its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from headrace.app import Headrace
+from headrace.client import Client
+from headrace.server.audit import Audit
+from headrace.server.auth import LOCAL, Auth, Principal, address_of
+from headrace.server.config import ServerSettings
+from headrace.server.hub import Hub
+from headrace.server.leases import Leases
+from headrace.server.pace import Pace
+from headrace.server.problems import Problem
+from headrace.store.contract import Pause, Stats, Store
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+T = TypeVar("T")
+
+
+class Cached(Generic[T]):
+    """Something of the store, asked for at most once in so many seconds, however many ask."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], ttl: float) -> None:
+        self._ask = ask
+        self._ttl = ttl
+        self._found: tuple[float, T] | None = None
+        """When it was asked for, and what the answer was."""
+        self._changes = 0
+        self._asking = asyncio.Lock()
+
+    async def get(self) -> T:
+        """As it was not longer ago than that."""
+        async with self._asking:
+            if self._found is None or time.monotonic() - self._found[0] >= self._ttl:
+                asked, changes = time.monotonic(), self._changes
+                answer = await self._ask()
+                # What was changed meanwhile may not be in it.
+                self._found = (asked if changes == self._changes else -math.inf, answer)
+            return self._found[1]
+
+    def forget(self) -> None:
+        """It was changed here: whoever asks from now on gets it as it is."""
+        self._changes += 1
+        self._found = None
+
+
+class FiguresKept:
+    """What dashboards ask for all the time: from memory, and not more often than is of any use."""
+
+    def __init__(self, store: Store, settings: ServerSettings) -> None:
+        self._stats = Cached(store.stats, settings.stats_ttl)
+        self._pauses = Cached(store.pauses, settings.stats_ttl)
+        self._most = settings.max_polls
+        self._pace = Pace(self._most, 1 / self._most, time.monotonic)
+
+    async def stats(self) -> Stats:
+        """Every queue in figures, up to a second old."""
+        return await self._stats.get()
+
+    async def pauses(self) -> list[Pause]:
+        """Everything that is paused, up to a second old where it was done through another server."""
+        return await self._pauses.get()
+
+    def forget_pauses(self) -> None:
+        """Something was paused or resumed here."""
+        self._pauses.forget()
+
+    def count(self, request: HTTPConnection, principal: Principal) -> None:
+        """One look by this token, or from this address where there are no tokens; a Problem 429 if there were too many."""
+        key = f"@{address_of(request)}" if principal is LOCAL else principal.name
+        if wait := self._pace.wait(key):
+            raise Problem(
+                429,
+                "too_many_polls",
+                f"the figures change once a second, and you look more than {self._most} times: look less often",
+                headers={"Retry-After": str(math.ceil(wait))},
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """What all endpoints share."""
+
+    app: Headrace
+    settings: ServerSettings
+    store: Store
+    client: Client
+    hub: Hub
+    auth: Auth
+    audit: Audit
+    figures: FiguresKept
+    leases: Leases
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server is told to stop: long polls answer early, streams end."""
+    at_stop: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Called then."""
+
+    @property
+    def stopping(self) -> bool:
+        """Told to stop; what was accepted is finished."""
+        return self.ending.is_set()
+
+    def stop(self) -> None:
+        """Say that the end is near."""
+        self.ending.set()
+        for each in self.at_stop:
+            each()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, app: Headrace, settings: ServerSettings | None = None, store: Store | None = None
+    ) -> AsyncGenerator[Service, None]:
+        """A service for the running event loop. A store that is given is open already, and stays so."""
+        settings = settings or ServerSettings()
+        ours = store is None
+        if store is None:
+            store = app.connect()
+            await store.open()
+        client = Client(store, queues=app.queues)
+        try:
+            async with Hub(store) as hub, Leases.open(app, store, tidy=settings.tidy) as leases:
+                yield cls(
+                    app=app,
+                    settings=settings,
+                    store=store,
+                    client=client,
+                    hub=hub,
+                    auth=Auth(store),
+                    audit=Audit(store),
+                    figures=FiguresKept(store, settings),
+                    leases=leases,
+                    at_stop=[hub.dismiss, leases.room.dismiss],
+                )
+        finally:
+            await (client.close() if ours else client.leave())

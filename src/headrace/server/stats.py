@@ -1,0 +1,139 @@
+"""`/v1/stats` and `/metrics`: the figures, for programs and for Prometheus; asked of the store at most once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.server.call import Call, answer
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.queues import TOO_OFTEN, seconds
+from headrace.store.contract import QueueStats
+
+
+class QueueFigures(msgspec.Struct, kw_only=True):
+    """One queue."""
+
+    queue: str
+    ready: int
+    scheduled: int
+    running: int
+    dead: int
+    done_total: int
+    failed_total: int
+    enqueued_total: int
+    oldest_ready: float | None
+    """In seconds."""
+    paused: bool
+
+
+class Figures(msgspec.Struct, kw_only=True):
+    """All queues together, and each."""
+
+    ready: int
+    scheduled: int
+    running: int
+    dead: int
+    done_total: int
+    failed_total: int
+    enqueued_total: int
+    queues: list[QueueFigures]
+
+
+async def _seen(call: Call) -> list[QueueStats]:
+    call.service.figures.count(call.request, call.principal)
+    stats = await call.service.figures.stats()
+    return [each for each in stats.queues if call.principal.sees(each.queue, None)]
+
+
+async def stats(call: Call) -> Response:
+    """GET /v1/stats"""
+    queues = await _seen(call)
+    return answer(
+        Figures(
+            ready=sum(each.ready for each in queues),
+            scheduled=sum(each.scheduled for each in queues),
+            running=sum(each.running for each in queues),
+            dead=sum(each.dead for each in queues),
+            done_total=sum(each.done_total for each in queues),
+            failed_total=sum(each.failed_total for each in queues),
+            enqueued_total=sum(each.enqueued_total for each in queues),
+            queues=[_figures(each) for each in queues],
+        )
+    )
+
+
+def _figures(each: QueueStats) -> QueueFigures:
+    return QueueFigures(
+        queue=each.queue,
+        ready=each.ready,
+        scheduled=each.scheduled,
+        running=each.running,
+        dead=each.dead,
+        done_total=each.done_total,
+        failed_total=each.failed_total,
+        enqueued_total=each.enqueued_total,
+        oldest_ready=seconds(each.oldest_ready),
+        paused=each.paused,
+    )
+
+
+# ── Prometheus ───────────────────────────────────────────────────────────────
+
+_Read = Callable[[QueueStats], float]
+_METRICS: tuple[tuple[str, str, str, _Read], ...] = (
+    ("headrace_jobs_ready", "gauge", "Jobs that wait to be claimed.", lambda each: each.ready),
+    ("headrace_jobs_scheduled", "gauge", "Jobs that are due later, retries included.", lambda each: each.scheduled),
+    ("headrace_jobs_running", "gauge", "Jobs that run.", lambda each: each.running),
+    ("headrace_jobs_dead", "gauge", "Dead letters kept.", lambda each: each.dead),
+    ("headrace_jobs_done_total", "counter", "Jobs done, ever.", lambda each: each.done_total),
+    ("headrace_jobs_failed_total", "counter", "Attempts failed, ever.", lambda each: each.failed_total),
+    ("headrace_jobs_enqueued_total", "counter", "Jobs enqueued, ever.", lambda each: each.enqueued_total),
+    (
+        "headrace_oldest_ready_seconds",
+        "gauge",
+        "Age of the longest waiting ready job.",
+        lambda each: seconds(each.oldest_ready) or 0,
+    ),
+    ("headrace_queue_paused", "gauge", "Whether the queue is paused.", lambda each: int(each.paused)),
+)
+
+
+def exposition(queues: Iterable[QueueStats]) -> str:
+    """The figures in Prometheus' text format; queue names need no escaping."""
+    known = list(queues)
+    lines: list[str] = []
+    for name, kind, help_, read in _METRICS:
+        lines += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
+        lines += [f'{name}{{queue="{each.queue}"}} {read(each)}' for each in known]
+    return "\n".join(lines) + "\n"
+
+
+async def metrics(call: Call) -> Response:
+    """GET /metrics"""
+    return Response(exposition(await _seen(call)), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/stats",
+        scope=Scope.READ,
+        does="All queues in figures, up to a second old.",
+        handler=stats,
+        answers={200: Figures},
+        problems=TOO_OFTEN,
+    ),
+    Endpoint(
+        method="GET",
+        path="/metrics",
+        scope=Scope.READ,
+        does="The figures in Prometheus' text format.",
+        handler=metrics,
+        answers={200: str},
+        problems=TOO_OFTEN,
+        media="text/plain",
+    ),
+)

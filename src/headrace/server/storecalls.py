@@ -1,0 +1,379 @@
+"""`/v1/store/{verb}`: the store itself over HTTP, for `store/http`; what each token may do and see is decided here.
+
+The bodies are MessagePack, typed by `store/http/wire.py`. Whoever is bound to a tenant or to queues sees only those:
+what is everybody's (figures, pauses, limits, schedules, other workers) is not there for them, and tidying up is the
+server's own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace as changed
+from starlette.responses import Response
+
+from headrace.errors import IdempotencyConflict, QueueFull
+from headrace.job import Job, JobId
+from headrace.lane import Ahead, LaneView
+from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
+from headrace.schedules import KIND as SCHEDULES
+from headrace.server import boundary, narrowed, storeaudit, storechecks, visible
+from headrace.server.auth import Principal
+from headrace.server.call import Call
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.leases import KIND as SECRET
+from headrace.server.problems import Problem, not_found
+from headrace.server.service import Service
+from headrace.server.storerules import RULES
+from headrace.store.contract import (
+    CancelAnswer,
+    Ending,
+    Filter,
+    Finding,
+    LimitRule,
+    Page,
+    Pause,
+    PauseKind,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+    Stats,
+    Store,
+)
+from headrace.store.http import wire
+from headrace.webhooks import all_deliveries
+
+HARMLESS = frozenset({SCHEDULES})
+"""Kinds of records that who is no admin may read and write."""
+
+
+class Calls:
+    """The store as one principal may use it: a method per verb, with the arguments of the wire."""
+
+    def __init__(self, service: Service, principal: Principal) -> None:
+        self._service = service
+        self._store: Store = service.store
+        self._who = principal
+
+    # ── life ────────────────────────────────────────────────────────────────
+    async def hello(self) -> wire.Hello:
+        return wire.Hello(wire.VERSION, self._service.settings.tidy)
+
+    async def check(self) -> list[Finding]:
+        self._everybodys()
+        return await self._store.check()
+
+    async def now(self) -> datetime:
+        return await self._store.now()
+
+    # ── the hot five ────────────────────────────────────────────────────────
+    async def enqueue(self, packed: wire.WireBatch) -> dict[int, UUID]:
+        storechecks.check_lanes(packed.lanes)
+        batch = wire.read_batch(packed)
+        storechecks.check_jobs(batch, self._service.app.settings.max_payload)
+        if all_deliveries(batch) and (self._who.bound or not self._who.may(Scope.ENQUEUE)):
+            # A worker tells of its jobs' ends, also one that may do nothing but work.
+            batch = await self._service.leases.deliveries(batch, self._who)
+            return {} if not batch.jobs else dict((await self._store.enqueue(batch)).existing)
+        if not self._who.may(Scope.ENQUEUE):
+            raise Problem(403, "missing_scope", f"this token lacks the scope {Scope.ENQUEUE}", scope=str(Scope.ENQUEUE))
+        if self._who.bound and not all(
+            self._who.sees(job.lane.queue, storechecks.tenant_of(job)) for job in batch.jobs
+        ):
+            raise not_found("there is no such queue, or no such tenant")
+        valve = self._service.leases.valve
+        if valve.bounds:
+            await valve.admit(batch.jobs)
+        try:
+            existing: dict[int, UUID] = dict((await self._store.enqueue(batch)).existing)
+        except IdempotencyConflict as error:
+            await self._reveal([error.existing], error.code, "a key of these jobs made another one before")
+            raise
+        if existing:
+            await self._reveal(
+                existing.values(), "unique_conflict", "a job that is there already stands for one of these"
+            )
+        return existing
+
+    async def claim(self, ask: Ask) -> Lease | None:
+        who = self._who
+        self._see_queues(ask.queues)
+        for band in ask.bands:
+            self._see_queues(band.queues)
+        ask = changed(ask, limit=storechecks.bounded(ask.limit), ttl=storechecks.lease_time(ask.ttl))
+        own = ask
+        if who.bound:
+            tenant = ask.tenant if who.tenant is None else who.tenant
+            own = changed(ask, worker=self._own(ask.worker), token=self._own(ask.token), tenant=tenant)
+        lease = await self._service.leases.once(own.token, lambda: self._store.claim(own))
+        return lease if lease is None or own is ask else changed(lease, token=ask.token)
+
+    async def heartbeat(self, tokens: list[Token], ttl: timedelta, presence: Presence | None) -> Pulse:
+        ttl = storechecks.lease_time(ttl)
+        self._service.leases.answered(*(self._own(token) for token in tokens))
+        if not self._who.bound:
+            return await self._store.heartbeat(tokens, ttl, presence)
+        if presence is not None:
+            self._see_queues(presence.queues)
+            presence = changed(presence, id=self._own(presence.id))
+        theirs = {self._own(token): token for token in tokens}
+        pulse = await self._store.heartbeat(list(theirs), ttl, presence)
+        stops = tuple(Stop(theirs[stop.token], stop.position) for stop in pulse.stops)
+        return Pulse(frozenset(theirs[token] for token in pulse.lost), stops)
+
+    async def settle(self, token: Token, packed: wire.Positions) -> frozenset[int]:
+        settlements = [(position, wire.read_settlement(each)) for position, each in packed if 0 <= position < MAX_LEASE]
+        never_had = {position for position, _ in packed if not 0 <= position < MAX_LEASE}
+        own = self._own(token)
+        refused = await self._store.settle(own, settlements)
+        self._service.leases.answered(own)
+        return refused | never_had
+
+    async def report(self, token: Token, reports: wire.Reports) -> frozenset[int]:
+        never_had = {position for position, _ in reports if not 0 <= position < MAX_LEASE}
+        known = [each for each in reports if each[0] not in never_had]
+        return await self._store.report(self._own(token), known) | never_had
+
+    async def wait(self, queues: list[str], timeout: float) -> bool:
+        self._see_queues(queues)
+        heard = asyncio.create_task(self._store.wait(queues, min(max(timeout, 0.0), wire.LONGEST_WAIT)))
+        # A server that stops lets nobody wait.
+        ending = asyncio.create_task(self._service.ending.wait())
+        try:
+            await asyncio.wait({heard, ending}, return_when=asyncio.FIRST_COMPLETED)
+            return await heard if heard.done() else False
+        finally:
+            heard.cancel()
+            ending.cancel()
+            await asyncio.wait({heard, ending})
+
+    # ── time ────────────────────────────────────────────────────────────────
+    async def promote(self, limit: int) -> Promoted:
+        return Promoted(0, None) if self._who.bound else await self._store.promote(storechecks.bounded(limit))
+
+    async def reap(self, worker: WorkerId, ttl: timedelta, limit: int) -> list[Orphan]:
+        return (
+            []
+            if self._who.bound
+            else await self._store.reap(worker, storechecks.lease_time(ttl), storechecks.bounded(limit))
+        )
+
+    async def abandon(self, worker: WorkerId, cause: str) -> int:
+        return await self._store.abandon(self._own(worker), cause)
+
+    async def retire(self, worker: WorkerId) -> None:
+        await self._store.retire(self._own(worker))
+
+    async def prune(self, keep: Retention, limit: int) -> Pruned:
+        return Pruned(0, more=False) if self._who.bound else await self._store.prune(keep, limit)
+
+    # ── looking ─────────────────────────────────────────────────────────────
+    async def get(self, ids: list[JobId]) -> list[Job | None]:
+        found = await self._store.get(ids)
+        return [job if job is not None and visible.sees(self._who, job) else None for job in found]
+
+    async def find(self, where: Filter, before: JobId | None, limit: int) -> Page:
+        return await visible.find(self._service, self._who, where, before=before, limit=storechecks.bounded(limit))
+
+    async def stats(self) -> Stats:
+        if self._who.tenant is not None:
+            raise _not_yours()
+        found = await self._store.stats()
+        return Stats([each for each in found.queues if self._who.sees(each.queue, None)])
+
+    async def workers(self) -> list[Presence]:
+        self._everybodys()
+        return await self._store.workers()
+
+    async def ended(self, since: datetime, limit: int) -> list[Ending]:
+        found = await self._store.ended(since, storechecks.bounded(limit))
+        return [each for each in found if self._who.sees(each.queue, each.tenant)]
+
+    async def lanes(self, queues: list[str], limit: int) -> list[LaneView]:
+        self._see_queues(queues)
+        found = await self._store.lanes(queues, storechecks.bounded(limit))
+        return [each for each in found if self._who.sees(each.queue, each.tenant)]
+
+    async def ahead(self, id: JobId, limit: int) -> Ahead | None:
+        if not await self._visible([id]):
+            return None
+        return await narrowed.ahead(self._store, self._who, id, storechecks.bounded(limit))
+
+    # ── the operator's moves ────────────────────────────────────────────────
+    async def cancel(self, ids: list[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
+        answers = await self._store.cancel(await self._visible(ids), reason)
+        moved = sum(each not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for each in answers.values())
+        await self._note("jobs.cancel", _named(ids), moved)
+        return {id: answers.get(id, CancelAnswer.UNKNOWN) for id in ids}
+
+    async def retry(self, ids: list[JobId], afresh: bool) -> frozenset[JobId]:
+        moved = await self._store.retry(await self._visible(ids), afresh=afresh)
+        await self._note("jobs.retry", _named(ids), len(moved))
+        return moved
+
+    async def delete(self, ids: list[JobId]) -> frozenset[JobId]:
+        gone = await self._store.delete(await self._visible(ids))
+        await self._note("jobs.delete", _named(ids), len(gone))
+        return gone
+
+    async def pause(self, name: str, kind: PauseKind, by: str, until: datetime | None) -> None:
+        self._may_pause(name, kind)
+        await self._store.pause(name, kind=kind, by=by, until=until)
+        self._service.figures.forget_pauses()
+        await self._note(f"{kind}s.pause", name)
+
+    async def resume(self, name: str, kind: PauseKind) -> None:
+        self._may_pause(name, kind)
+        await self._store.resume(name, kind=kind)
+        self._service.figures.forget_pauses()
+        await self._note(f"{kind}s.resume", name)
+
+    async def pauses(self) -> list[Pause]:
+        seen = [visible.pause(self._who, each) for each in await self._store.pauses()]
+        return [each for each in seen if each is not None]
+
+    # ── limits and records ──────────────────────────────────────────────────
+    async def limits(self) -> dict[str, LimitRule]:
+        return {} if self._who.bound else await self._store.limits()
+
+    async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
+        self._everybodys()
+        written, deed = await storeaudit.limit(self._store, name, rule, expect)
+        await self._did(deed)
+        return written
+
+    async def records(self, kind: str) -> dict[str, Record]:
+        if not self._may_know(kind):
+            raise not_found(f"there are no records of kind {kind[:60]!r} here")
+        return {} if self._who.bound else await self._store.records(kind)
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        if self._who.bound or not self._may_know(kind):
+            raise not_found(f"there are no records of kind {kind[:60]!r} here")
+        if kind != SCHEDULES:
+            return await self._store.record(kind, name, value, expect)
+        written, deed = await storeaudit.schedule(self._store, name, value, expect)
+        await self._did(deed)
+        return written
+
+    async def detach(self, token: Token, position: int, fresh: Token) -> bool:
+        return await self._store.detach(self._own(token), position, self._own(fresh))
+
+    # ── who may what ────────────────────────────────────────────────────────
+    def _own(self, id: Any) -> Any:
+        return self._service.leases.seals.own(id, self._who)
+
+    def _everybodys(self) -> None:
+        if self._who.bound:
+            raise _not_yours()
+
+    def _see_queues(self, queues: Sequence[str]) -> None:
+        allowed = self._who.queues
+        for queue in queues:
+            if allowed is not None and queue not in allowed:
+                raise not_found(f"there is no queue {queue}")
+
+    async def _reveal(self, ids: Iterable[UUID], code: str, said: str) -> None:
+        """A 409 that names no job if one of these is none that they may know of."""
+        if self._who.bound:
+            found = await self._store.get([JobId(id) for id in ids])
+            if any(job is not None and not visible.sees(self._who, job) for job in found):
+                raise Problem(409, code, said)
+
+    async def _visible(self, ids: Sequence[JobId]) -> list[JobId]:
+        if not self._who.bound:
+            return list(ids)
+        return [job.id for job in await self._store.get(ids) if job is not None and visible.sees(self._who, job)]
+
+    def _may_pause(self, name: str, kind: PauseKind) -> None:
+        if not visible.owns(self._who, kind, name):
+            raise _not_yours()
+
+    def _may_know(self, kind: str) -> bool:
+        if kind == SECRET:
+            return False
+        return kind in HARMLESS or self._who.may(Scope.ADMIN)
+
+    async def _did(self, deed: storeaudit.Deed | None) -> None:
+        if deed is not None:
+            await self._service.audit.note(self._who.name, *deed)
+
+    async def _note(self, action: str, what: str, jobs: int | None = None) -> None:
+        if jobs is None:
+            await self._service.audit.note(self._who.name, action, what)
+        elif jobs:
+            await self._service.audit.note(self._who.name, action, what, jobs)
+
+
+def _named(ids: Sequence[JobId]) -> str:
+    return str(ids[0]) if len(ids) == 1 else f"{len(ids)} jobs"
+
+
+def _not_yours() -> Problem:
+    return not_found("this is everybody's: a token that is bound to a tenant or to queues has no part in it")
+
+
+# ── the endpoints ────────────────────────────────────────────────────────────
+
+
+async def _answer(verb: wire.Verb, call: Call) -> Response:
+    """POST /v1/store/{verb}"""
+    if call.request.headers.get("content-type") != wire.MEDIA:
+        raise Problem(415, "content_type_not_allowed", f"send MessagePack with the header Content-Type: {wire.MEDIA}")
+    settings = call.service.settings
+    if verb.large:
+        settings = replace(settings, max_body=wire.MAX_BODY)
+    body = await boundary.read(call.request.receive, settings)
+    method: Callable[..., Awaitable[Any]] = getattr(Calls(call.service, call.principal), verb.name)
+    try:
+        arguments = wire.read_arguments(verb, body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
+        raise Problem(422, "invalid_value", f"these are no arguments for {verb.name}: see store/http/wire.py") from None
+    try:
+        found = await method(*arguments)
+    except IdempotencyConflict as error:
+        raise Problem(
+            409, error.code, str(error), task=error.task, key=error.key, existing=str(error.existing)
+        ) from None
+    except QueueFull as error:
+        raise Problem(
+            429, error.code, str(error), headers={"Retry-After": "1"}, queue=error.queue, max_length=error.max_length
+        ) from None
+    except (ValueError, OverflowError) as error:
+        raise Problem(422, "invalid_value", f"{verb.name}: {error}") from None
+    return Response(wire.encode(found), media_type=wire.MEDIA)
+
+
+def _endpoint(verb: wire.Verb) -> Endpoint:
+    rule = RULES[verb.name]
+    own = (
+        ((409, "idempotency_conflict"), (409, "unique_conflict"), (429, "queue_full")) if verb.name == "enqueue" else ()
+    )
+    return Endpoint(
+        method="POST",
+        path=f"/v1/store/{verb.name}",
+        scope=rule.scope,
+        also=rule.also,
+        does=f"For the http store: {rule.does[0].lower()}{rule.does[1:]}",
+        handler=partial(_answer, verb),
+        answers={200: bytes},
+        problems=(
+            (404, "not_found"),
+            (413, "body_too_large"),
+            (415, "content_type_not_allowed"),
+            (422, "invalid_value"),
+            *own,
+        ),
+        media=wire.MEDIA,
+    )
+
+
+ENDPOINTS = tuple(_endpoint(verb) for verb in wire.VERBS.values())

@@ -1,0 +1,177 @@
+"""Tokens: made once, shown once, kept as SHA-256 only; which of them are good is decided in `auth.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import string
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from headrace import duration
+from headrace.duration import Duration
+from headrace.errors import ConfigError
+from headrace.lane import check_queue, check_tenant
+from headrace.server.endpoint import Scope
+from headrace.store.contract import Record, Store
+
+KIND: Final = "token"
+LONGEST: Final = 128
+"""Characters of a token; more is none."""
+
+_LETTERS: Final = string.digits + string.ascii_letters
+_ID_LENGTH: Final = 12
+_SECRET_LENGTH: Final = 27  # base 62: 160 bits
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}", re.ASCII)
+_TOKEN = re.compile(rb"hr_([0-9A-Za-z]{12})_[0-9A-Za-z]{22,80}")
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is stored: everything but itself."""
+
+    id: str
+    """Its middle part, by which it is looked up."""
+    name: str
+    sha256: bytes
+    """Of the whole text."""
+    scopes: frozenset[Scope]
+    queues: frozenset[str] | None = None
+    """None: all."""
+    tenant: str | None = None
+    """None: all."""
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def state(self, now: datetime) -> str:
+        """`revoked`, `expired` or `good`."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and now >= self.expires_at else "good"
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Token)
+
+
+def digest(text: bytes) -> bytes:
+    """What is kept of a token."""
+    return hashlib.sha256(text).digest()
+
+
+def id_of(text: bytes) -> str | None:
+    """The id in what may be a token; None: it is none."""
+    found = _TOKEN.fullmatch(text) if len(text) <= LONGEST else None
+    return None if found is None else found[1].decode()
+
+
+def read(records: Mapping[str, Record]) -> dict[str, Token]:
+    """The tokens in these records. One that cannot be read, perhaps because it is newer than this code, is not good."""
+    found: dict[str, Token] = {}
+    for id, record in records.items():
+        try:
+            found[id] = _decoder.decode(record.value)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return found
+
+
+async def any(store: Store) -> bool:  # it reads `tokens.any(store)`
+    """Whether there is a token at all; a revoked one counts, so that revoking the last one opens nothing."""
+    return bool(await store.records(KIND))
+
+
+async def all(store: Store) -> list[Token]:  # it reads `tokens.all(store)`
+    """Every token, the oldest first."""
+    return sorted(read(await store.records(KIND)).values(), key=lambda token: (token.created_at, token.id))
+
+
+async def create(
+    store: Store,
+    name: str,
+    *,
+    scopes: Iterable[Scope | str],
+    queues: Iterable[str] = (),
+    tenant: str | None = None,
+    expires: Duration | None = None,
+) -> tuple[str, Token]:
+    """A new token: its text, which is nowhere else, and what is kept of it."""
+    check_name(name)
+    allowed = check_scopes(scopes)
+    bound = frozenset(check_queue(queue) for queue in queues) or None
+    if tenant is not None and not check_tenant(tenant):
+        raise ConfigError("tenant = '': name the tenant, or leave it out for a token that sees all of them")
+    now = await store.now()
+    if clash := [token for token in await all(store) if token.name == name and token.state(now) == "good"]:
+        raise ConfigError(f"there is a token {name} already, {clash[0].id}: revoke it first, or choose another name")
+    lifetime = None if expires is None else duration.parse(expires, name="expires")
+    if lifetime is not None and lifetime <= timedelta(0):
+        raise ConfigError("expires = 0: the token would never be good")
+    id = _random(_ID_LENGTH)
+    text = f"hr_{id}_{_random(_SECRET_LENGTH)}"
+    token = Token(
+        id=id,
+        name=name,
+        sha256=digest(text.encode()),
+        scopes=allowed,
+        queues=bound,
+        tenant=tenant,
+        created_at=now,
+        expires_at=None if lifetime is None else now + lifetime,
+    )
+    if await store.record(KIND, id, _encoder.encode(token), None) is None:
+        raise ConfigError("another token has just got the same id: try again")
+    return text, token
+
+
+async def revoke(store: Store, name_or_id: str, *, forget: bool = False) -> Token:
+    """Make a token worthless, by its id or by the name of the one that is good. `forget`: and leave no trace of it."""
+    found = await all(store)
+    now = await store.now()
+    chosen = [token for token in found if token.id == name_or_id]
+    if not chosen:
+        named = [token for token in found if token.name == name_or_id]
+        chosen = [token for token in named if token.state(now) == "good"] or named
+    if not chosen:
+        raise ConfigError(f"no token {name_or_id!r:.80}: `headrace tokens list` shows what there is")
+    if len(chosen) > 1:
+        ids = ", ".join(token.id for token in chosen)
+        raise ConfigError(f"several tokens are named {name_or_id}: say which by its id: {ids}")
+    return await _end(store, chosen[0], now, forget=forget)
+
+
+async def _end(store: Store, token: Token, now: datetime, *, forget: bool) -> Token:
+    revoked = msgspec.structs.replace(token, revoked_at=token.revoked_at or now)
+    value = None if forget else _encoder.encode(revoked)
+    for _ in range(10):
+        record = (await store.records(KIND)).get(token.id)
+        if record is None or await store.record(KIND, token.id, value, record.version) is not None:
+            return revoked
+    raise ConfigError(f"token {token.name} keeps being changed by others: try again")
+
+
+def check_name(name: str) -> str:
+    """The name, or a ConfigError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r:.80} is no token name: 1 to 63 of A-Z a-z 0-9 _ . @ - and a letter or digit first")
+    return name
+
+
+def check_scopes(scopes: Iterable[Scope | str]) -> frozenset[Scope]:
+    """The scopes, at least one, or a ConfigError."""
+    known = ", ".join(Scope)
+    try:
+        found = frozenset(Scope(scope) for scope in scopes)
+    except ValueError as error:
+        raise ConfigError(f"{error}: the scopes are {known}") from None
+    if not found:
+        raise ConfigError(f"a token needs a scope: {known}")
+    return found
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(length))

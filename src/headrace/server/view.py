@@ -1,0 +1,173 @@
+"""How jobs look over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headrace import codec
+from headrace.app import Headrace
+from headrace.errors import BadArguments
+from headrace.job import Failure, Job, JobState
+from headrace.server.visible import tenant_of
+
+
+class JobSummary(msgspec.Struct, kw_only=True):
+    """A job in a list."""
+
+    id: UUID
+    task: str
+    queue: str
+    priority: int
+    tenant: str
+    state: JobState
+    attempt: int
+    """Attempts begun so far."""
+    failures: int
+    crashes: int
+    enqueued_at: datetime
+    run_at: datetime | None = None
+    claimed_at: datetime | None = None
+    finished_at: datetime | None = None
+    worker: UUID | None = None
+    cancelling: bool = False
+    note: str | None = None
+
+
+class FailureView(msgspec.Struct, kw_only=True):
+    """An attempt that went wrong."""
+
+    attempt: int
+    kind: str
+    message: str
+    traceback: str
+    at: datetime
+    worker: str = ""
+
+
+class LogView(msgspec.Struct):
+    """A line that the task wrote."""
+
+    at: datetime
+    text: str
+
+
+class Moment(msgspec.Struct):
+    """Something that happened to a job."""
+
+    at: datetime
+    event: str
+    detail: str = ""
+
+
+class JobView(JobSummary, kw_only=True):
+    """One job, with everything that is known of it. Arguments are masked where the task says so."""
+
+    limits: list[str]
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+    history: list[FailureView]
+    """Every failure, the oldest first."""
+    progress: float | None = None
+    """From 0 to 1."""
+    doing: str | None = None
+    log: list[LogView] = []
+    timeline: list[Moment] = []
+    result_expired: bool = False
+
+
+def text(value: str) -> str:
+    """Text that can be sent: a store in memory may hold half a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode(errors="replace").decode()
+    return value
+
+
+def _common(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "priority": job.priority,
+        "tenant": tenant_of(job),
+        "state": job.state,
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "crashes": job.crashes,
+        "enqueued_at": job.enqueued_at,
+        "run_at": job.run_at,
+        "claimed_at": job.claimed_at,
+        "finished_at": job.finished_at,
+        "worker": job.worker,
+        "cancelling": job.cancelling,
+        "note": None if job.note is None else text(job.note),
+    }
+
+
+def summary(job: Job) -> JobSummary:
+    """A job in a list."""
+    return JobSummary(**_common(job))
+
+
+def arguments(app: Headrace, job: Job) -> dict[str, Any]:
+    """The arguments, masked as the task says; of a task that is not known here, as they are."""
+    task = app.tasks.get(job.task)
+    return codec.show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+
+
+def whole(app: Headrace, job: Job) -> JobView:
+    """One job, with everything that `get` knows."""
+    return JobView(
+        **_common(job),
+        limits=list(job.limits),
+        arguments=arguments(app, job),
+        options=_options(job.options),
+        history=[failure(each) for each in job.history],
+        progress=job.progress,
+        doing=None if job.doing is None else text(job.doing),
+        log=[LogView(line.at, text(line.text)) for line in job.log],
+        timeline=_timeline(job),
+        result_expired=job.result_expired,
+    )
+
+
+def _options(data: bytes | None) -> dict[str, Any]:
+    try:
+        found: Any = msgspec.to_builtins(codec.decode_options(data))
+    except BadArguments:
+        return {}
+    return {name: value for name, value in found.items() if value is not None and name not in _HIDDEN}
+
+
+_HIDDEN = {"webhook"}  # its secret is in there
+
+
+def failure(each: Failure) -> FailureView:
+    """One failure."""
+    return FailureView(
+        attempt=each.attempt,
+        kind=text(each.kind),
+        message=text(each.message),
+        traceback=text(each.traceback),
+        at=each.at,
+        worker=text(each.worker),
+    )
+
+
+def _timeline(job: Job) -> list[Moment]:
+    """What happened, in its order, as far as it is kept."""
+    found = [Moment(job.enqueued_at, "enqueued")]
+    found += [Moment(each.at, "failed", f"attempt {each.attempt}: {text(each.kind)}") for each in job.history]
+    if job.claimed_at is not None:
+        found.append(Moment(job.claimed_at, "claimed", f"attempt {job.attempt}"))
+    if job.finished_at is not None:
+        found.append(Moment(job.finished_at, job.state.value, text(job.note or "")))
+    found.sort(key=lambda moment: moment.at)
+    if job.run_at is not None:
+        found.append(Moment(job.run_at, "due"))
+    return found

@@ -1,0 +1,67 @@
+"""`/v1/workers`: who works, as seen within the last minute."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.server.call import Call, answer
+from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.view import text
+
+
+class WorkerView(msgspec.Struct, kw_only=True):
+    """A worker process."""
+
+    id: UUID
+    name: str
+    queues: list[str]
+    slots: int
+    running: int
+    version: str
+    started_at: datetime
+    seen_at: datetime | None
+    tasks: list[str]
+
+
+class Workers(msgspec.Struct):
+    """Workers seen within the last minute."""
+
+    workers: list[WorkerView]
+
+
+async def all_of(call: Call) -> Response:
+    """GET /v1/workers"""
+    found: list[WorkerView] = []
+    for each in await call.service.store.workers():
+        queues = [name for name in each.queues if call.principal.sees(name, None)]
+        if queues or not call.principal.bound:
+            found.append(
+                WorkerView(
+                    id=each.id,
+                    name=text(each.name),
+                    queues=queues,
+                    slots=each.slots,
+                    running=each.running,
+                    version=text(each.version),
+                    started_at=each.started_at,
+                    seen_at=each.seen_at,
+                    tasks=[] if call.principal.bound else [text(name) for name in each.tasks],
+                )
+            )
+    return answer(Workers(found))
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/workers",
+        scope=Scope.READ,
+        does="Workers seen within the last minute.",
+        handler=all_of,
+        answers={200: Workers},
+    ),
+)

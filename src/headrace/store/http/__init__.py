@@ -1,0 +1,1 @@
+"""The http store: a headrace server's store, from anywhere that can reach the server."""

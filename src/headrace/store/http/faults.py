@@ -1,0 +1,134 @@
+"""What went wrong between the http store and its server, as our own errors; a token is in none of them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import httpx
+import msgspec
+
+from headrace import errors
+from headrace.errors import (
+    ConfigError,
+    HeadraceError,
+    IdempotencyConflict,
+    OutcomeUnknown,
+    QueueFull,
+    Unavailable,
+    Unsupported,
+)
+from headrace.store.http.wire import Verb
+
+
+class _Problem(msgspec.Struct):
+    """What is used of a problem document."""
+
+    code: str = ""
+    detail: str = ""
+    scope: str | None = None
+    task: str | None = None
+    key: str | None = None
+    existing: UUID | None = None
+    queue: str | None = None
+    max_length: int | None = None
+
+
+_problem = msgspec.json.Decoder(_Problem)
+
+_BY_CODE: dict[str, Callable[[str], HeadraceError]] = {
+    kind.code: kind
+    for kind in (
+        errors.StoreFull,
+        errors.SchemaMismatch,
+        errors.Unsupported,
+        errors.Unavailable,
+        errors.OutcomeUnknown,
+        errors.LeaseLost,
+        errors.StoreError,
+        errors.BadArguments,
+    )
+}
+_BY_CODE["invalid_value"] = ConfigError
+
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.ProxyError)
+"""After these the server has seen nothing."""
+_HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError)
+
+
+def broken(error: httpx.HTTPError, verb: Verb, base: str) -> HeadraceError:
+    """The call did not end with an answer."""
+    plain = base.startswith("http:")
+    if isinstance(error, NOT_SENT):
+        return Unavailable(f"the server {base} cannot be reached: {_cause(error)}")
+    if verb.reads:
+        return Unavailable(f"the connection to {base} broke before it had answered: {_cause(error, plain=plain)}")
+    return OutcomeUnknown(
+        f"the connection to {base} broke during {verb.name}, which may or may not have happened: {_cause(error, plain=plain)}"
+    )
+
+
+def _cause(error: BaseException, *, plain: bool = False) -> str:
+    """In a few words; an httpx error of a connection says nothing of headers."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            ours = "for an authority of your own set SSL_CERT_FILE to its certificate"
+            return f"its certificate is not good ({cause.verify_message}), and there is no way round it; {ours}"
+        if isinstance(cause, ssl.SSLError):
+            return "it does not speak TLS as it should; is it http:// without s?"
+        cause = cause.__cause__ or cause.__context__
+    said = str(error) or type(error).__name__
+    # What a port that waits for TLS does with a plain request.
+    return f"{said.rstrip('.')}; is it https://?" if plain and isinstance(error, _HUNG_UP) else said
+
+
+def refused(response: httpx.Response, verb: Verb, base: str) -> HeadraceError:
+    """The server answered, but not with what was asked for."""
+    try:
+        problem = _problem.decode(response.content)
+    except msgspec.DecodeError:
+        problem = _Problem()
+    status, detail = response.status_code, problem.detail
+    match problem.code:
+        case "unauthorized" | "too_many_failures":
+            return ConfigError(f"the server {base} does not let us in: {detail}")
+        case "missing_scope":
+            return Unsupported(
+                f"the token for {base} lacks the scope {problem.scope} that {verb.name} needs: use one that has it"
+            )
+        case "not_found":
+            return Unsupported(f"the server {base} has no {verb.name} for this token: {detail or 'it sees less'}")
+        case IdempotencyConflict.code if problem.existing is not None:
+            return IdempotencyConflict(problem.task or "", problem.key or "", problem.existing)
+        case QueueFull.code if problem.queue is not None:
+            return QueueFull(problem.queue, problem.max_length or 0)
+        case code if code in _BY_CODE:
+            return _BY_CODE[code](f"{detail} (the server {base})")
+        case _:
+            pass
+    if status >= 500 or status in {408, 429}:
+        # From a proxy in between, or a server that is going: what became of a write is not known.
+        text = f"the server {base} answered {status} to {verb.name}: {detail or 'no reason given'}"
+        known = verb.reads or status in {429, 503}
+        return Unavailable(text) if known else OutcomeUnknown(text)
+    return errors.StoreError(
+        f"the server {base} refused {verb.name} ({status}): {detail or 'is it a headrace server?'}"
+    )
+
+
+def unreadable(base: str) -> HeadraceError:
+    """An answer that is none of ours."""
+    return errors.SchemaMismatch(
+        f"the server {base} answers in a way that this version does not understand: use the same headrace on both sides"
+    )
+
+
+def checked(version: Any, expected: int, base: str) -> None:
+    """Raises SchemaMismatch unless the server speaks this wire."""
+    if version != expected:
+        raise errors.SchemaMismatch(
+            f"the server {base} speaks version {version} of the store's wire, this headrace {expected}: update the older one"
+        )

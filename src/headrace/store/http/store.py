@@ -1,0 +1,281 @@
+"""HttpStore: every verb of the contract as a call of a headrace server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from time import monotonic
+from typing import Any
+
+import httpx
+import msgspec
+
+from headrace.clock import Clock
+from headrace.errors import ConfigError, Unavailable
+from headrace.job import Batch, Job, JobId
+from headrace.lane import Ahead, LaneView
+from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
+from headrace.outcome import Finish, Settlement
+from headrace.store.contract import (
+    CancelAnswer,
+    Ending,
+    Enqueued,
+    Filter,
+    Finding,
+    LimitRule,
+    Page,
+    Pause,
+    PauseKind,
+    Progress,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+    Stats,
+)
+from headrace.store.http import address, faults, wire
+
+PATIENCE = 30.0
+"""Seconds that a call may take; `wait` has its own time on top."""
+CONNECT = 10.0
+IDLE = 4.0
+"""Seconds that a connection is kept for the next call: less than servers do, so that it is not closed under a call."""
+
+
+class HttpStore:
+    """A server's store. Times are the server's, and so is everything that is decided."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        if clock is not None:
+            raise ConfigError("the http store goes by its server's clock: give the clock to the server's store")
+        self._address = address.parse(url)
+        self._client: httpx.AsyncClient | None = None
+        self._tidied = False
+        """The server promotes and reaps; a thousand workers that ask for it every second as well would only be a load."""
+
+    # ── life ────────────────────────────────────────────────────────────────
+    async def open(self) -> None:
+        if self._client is not None:
+            return
+        self._client = httpx.AsyncClient(
+            headers={
+                **self._address.headers,
+                "Content-Type": wire.MEDIA,
+                "Accept": wire.MEDIA,
+                "User-Agent": f"headrace/{version('headrace')}",
+            },
+            timeout=httpx.Timeout(PATIENCE, connect=CONNECT),
+            # Without TLS there is nothing to verify, and reading all certificates takes a while.
+            verify=self._address.base.startswith("https:"),
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE),
+            follow_redirects=False,
+        )
+        try:
+            hello: wire.Hello = await self._call("hello")
+            faults.checked(hello.version, wire.VERSION, self._address.base)
+            self._tidied = hello.tidies
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def migrate(self, progress: Progress | None = None) -> list[str]:
+        """A server brings its own schema up to date when its operator says so."""
+        del progress
+        return []
+
+    async def check(self) -> list[Finding]:
+        found: list[Finding] = await self._call("check")
+        base = self._address.base
+        plain = base.startswith("http://") and not base.startswith(("http://127.", "http://localhost", "http://[::1]"))
+        if plain:
+            found.append(Finding("warning", "tls", f"everybody on the way to {base} can read along: use https://"))
+        return found
+
+    async def now(self) -> datetime:
+        found: datetime = await self._call("now")
+        return found
+
+    # ── the hot five ────────────────────────────────────────────────────────
+    async def enqueue(self, batch: Batch) -> Enqueued:
+        existing: dict[int, JobId] = await self._call("enqueue", wire.pack_batch(batch))
+        return Enqueued(existing)
+
+    async def claim(self, ask: Ask) -> Lease | None:
+        found: Lease | None = await self._call("claim", ask)
+        return found
+
+    async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
+        pulse: Pulse = await self._call("heartbeat", tokens, ttl, presence)
+        return pulse
+
+    async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        refused: set[int] = set()
+        for some in _portions(settlements):
+            packed = [(position, wire.pack_settlement(each)) for position, each in some]
+            refused |= await self._call("settle", token, packed)
+        return frozenset(refused)
+
+    async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
+        refused: frozenset[int] = await self._call("report", token, reports)
+        return refused
+
+    async def wait(self, queues: Sequence[str], timeout: float) -> bool:
+        until = monotonic() + timeout
+        while True:
+            left = max(0.0, until - monotonic())
+            part = min(left, wire.LONGEST_WAIT)
+            if await self._call("wait", queues, part, patience=part + PATIENCE):
+                return True
+            if monotonic() >= until:
+                return False
+
+    # ── time ────────────────────────────────────────────────────────────────
+    async def promote(self, limit: int = 1000) -> Promoted:
+        if self._tidied:
+            return Promoted(0, None)
+        promoted: Promoted = await self._call("promote", limit)
+        return promoted
+
+    async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
+        if self._tidied:
+            return []
+        orphans: list[Orphan] = await self._call("reap", worker, ttl, limit)
+        return orphans
+
+    async def abandon(self, worker: WorkerId, cause: str) -> int:
+        count: int = await self._call("abandon", worker, cause)
+        return count
+
+    async def retire(self, worker: WorkerId) -> None:
+        await self._call("retire", worker)
+
+    async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
+        pruned: Pruned = await self._call("prune", keep, limit)
+        if progress is not None:
+            progress(pruned.jobs, pruned.jobs, "jobs")
+        return pruned
+
+    # ── looking ─────────────────────────────────────────────────────────────
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        found: list[Job | None] = await self._call("get", ids)
+        return found
+
+    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
+        page: Page = await self._call("find", where, before, limit)
+        return page
+
+    async def stats(self) -> Stats:
+        found: Stats = await self._call("stats")
+        return found
+
+    async def workers(self) -> list[Presence]:
+        found: list[Presence] = await self._call("workers")
+        return found
+
+    async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
+        found: list[Ending] = await self._call("ended", since, limit)
+        return found
+
+    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
+        found: list[LaneView] = await self._call("lanes", queues, limit)
+        return found
+
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        found: Ahead | None = await self._call("ahead", id, limit)
+        return found
+
+    # ── the operator's moves ────────────────────────────────────────────────
+    async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
+        answers: dict[JobId, CancelAnswer] = await self._call("cancel", ids, reason)
+        return answers
+
+    async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
+        moved: frozenset[JobId] = await self._call("retry", ids, afresh)
+        return moved
+
+    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        gone: frozenset[JobId] = await self._call("delete", ids)
+        return gone
+
+    async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
+        await self._call("pause", name, kind, by, until)
+
+    async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
+        await self._call("resume", name, kind)
+
+    async def pauses(self) -> list[Pause]:
+        found: list[Pause] = await self._call("pauses")
+        return found
+
+    # ── limits ──────────────────────────────────────────────────────────────
+    async def limits(self) -> dict[str, LimitRule]:
+        found: dict[str, LimitRule] = await self._call("limits")
+        return found
+
+    async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
+        written: int | None = await self._call("limit", name, rule, expect)
+        return written
+
+    # ── records ─────────────────────────────────────────────────────────────
+    async def records(self, kind: str) -> dict[str, Record]:
+        found: dict[str, Record] = await self._call("records", kind)
+        return found
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        written: int | None = await self._call("record", kind, name, value, expect)
+        return written
+
+    # ── leases, the rare verb ───────────────────────────────────────────────
+    async def detach(self, token: Token, position: int, fresh: Token) -> bool:
+        moved: bool = await self._call("detach", token, position, fresh)
+        return moved
+
+    # ── the call ────────────────────────────────────────────────────────────
+    async def _call(self, name: str, *arguments: Any, patience: float = PATIENCE) -> Any:
+        """Ask the server, once more if a lost answer does no harm."""
+        verb = wire.VERBS[name]
+        body = wire.encode(arguments)
+        try:
+            return await self._send(verb, body, patience)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+            # Most often a connection that the server had closed just before: another one will do.
+            if not (verb.reads or verb.repeats):
+                raise faults.broken(error, verb, self._address.base) from None
+        except httpx.HTTPError as error:
+            raise faults.broken(error, verb, self._address.base) from None
+        try:
+            return await self._send(verb, body, patience)
+        except httpx.HTTPError as error:
+            raise faults.broken(error, verb, self._address.base) from None
+
+    async def _send(self, verb: wire.Verb, body: bytes, patience: float) -> Any:
+        if self._client is None:
+            raise Unavailable(f"the store of {self._address.base} is not open: open it first")
+        timeout: Mapping[str, float] = {"connect": CONNECT, "read": patience, "write": PATIENCE, "pool": PATIENCE}
+        response = await self._client.post(
+            f"{self._address.base}/v1/store/{verb.name}", content=body, timeout=httpx.Timeout(**timeout)
+        )
+        if not response.is_success:
+            raise faults.refused(response, verb, self._address.base)
+        try:
+            return wire.read_answer(verb, response.content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise faults.unreadable(self._address.base) from None
+
+
+def _portions(settlements: Sequence[tuple[int, Settlement]]) -> Iterator[Sequence[tuple[int, Settlement]]]:
+    """All at once, but for results that are too large for one call together."""
+    start = size = 0
+    for place, (_, settlement) in enumerate(settlements):
+        size += len(settlement.result or b"") if isinstance(settlement, Finish) else 0
+        if size > wire.SPLIT:
+            yield settlements[start : place + 1]
+            start, size = place + 1, 0
+    if start < len(settlements) or not settlements:
+        yield settlements[start:]

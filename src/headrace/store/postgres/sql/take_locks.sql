@@ -1,0 +1,66 @@
+-- take_locks: the unique locks of one enqueue call.
+--
+--   u_*      by place: the lock's name, the states in which a job holds it (joined by comma), for how long after it was
+--            enqueued at most, and whether a holder that waits is replaced
+--   p_skip   places that their keys have decided already
+--
+-- A lock belongs to the job that took it last; whether that still holds it is read from that job. Callers with the same
+-- lock wait for each other: on the unique index for a new one, then on its row, each in sorted order so that two calls
+-- with several locks cannot wait crosswise. In one call the first place of a name takes it, or the last one if that replaces.
+-- Answers the places that are not to be stored, with the job that stands for each.
+create or replace function headrace.take_locks(
+    p_batch uuid, p_tasks text[], u_ord int4[], u_name text[], u_states text[], u_within interval[], u_replace bool[],
+    p_skip int4[], p_now timestamptz, out existing_ord int4[], out existing_id uuid[]
+) language plpgsql as $$
+declare
+    a        record;
+    j        headrace.job;
+    w        record;
+    n        record;
+    v_task   text[]; v_name text[]; v_chosen int4[]; v_places text[];
+    v_keeps  bool;
+begin
+    select array_agg(c.task), array_agg(c.name), array_agg(c.chosen), array_agg(c.places)
+    into v_task, v_name, v_chosen, v_places
+    from (
+        select t.task collate "C" as task, u.name collate "C" as name,
+            case when (array_agg(u.replace order by u.ord desc))[1] then max(u.ord) else min(u.ord) end as chosen,
+            string_agg(u.ord::text, ',' order by u.ord) as places
+        from unnest(u_ord, u_name, u_replace) u(ord, name, replace)
+        cross join lateral (select p_tasks[least(u.ord + 1, cardinality(p_tasks))] as task) t
+        where p_skip is null or u.ord <> all (p_skip)
+        group by 1, 2 order by 1, 2
+    ) c;
+    if v_task is null then return; end if;
+    insert into headrace.unique_lock (task, name, batch, ord)
+    select c.task, c.name, p_batch, c.ord from unnest(v_task, v_name, v_chosen) with ordinality c(task, name, ord, o) order by c.o
+    on conflict (task, name) do nothing;
+
+    for i in 1 .. cardinality(v_task) loop
+        select * into a from headrace.unique_lock l where l.task = v_task[i] and l.name = v_name[i] for update;
+        v_keeps := false;
+        if a.batch <> p_batch then
+            select u.states, u.within, u.replace into w
+            from unnest(u_ord, u_states, u_within, u_replace) u(ord, states, within, replace) where u.ord = v_chosen[i];
+            select * into n from headrace.state_now(a.batch, a.ord);
+            v_keeps := coalesce(n.state = any (string_to_array(w.states, ',')) and (w.within is null or p_now < n.enqueued_at + w.within), false);
+            if v_keeps and w.replace then
+                v_keeps := false;
+                if n.state in ('ready', 'scheduled') then
+                    select * into j from headrace.job b where b.batch = a.batch and b.ord = a.ord;
+                    -- Claimed at this very moment it runs on, as any that runs.
+                    insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, note)
+                    select j.batch, p_now, j.ord, 3, t.attempt, nullif(t.failures, 0), nullif(t.crashes, 0), 'replaced'
+                    from headrace.take_waiting(j) t;
+                end if;
+            end if;
+            if not v_keeps then
+                update headrace.unique_lock l set batch = p_batch, ord = v_chosen[i] where l.task = v_task[i] and l.name = v_name[i];
+                a.batch := p_batch; a.ord := v_chosen[i];
+            end if;
+        end if;
+        select existing_ord || array_agg(p.place::int4), existing_id || array_agg(headrace.job_id(a.batch, a.ord))
+        into existing_ord, existing_id
+        from unnest(string_to_array(v_places[i], ',')) p(place) where v_keeps or p.place::int4 <> v_chosen[i];
+    end loop;
+end $$;

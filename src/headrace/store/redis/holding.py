@@ -1,0 +1,78 @@
+"""What holds jobs back: pauses of queues, tenants and tasks, and the rules of limits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from headrace.store.contract import LimitRule, Pause, PauseKind
+from headrace.store.redis import scripts
+from headrace.store.redis.element import paused_of, rule_bytes, rule_of, text_bytes, to_us
+from headrace.store.redis.operating import Operating
+
+
+class Holding(Operating):
+    """See the contract."""
+
+    # ── pauses ──────────────────────────────────────────────────────────────
+
+    async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
+        await self._pause(name, kind, -1 if until is None else to_us(until), by)
+
+    async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
+        await self._pause(name, kind, "", "")
+
+    async def _pause(self, name: str, kind: PauseKind, until: int | str, by: str) -> None:
+        if kind == "queue":
+            await self._register([name])
+        keys = self._keys.of(name) if kind == "queue" else self._keys.limits
+        await self._wire.run(scripts.PAUSE, keys, self._given, kind, name, until, text_bytes(by))
+        if kind == "tenant":
+            await self._spread_rules()
+
+    async def pauses(self) -> list[Pause]:
+        queues = await self._queues()
+        home = self._keys.limits[0]
+        found: list[tuple[PauseKind, str, bytes]] = []
+        for queue in queues:
+            key = self._keys.paused(queue)
+            found.append(("queue", queue, await self._wire.command(key, "GET", key) or b""))
+        kinds: tuple[tuple[PauseKind, str], ...] = (("tenant", "#t"), ("task", "#a"))
+        for kind, hash in kinds:
+            pairs = await self._wire.command(home, "HGETALL", home + hash)
+            for name, raw in zip(pairs[::2], pairs[1::2], strict=True):
+                found.append((kind, name.decode(), raw))
+        now = await self.now()
+        pauses = [_pause(kind, name, raw) for kind, name, raw in sorted(found)]
+        return [pause for pause in pauses if pause is not None and (pause.until is None or pause.until > now)]
+
+    # ── limits ──────────────────────────────────────────────────────────────
+
+    async def limits(self) -> dict[str, LimitRule]:
+        key = self._keys.limits[0] + "#r"
+        found = await self._wire.command(key, "HGETALL", key)
+        pairs = sorted(zip(found[::2], found[1::2], strict=True))
+        return {name.decode(): rule_of(raw) for name, raw in pairs}
+
+    async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
+        said = b"0" if rule is None else b"1" + rule_bytes(rule)
+        expected = "" if expect is None else expect
+        keys = self._keys.limits
+        # Not repeated after a lost answer: one's own write would look like somebody else's.
+        version: int = await self._wire.run(scripts.LIMIT, keys, name, expected, said, repeat=False)
+        if version < 0:
+            return None
+        await self._confirmed(keys[0])
+        await self._spread_rules()
+        return version
+
+    async def _spread_rules(self) -> None:
+        """On a cluster every queue gets its copy."""
+        if self._keys.clustered:
+            await self._follow(await self._queues())
+
+
+def _pause(kind: PauseKind, name: str, raw: bytes) -> Pause | None:
+    paused = paused_of(raw)
+    if paused.by is None or paused.since is None:
+        return None
+    return Pause(kind, name, paused.by, paused.since, paused.until)

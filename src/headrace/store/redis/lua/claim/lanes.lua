@@ -1,0 +1,120 @@
+-- Claim, second part: jobs from one lane, by place.
+
+-- listed: it comes from the list, so the index by lane and place finds it; of the others each is noted by its id.
+local function give(q, el, lane, seq, listed)
+  local out, runs = q.out, q.runs
+  local last = #runs - 3
+  out[#out + 1] = el
+  if last > 0 and runs[last] == lane and runs[last + 1] + runs[last + 2] == seq
+    and runs[last + 3] + runs[last + 2] == offset + taken and q.listed[#q.listed] == listed then
+    runs[last + 2] = runs[last + 2] + 1
+  else
+    runs[last + 4], runs[last + 5], runs[last + 6], runs[last + 7] = lane, seq, 1, offset + taken
+    q.listed[#q.listed + 1] = listed
+  end
+  taken = taken + 1
+  left = left - 1
+end
+
+-- The same for many that follow each other in the list; '' was cancelled or deleted. Answers how many are jobs.
+local function give_all(q, els, lane, seq)
+  local count = #els
+  for i = 1, count do
+    if els[i] == '' then
+      local got = 0
+      for j = 1, count do
+        if els[j] ~= '' then give(q, els[j], lane, seq + j - 1, true) got = got + 1 end
+      end
+      q.gaps[lane] = (q.gaps[lane] or 0) + count - got
+      return got
+    end
+  end
+  give(q, els[1], lane, seq, true)
+  local out, runs, last = q.out, q.runs, #q.out - 1
+  for i = 2, count do out[last + i] = els[i] end
+  runs[#runs - 1] = runs[#runs - 1] + count - 1
+  taken, left = taken + count - 1, left - count + 1
+  return count
+end
+
+-- Up to `want` from the lane's list, whose first job has place `head`, and none beyond the place `last`. Answers how
+-- many; cancelled ones are passed over.
+local function from_list(q, lane, head, want, last)
+  local key = q.p .. 'L:' .. lane
+  local got, full = 0, true
+  while got < want and head <= last and full and budget > 0 do
+    local asked = min(want - got, last - head + 1)
+    local els = c('LPOP', key, asked)
+    if not els then full = false break end
+    got = got + give_all(q, els, lane, head)
+    head, full = head + #els, #els == asked
+    budget = budget - 1
+  end
+  -- False: the list is empty now.
+  q.heads[lane] = full and c('EXISTS', key) == 1 and head
+  return got
+end
+
+-- The same where some jobs came back: by place, whichever side has the next; a suspect only alone.
+local function from_both(q, lane, head, want)
+  local p, got = q.p, 0
+  while want > 0 and not stopped do
+    local waiting = c('ZRANGE', p .. 'B:' .. lane, 0, min(want, 200) - 1, 'WITHSCORES')
+    if #waiting == 0 then
+      c('SREM', p .. 'b', lane)
+      if head then got = got + from_list(q, lane, head, want, math.huge) end
+      return got
+    end
+    local ids = {}
+    for i = 1, #waiting, 2 do
+      if head and tonumber(waiting[i + 1]) >= head then break end
+      ids[#ids + 1] = waiting[i]
+    end
+    if #ids == 0 then
+      local more = from_list(q, lane, head, want, floor(tonumber(waiting[2])))
+      got, want, head = got + more, want - more, q.heads[lane] or nil
+      if budget <= 0 then break end
+    else
+      local records = c('HMGET', p .. 'E', unpack(ids))
+      local gone = 0
+      for i = 1, #ids do
+        local seq, _, _, el = opened(records[i])
+        if byte(el, 25) % 2 == SUSPECT then
+          if offset + taken > 0 then stopped = true break end
+          suspect, stopped = true, true
+        end
+        q.moved[#q.moved + 1] = ids[i]
+        q.moved[#q.moved + 1] = had + #q.out - 2 .. ':' .. format('%.17g', seq) .. ' ' .. lane
+        give(q, el, lane, seq, false)
+        gone = i
+        if stopped then break end
+      end
+      if gone > 0 then
+        c('ZREM', p .. 'B:' .. lane, unpack(ids, 1, gone))
+        c('HDEL', p .. 'E', unpack(ids, 1, gone))
+        got, want = got + gone, want - gone
+      end
+    end
+  end
+  if c('EXISTS', p .. 'B:' .. lane) == 0 then c('SREM', p .. 'b', lane) end
+  return got
+end
+
+-- The place of the first job in the lane's list; nil: the list is empty.
+local function head_of(q, lane, stored)
+  local head = q.heads[lane]
+  if head == nil then head = tonumber(stored or nil) end
+  return head or nil
+end
+
+-- Up to `want` from one lane. Answers how many, and whether it has more.
+local function draw_any(q, lane, head, want)
+  local before = taken
+  if q.returned and c('SISMEMBER', q.p .. 'b', lane) == 1 then
+    from_both(q, lane, head, want)
+    return taken - before, c('EXISTS', q.p .. 'L:' .. lane, q.p .. 'B:' .. lane) > 0
+  end
+  if not head then return 0, false end
+  from_list(q, lane, head, want, math.huge)
+  return taken - before, q.heads[lane] and true or false
+end

@@ -1,0 +1,82 @@
+-- Claim, last part: draw, and write down what was drawn as a lease.
+
+local first_due = c('ZRANGE', g .. '#o', 0, 0, 'WITHSCORES')
+local some_due = first_due[2] and tonumber(first_due[2]) <= now
+for _, pass in ipairs(passes) do
+  n = min(pass[3], total - taken)
+  left, stopped = n, suspect
+  repeat
+    local any = some_due and left > 0 and not stopped and open_due()
+    draw_pass(pass)
+  until not any or left <= 0 or stopped or budget <= 0
+end
+write_limits()
+
+local giving, left_behind = 0, {}
+for _, q in ipairs(queues) do if #q.out > 2 then giving = giving + 1 end end
+for _, q in ipairs(queues) do
+  local p, count = q.p, #q.out - 2
+  local heads, emptied = {}, {}
+  for lane, head in pairs(q.heads) do
+    if head then
+      heads[#heads + 1] = lane
+      heads[#heads + 1] = head
+    else
+      emptied[#emptied + 1] = lane
+    end
+  end
+  if #heads > 0 then each('HSET', p .. 'h', heads) end
+  if #emptied > 0 then each('HDEL', p .. 'h', emptied) end
+  for lane, gaps in pairs(q.gaps) do
+    if c('HINCRBY', p .. 'x', lane, -gaps) <= 0 then c('HDEL', p .. 'x', lane) end
+  end
+  forget_singles(q)
+  if count > 0 then
+    local no = q.held or c('HINCRBY', p .. 'd', 'l', 1)
+    local header = {token, ARGV[4], now, suspect and 1 or 0, '', (giving > 1 or ARGV[7] == '1') and 1 or 0}
+    local index, places = had, {}
+    for r = 1, #q.runs, 4 do
+      local lane, seq, many = q.runs[r], q.runs[r + 1], q.runs[r + 2]
+      header[#header + 1] = lane
+      header[#header + 1] = seq
+      header[#header + 1] = many
+      header[#header + 1] = q.runs[r + 3]
+      if q.listed[(r + 3) / 4] then
+        places[#places + 1] = 0
+        places[#places + 1] = place(lane, seq) .. ':' .. no .. ':' .. index .. ':' .. many
+      end
+      index = index + many
+    end
+    if #q.moved > 0 then
+      for m = 2, #q.moved, 2 do q.moved[m] = no .. ':' .. q.moved[m] end
+      each('HSET', p .. 'v', q.moved)
+    end
+    each('ZADD', p .. 'c', places)
+    local head = cmsgpack.pack(header)
+    q.out[2] = head
+    if q.held then
+      local whole = lease_header(p, no)
+      for r = RUNS, #header do whole[#whole + 1] = header[r] end
+      c('LSET', p .. 'l:' .. no, 0, cmsgpack.pack(whole))
+      c('RPUSH', p .. 'l:' .. no, unpack(q.out, 3))
+    else
+      c('RPUSH', p .. 'l:' .. no, unpack(q.out, 2))
+    end
+    c('ZADD', p .. 'Z', now + ARGV[5], no)
+    c('HSET', p .. 't', token, no .. (header[6] == 1 and 'm' or '') .. (q.limited and 'l' or ''))
+    bump(p, 'r', -count)
+    bump(p, 'u', count)
+    answer[#answer + 1] = q.out
+  end
+  -- Whoever waits next is told of the rest, also if this claim was not for it; nobody is told of nothing.
+  if c('EXISTS', p .. 'P') == 0 then
+    c('DEL', p .. 'w')
+  else
+    wake(p)
+    left_behind[#left_behind + 1] = q.number
+  end
+end
+first_due = c('ZRANGE', g .. '#o', 0, 0, 'WITHSCORES')[2]
+if first_due then opens = min(opens or math.huge, max(now, tonumber(first_due))) end
+answer[1] = {opens and format('%.0f', opens) or '', left_behind}
+return answer

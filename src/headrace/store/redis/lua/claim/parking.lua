@@ -1,0 +1,149 @@
+-- Claim, third part: what may not go now, and what may again.
+
+local touched, listed_keys = {}, {}
+
+-- A lane, or a tenant's whole place in a ring, leaves the ring until the key opens. It costs claims nothing there.
+local function park(q, entry, key, opening)
+  budget = budget - 1
+  c('RPUSH', g .. '#k:' .. key, q.p .. entry)
+  if not listed_keys[key] then c('SADD', g .. '#w', key) listed_keys[key] = true end
+  if not q.listed_here then c('SADD', g .. '#q', q.p) q.listed_here = true end
+  c('HSET', q.p .. 'K', entry, key)
+  -- The least: others may need fewer units; a key that is being tried stays so.
+  if opening and opening < math.huge then c('ZADD', g .. '#o', 'LT', format('%.0f', opening), key) end
+end
+
+-- The paused tenant's place in the ring is given up.
+local function park_paused(q, entry, tenant, till)
+  park(q, entry, '\1' .. tenant, till)
+  if byte(entry, #entry) == 1 then q.left[#q.left + 1] = whose_of(entry) end
+end
+
+-- Lanes that were alone in their tenants' places have left them.
+local function forget_singles(q)
+  if #q.left > 0 then each('HDEL', q.p .. 's', q.left) q.left = {} end
+end
+
+-- Up to so many of what is parked under a key is to go back; `by` collects it by queue.
+local function unpark(key, most, by)
+  local parked = c('LPOP', g .. '#k:' .. key, most) or {}
+  for i = 1, #parked do
+    local p, entry = match(parked[i], '^(.-}:)(.*)$')
+    local back = by[p]
+    if not back then back = {all = {}, lanes = {}, places = {}} by[p] = back end
+    local kind = byte(entry, #entry) == 42 and back.places or back.lanes
+    kind[#kind + 1] = entry
+    back.all[#back.all + 1] = entry
+  end
+  if #parked < most or c('EXISTS', g .. '#k:' .. key) == 0 then
+    c('SREM', g .. '#w', key)
+    listed_keys[key] = nil
+  end
+  return #parked
+end
+
+local function listed(key) return c('SISMEMBER', g .. '#w', key) == 1 end
+
+-- Into the rings with them.
+local function let_go(by)
+  for _, q in ipairs(queues) do
+    forget_singles(q)
+    q.listed_here, q.subrings = nil, nil
+  end
+  for p, back in pairs(by) do
+    each('HDEL', p .. 'K', back.all)
+    activate(p, back.lanes)
+    into_rings(p, back.places)
+    wake(p)
+    if c('EXISTS', p .. 'K') == 0 then c('SREM', g .. '#q', p) end
+  end
+end
+
+-- How many lanes a key lets go now, by its rule, and when it opens if it does not and will.
+local function openness(key)
+  if byte(key) == 1 then
+    local since, till = pause_of(c('HGET', g .. '#t', sub(key, 2)), now)
+    if since then return 0, till end
+    return 200
+  end
+  local name = match(key, '^([^:]*)')
+  local keys = {{name, key, 1}}
+  look_at_limits(g, keys, now)
+  local free, _, at = room(keys, now)
+  return min(free, 200), at
+end
+
+-- Keys whose time has come, or that somebody gave units back to. Answers whether any lane was let go.
+local function open_due()
+  local due = c('ZRANGEBYSCORE', g .. '#o', '-inf', format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, 50)
+  local any, by = false, {}
+  for i = 1, #due, 2 do
+    local key, tries = due[i], -tonumber(due[i + 1])
+    if tries <= 0 then tries = c('LLEN', g .. '#k:' .. key) end
+    local most, at = openness(key)
+    local gone = most > 0 and tries > 0 and unpark(key, min(most, tries), by) or 0
+    budget = budget - 1 - gone
+    any = any or gone > 0
+    if at and at < math.huge then
+      c('ZADD', g .. '#o', format('%.0f', at), key)
+    elseif gone > 0 and tries > gone then
+      c('ZADD', g .. '#o', gone - tries, key)
+    elseif limits[key] and limits[key].units and limits[key].rule.rate and listed(key) then
+      -- Tried already, and parked again: those need more units than there were. One more may be enough.
+      c('ZADD', g .. '#o', format('%.0f', now + ceil(1000000 / limits[key].rule.rate)), key)
+    else
+      c('ZREM', g .. '#o', key)
+    end
+    if budget <= 0 then break end
+  end
+  if any then let_go(by) end
+  return any
+end
+
+-- Jobs of this lane have begun: they hold units, and have drawn from buckets.
+local function hold(q, keys, count)
+  q.limited = true
+  for i = 1, #keys do
+    local limit = limits[keys[i][2]]
+    limit.held = limit.held + count * keys[i][3]
+    if limit.units then limit.units = limit.units - count * keys[i][3] end
+    touched[keys[i][2]] = limit
+  end
+end
+
+local function write_limits()
+  local held, buckets = {}, {}
+  for key, limit in pairs(touched) do
+    held[#held + 1] = key
+    held[#held + 1] = format('%.0f', limit.held)
+    if limit.units then
+      buckets[#buckets + 1] = key
+      buckets[#buckets + 1] = pack('>dd', limit.units, now)
+    end
+  end
+  if #held > 0 then each('HSET', g .. '#u', held) end
+  if #buckets > 0 then each('HSET', g .. '#b', buckets) end
+end
+
+-- Up to `want` from one lane, as far as its limits leave room. Answers how many, and whether it stays in its ring.
+local function draw(q, lane, head, want)
+  local keys = keys_of(lane)
+  if not keys then return draw_any(q, lane, head, want) end
+  look_at_limits(g, keys, now)
+  local free, key, at = room(keys, now)
+  if free <= 0 then
+    park(q, lane, key, at)
+    return 0, false
+  end
+  budget = budget - #keys
+  local got, more = draw_any(q, lane, head, min(want, free))
+  if got > 0 then hold(q, keys, got) end
+  if more and not stopped then
+    free, key, at = room(keys, now)
+    if free <= 0 then
+      park(q, lane, key, at)
+      more = false
+    end
+  end
+  return got, more
+end

@@ -1,0 +1,25 @@
+-- Hold a queue, a tenant or a task back, or let it go.
+-- KEYS: the queue, or the home of limits.  ARGV: 1 clock, 2 queue, tenant or task, 3 name, 4 until µs, or -1: until it is
+-- resumed, or '': resume it, 5 by whom.
+local p, now, kind, name = KEYS[1], clock(ARGV[1]), ARGV[2], ARGV[3]
+local hash = kind == 'tenant' and p .. '#t' or p .. '#a'
+local known
+if kind == 'queue' then known = c('GET', p .. 'p') else known = c('HGET', hash, name) end
+local resumed = ARGV[4] == ''
+if not resumed then
+  -- Of two pauses the first counts, by whom and since when; the last one says until when.
+  local since, _, by = pause_of(known, now)
+  local record = pack('>dd', since or now, tonumber(ARGV[4])) .. (since and by or ARGV[5])
+  if kind == 'queue' then c('SET', p .. 'p', record) else c('HSET', hash, name, record) end
+elseif kind == 'queue' then
+  c('DEL', p .. 'p')
+  wake(p)
+else
+  c('HDEL', hash, name)
+end
+if kind == 'tenant' then
+  c('HINCRBY', p .. 'd', 'version', 1)
+  -- The time at which its lanes wake may be another now: look.
+  may_open(p, {'\1' .. name})
+end
+return 1

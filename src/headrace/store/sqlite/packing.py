@@ -1,0 +1,266 @@
+"""A batch on its way into the tables: packed, so that few statements write it, and ready before the transaction begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from headrace.job import Batch, Due, NewJob
+from headrace.lane import Lane
+from headrace.store.contract import segments
+from headrace.store.sqlite.bulks import INSERT_SCHEDULED
+from headrace.store.sqlite.depth import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
+from headrace.store.sqlite.rows import Bulk, Row, as_json, micros
+from headrace.store.sqlite.statements import load
+
+_SQL = load("enqueue")
+_INSERT_FRESH = Bulk(_SQL["fresh"])
+_INSERT_JOBS = Bulk(_SQL["job"], blobs=True)
+
+_FEW = 8
+"""Fewer jobs than this that differ in little, or ranges of one line, are cheaper as plain rows."""
+_PACK_LIMIT = 1 << 24
+"""Bytes of payload in one packed insert: offsets have 24 bits there, lengths 23."""
+_LARGE = 1 << 15
+"""Bytes of payload that jobs of many tenants travel alone with: lengths have 15 bits there."""
+_LONGEST = 255
+"""Bytes of a tenant's name in a packed insert."""
+_NAMES = 1 << 23
+"""And of all names."""
+_MANY = 10_000
+
+Alike = tuple[str, int, str, bytes | None]
+"""Queue, priority, task and options: what the rows of jobs of many tenants have in common."""
+Waiting = tuple[str, int, int, int]
+"""A range on its way into its line: tenant, lane, and the first and last place in the batch."""
+
+
+@dataclass(slots=True)
+class Line:
+    """What goes into one line."""
+
+    count: int = 0
+    limited: bool = False
+    """Some of it has limit keys."""
+    ranges: list[Waiting] = field(default_factory=list[Waiting])
+    packed: tuple[bytes, str] | None = None
+    """The ranges instead, as `fresh_tenants` wants them."""
+
+
+@dataclass(slots=True)
+class Packed:
+    """What is to be written, but for the number that the batch gets."""
+
+    steps: list[tuple[str, Row]] = field(default_factory=list[tuple[str, Row]])
+    """Statements that write jobs, with their values after the key of place 0."""
+    jobs: list[tuple[int, NewJob]] = field(default_factory=list[tuple[int, NewJob]])
+    """Others, one by one."""
+    lines: dict[tuple[str, int], Line] = field(default_factory=dict[tuple[str, int], Line])
+    scheduled: list[tuple[int, int, Lane, int]] = field(default_factory=list[tuple[int, int, Lane, int]])
+    """First and last place, lane, when."""
+
+
+def due_at(due: Due, now: int) -> int:
+    """When, in microseconds; not later than `now`: at once."""
+    if due is None:
+        return now
+    return now + micros(due) if isinstance(due, timedelta) else micros(due)
+
+
+def pack(batch: Batch, skip: frozenset[int], now: int) -> Packed:
+    """Everything but the places in `skip`."""
+    packed = Packed()
+    _pack_jobs(packed, batch, skip)
+    _pack_ranges(packed, batch, skip, now)
+    return packed
+
+
+def write(tx: Tx, packed: Packed, base: int) -> None:
+    for name, values in packed.steps:
+        tx.cur.execute(_SQL[name], (base, *values))
+    _INSERT_JOBS.insert(tx.cur, [_row(base + ord, job) for ord, job in packed.jobs])
+    lines = _numbers(tx, {*packed.lines, *((lane.queue, lane.priority) for _, _, lane, _ in packed.scheduled)})
+    for (queue, priority), line in packed.lines.items():
+        number = lines[queue, priority]
+        if line.limited:
+            tx.cur.execute(_SQL["limited"], (number,))
+        if line.packed is not None:
+            tx.cur.execute(_SQL["fresh_tenants"], (base, number, *line.packed))
+        else:
+            rows = [(number, tenant, lane, base + lo, base + hi) for tenant, lane, lo, hi in line.ranges]
+            _INSERT_FRESH.insert(tx.cur, rows)
+        if line.count:
+            tx.depth.add(queue, READY, line.count)
+            tx.depth.add(queue, ENQUEUED_TOTAL, line.count)
+    later: list[Row] = []
+    for lo, hi, lane, run_at in packed.scheduled:
+        id, _ = _id_and_limits(lane)
+        later.append((lane.queue, lane.priority, lane.tenant, id, base + lo, base + hi, 0, 0, 0, 0, None, run_at))
+        tx.depth.add(lane.queue, SCHEDULED, hi - lo + 1)
+        tx.depth.add(lane.queue, ENQUEUED_TOTAL, hi - lo + 1)
+    INSERT_SCHEDULED.insert(tx.cur, later)
+
+
+def _numbers(tx: Tx, lines: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """As `headrace_ready` has them. Looked up every time: what a transaction writes may be undone with it."""
+    ids: dict[str, int] = {}
+    for queue in sorted({queue for queue, _ in lines}):
+        row = tx.cur.execute(_SQL["queue"], (queue,)).fetchone()
+        ids[queue] = tx.cur.execute(_SQL["new_queue"], (queue,)).fetchone()[0] if row is None else row[0]
+    return {(queue, priority): ids[queue] * 4096 + 1000 - priority for queue, priority in lines}
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────
+
+_known_limits: dict[tuple[str, ...], tuple[int, str | None]] = {}
+
+
+def _id_and_limits(lane: Lane) -> tuple[int, str | None]:
+    """A lane's id and its limit keys as JSON; remembered, because the id is a hash."""
+    if not lane.limits:
+        return 0, None
+    found = _known_limits.get(lane.limits)
+    if found is None:
+        if len(_known_limits) >= _MANY:
+            _known_limits.clear()
+        found = _known_limits[lane.limits] = lane.id, as_json(lane.limits)
+    return found
+
+
+def _row(key: int, job: NewJob) -> Row:
+    lane = job.lane
+    return (
+        key, lane.queue, lane.priority, lane.tenant, *_id_and_limits(lane), job.task, job.options, job.payload,
+    )  # fmt: skip
+
+
+def _pack_jobs(packed: Packed, batch: Batch, skip: frozenset[int]) -> None:
+    """Rows that differ in little travel packed: one step for all of them."""
+    groups: dict[Alike, list[tuple[int, NewJob]]] = {}
+    last: NewJob | None = None
+    jobs: list[tuple[int, NewJob]] = []
+    for place in enumerate(batch.jobs):
+        if skip and place[0] in skip:
+            continue
+        job = place[1]
+        if last is None or job.lane is not last.lane or job.task != last.task or job.options != last.options:
+            lane = job.lane
+            jobs = groups.setdefault((lane.queue, lane.priority, job.task, job.options), [])
+            last = job
+        jobs.append(place)
+    for alike, jobs in groups.items():
+        lanes = {id(job.lane): job.lane for _, job in jobs}
+        if len(jobs) < _FEW:
+            packed.jobs += jobs
+        elif len(lanes) == 1:
+            _pack_lane(packed, jobs)
+        elif any(lane.limits for lane in lanes.values()):
+            _pack_lanes(packed, jobs, alike)
+        else:
+            _pack_tenants(packed, jobs, alike)
+
+
+def _pack_lane(packed: Packed, jobs: list[tuple[int, NewJob]]) -> None:
+    """Jobs of one lane."""
+    first = jobs[0][1]
+    lane = first.lane
+    columns = (lane.queue, lane.priority, lane.tenant, *_id_and_limits(lane), first.task, first.options)
+    payloads: list[bytes] = []
+    spots: list[int] = []
+    offset = 0
+    for ord, job in jobs:
+        size = len(job.payload)
+        if size >= _PACK_LIMIT >> 1:
+            packed.jobs.append((ord, job))
+            continue
+        if offset + size >= _PACK_LIMIT:
+            packed.steps.append(("packed", (b"".join(payloads), str(spots), *columns)))
+            payloads, spots, offset = [], [], 0
+        spots.append(ord << 47 | offset << 23 | size)
+        payloads.append(job.payload)
+        offset += size
+    packed.steps.append(("packed", (b"".join(payloads), str(spots), *columns)))
+
+
+def _pack_tenants(packed: Packed, jobs: list[tuple[int, NewJob]], alike: Alike) -> None:
+    """Jobs of many tenants, without limit keys."""
+    parts: list[bytes] = []
+    spots: list[int] = []
+    offset = 0
+    for ord, job in jobs:
+        tenant, payload = job.lane.tenant.encode(), job.payload
+        length, size = len(tenant), len(payload)
+        if size >= _LARGE or length > _LONGEST:
+            packed.jobs.append((ord, job))
+            continue
+        if offset + length + size >= _PACK_LIMIT:
+            packed.steps.append(("packed_tenants", (b"".join(parts), str(spots), *alike)))
+            parts, spots, offset = [], [], 0
+        spots.append(ord << 47 | offset << 23 | size << 8 | length)
+        parts.append(tenant)
+        parts.append(payload)
+        offset += length + size
+    packed.steps.append(("packed_tenants", (b"".join(parts), str(spots), *alike)))
+
+
+def _pack_lanes(packed: Packed, jobs: list[tuple[int, NewJob]], alike: Alike) -> None:
+    """Jobs of many lanes."""
+    payloads: list[bytes] = []
+    rows: list[Row] = []
+    start = 1
+    for ord, job in jobs:
+        lane, size = job.lane, len(job.payload)
+        if rows and start + size > _PACK_LIMIT:
+            packed.steps.append(("jobs_of_lanes", (*alike, b"".join(payloads), as_json(rows))))
+            payloads, rows, start = [], [], 1
+        rows.append((ord, start, size, lane.tenant, *_id_and_limits(lane)))
+        payloads.append(job.payload)
+        start += size
+    packed.steps.append(("jobs_of_lanes", (*alike, b"".join(payloads), as_json(rows))))
+
+
+# ── ranges ───────────────────────────────────────────────────────────────────
+
+
+def _pack_ranges(packed: Packed, batch: Batch, skip: frozenset[int], now: int) -> None:
+    queue, priority, line = "", 0, Line()
+    for lo, hi in segments(batch, skip):
+        job = batch.jobs[lo]
+        lane = job.lane
+        if lane.queue != queue or lane.priority != priority:
+            queue, priority = lane.queue, lane.priority
+            line = packed.lines.setdefault((queue, priority), Line())
+        if lane.limits:
+            line.limited = True
+        if job.due is not None and (run_at := due_at(job.due, now)) > now:
+            packed.scheduled.append((lo, hi, lane, run_at))
+        else:
+            line.ranges.append((lane.tenant, _id_and_limits(lane)[0] if lane.limits else 0, lo, hi))
+            line.count += hi - lo + 1
+    for line in packed.lines.values():
+        line.ranges.sort()  # as the line has them: a B-tree takes neighbours in half the time
+        if len(line.ranges) >= _FEW and not line.limited:
+            line.packed = _pack_line(line.ranges)
+
+
+def _pack_line(ranges: list[Waiting]) -> tuple[bytes, str] | None:
+    """Ranges of many tenants, without limit keys. None: their names are too long."""
+    names = dict.fromkeys([tenant for tenant, _, _, _ in ranges])
+    if not _fit(names):
+        return None
+    spots: list[int] = []
+    last: str | None = None
+    end = name = 0
+    for tenant, _, lo, hi in ranges:
+        if tenant != last:
+            last, name = tenant, end << 8 | len(tenant)
+            end += len(tenant)
+        spots.append(lo << 47 | (hi - lo) << 31 | name)
+    return "".join(names).encode(), str(spots)
+
+
+def _fit(names: Collection[str]) -> bool:
+    """Whether a byte tells the length of each, and 23 bits where it begins."""
+    joined = "".join(names)
+    return joined.isascii() and len(joined) < _NAMES and max(map(len, names)) <= _LONGEST

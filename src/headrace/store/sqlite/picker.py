@@ -1,0 +1,251 @@
+"""Which ranges a claim takes: strictly by priority; queues, tenants and lanes in turns; what pauses and limits leave free."""
+
+from __future__ import annotations
+
+from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.lease import Ask, Band
+from headrace.store.sqlite.allowance import Allowance, Rules
+from headrace.store.sqlite.depth import READY, RUNNING, Tx
+from headrace.store.sqlite.lease import Held, Place
+from headrace.store.sqlite.pause import held_back
+from headrace.store.sqlite.rings import Line, Tenants, deal
+from headrace.store.sqlite.rows import Bulk
+from headrace.store.sqlite.seats import Seat, as_they_come, one_by_one
+from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.turns import Rota
+
+_SQL = load("claim")
+_TAKE_MANY = Bulk(_SQL["take_many"])
+
+_BESIDE = 1000
+"""Lanes of a line that a claim passes over beside what it takes; the next one goes on from there."""
+_AT_MOST = 10_000
+"""The same for a claim that has found nothing yet."""
+_HEADS = 8
+"""Ranges read of a tenant that is looked up alone."""
+
+Taken = tuple[int, str, str, int | None, int | None, int | None]
+"""What leaves the line, as `headrace_take` has it: line, first and last tenant, lane, upto, rest."""
+
+
+def top(tx: Tx, queue: str, highest: int = HIGHEST_PRIORITY, lowest: int = LOWEST_PRIORITY) -> int | None:
+    """The line of the highest priority that waits in a queue, between the two."""
+    row = tx.cur.execute(_SQL["top"], (queue, highest, lowest)).fetchone()
+    return None if row is None else row[0]
+
+
+def _priority(line: int) -> int:
+    return 1000 - (line & 4095)
+
+
+class Picker:
+    """One claim at work: takes ranges until it has enough or stands before a suspect."""
+
+    def __init__(self, tx: Tx, ask: Ask, rota: Rota, rules: Rules) -> None:
+        self.tx = tx
+        self.ask = ask
+        self.allowance = Allowance(tx, rules)
+        self.stopped = False
+        """Before a suspect, or with one."""
+        self.places: list[Place] = []
+        """Of what is held; a lane that is met again may be there twice."""
+        self.held: list[Held] = []
+        self.count = 0
+        self.suspect = False
+        self.opens_at: int | None = None
+        self._rota = rota
+        self._paused = held_back(tx)
+        self._passed = 0
+        self._taken: list[Taken] = []
+
+    def serve(self, queues: list[str], band: Band, until: int) -> None:
+        """Take from these queues and priorities until the claim has so many jobs."""
+        self.stopped = False
+        highest = {queue: band.highest for queue in queues if not self._is_paused(queue)}
+        while self.count < until and not self.stopped:
+            waiting = self._tops(highest, band.lowest)
+            if not waiting:
+                break
+            priority = max(map(_priority, waiting.values()))
+            level = self._rota.order([queue for queue, line in waiting.items() if _priority(line) == priority])
+            self._serve_level({queue: waiting[queue] for queue in level}, priority, until - self.count, highest)
+
+    def finish(self) -> None:
+        """Write what is left to write."""
+        self.flush()
+        self.allowance.write()
+        self._note_opening(self.allowance.opens_at)
+
+    def _is_paused(self, queue: str) -> bool:
+        if queue not in self._paused.queues:
+            return False
+        self._note_opening(self._paused.queues[queue])
+        return True
+
+    def is_held_back(self, tenant: str) -> bool:
+        if tenant not in self._paused.tenants:
+            return False
+        self._note_opening(self._paused.tenants[tenant])
+        return True
+
+    def _note_opening(self, at: int | None) -> None:
+        if at is not None:
+            self.opens_at = at if self.opens_at is None else min(at, self.opens_at)
+
+    def _tops(self, highest: dict[str, int], lowest: int) -> dict[str, int]:
+        """The first line of each queue that may have something to give."""
+        found: dict[str, int] = {}
+        for queue, ceiling in list(highest.items()):
+            line = top(self.tx, queue, ceiling, lowest)
+            while line is not None and self.ask.tenant is not None and not self.seat(line, self.ask.tenant):
+                line = top(self.tx, queue, _priority(line) - 1, lowest)
+            if line is None:
+                del highest[queue]
+            else:
+                found[queue] = line
+        return found
+
+    def _serve_level(self, lines: dict[str, int], priority: int, wanted: int, highest: dict[str, int]) -> None:
+        """Queues of one priority: an equal share each. Who got one more than the others comes last the next time."""
+        share, more = divmod(wanted, len(lines))
+        favoured: list[str] = []
+        for nth, (queue, line) in enumerate(lines.items()):
+            if not (part := share + (nth < more)):
+                break
+            self._rota.served(queue)
+            if nth < more:
+                favoured.append(queue)
+            before = self.count
+            self._serve_line(Line(self, line, queue, priority, self._rota.line(queue, priority)), part)
+            taken = self.count - before
+            self.tx.depth.move(queue, READY, RUNNING, taken)
+            if self.stopped:
+                return
+            if taken < part:
+                # Empty or blocked, all of it.
+                highest[queue] = priority - 1
+        for queue in favoured:
+            self._rota.served(queue)
+
+    def _serve_line(self, line: Line, wanted: int) -> None:
+        self._passed = 0  # what waits below must not starve because much is blocked above
+        if self.ask.tenant is None:
+            deal(self, Tenants(self, line, wanted), wanted)
+        elif not self.is_held_back(self.ask.tenant) and (seat := self.seat(line.id, self.ask.tenant)):
+            line.take(seat, wanted)
+
+    # ── what the line and its rings ask for ─────────────────────────────────
+
+    def seat(self, line: int, tenant: str) -> Seat | None:
+        found = self.heads("tenant", line, tenant, _HEADS, depth=_HEADS)
+        return found[0] if found else None
+
+    def has_lanes(self, line: Line) -> bool:
+        """Whether tenants of this line may have several."""
+        return self.tx.cur.execute(_SQL["limited"], (line.id,)).fetchone() is not None
+
+    def heads(self, statement: str, *values: str | int, depth: int) -> list[Seat]:
+        """Seats with up to `depth` ranges each, after everything that was taken has left the line."""
+        self.flush()
+        row = self.tx.cur.execute(_SQL[statement], values).fetchone()
+        return [] if row is None or row[0] is None else one_by_one(row[0], depth)
+
+    def stretch(self, line: Line, first: str, rows: int, *, of_lanes: bool) -> tuple[list[Seat], bool]:
+        """Seats with all of their ranges, out of so many; and whether the line ends there."""
+        self.flush()
+        return as_they_come(self.tx.cur.execute(_SQL["stretch"], (line.id, first, rows)).fetchone(), rows, of_lanes)
+
+    def tired(self) -> bool:
+        """Enough lanes were passed over for one claim."""
+        return self._passed >= (_BESIDE if self.held else _AT_MOST)
+
+    def pass_over(self) -> None:
+        self._passed += 1
+
+    def take_known(self, line: Line, seat: Seat, count: int) -> int:
+        """Up to `count` jobs of a lane whose first ranges are known."""
+        number, left = len(self.places), count
+        upto: int | None = None
+        rest: int | None = None
+        for lo, hi, attempt, failures, crashes, suspect in seat.ranges:
+            if suspect:
+                if self.held:
+                    self.stopped = True
+                    break
+                self.suspect = self.stopped = True
+                left = count = 1
+            size = hi - lo + 1
+            if size > left:
+                size, upto, rest = left, lo, lo + left
+            else:
+                upto = lo + 1
+            self.held.append(Held(lo, size, attempt + 1, failures, crashes, number))
+            left -= size
+            if not left:
+                break
+        if upto is None:
+            return 0
+        self.places.append(Place(line.queue, line.priority, seat.tenant, seat.lane))
+        if rest is None and seat.complete and upto > seat.ranges[-1][0]:
+            self._take_all(line.id, seat)
+        else:
+            self._taken.append((line.id, seat.tenant, seat.tenant, seat.lane, upto, rest))
+        self.count += count - left
+        return count - left
+
+    def _take_all(self, line: int, seat: Seat) -> None:
+        """Tenants that stand side by side leave the line as one."""
+        tenant = seat.tenant
+        if not seat.alone:
+            self._taken.append((line, tenant, tenant, seat.lane, seat.ranges[-1][0] + 1, None))
+            return
+        if self._taken and seat.follows is not None:
+            of, first, last, lane, _, _ = self._taken[-1]
+            if of == line and last == seat.follows and lane is None:
+                self._taken[-1] = (line, first, tenant, None, None, None)
+                return
+        self._taken.append((line, tenant, tenant, None, None, None))
+
+    def take_ranges(self, line: Line, seat: Seat, count: int) -> int:
+        """Up to `count` jobs from the head of a lane on, more than is known of it."""
+        cur = self.tx.cur
+        lane = (line.id, seat.tenant, seat.lane)
+        number = len(self.places)
+        self.places.append(Place(line.queue, line.priority, seat.tenant, seat.lane))
+        taken = 0
+        upto: int | None = None
+        rest: int | None = None
+        for lo, hi, attempt, failures, crashes, suspect in cur.execute(_SQL["ranges"], lane):
+            if suspect and self.held:
+                self.stopped = True
+                break
+            size = 1 if suspect else min(hi - lo + 1, count - taken)
+            self.held.append(Held(lo, size, attempt + 1, failures, crashes, number))
+            taken += size
+            if lo + size <= hi:
+                upto, rest = lo, lo + size
+            else:
+                upto = lo + 1
+            if suspect:
+                self.suspect = self.stopped = True
+                break
+            if taken == count:
+                break
+        if upto is not None:
+            self._taken.append((line.id, seat.tenant, seat.tenant, seat.lane, upto, rest))
+        self.count += taken
+        return taken
+
+    def flush(self) -> None:
+        """What was taken leaves the line, before anybody looks at it again."""
+        if len(self._taken) > 1:
+            _TAKE_MANY.insert(self.tx.cur, self._taken)
+        elif self._taken:
+            ((line, first, last, lane, upto, rest),) = self._taken
+            if lane is None:
+                self.tx.cur.execute(_SQL["take_tenants"], (line, first, last))
+            elif rest is None or upto != self.held[-1].lo or len(self.held) > 1:
+                self.tx.cur.execute(_SQL["take"], (line, first, lane, upto))
+            if rest is not None:
+                self.tx.cur.execute(_SQL["shorten"], (rest, line, first, lane, upto))
+        self._taken = []

@@ -1,0 +1,165 @@
+"""The process of a throw-away server: started on a free loopback port, waited for, ended, its folder removed."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from headrace.errors import ConfigError, Unavailable
+
+
+class ServerProcess(ABC):
+    """A server of one's own: data and log in a temporary folder, nothing shared."""
+
+    product: ClassVar[str]
+    start_timeout: ClassVar[float]
+    stop_signal: ClassVar[signal.Signals]
+    """Its data are not needed any more."""
+    restart_signal: ClassVar[signal.Signals]
+    """Its data are needed again."""
+    crash_signal: ClassVar[signal.Signals]
+
+    def __init__(self, prefix: str) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix=prefix))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self._starter = os.getpid()
+
+    # ── what each kind of server says of itself ─────────────────────────────
+
+    @property
+    @abstractmethod
+    def _program(self) -> str:
+        """What runs, for people."""
+
+    @abstractmethod
+    def _command(self) -> Sequence[str | Path]:
+        """What to run so that it listens on `port`."""
+
+    @abstractmethod
+    def _answers(self, pid: int) -> bool:
+        """Whether it is this very process that takes connections."""
+
+    def _user(self) -> str | None:
+        """Whom it runs as; None: whoever runs the tests."""
+        return None
+
+    def _environment(self) -> dict[str, str] | None:
+        return None
+
+    def _folder(self) -> Path:
+        """Where it runs."""
+        return self._home
+
+    def _free_port(self) -> int:
+        return free_port()
+
+    # ── what tests ask of it ────────────────────────────────────────────────
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise ConfigError(f"the {self.product} server is not running: call restart()")
+        return self._process.pid
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def stop(self) -> None:
+        """End the server and remove its data. May be called twice; a forked child leaves its parent's server alone."""
+        if os.getpid() != self._starter:
+            return
+        self._end(self.stop_signal)
+        atexit.unregister(self.stop)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def crash(self) -> None:
+        """End it as a crash would: nothing flushed, no goodbye. `restart` brings it back."""
+        self._end(self.crash_signal)
+
+    def restart(self) -> None:
+        """Bring it back (or down and up again) on the same port with the same data."""
+        self._end(self.restart_signal)
+        self._launch(port=self._port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ── how it runs ─────────────────────────────────────────────────────────
+
+    def _started(self) -> Self:
+        # A test run that ends without `stop` must not leave a server behind.
+        atexit.register(self.stop)
+        try:
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _launch(self, port: int = 0) -> None:
+        log = self._home / "log"
+        # Between finding a free port and taking it somebody else may have it.
+        for _ in range(5):
+            self._port = port or self._free_port()
+            with log.open("ab") as said:
+                self._process = subprocess.Popen(
+                    self._command(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    cwd=self._folder(),
+                    user=self._user(),
+                    env=self._environment(),
+                    # A Ctrl-C at the terminal is for the tests, not for their server.
+                    start_new_session=True,
+                )
+            if self._wait_ready(self._process):
+                return
+            self._end(self.crash_signal)
+        raise Unavailable(f"{self._program} did not start: {log.read_text(errors='replace')[-2000:]}")
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
+        deadline = time.monotonic() + self.start_timeout
+        while time.monotonic() < deadline and process.poll() is None:
+            if self._answers(process.pid):
+                return True
+            time.sleep(0.01)
+        return False
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(how)
+        # One that was frozen hears nothing before it goes on.
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,171 @@
+"""REPORT: what running tasks say of their jobs → store.report, a few times a second at most, the last word before the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from headrace.codec import scrub
+from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
+from headrace.job import LogLine
+from headrace.lease import MAX_LOG, Report
+from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.room import Complaint, Room, log
+from headrace.worker.verdict import bounded, secrets_of
+
+EVERY = 0.3
+"""Seconds between two writes of one lease's reports."""
+MAX_NOTE = 512
+"""Bytes of a note; what is longer loses its middle."""
+MAX_LINE = 2048
+
+
+class _Draft:
+    """What one attempt has said and nobody has written yet."""
+
+    __slots__ = ("lines", "note", "progress")
+
+    def __init__(self) -> None:
+        self.progress: float | None = None
+        self.note: str | None = None
+        self.lines: deque[LogLine] = deque(maxlen=MAX_LOG)
+
+    def report(self) -> Report:
+        return Report(progress=self.progress, note=self.note, lines=tuple(self.lines))
+
+    def put_before(self, older: Report) -> None:
+        """That one was not written after all."""
+        self.progress = older.progress if self.progress is None else self.progress
+        self.note = older.note if self.note is None else self.note
+        self.lines = deque((*older.lines, *self.lines), maxlen=MAX_LOG)
+
+
+class Reporter(Room):
+    """Gathers reports by attempt, from any thread, and writes them by lease."""
+
+    name = "reporter"
+
+    def __init__(self, hands: Hands, *, lose: Callable[[Held], None]) -> None:
+        super().__init__()
+        self._hands = hands
+        self._lose = lose
+        self._loop = asyncio.get_running_loop()
+        self._drafts: dict[Attempt, _Draft] = {}
+        self._lock = threading.Lock()
+        """Over the drafts: tasks in threads report, too."""
+        self._writing: dict[Held, asyncio.Task[bool]] = {}
+        self._complaint = Complaint("reporting progress")
+
+    def take(
+        self, attempt: Attempt, *, progress: float | None = None, note: str | None = None, line: str | None = None
+    ) -> None:
+        """A task said something. Any thread."""
+        if attempt.slots is None or attempt.given_up or attempt.held.lost:
+            return  # the job is over for this worker, and nobody would take its word for it
+        if note is not None:
+            note = self._text(attempt, note, MAX_NOTE)
+        said = None if line is None else LogLine(self._now(), self._text(attempt, line, MAX_LINE))
+        with self._lock:
+            draft = self._drafts.get(attempt)
+            fresh = draft is None
+            if draft is None:
+                draft = self._drafts[attempt] = _Draft()
+            if progress is not None:
+                draft.progress = progress
+            if note is not None:
+                draft.note = note
+            if said is not None:
+                draft.lines.append(said)
+            attempt.held.reported = True
+        if fresh:
+            self._loop.call_soon_threadsafe(self.bell.ring)
+
+    def _text(self, attempt: Attempt, text: str, limit: int) -> str:
+        return bounded(scrub(text, secrets_of(attempt)), limit)
+
+    def _now(self) -> datetime:
+        watch = self._hands.watch
+        return datetime.fromtimestamp(watch.now(), UTC) if watch.is_set else datetime.now(UTC)
+
+    # ── the room ────────────────────────────────────────────────────────────
+    async def run(self) -> None:
+        while True:
+            await self.bell.wait()
+            for held in dict.fromkeys(attempt.held for attempt in list(self._drafts)):
+                await self.flush(held)
+            await asyncio.sleep(EVERY)
+            if self._drafts:
+                self.bell.ring()
+
+    async def flush(self, held: Held) -> None:
+        """Write what there is for this lease, once; what cannot be written now is tried again while its job runs."""
+        while (call := self._writing.get(held)) is not None:
+            await asyncio.wait([call])
+        reports = self._take_drafts(held)
+        if not reports or held.lost:
+            return
+        # A task of its own: whoever waits here may be cancelled, but what was taken out is written or put back.
+        call = self._writing[held] = asyncio.create_task(self._write(held, reports))
+        try:
+            await asyncio.wait([call])
+        finally:
+            if call.done():
+                self._writing.pop(held, None)
+            else:
+                call.add_done_callback(lambda _: self._writing.pop(held, None))
+
+    async def stop(self) -> None:
+        await super().stop()
+        calls = list(self._writing.values())
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls)
+
+    def _take_drafts(self, held: Held) -> list[tuple[Attempt, int, Report]]:
+        with self._lock:
+            mine = [attempt for attempt in self._drafts if attempt.held is held]
+            return [(attempt, attempt.position, self._drafts.pop(attempt).report()) for attempt in mine]
+
+    async def _write(self, held: Held, reports: list[tuple[Attempt, int, Report]]) -> bool:
+        try:
+            refused = await self._hands.store.report(held.token, [(position, each) for _, position, each in reports])
+        except (Unavailable, OutcomeUnknown) as error:
+            self._complaint.raise_(error)
+            self._put_back(reports)
+            return False
+        except HeadraceError as error:
+            self._complaint.raise_(error)
+            return False
+        except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
+            self._complaint.raise_(error)
+            log.exception("the store failed in a way it should not while taking reports")
+            return False
+        self._complaint.settle()
+        self._hear(held, reports, refused)
+        return True
+
+    def _put_back(self, reports: list[tuple[Attempt, int, Report]]) -> None:
+        with self._lock:
+            for attempt, _, report in reports:
+                if attempt.slots is not None and not attempt.held.lost:
+                    self._drafts.setdefault(attempt, _Draft()).put_before(report)
+
+    def _hear(self, held: Held, reports: list[tuple[Attempt, int, Report]], refused: frozenset[int]) -> None:
+        """A report refused for a job that still runs under this lease: the lease is somebody else's."""
+        running = any(
+            position in refused and attempt.slots is not None and attempt.held is held
+            for attempt, position, _ in reports
+        )
+        if running and not held.lost and not held.ending:
+            jobs = held.open + len(held.ended)
+            log.warning(
+                "lease lost: %d jobs are somebody else's by now and are dropped",
+                jobs,
+                extra={"event": "lease.lost", "lease": str(held.token), "jobs": jobs},
+            )
+            self._hands.emit("lease.lost", token=held.token, jobs=jobs)
+            self._lose(held)

@@ -1,0 +1,115 @@
+"""Limits, pauses and the options of single jobs on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cli.shell import Shell
+from headrace.app import Headrace
+from headrace.limit import Limit
+from headrace.limits import Limits
+from headrace.store import connect
+
+
+def declare(shell: Shell, *limits: Limit) -> None:
+    """What a worker does when it starts."""
+
+    async def act() -> None:
+        app = Headrace("memory://")
+        app.limits.declare(limits)
+        store = connect(shell.url)
+        await store.open()
+        await Limits(store).declare(app.limits.declared)
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_limits(shell: Shell) -> None:
+    assert shell.json("limits", "list") == {"limits": []}
+    assert "no limits" in shell("limits", "list").stderr
+    declare(shell, Limit("stripe", rate="90/s", burst=30), Limit("shop", concurrency=4, key=lambda shop: shop))
+    header, shop, stripe = shell("limits", "list").stdout.splitlines()
+    assert header.split() == ["limit", "allows", "declared", "set", "state"]
+    assert shop.split() == ["shop", "4", "at", "once", "4", "at", "once", "open"]
+    assert stripe.split() == ["stripe", "90/s", "burst", "30", "90/s", "burst", "30", "open"]
+    assert shell("limits", "set", "stripe", "--rate", "50/s", "--burst", "10").stdout == "stripe: 50/s burst 10\n"
+    assert shell.json("limits", "set", "shop:acme", "--concurrency", "2") == {
+        "name": "shop:acme",
+        "concurrency": 2,
+        "rate": None,
+        "burst": None,
+        "declared": None,
+        "override": {"concurrency": 2, "rate": None, "burst": None},
+        "closed_until": None,
+        "half_open": False,
+        "factor": 1.0,
+        "failures": 0,
+    }
+    found = {each["name"]: each for each in shell.json("limits", "list")["limits"]}
+    assert (found["stripe"]["rate"], found["stripe"]["declared"]["rate"]) == (50.0, 90.0)
+    assert shell("limits", "reset", "stripe").stdout == "stripe: 90/s burst 30\n"
+    assert "gone, as no code declares it" in shell("limits", "reset", "shop:acme").stdout
+    assert shell.json("limits", "reset", "shop")["limit"]["concurrency"] == 4
+
+
+def test_nonsense_to_limits(shell: Shell) -> None:
+    declare(shell, Limit("stripe", rate="90/s", burst=30, cost=5))
+    assert "no limit 'stipe' (known: stripe)" in shell.error("limits", "set", "stipe", "--rate", "5/s", code=1)
+    assert "give at least one of" in shell.error("limits", "set", "stripe", code=78)
+    assert "is no rate" in shell.error("limits", "set", "stripe", "--rate", "fast", code=78)
+    assert "one job needs 5 units" in shell.error("limits", "set", "stripe", "--burst", "2", code=78)
+    assert "is no limit name" in shell.error("limits", "set", "S!", "--rate", "5/s", code=2)
+
+
+def test_pauses(shell: Shell) -> None:
+    assert "nothing is paused" in shell("pauses").stderr
+    assert shell("pause", "--tenant", "acme", "--for", "2h").stdout == "tenant acme: paused\n"
+    assert shell.json("pause", "--task", "shop.charge") == {"task": "shop.charge", "paused": True}
+    shell("queues", "pause", "mail", "--until", "2099-01-01T00:00:00Z")
+    found = {(each["kind"], each["name"]): each for each in shell.json("pauses")["pauses"]}
+    assert set(found) == {("queue", "mail"), ("task", "shop.charge"), ("tenant", "acme")}
+    assert found["queue", "mail"]["until"] == "2099-01-01T00:00:00Z"
+    assert found["task", "shop.charge"]["until"] is None
+    assert shell("pauses").stdout.splitlines()[0].split() == ["what", "name", "by", "since", "ends"]
+    assert shell("resume", "--tenant", "acme").stdout == "tenant acme: resumed\n"
+    shell("resume", "--task", "shop.charge")
+    shell("resume", "--queue", "mail")
+    assert shell.json("pauses") == {"pauses": []}
+
+
+def test_nonsense_to_pause(shell: Shell) -> None:
+    assert "give one of --queue, --task and --tenant" in shell.error("pause", code=2)
+    assert "give one of" in shell.error("resume", "--queue", "a", "--task", "b", code=2)
+    both = ["--for", "2h", "--until", "2099-01-01T00:00:00Z"]
+    assert "--until or --for, not both" in shell.error("pause", "--queue", "a", *both, code=2)
+    assert "--until or --for, not both" in shell.error("queues", "pause", "a", *both, code=2)
+    assert "is no duration" in shell.error("pause", "--queue", "a", "--for", "soon", code=2)
+
+
+def test_explain_names_who_paused_what(shell: Shell) -> None:
+    shell("pause", "--task", "shop.charge")
+    id = shell.json("enqueue", "shop.charge", "7", '"acme"', "--app", "shop:app")["id"]
+    assert "task shop.charge is paused" in shell("jobs", "explain", id).stdout
+    shown = shell.json("jobs", "explain", id)
+    assert (shown["reason"], shown["details"]["task_paused_until"]) == ("paused", None)
+
+
+def test_enqueue_with_limits_in_time(shell: Shell) -> None:
+    app = ["--app", "shop:app"]
+    id = shell.json("enqueue", "shop.charge", "7", '"acme"', "--expires", "1h", "--deadline", "2h", *app)["id"]
+    sentence = shell("jobs", "explain", id).stdout
+    assert "it expires" in sentence
+    assert "its deadline is" in sentence
+    id = shell.json("enqueue", "x.y", "1", "--raw", "--expires", "2099-01-01T00:00:00Z")["id"]
+    assert "it expires 2099-01-01 00:00:00 UTC" in shell("jobs", "explain", id).stdout
+    assert "could never start" in shell.error(
+        "enqueue", "shop.charge", "7", '"a"', "--delay", "2h", "--expires", "1h", *app, code=78
+    )
+    assert "is no duration" in shell.error("enqueue", "shop.charge", "7", '"a"', "--deadline", "soon", *app, code=2)
+
+
+def test_reserve_is_checked_before_a_worker_starts(shell: Shell) -> None:
+    assert "is no band" in shell.error("worker", "shop:app", "--reserve", "urgent=2", code=2)
+    wrong = ["--reserve", "high=2,low=2", "--concurrency", "4"]
+    assert "takes 4 of 4 slots and leaves none" in shell.error("worker", "shop:app", *wrong, code=78)

@@ -1,0 +1,124 @@
+"""The OpenAPI document tells the truth: nothing that fits it, or nearly does, is answered in a way it does not name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from headrace.server import openapi
+from headrace.server.resources import ENDPOINTS
+from server.running import Running, make_app, running
+
+EXAMPLES = 12
+CHECKS = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A server in a thread of its own, told to stop soon: so nothing that waits for news waits long."""
+    up = threading.Event()
+    found: list[Running] = []
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        async with running(make_app("memory://")) as server:
+            made = await server.http.post("/v1/jobs", json={"task": "add", "args": [1]})
+            assert made.status_code == 201
+            server.service.stop()
+            found.append(server)
+            loops.append((asyncio.get_running_loop(), stop))
+            up.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name="server")
+    thread.start()
+    assert up.wait(30)
+    yield found[0].url
+    loop, stop = loops[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(30)
+
+
+every_operation: Any = schemathesis.openapi.from_dict(json.loads(openapi.encoded())).parametrize()
+
+
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")  # the library's own do
+@every_operation
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+def test_every_answer_is_documented(case: Any, address: str) -> None:
+    answer = case.call(base_url=address, timeout=30)
+    # It is documented, too, and yet must never be.
+    assert answer.status_code != 500, answer.text
+    case.validate_response(answer, checks=CHECKS)
+
+
+async def test_the_document_names_every_endpoint(server: Running) -> None:
+    document = (await server.http.get("/openapi.json")).json()
+    assert document["openapi"] == "3.1.0"
+    named = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert named == {(each.method, each.path) for each in ENDPOINTS}
+    operations = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(set(operations)) == len(operations)
+
+
+def test_endpoints_are_what_they_should_be() -> None:
+    for each in ENDPOINTS:
+        assert each.does.endswith("."), each.path
+        assert each.answers, each.path
+        if each.body is not None:
+            assert each.body.__struct_config__.forbid_unknown_fields, each.path
+        if each.query is not None:
+            assert each.query.__struct_config__.forbid_unknown_fields, each.path
+        assert each.scope is not None or each.method == "GET", f"{each.path} is open and changes something"
+    assert len({(each.method, each.path) for each in ENDPOINTS}) == len(ENDPOINTS)
+
+
+async def test_methods_that_a_path_does_not_take(server: Running) -> None:
+    answer = await server.http.put("/v1/jobs")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert answer.json()["code"] == "method_not_allowed"
+    assert (await server.http.head("/livez")).status_code == 200
+    assert (await server.http.options("/v1/jobs")).status_code == 405
+
+
+def test_field_descriptions_are_the_docstrings() -> None:
+    schemas = openapi.document(ENDPOINTS)["components"]["schemas"]
+    assert schemas["JobRequest"]["properties"]["queue"]["description"] == "Instead of the task's own."
+    assert schemas["ProblemDocument"]["properties"]["code"]["description"] == "Stable: programs go by it."
+
+
+def test_the_reference_lists_every_call() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text()
+    for each in ENDPOINTS:
+        if each.path.startswith(("/v1/store/", "/docs/")):
+            continue
+        scopes = "open" if each.scope is None else " or ".join(map(str, (each.scope, *each.also)))
+        row = f"| `{each.method} {each.path}` | {scopes} | {each.does} |"
+        assert row in page, f"docs/reference/http.md lacks: {row}"

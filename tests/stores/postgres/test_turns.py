@@ -1,0 +1,112 @@
+"""Turns on PostgreSQL: shares over claims of one, several store objects and a pooler; nothing twice on any way round."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headrace.job import Batch, NewJob, new_batch
+from headrace.lane import Lane
+from headrace.lease import Ask, Lease, new_token
+from headrace.outcome import DONE
+from headrace.store.postgres.store import PostgresStore
+from stores.postgres.kit import TTL, WORKER, put, take
+
+WEIGHTS = {"default": {"a": 4, "b": 2}}
+SHARES = {"a": 4 / 8, "b": 2 / 8, "c": 1 / 8, "d": 1 / 8}
+
+
+async def fill(store: PostgresStore, count: int) -> None:
+    for tenant in SHARES:
+        await put(store, count, lane=Lane(tenant=tenant))
+
+
+async def ask(store: PostgresStore, limit: int) -> Lease | None:
+    return await store.claim(Ask(WORKER, ("default",), limit, TTL, new_token(), weights=WEIGHTS))
+
+
+async def serve(store: PostgresStore, got: Counter[str], jobs: int, limits: list[int]) -> None:
+    """Claim so many jobs and settle them, by claims of these sizes in turn."""
+    left = jobs
+    while left > 0:
+        lease = await ask(store, min(left, limits[left % len(limits)]))
+        assert lease is not None
+        left -= len(lease.jobs)
+        got.update(job.tenant for job in lease.jobs)
+        await store.settle(lease.token, [(at, DONE) for at in range(len(lease.jobs))])
+
+
+def fair(got: Counter[str]) -> bool:
+    return all(abs(got[tenant] / got.total() - share) <= 0.05 * share for tenant, share in SHARES.items())
+
+
+@pytest.fixture
+async def others(url: str) -> AsyncIterator[list[PostgresStore]]:
+    """Three more store objects on the same database."""
+    stores = [PostgresStore(url) for _ in range(3)]
+    for store in stores:
+        await store.open()
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+async def test_shares_of_claims_of_one(pg: PostgresStore):
+    await fill(pg, 1500)
+    got: Counter[str] = Counter()
+    await serve(pg, got, 2000, [1])
+    assert fair(got), got
+
+
+async def test_shares_over_ten_thousand_jobs_and_several_store_objects(pg: PostgresStore, others: list[PostgresStore]):
+    await fill(pg, 6000)
+    got: Counter[str] = Counter()
+    sizes = [[1], [3], [50], [200, 7]]
+    counts = [300, 1700, 4000, 4000]
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+        for store, count, limits in zip([pg, *others], counts, sizes, strict=True):
+            group.create_task(serve(store, got, count, limits))
+    assert got.total() == 10_000
+    assert fair(got), got
+
+
+@pytest.mark.parametrize("limit", [1, 60, 500])
+@pytest.mark.parametrize("depth", [1, 4, 40])
+async def test_nothing_twice_whatever_the_number_of_tenants(pg: PostgresStore, limit: int, depth: int):
+    """Shallow and deep tenants, one with nearly everything, turns that begin anywhere on the ring."""
+    random.seed(limit * depth)
+    wanted = 0
+    for _ in range(depth):
+        names = random.sample(range(150), 100 if limit > 1 else 10)
+        jobs = [NewJob("t", b"", Lane(tenant=f"t{n:03}")) for n in names] + [NewJob("t", b"", Lane(tenant="loud"))] * 30
+        await pg.enqueue(Batch(new_batch(), jobs))
+        wanted += len(jobs)
+    seen: Counter[object] = Counter()
+    last: dict[str, tuple[object, int]] = {}
+    while lease := await pg.claim(Ask(WORKER, ("default",), limit, TTL, new_token())):
+        for job in lease.jobs:
+            seen[job.id] += 1
+            place = (job.batch, job.ord)
+            assert job.tenant not in last or last[job.tenant] < place, "out of order in its lane"
+            last[job.tenant] = place
+        await pg.settle(lease.token, [(at, DONE) for at in range(len(lease.jobs))])
+    assert set(seen.values()) == {1}
+    assert len(seen) == wanted
+
+
+async def test_a_round_is_never_longer_than_one_turn_each(pg: PostgresStore):
+    """A thousand tenants, then one more: the newcomer waits for no second turn of anybody."""
+    await pg.enqueue(
+        Batch(new_batch(), [NewJob("t", b"", Lane(tenant=f"t{n:04}")) for n in range(1000) for _ in range(2)])
+    )
+    first = await take(pg, 400)
+    assert len({job.tenant for job in first.jobs}) >= 200
+    await put(pg, lane=Lane(tenant="t0000-new"))
+    seen: Counter[str] = Counter()
+    while not seen["t0000-new"]:
+        seen.update(job.tenant for job in (await take(pg, 100)).jobs)
+    assert max(seen.values()) <= 2
