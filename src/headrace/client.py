@@ -14,6 +14,7 @@ from headrace.errors import OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
 from headrace.handle import Put
 from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
+from headrace.lane import Lane
 from headrace.lease import Presence
 from headrace.outcome import PAUSED
 from headrace.queue import QueueOptions
@@ -47,12 +48,36 @@ class Placed(NamedTuple):
 
     batch: BatchId
     existing: Mapping[int, JobId]
+    ords: Sequence[int] | None = None
+    """By place: the job's place in the batch; None: the same."""
 
     def id(self, place: int) -> JobId:
-        return self.existing.get(place) or job_id(self.batch, place)
+        return self.existing.get(place) or job_id(self.batch, place if self.ords is None else self.ords[place])
 
     def put(self, place: int) -> Put:
         return Put(self.id(place), place not in self.existing)
+
+
+def gather(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[int] | None]:
+    """Jobs of one lane side by side, in their order, because they wait as one range then; and where each went, by place.
+
+    Left as they are, without places, where there is nothing to gather, or where keys or locks make their order count.
+    """
+    first = jobs[0].lane if jobs else None
+    if all(job.lane is first for job in jobs) or any(job.key or job.unique for job in jobs):
+        return list(jobs), None
+    known: dict[int, list[int]] = {}
+    lanes: dict[Lane, list[int]] = {}
+    for place, job in enumerate(jobs):
+        places = known.get(id(job.lane))
+        if places is None:
+            places = known[id(job.lane)] = lanes.setdefault(job.lane, [])
+        places.append(place)
+    order = [place for places in lanes.values() for place in places]
+    ords = [0] * len(jobs)
+    for ord, place in enumerate(order):
+        ords[place] = ord
+    return [jobs[place] for place in order], ords
 
 
 class Client:
@@ -87,9 +112,10 @@ class Client:
         return await self._store_all(jobs)
 
     async def _store_all(self, jobs: Sequence[NewJob]) -> Placed:
-        batch = Batch(new_batch(), list(jobs))
+        together, ords = gather(jobs)
+        batch = Batch(new_batch(), together)
         answer = await self._persist(lambda: self.store.enqueue(batch))
-        return Placed(batch.id, answer.existing)
+        return Placed(batch.id, answer.existing, ords)
 
     async def put(self, job: NewJob) -> JobId:
         """Store one job durably; calls that come at the same time share a commit."""

@@ -88,7 +88,8 @@ class Producer:
     def _handles(self, calls: Sequence[JobCall[R]], placed: Placed) -> list[Handle[R]]:
         home, batch, existing = self._home, placed.batch, placed.existing
         if not existing:
-            return [Handle(home, call.codec, batch, place) for place, call in enumerate(calls)]
+            ords = range(len(calls)) if placed.ords is None else placed.ords
+            return [Handle(home, call.codec, batch, ord) for ord, call in zip(ords, calls, strict=True)]
         return [
             Handle(home, call.codec, placed.id(place), created=place not in existing)
             for place, call in enumerate(calls)
