@@ -54,7 +54,7 @@ def enqueue_args(batch: Batch, now: datetime | None) -> tuple[Any, ...]:
         [job.payload for job in jobs],
         _column(job.options for job in jobs),
         [hi for _, hi in runs],
-        *(_lone_runs(heads) if len(runs) == len(jobs) > 1 else _runs(heads)),
+        *(_runs(heads) if len(runs) == 1 else _many_runs(heads)),
         *_key_args(jobs),
         *_lock_args(jobs),
         now,
@@ -74,8 +74,8 @@ def _runs(heads: Sequence[NewJob]) -> tuple[Any, ...]:
     )
 
 
-def _lone_runs(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
-    """The same where every job is a run of its own: what is said of all is said once, and what says nothing not at all."""
+def _many_runs(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
+    """The same of several runs: what is said of all is said once, and what says nothing not at all."""
     lanes = [job.lane for job in jobs]
     limited, later = any(lane.limits for lane in lanes), any(job.due is not None for job in jobs)
     return (

@@ -7,7 +7,7 @@
 --   s_*                   runs of jobs with the same lane and due time: s_hi is the last place of each run, runs
 --                         follow each other without gaps. s_limits: keys joined by newline (arrays cannot be ragged)
 --   s_run_at, s_delay     when a run is due: a time, or so long from now; null, null: at once
---   Where every job is a run of its own, s_queue and s_priority may have one element for all, and s_lane, s_limits, s_run_at,
+--   Where there are several runs, s_queue and s_priority may have one element for all, and s_lane, s_limits, s_run_at,
 --   s_delay may be null.
 --   k_*                   idempotency keys by place
 --   u_*                   unique locks by place, see `take_locks`
@@ -98,36 +98,52 @@ begin
         return;
     end if;
 
-    if cardinality(s_hi) = v_n and v_skip is null then
-        -- Every job is a run of its own: no joining, no counting. Columns that say the same of all have one element.
-        insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
-        select p_batch, v_seq, v_now, u.o - 1, coalesce(u.priority, s_priority[1]), coalesce(u.queue, s_queue[1]),
-            coalesce(u.task, p_tasks[1]), u.payload, nullif(u.tenant, ''), nullif(u.lane, 0),
-            string_to_array(u.limits, E'\n'), u.options
-        from unnest(p_payloads, p_tasks, p_options, s_queue, s_priority, s_tenant, s_lane, s_limits)
-            with ordinality u(payload, task, options, queue, priority, tenant, lane, limits, o);
+    if v_skip is null then
+        -- Columns that say the same of all have one element.
+        if cardinality(s_hi) = v_n then
+            -- Every job is a run of its own: no joining.
+            insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
+            select p_batch, v_seq, v_now, u.o - 1, coalesce(u.priority, s_priority[1]), coalesce(u.queue, s_queue[1]),
+                coalesce(u.task, p_tasks[1]), u.payload, nullif(u.tenant, ''), nullif(u.lane, 0),
+                string_to_array(u.limits, E'\n'), u.options
+            from unnest(p_payloads, p_tasks, p_options, s_queue, s_priority, s_tenant, s_lane, s_limits)
+                with ordinality u(payload, task, options, queue, priority, tenant, lane, limits, o);
+        else
+            insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
+            select p_batch, v_seq, v_now, r.ord, r.priority, r.queue, coalesce(u.task, p_tasks[1]), u.payload,
+                nullif(r.tenant, ''), nullif(r.lane, 0), r.limits, u.options
+            from (
+                select g.ord, coalesce(n.priority, s_priority[1]) as priority, coalesce(n.queue, s_queue[1]) as queue, n.tenant,
+                    n.lane, string_to_array(n.limits, E'\n') as limits
+                from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits)
+                    with ordinality n(hi, queue, priority, tenant, lane, limits, o)
+                cross join lateral generate_series(coalesce(s_hi[n.o - 1], -1) + 1, n.hi) g(ord)
+            ) r
+            join unnest(p_payloads, p_tasks, p_options) with ordinality u(payload, task, options, o) on u.o = r.ord + 1;
+        end if;
         with ready as (
             insert into headrace.ready
                 (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-            select v_seq, coalesce(u.lane, 0), p_batch, u.o - 1, u.o - 1, coalesce(u.priority, s_priority[1]), 0, 0, 0, false,
-                coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
-            from unnest(s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
-                with ordinality u(queue, priority, tenant, lane, limits, run_at, delay, o)
+            select v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_hi[u.o - 1], -1) + 1, u.hi, coalesce(u.priority, s_priority[1]),
+                0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
+            from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
+                with ordinality u(hi, queue, priority, tenant, lane, limits, run_at, delay, o)
             where coalesce(u.run_at, v_now + u.delay, v_now) <= v_now
             order by coalesce(u.queue, s_queue[1]) collate "C", coalesce(u.priority, s_priority[1]) desc, u.tenant collate "C", u.o
         ), put_off as (
             insert into headrace.scheduled
                 (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-            select coalesce(u.run_at, v_now + u.delay), v_seq, coalesce(u.lane, 0), p_batch, u.o - 1, u.o - 1,
+            select coalesce(u.run_at, v_now + u.delay), v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_hi[u.o - 1], -1) + 1, u.hi,
                 coalesce(u.priority, s_priority[1]), 0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
-            from unnest(s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
-                with ordinality u(queue, priority, tenant, lane, limits, run_at, delay, o)
+            from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
+                with ordinality u(hi, queue, priority, tenant, lane, limits, run_at, delay, o)
             where (s_run_at is not null or s_delay is not null) and coalesce(u.run_at, v_now + u.delay) > v_now
         )
         insert into headrace.tally (ready, scheduled, enqueued, queue)
-        select count(*) filter (where not u.later), count(*) filter (where u.later), count(*), u.queue
-        from (select coalesce(n.queue, s_queue[1]) as queue, coalesce(coalesce(n.run_at, v_now + n.delay) > v_now, false) as later
-            from unnest(s_queue, s_run_at, s_delay, s_hi) n(queue, run_at, delay, hi)) u
+        select coalesce(sum(u.n) filter (where not u.later), 0), coalesce(sum(u.n) filter (where u.later), 0), sum(u.n), u.queue
+        from (select coalesce(n.queue, s_queue[1]) as queue, coalesce(coalesce(n.run_at, v_now + n.delay) > v_now, false) as later,
+                n.hi - coalesce(s_hi[n.o - 1], -1) as n
+            from unnest(s_queue, s_run_at, s_delay, s_hi) with ordinality n(queue, run_at, delay, hi, o)) u
         group by u.queue;
         return;
     end if;
@@ -141,7 +157,7 @@ begin
     ), place as materialized (
         select run.*, g.ord
         from run cross join lateral generate_series(run.lo, run.hi) g(ord)
-        where v_skip is null or g.ord <> all (v_skip)
+        where g.ord <> all (v_skip)
     ), log as (
         insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
         select p_batch, v_seq, v_now, p.ord, p.priority, p.queue,
@@ -150,12 +166,9 @@ begin
         from place p
         join unnest(p_payloads, p_tasks, p_options) with ordinality u(payload, task, options, o) on u.o = p.ord + 1
     ), piece as materialized (
-        select run.o, run.lo, run.hi from run where v_skip is null
-        union all
         -- A run without the places that were skipped: gaps and islands.
-        select i.o, min(i.ord), max(i.ord)
-        from (select p.o, p.ord, p.ord - row_number() over (partition by p.o order by p.ord) as island from place p
-            where v_skip is not null) i
+        select i.o, min(i.ord) as lo, max(i.ord) as hi
+        from (select p.o, p.ord, p.ord - row_number() over (partition by p.o order by p.ord) as island from place p) i
         group by i.o, i.island
     ), waiting as materialized (
         select piece.lo, piece.hi, run.queue, run.priority, run.tenant, run.lane, run.limits, run.run_at
