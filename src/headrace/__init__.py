@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace.explain import Explanation
 from headrace.flow import ageing, weighted
 from headrace.handle import Handle
+from headrace.handles import Handles
 from headrace.job import Job, JobState
 from headrace.limit import Limit
 from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
@@ -50,6 +51,7 @@ __all__ = [
     "DeadAlert",
     "Explanation",
     "Handle",
+    "Handles",
     "Headrace",
     "HeadraceError",
     "IdempotencyConflict",

@@ -12,28 +12,16 @@ from headrace import explain
 from headrace.backpressure import Valve
 from headrace.errors import OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
+from headrace.gather import CHUNK, gather
 from headrace.handle import Put
 from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
 from headrace.lease import Presence
 from headrace.outcome import PAUSED
 from headrace.queue import QueueOptions
-from headrace.store.contract import (
-    CancelAnswer,
-    Enqueued,
-    Filter,
-    Page,
-    Pause,
-    PauseKind,
-    Stats,
-    Store,
-    Transactional,
-)
+from headrace.store.contract import Store, Transactional
+from headrace.store.terms import CancelAnswer, Enqueued, Filter, Page, Pause, PauseKind, Stats
 from headrace.task import TaskOptions
 from headrace.waiter import Waiter, not_found
-
-CHUNK = 1000
-"""Jobs in one call of the store: bulk enqueue is one round trip per so many."""
 
 PATIENCE = 5.0
 """Seconds for which an enqueue is tried again while the store does not answer."""
@@ -56,28 +44,6 @@ class Placed(NamedTuple):
 
     def put(self, place: int) -> Put:
         return Put(self.id(place), place not in self.existing)
-
-
-def gather(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[int] | None]:
-    """Jobs of one lane side by side, in their order, because they wait as one range then; and where each went, by place.
-
-    Left as they are, without places, where there is nothing to gather, or where keys or locks make their order count.
-    """
-    first = jobs[0].lane if jobs else None
-    if all(job.lane is first for job in jobs) or any(job.key or job.unique for job in jobs):
-        return list(jobs), None
-    known: dict[int, list[int]] = {}
-    lanes: dict[Lane, list[int]] = {}
-    for place, job in enumerate(jobs):
-        places = known.get(id(job.lane))
-        if places is None:
-            places = known[id(job.lane)] = lanes.setdefault(job.lane, [])
-        places.append(place)
-    order = [place for places in lanes.values() for place in places]
-    ords = [0] * len(jobs)
-    for ord, place in enumerate(order):
-        ords[place] = ord
-    return [jobs[place] for place in order], ords
 
 
 class Client:

@@ -24,7 +24,8 @@ from headrace.canary import Canary, Trial, count, too_many, verdict
 from headrace.errors import ConfigError, JobNotFound
 from headrace.job import Job, JobId, JobState
 from headrace.rate import Pacer
-from headrace.store.contract import Filter, Page, Progress, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter, Page, Progress
 
 audit = logging.getLogger("headrace.audit")
 

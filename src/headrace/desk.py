@@ -7,15 +7,14 @@ from datetime import datetime
 from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
-from headrace import duration
+from headrace import duration, portrait
 from headrace.canary import Canary
-from headrace.codec import show
 from headrace.deadletters import Choice, DeadLetters, Discarded, Group, Letter, Replayed
 from headrace.handle import Handle
 from headrace.job import Job, JobId, parse_id
 from headrace.loops import Clients
 from headrace.rate import parse as parse_rate
-from headrace.store.contract import Filter, Progress
+from headrace.store.terms import Filter, Progress
 from headrace.sync import Portal
 from headrace.task import Task
 
@@ -144,8 +143,7 @@ class Desk:
         return DeadLetters((await self._clients.here()).store, arguments=self._arguments)
 
     def _arguments(self, job: Job) -> dict[str, Any]:
-        task = self._tasks.get(job.task)
-        return show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+        return portrait.arguments(self._tasks.get(job.task), job)
 
 
 def care(

@@ -7,6 +7,7 @@
     ├── TaskError
     │   ├── UnknownTask         nobody registered a task of that name
     │   └── BadArguments        a call does not fit the task's signature
+    │       └── SerializerNotAllowed  a payload is neither MessagePack nor JSON
     ├── EnqueueError
     │   ├── SerializationError  a value cannot be stored; says where it sits
     │   ├── PayloadTooLarge     the encoded arguments are over the limit
@@ -27,6 +28,7 @@
         ├── ResultTimeout       the job did not end in time
         ├── ResultExpired       the job ended, its result's time to live too
         ├── JobDead             the job ended dead
+        │   └── RemoteTaskError by an error that its task raised
         └── JobCancelled        the job was cancelled
 
 `code` is stable and is what HTTP answers carry. Messages say what to do.
@@ -84,6 +86,12 @@ class BadArguments(TaskError):
     """A call does not fit the task's signature."""
 
     code = "bad_arguments"
+
+
+class SerializerNotAllowed(BadArguments):
+    """A stored payload is neither MessagePack nor JSON, and nothing else is ever read: no pickle, no YAML."""
+
+    code = "serializer_not_allowed"
 
 
 class EnqueueError(HeadraceError):
@@ -232,6 +240,14 @@ class JobDead(ResultError):
     """The job ended dead."""
 
     code = "job_dead"
+
+
+class RemoteTaskError(JobDead):
+    """The job ended dead by an error of its task: `type` is the error's name as text; nothing is imported to make one."""
+
+    def __init__(self, message: str, type: str) -> None:
+        super().__init__(message)
+        self.type = type
 
 
 class JobCancelled(ResultError):

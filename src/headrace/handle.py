@@ -10,7 +10,7 @@ import msgspec
 
 from headrace import duration
 from headrace.codec import Signature
-from headrace.errors import ConfigError, JobCancelled, JobDead, ResultExpired
+from headrace.errors import ConfigError, JobCancelled, JobDead, RemoteTaskError, ResultExpired
 from headrace.job import Job, JobId, JobState, job_id
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def _dead(job: Job, label: str) -> JobDead:
     if not job.history:
         return JobDead(f"{label} is dead{why}")
     last = job.history[-1]
-    error = JobDead(f"{label} is dead{why}: {last.kind}: {last.message}")
+    # Its name is a text from the store: whatever it says, it is never looked up.
+    error = RemoteTaskError(f"{label} is dead{why}: {last.kind}: {last.message}", last.kind)
     if last.traceback:
         error.add_note(last.traceback)
     return error

@@ -80,7 +80,7 @@ class Orphan(msgspec.Struct, frozen=True):
     suspect: bool
     """As in Lease: these jobs (this job) ran alone, so the crash is their own."""
     worker: WorkerId
-    """Who held it."""
+    """Who held it last: the worker that claimed it, or one that reaped it before and did not settle it either."""
     cause: str
     """`lease expired`, or what `abandon` said, e.g. `killed by SIGSEGV`."""
 

@@ -6,6 +6,7 @@ claim obeys them is each store's business.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import floor
@@ -119,21 +120,20 @@ class Limit:
 
     def keys_for(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
         """The key that a job with these arguments needs, as `lane.split_limit` reads it; empty: it needs none."""
-        own = ""
+        own: str | int | None = None
         if self.key is not None:
-            found = self.key(*args, **kwargs)
-            if found is None:
+            own = self.key(*args, **kwargs)
+            if own is None:
                 return ()
-            if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+            if isinstance(own, bool) or not isinstance(own, str | int) or own == "":
                 raise ConfigError(
-                    f"limit {self.name!r}: its key is {found!r}: a text, a whole number, or None for no limit"
+                    f"limit {self.name!r}: its key is {own!r}: a text, a whole number, or None for no limit"
                 )
-            own = f":{found}"
         cost = self.cost
         if not isinstance(cost, int):
             cost = units(f"limit {self.name!r}: cost", cost(*args, **kwargs))
             self._check_cost(cost)
-        return (check_key(f"{self.name}{'' if cost == 1 else f'@{cost}'}{own}"),)
+        return (_key(self.name, cost, own),)
 
     def _check_cost(self, cost: int) -> None:
         where = f"limit {self.name!r}: cost = {cost}"
@@ -203,7 +203,15 @@ def check_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 def keys_of(limits: Sequence[Limit], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """The limit keys of a job, in order: what its lane is made of."""
+    if len(limits) == 1:
+        return limits[0].keys_for(*args, **kwargs)
     return tuple(sorted(key for limit in limits for key in limit.keys_for(*args, **kwargs)))
+
+
+@functools.lru_cache(10_000)
+def _key(name: str, cost: int, own: str | int | None) -> str:
+    """As a lane has it; remembered, because the same few come with job after job."""
+    return check_key(f"{name}{'' if cost == 1 else f'@{cost}'}{'' if own is None else f':{own}'}")
 
 
 def burst_of(figures: Figures, cost: int) -> int:

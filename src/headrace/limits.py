@@ -17,7 +17,8 @@ from headrace.lane import check_key
 from headrace.limit import Declared, Figures, burst_of, check_name, units
 from headrace.rate import parse as parse_rate
 from headrace.recovery import WELL, Health, Seen, State, after, figures_of, pack, rule_of, unpack
-from headrace.store.contract import LimitRule, Store
+from headrace.store.contract import Store
+from headrace.store.terms import LimitRule
 
 _TRIES = 50
 """Writers that meet at one rule; more of them than that in one moment is a bug."""

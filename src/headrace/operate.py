@@ -16,7 +16,7 @@ from headrace.lane import check_queue, check_task_name, check_tenant
 from headrace.lease import Presence
 from headrace.loops import Clients
 from headrace.queue import QueueOptions
-from headrace.store.contract import CancelAnswer, Filter, Page, Pause, PauseKind, Stats
+from headrace.store.terms import CancelAnswer, Filter, Page, Pause, PauseKind, Stats
 from headrace.sync import Portal
 from headrace.task import Task, TaskOptions
 

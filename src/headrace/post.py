@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import ipaddress
 import re
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.webhook import NOTHING, Allow, Target, UnsafeWebhook, check_address, check_url, literal, read_url
@@ -20,6 +22,8 @@ TIMEOUT: Final = timedelta(seconds=10)
 """In all: looking up, connecting, sending, and reading the answer."""
 MAX_ANSWER: Final = 64 * 1024
 """Bytes that are read of an answer, headers included."""
+NAMES: Final = 64
+"""Names that are looked up at once; more are tried again later."""
 _CONNECT: Final = 4.0
 """Seconds for one of several addresses."""
 _EXCERPT: Final = 200
@@ -46,10 +50,38 @@ class Answer(NamedTuple):
     """The beginning of its body, for people."""
 
 
+_free = threading.BoundedSemaphore(NAMES)
+
+
 async def look_up(host: str, port: int) -> list[str]:
-    """The system's own resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    """The system's own resolver, which cannot be interrupted.
+
+    Each call has a thread of its own: a name whose servers do not answer holds it for half a minute, and must not hold those
+    that the event loop shares with everybody else.
+    """
+    if not _free.acquire(blocking=False):
+        raise OSError(errno.EAGAIN, f"{NAMES} names are being looked up")
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def tell(set_: Callable[[Any], None], what: Any) -> None:
+        if not answer.done():
+            set_(what)
+
+    def ask() -> None:
+        told: tuple[Callable[[Any], None], Any]
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            told = answer.set_result, list(dict.fromkeys(str(address[0]) for *_, address in found))
+        except (OSError, UnicodeError) as error:
+            told = answer.set_exception, error
+        finally:
+            _free.release()
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, *told)
+
+    threading.Thread(target=ask, name="headrace-names", daemon=True).start()
+    return await answer
 
 
 class Poster:
@@ -147,6 +179,7 @@ class Poster:
         """The address was checked before; this is whom we really talk to."""
         peer = writer.get_extra_info("peername")
         if peer is None:
+            writer.transport.abort()
             raise DeliveryFailed(f"{target.shown} hung up at once")
         try:
             if not self._allow.has(target.host):

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.job import Batch, JobId, job_id, new_batch
 from headrace.schedule import Missed, Schedule, due, job_now, next_slot, slot_batch
-from headrace.store.contract import Record, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Record
 
 log = logging.getLogger("headrace.schedules")
 

@@ -8,7 +8,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from headrace.errors import HeadraceError
@@ -73,12 +73,18 @@ class Portal:
             thread.join(timeout=10)
 
     def _main(self, ready: threading.Event) -> None:
-        # The runner's end cancels what is left and closes the async generators by which apps hold their stores.
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            self._stop = stop = asyncio.Event()
-            ready.set()
-            runner.run(_until(stop))
+        loop = asyncio.new_event_loop()
+        threads = ThreadPoolExecutor(thread_name_prefix="headrace-call")
+        loop.set_default_executor(threads)
+        self._loop = loop
+        self._stop = stop = asyncio.Event()
+        ready.set()
+        try:
+            loop.run_until_complete(_until(stop))
+        finally:
+            # asyncio's own way to end a loop waits for its threads in one more, and when the process ends none may start.
+            threads.shutdown()
+            loop.close()
 
     def forget(self) -> None:
         """In a forked child: that thread is not here."""
@@ -88,7 +94,13 @@ class Portal:
 
 
 async def _until(stop: asyncio.Event) -> None:
+    """Then cancel what is left, and close the async generators by which apps hold their stores."""
     await stop.wait()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 portal = Portal()

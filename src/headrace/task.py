@@ -157,7 +157,7 @@ def _names(redact: Iterable[str]) -> tuple[str, ...]:
 # ── tasks ────────────────────────────────────────────────────────────────────
 
 
-class JobCall(msgspec.Struct, Generic[R_co], frozen=True):
+class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     """One job, checked and encoded, to be enqueued in bulk: `app.enqueue_many(task.job(i) for i in …)`."""
 
     job: NewJob

@@ -177,14 +177,25 @@ def _inside(what: str) -> UnsafeWebhook:
 
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_PLATFORM = frozenset({ipaddress.IPv4Address("168.63.129.16")})
-"""A public address that a cloud answers on inside every machine."""
+_SPECIAL: Final[tuple[Network, ...]] = tuple(
+    ipaddress.ip_network(each)
+    for each in (
+        "168.63.129.16",  # a public address that a cloud answers on inside every machine
+        "192.0.0.0/24",  # protocols' own, of which Python calls most global; another cloud answers in it
+        "192.88.99.0/24",  # relays from IPv6, which are no more
+        "2001::/23",  # protocols' own
+        "3fff::/20",  # for books
+    )
+)
+"""Beyond what Python knows not to be of the internet, which depends on its version."""
 
 
 def is_public(address: Address) -> bool:
     """Whether it is an ordinary address of the internet, also by way of whatever IPv4 address is inside."""
+    if any(address in network for network in _SPECIAL if network.version == address.version):
+        return False
     if isinstance(address, ipaddress.IPv4Address):
-        return address.is_global and not address.is_multicast and not address.is_reserved and address not in _PLATFORM
+        return address.is_global and not address.is_multicast and not address.is_reserved
     if address.scope_id is not None:
         return False
     if address.ipv4_mapped is not None:
@@ -193,8 +204,6 @@ def is_public(address: Address) -> bool:
         return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     if address.sixtofour is not None:
         return is_public(address.sixtofour)
-    if address.teredo is not None:
-        return False
     return address in _UNICAST and address.is_global and not address.is_multicast and not address.is_reserved
 
 
@@ -246,6 +255,7 @@ def declare(
 # ── signatures, after Standard Webhooks ──────────────────────────────────────
 
 _PREFIX = "whsec_"
+_SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 def new_secret() -> str:
@@ -298,14 +308,18 @@ def verify(
     """For receivers in Python: the delivery's id, or BadSignature. Remember the id to notice a repetition."""
     given = {name.lower(): value for name, value in headers.items()}
     try:
-        id, timestamp = given["webhook-id"], int(given["webhook-timestamp"])
-        signatures = given["webhook-signature"].split()
-    except (KeyError, ValueError):
-        raise BadSignature("the webhook headers are missing or cannot be read") from None
+        id, text, signed = given["webhook-id"], given["webhook-timestamp"], given["webhook-signature"]
+    except KeyError:
+        raise BadSignature("the webhook headers are missing") from None
+    if not id.isascii() or not _SECONDS.fullmatch(text):
+        raise BadSignature("the webhook headers cannot be read")
+    timestamp, signatures = int(text), signed.split()
     if abs((time.time() if now is None else now) - timestamp) > tolerance.total_seconds():
         raise BadSignature("this delivery is too old, or from the future: is the clock right?")
     wanted = sign(read_secrets(secret), id, timestamp, body)["webhook-signature"].split()
-    good = [hmac.compare_digest(mine.encode(), each.encode()) for mine in wanted for each in signatures]
+    # Whatever stands there, a lone surrogate included, is compared as bytes.
+    theirs = [each.encode(errors="replace") for each in signatures]
+    good = [hmac.compare_digest(mine.encode(), each) for mine in wanted for each in theirs]
     if not any(good):
         raise BadSignature("this delivery was not signed with this secret")
     return id

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, cast
 
@@ -26,7 +26,8 @@ from headrace.outcome import Dead, Finish, RetryAfter, Settlement, Snooze
 from headrace.post import Answer, DeliveryFailed, Poster
 from headrace.queue import DeadAlert
 from headrace.retry import Retry
-from headrace.store.contract import LimitRule, Store
+from headrace.store.contract import Store
+from headrace.store.terms import LimitRule
 from headrace.task import AsyncTask, Home, TaskOptions
 from headrace.webhook import NOTHING, Allow, UnsafeWebhook, Webhook, check_url, read_url, sign
 
@@ -126,20 +127,26 @@ class Herald:
             urls[options.webhook] = None
         if not urls:
             return _NO_NEWS
-        tenant = job.tenant or options.tenant or ""
+        tenant = _whose(job, options)
         about = {"task": job.task, "queue": job.queue, "tenant": tenant, "note": settlement.note}
         return [
             _delivery(url, event, str(job.id), job.attempt, about, tenant=tenant, ttl=REPEATED_WITHIN) for url in urls
         ]
 
-    async def remade(self, store: Store, batch: Batch, sees: Callable[[Job], bool]) -> Batch:
+    async def remade(
+        self, store: Store, batch: Batch, sees: Callable[[Job], bool], sees_queue: Callable[[str], bool]
+    ) -> Batch:
         """What a worker elsewhere wants to tell, made anew from what is true: it could say anything of any job."""
         told: dict[JobId, tuple[str, int, str | None]] = {}
+        alerts: dict[str, int] = {}
         for each in batch.jobs:
             (_, event, subject, attempt, about), _ = _signature.decode(each.payload)
             if event in {JobState.DONE, JobState.DEAD}:
-                told[parse_id(subject)] = event, attempt, about.get("note")
-        news: list[NewJob] = []
+                note = about.get("note")
+                told[parse_id(subject)] = event, attempt, note if isinstance(note, str) else None
+            elif event == "alert" and sees_queue(subject) and isinstance(threshold := about.get("threshold"), int):
+                alerts[subject] = threshold
+        news = await self._alerts(store, alerts) if alerts else []
         for job in await store.get(list(told)):
             if job is None or job.state is not JobState.RUNNING or not sees(job):
                 continue
@@ -148,6 +155,17 @@ class Herald:
                 end = Finish(JobState.DONE) if event == JobState.DONE else Finish(JobState.DEAD, note=note)
                 news += self.news(job, end)
         return Batch(batch.id, news)
+
+    async def _alerts(self, store: Store, thresholds: Mapping[str, int]) -> list[NewJob]:
+        """Of queues that are over what a worker says to be their threshold."""
+        now = await store.now()
+        dead = {each.queue: each.dead for each in (await store.stats()).queues}
+        return [
+            delivery
+            for queue, threshold in thresholds.items()
+            if 0 < threshold <= dead.get(queue, 0)
+            for delivery in self.alert(DeadAlert(queue, dead[queue], threshold), now)
+        ]
 
     def alert(self, alert: DeadAlert, at: datetime) -> list[NewJob]:
         """The deliveries that tell of a queue with too many dead letters."""
@@ -171,6 +189,11 @@ def _options(job: Ended) -> JobOptions:
         return decode_options(job.options)
     except BadArguments:
         return JobOptions()
+
+
+def _whose(job: Ended, options: JobOptions | None = None) -> str:
+    """Its tenant; where tenants do not take turns that is no part of its lane."""
+    return job.tenant or (options or _options(job)).tenant or ""
 
 
 def _delivery(
@@ -225,11 +248,16 @@ class Sender:
                     await self._store.limit(LIMIT, LimitRule(concurrency=PER_HOST), None)
                 self._ruled = True
             message: _Message | None
+            if current_job().queue != QUEUE:
+                raise Dead(f"deliveries are jobs of the queue {QUEUE}: this one was put elsewhere by hand")
             if event == "alert":
                 message = _Message(str(current_job().id), "dead.alert", about.pop("at", _now()), about)
             else:
-                found = await self._settled(parse_id(job), attempt)
-                message = _gone(job, event, attempt, about) if found is None else _of(found, attempt)
+                id = parse_id(job)
+                found = await self._settled(id, attempt)
+                if found is not None and _whose(found) != current_job().tenant:
+                    raise Dead("this delivery is one tenant's and tells of another's job: it was made by hand")
+                message = _gone(id, event, attempt, about) if found is None else _of(found, attempt)
             if message is None:
                 return "nothing to tell: the job went on"
             return await self._send(url, message)
@@ -297,8 +325,7 @@ def _of(job: Job, attempt: int) -> _Message | None:
     """What is true of the job now; None: this attempt was not its end."""
     if job.attempt != attempt or job.state not in {JobState.DONE, JobState.DEAD}:
         return None
-    tenant = job.tenant or _options(job).tenant or ""
-    data = _data(job.id, job.state, attempt, task=job.task, queue=job.queue, tenant=tenant, note=job.note)
+    data = _data(job.id, job.state, attempt, task=job.task, queue=job.queue, tenant=_whose(job), note=job.note)
     data |= {"failures": job.failures, "enqueued_at": job.enqueued_at, "finished_at": job.finished_at}
     if job.state is JobState.DONE:
         result, omitted = result_of(job.result)
@@ -309,7 +336,7 @@ def _of(job: Job, attempt: int) -> _Message | None:
     return _Message(f"{job.id}.{attempt}", f"job.{job.state}", (job.finished_at or job.enqueued_at).isoformat(), data)
 
 
-def _gone(job: str, event: str, attempt: int, about: dict[str, Any]) -> _Message:
+def _gone(job: JobId, event: str, attempt: int, about: dict[str, Any]) -> _Message:
     """The job was pruned or deleted before it could be told: what was known when it was settled."""
     data = _data(job, event, attempt, **about)
     return _Message(f"{job}.{attempt}", f"job.{event}", _now(), data | {"kept": False})

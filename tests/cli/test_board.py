@@ -16,8 +16,8 @@ from headrace.job import Batch, Failure, JobState, NewJob, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, new_token, new_worker_id
 from headrace.outcome import DONE, Again, Finish
-from headrace.store.contract import Stats
 from headrace.store.memory import MemoryStore
+from headrace.store.terms import Stats
 from headrace.testing.clock import FakeClock
 
 

@@ -21,7 +21,7 @@ from headrace.errors import (
     ResultTimeout,
 )
 from headrace.settings import Settings
-from headrace.store.contract import CancelAnswer
+from headrace.store.terms import CancelAnswer
 from headrace.task import AsyncTask, SyncTask
 
 

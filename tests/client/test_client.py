@@ -14,8 +14,8 @@ from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, n
 from headrace.lane import Lane
 from headrace.lease import Ask, new_token, new_worker_id
 from headrace.outcome import DONE
-from headrace.store.contract import Enqueued
 from headrace.store.memory import MemoryStore
+from headrace.store.terms import Enqueued
 
 JOB = NewJob("t", b"\x92\x90\x80", Lane())
 

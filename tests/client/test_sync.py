@@ -153,6 +153,22 @@ def test_a_script_with_its_own_loop_that_just_ends(store_url):
     assert run(store_url, body) == "ready\n"
 
 
+def test_the_end_of_a_script_starts_no_thread(store_url, tmp_path):
+    """Newer Pythons refuse to; here any Python does."""
+    body = """
+        import atexit, threading
+        from headrace.sync import portal
+
+        def refuse(thread):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        atexit.register(setattr, threading.Thread, "start", refuse)  # runs before what was registered earlier
+        print(add.enqueue(1, 2).status().state)
+        portal.run(app.outbox("sqlite:///OUTBOX").prepare)  # works in threads of the portal's loop
+    """
+    assert run(store_url, body.replace("OUTBOX", str(tmp_path / "orders.db"))) == "ready\n"
+
+
 def test_a_forked_child_starts_its_own(tmp_path):
     body = """
         import warnings

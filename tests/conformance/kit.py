@@ -10,7 +10,8 @@ from headrace.job import Batch, Due, Failure, Job, JobId, JobState, Key, NewJob,
 from headrace.lane import Lane
 from headrace.lease import Ask, Lease, Presence, Token, WorkerId, new_token, new_worker_id
 from headrace.outcome import DONE, Again, Finish, Settlement
-from headrace.store.contract import Filter, LimitRule, QueueStats, Stats, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter, LimitRule, QueueStats, Stats
 
 TTL = timedelta(seconds=15)
 LONG = timedelta(days=1)

@@ -26,7 +26,8 @@ from conformance.kit import (
 from headrace.job import JobId, JobState, job_id, new_batch
 from headrace.lease import Stop
 from headrace.outcome import DONE, Again, Finish
-from headrace.store.contract import CancelAnswer, Store
+from headrace.store.contract import Store
+from headrace.store.terms import CancelAnswer
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

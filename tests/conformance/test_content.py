@@ -28,7 +28,8 @@ from conformance.test_workers import presence
 from headrace.job import Failure, JobState
 from headrace.lease import new_worker_id
 from headrace.outcome import Again, Finish
-from headrace.store.contract import Filter, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 
 LARGEST = 256 * 1024

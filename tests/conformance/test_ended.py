@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from conformance.kit import CANCELLED, DEAD, RELEASE, new, put, put_jobs, run_one, settle_all, take
 from headrace.job import JobState
-from headrace.store.contract import Ending, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Ending
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -22,7 +22,8 @@ from conformance.kit import (
 )
 from headrace.job import Job, JobId, JobState, job_id, new_batch
 from headrace.outcome import DONE, Again, Finish
-from headrace.store.contract import Filter, Page, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter, Page
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -24,7 +24,8 @@ from conformance.kit import (
 from headrace.job import JobId, JobState
 from headrace.lease import Stop, new_token, new_worker_id
 from headrace.outcome import DONE, Finish
-from headrace.store.contract import Retention, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
 
 TICK = timedelta(microseconds=1)

@@ -28,7 +28,8 @@ from conformance.kit import (
 from headrace.job import JobState
 from headrace.lease import new_token
 from headrace.outcome import DONE, Again
-from headrace.store.contract import LimitRule, Store
+from headrace.store.contract import Store
+from headrace.store.terms import LimitRule
 from headrace.testing.clock import FakeClock
 
 MS = timedelta(milliseconds=1)

@@ -27,10 +27,11 @@ from headrace.lane import Ahead, Lane
 from headrace.lease import Ask, Lease, Presence, Report, Token, new_token, new_worker_id
 from headrace.outcome import Again, Finish, Settlement
 from headrace.store import connect
-from headrace.store.contract import Filter, LimitRule, QueueStats, Retention, Store
+from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.memory.line import Line
 from headrace.store.memory.rows import JobRow
+from headrace.store.terms import Filter, LimitRule, QueueStats, Retention
 from headrace.testing.clock import FakeClock
 
 T = TypeVar("T")

@@ -29,7 +29,8 @@ from conformance.kit import (
 )
 from headrace.job import JobState, job_id, new_batch
 from headrace.outcome import DONE, Again, Finish
-from headrace.store.contract import Filter, Promoted, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter, Promoted
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

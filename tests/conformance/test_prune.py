@@ -23,7 +23,8 @@ from conformance.kit import (
 )
 from headrace.job import Batch, JobId, JobState, new_batch
 from headrace.outcome import DONE, Finish
-from headrace.store.contract import CancelAnswer, Filter, Retention, Store
+from headrace.store.contract import Store
+from headrace.store.terms import CancelAnswer, Filter, Retention
 from headrace.testing.clock import FakeClock
 
 DAY = timedelta(days=1)

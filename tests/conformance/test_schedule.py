@@ -21,7 +21,8 @@ from conformance.kit import (
 )
 from headrace.job import JobState
 from headrace.outcome import Again
-from headrace.store.contract import Promoted, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Promoted
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -27,7 +27,8 @@ from conformance.kit import (
 from headrace.job import JobState
 from headrace.lease import new_token
 from headrace.outcome import DONE, Again, Finish
-from headrace.store.contract import Filter, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 
 WHERE_ALL = Filter()

@@ -22,7 +22,8 @@ from conformance.kit import (
     take,
 )
 from headrace.outcome import DONE, Again
-from headrace.store.contract import QueueStats, Store
+from headrace.store.contract import Store
+from headrace.store.terms import QueueStats
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -26,7 +26,8 @@ from conformance.kit import (
 )
 from headrace.job import JobId, JobState, NewJob, UniqueLock, job_id
 from headrace.outcome import DONE, Finish
-from headrace.store.contract import Enqueued, Retention, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Enqueued, Retention
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

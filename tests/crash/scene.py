@@ -36,10 +36,10 @@ FAST = {
 SUPERVISED = """
 import sys
 from headrace.settings import Settings
-from headrace.worker.child import configure_logging
+from headrace import logs
 from headrace.worker.supervisor import supervise
 settings = Settings.load()
-configure_logging(settings.log_level)
+logs.configure(settings.log_level)
 sys.exit(supervise(settings))
 """
 
@@ -48,11 +48,11 @@ import asyncio, signal
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.worker import Worker, lifeline
-from headrace.worker.child import configure_logging
+from headrace import logs
 
 async def main():
     settings = Settings.load()
-    configure_logging(settings.log_level)
+    logs.configure(settings.log_level)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = connect(settings.url)

@@ -30,11 +30,12 @@ async def test_a_crash_at(scene: Scene, point: str) -> None:
     assert {job.state for job in jobs} == {JobState.DONE}
     assert {(job.failures, job.crashes) for job in jobs} == {(0, 0)}
     assert [quick.codec.decode_result(job.result) for job in jobs] == list(range(JOBS))
-    # What was settled before the crash did not run again; what was not, ran once more at most.
+    # What was settled before the crash did not run again; what was not, ran once more. A settlement that was under way when its
+    # worker died may be seen later than its worker's end: the job's own count says whether it was claimed again.
     for number, job in enumerate(jobs):
-        again = str(job.id) not in done_before and started_before[number]
-        assert scene.count("start")[number] == (2 if again else 1), number
         assert job.attempt <= 2
+        assert job.attempt == 1 or str(job.id) not in done_before
+        assert scene.count("start")[number] == (started_before[number] + 1 if job.attempt == 2 else 1), number
     figures = (await scene.store.stats()).queues[0]
     assert (figures.done_total, figures.running, figures.ready) == (JOBS, 0, 0)
     if point == "settled":

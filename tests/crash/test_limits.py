@@ -12,7 +12,7 @@ from crash.limit_app import PER_SHOP, TOGETHER, once, visit
 from crash.scene import Scene, stop
 from headrace.client import Client
 from headrace.job import JobId, JobState
-from headrace.store.contract import Filter
+from headrace.store.terms import Filter
 
 # Not supervised: nobody frees what a killed worker held but the clock, so a death is on the record long before that.
 WORKER = """
@@ -20,11 +20,11 @@ import asyncio, signal
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.worker import Worker, lifeline
-from headrace.worker.child import configure_logging
+from headrace import logs
 
 async def main():
     settings = Settings.load()
-    configure_logging(settings.log_level)
+    logs.configure(settings.log_level)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = connect(settings.url)

@@ -20,7 +20,8 @@ from headrace.deadletters import PAGE, Choice, DeadLetters
 from headrace.errors import ConfigError, JobNotFound
 from headrace.job import Failure, JobId, JobState
 from headrace.outcome import DONE, Finish, Settlement
-from headrace.store.contract import Filter, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 
 

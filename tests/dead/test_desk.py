@@ -10,7 +10,7 @@ import pytest
 
 from headrace import Headrace, JobDead, Retry
 from headrace.errors import ConfigError, JobNotFound
-from headrace.handle import Handle
+from headrace.handles import Handles
 from headrace.job import JobState
 from headrace.settings import Settings
 from headrace.task import AsyncTask
@@ -31,7 +31,7 @@ class Shop:
 
         self.charge: AsyncTask[..., int] = charge
 
-    async def kill(self, count: int) -> list[Handle[int]]:
+    async def kill(self, count: int) -> Handles[int]:
         """Dead jobs."""
         handles = await self.app.aenqueue_many(self.charge.job(order) for order in range(count))
         async with self.app.worker(poll="50ms"):

@@ -18,7 +18,7 @@ from headrace.lease import Presence, new_worker_id
 from headrace.outcome import PAUSED as PUT_OFF
 from headrace.queue import declare
 from headrace.retry import Retry
-from headrace.store.contract import LimitRule, Pause
+from headrace.store.terms import LimitRule, Pause
 from headrace.task import TaskOptions
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)

@@ -25,8 +25,8 @@ from headrace.errors import BadTransaction, ConfigError, Unavailable
 from headrace.job import Batch, JobState, Key, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.outbox import TABLE, Outbox
-from headrace.store.contract import Enqueued, Filter
 from headrace.store.memory import MemoryStore
+from headrace.store.terms import Enqueued, Filter
 from headrace.testing.servers import PostgresServer
 
 MINUTE = timedelta(minutes=1)

@@ -29,7 +29,8 @@ from headrace.errors import IdempotencyConflict
 from headrace.job import Batch, JobId, JobState, job_id, new_batch
 from headrace.lease import Lease, Orphan, new_token, new_worker_id
 from headrace.outcome import DONE, Finish
-from headrace.store.contract import CancelAnswer, Retention, Store
+from headrace.store.contract import Store
+from headrace.store.terms import CancelAnswer, Retention
 from races.kit import in_threads, side_by_side, together
 
 ROUNDS = 15

@@ -20,7 +20,8 @@ from headrace.deadletters import whoami
 from headrace.errors import Unavailable
 from headrace.server import tokens
 from headrace.store import connect
-from headrace.store.contract import LimitRule, Store
+from headrace.store.contract import Store
+from headrace.store.terms import LimitRule
 from headrace.testing.clock import FakeClock
 from server.running import Running
 

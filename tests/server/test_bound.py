@@ -16,7 +16,8 @@ from headrace.job import Batch, JobId, Key, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, Presence, new_token, new_worker_id
 from headrace.store import connect
-from headrace.store.contract import Filter, LimitRule, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter, LimitRule
 from headrace.unique import Unique
 from server.running import Running, make_app, running
 

@@ -20,8 +20,9 @@ from headrace.server.endpoint import Scope
 from headrace.server.feed import Feed
 from headrace.server.follow import NOTHING, Follower, added, read_id
 from headrace.server.tail import Listener, Tail, event_id
-from headrace.store.contract import Ending, Store
+from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
+from headrace.store.terms import Ending
 from server.running import Running, running
 from worker.harness import until
 

@@ -39,9 +39,10 @@ from headrace.outcome import DONE, Finish
 from headrace.server import ServerSettings, tokens
 from headrace.settings import mask_url
 from headrace.store import connect
-from headrace.store.contract import CancelAnswer, Filter, Promoted, Retention, Store
+from headrace.store.contract import Store
 from headrace.store.http import address, wire
 from headrace.store.http.store import HttpStore
+from headrace.store.terms import CancelAnswer, Filter, Promoted, Retention
 from server.running import Running, running
 
 TTL = timedelta(seconds=15)

@@ -79,6 +79,25 @@ def test_every_answer_is_documented(case: Any, address: str) -> None:
     case.validate_response(answer, checks=CHECKS)
 
 
+async def test_the_document_is_made_once_and_beside_the_event_loop(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers: list[int] = []
+    make = openapi.document
+
+    def noted(endpoints: Any) -> dict[str, Any]:
+        makers.append(threading.get_ident())
+        return make(endpoints)
+
+    monkeypatch.setattr(openapi, "document", noted)
+    monkeypatch.setattr(openapi._kept, "made", None)
+    answers = await asyncio.gather(*(server.http.get("/openapi.json") for _ in range(5)))
+    again = await server.http.get("/openapi.json")
+    assert len({each.content for each in (*answers, again)}) == 1
+    [maker] = makers
+    assert maker != threading.get_ident()
+
+
 async def test_the_document_names_every_endpoint(server: Running) -> None:
     document = (await server.http.get("/openapi.json")).json()
     assert document["openapi"] == "3.1.0"

@@ -18,7 +18,7 @@ from headrace.server.endpoint import Scope
 from headrace.server.hub import Hub
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
-from server.running import Running, running
+from server.running import Calls, Running, running
 from worker.harness import until
 
 
@@ -102,8 +102,9 @@ async def test_a_settlement_through_this_server_wakes_at_once(server: Running, m
     id = made.json()["id"]
     monkeypatch.setattr(waiter, "FIRST_POLL", 3600.0)
     monkeypatch.setattr(waiter, "LONGEST_POLL", 3600.0)
+    arrived = Calls(server.service.hub, "finished")
     waiting = asyncio.create_task(server.http.get(f"/v1/jobs/{id}/result?wait=20s"))
-    await until(lambda: server.service.hub.waiting)
+    await arrived()
     claimed = (await server.http.post("/v1/claim", json={"queues": ["foreign"], "limit": 1, "worker": "w"})).json()
     [job] = claimed["jobs"]
     settlement = {"position": job["position"], "id": job["id"], "outcome": "succeeded", "result": 7}
@@ -116,8 +117,9 @@ async def test_a_server_that_stops_answers_first(app: Headrace):
     async with running(app) as server:
         id = await enqueue(server, "add", 1)
         client = server.client()
+        arrived = Calls(server.service.hub, "finished")
         waiting = asyncio.create_task(client.get(f"/v1/jobs/{id}/result?wait=30s"))
-        await until(lambda: server.service.hub.waiting)
+        await arrived()
     async with asyncio.timeout(10):
         assert (await waiting).status_code == 202
         await client.aclose()

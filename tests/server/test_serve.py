@@ -6,11 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +16,8 @@ import pytest
 from headrace.job import JobId, parse_id
 from headrace.server import tokens
 from headrace.store import connect
+from server.process import APP, free_port, serving
 from server.running import Running
-
-APP = """
-from headrace import Headrace
-
-app = Headrace()
-
-@app.task(name="add")
-async def add(a: int, b: int = 0) -> int:
-    return a + b
-"""
 
 
 @pytest.fixture(params=["sqlite"])
@@ -43,38 +30,6 @@ def store_name(request: pytest.FixtureRequest) -> str:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop.py").write_text(APP)
     return tmp_path
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-@asynccontextmanager
-async def serving(
-    folder: Path, url: str, port: int, *flags: str, command: str = "serve"
-) -> AsyncGenerator[Process, None]:
-    """A server process that answers."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "headrace.cli", command, "shop:app", "--port", str(port), *flags,
-        cwd=folder, env={**os.environ, "HEADRACE_URL": url},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(60), httpx.AsyncClient() as client:
-            while True:
-                try:
-                    if (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    assert process.returncode is None, await process.communicate()
-                    await asyncio.sleep(0.05)
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def test_it_starts_logs_and_ends_well(folder: Path, store_url: str) -> None:

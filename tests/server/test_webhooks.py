@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from headrace import Headrace, webhook
-from headrace.errors import Unsupported
-from headrace.job import JobState
+from headrace.errors import ConfigError, Unsupported
+from headrace.job import JobState, NewJob
+from headrace.lane import Lane
 from headrace.outcome import Finish
 from headrace.server import tokens
 from headrace.server.endpoint import Scope
 from headrace.store import connect
-from headrace.webhooks import Herald, batch_of
+from headrace.webhooks import QUEUE, TASK, Herald, _signature, batch_of
 from headrace.worker import Worker
 from server.running import Running, running
 from webhooks.receiver import receiver
@@ -39,7 +40,7 @@ def store_name() -> str:
 
 
 @pytest.mark.parametrize("url", LITERAL + STRANGE)
-async def test_urls_that_are_refused(server: Running, url: str):
+async def test_s55_s59_urls_that_are_refused(server: Running, url: str):
     for job in ({"task": "add", "args": [1]}, {"task": "theirs", "queue": "foreign"}):
         answer = await server.http.post("/v1/jobs", json={**job, "webhook": url})
         assert answer.status_code == 422
@@ -48,6 +49,31 @@ async def test_urls_that_are_refused(server: Running, url: str):
     answer = await server.http.post("/v1/jobs/batch", json=batch)
     assert answer.json()["code"] == "unsafe_callback_url"
     assert (await server.store.stats()).queues == []
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+async def test_nobody_has_others_jobs_told_to_a_url_of_theirs(server: Running, mixed: bool):
+    await server.http.post("/v1/jobs", json={"task": "add", "args": [1], "tenant": "t2"})
+    claimed = (await server.http.post("/v1/claim", json={"queues": ["default"]})).json()
+    theirs = claimed["jobs"][0]["id"]
+    text = await server.token("enqueue", tenant="t1")
+    arguments = ("https://example.com/mine", "done", theirs, 1, {})
+    forged = NewJob(TASK, _signature.encode(arguments, {}), Lane(QUEUE, 0, "t1"))
+    elsewhere = NewJob(TASK, _signature.encode(arguments, {}), Lane("default", 0, "t1"))
+    harmless = NewJob("add", b"\x92\x91\x01\x80", Lane("default", 0, "t1"))
+    store = connect(f"http://{text}@127.0.0.1:{server.port}")
+    await store.open()
+    try:
+        for batch in ([forged, harmless], [elsewhere], [elsewhere, forged]) if mixed else ():
+            with pytest.raises(ConfigError, match="headrace makes them itself"):
+                await store.enqueue(batch_of(batch))
+        if not mixed:
+            await store.enqueue(batch_of([forged]))  # made anew from what is true and theirs: so nothing is
+        assert {each.queue for each in (await server.store.stats()).queues} == {"default"}
+        [figures] = (await server.store.stats()).queues
+        assert figures.ready == 0
+    finally:
+        await store.close()
 
 
 async def test_ends_that_another_language_settles(store_url: str):

@@ -19,7 +19,7 @@ from headrace.lane import Lane
 from headrace.lease import new_worker_id
 from headrace.server import ServerSettings, tokens
 from headrace.server.leases import Seals
-from server.running import Running, running
+from server.running import Calls, Running, running
 
 TTL = timedelta(seconds=15)
 
@@ -226,7 +226,7 @@ async def lose(server: Running) -> None:
 
 
 def _everything() -> Any:
-    from headrace.store.contract import Filter
+    from headrace.store.terms import Filter
 
     return Filter(states=frozenset({JobState.RUNNING}))
 
@@ -243,7 +243,7 @@ async def test_a_heartbeat_renews_and_tells_what_to_stop(server: Running) -> Non
     assert (job.state, job.note) == (JobState.CANCELLED, "enough")
 
 
-async def test_a_lost_lease_is_409(quiet: Running) -> None:
+async def test_s35_a_lost_lease_is_409(quiet: Running) -> None:
     server = quiet
     [id] = await put(server)
     lease = await claim(server.http)
@@ -292,8 +292,9 @@ async def test_progress_and_log(server: Running) -> None:
 
 
 async def test_a_long_poll_answers_when_a_job_comes(server: Running) -> None:
+    arrived = Calls(server.service.leases.room, "until_found")
     polls = [asyncio.create_task(claim(server.http, wait="20s")) for _ in range(3)]
-    await until(lambda: server.service.leases.room.waiting == 3)
+    await arrived(3)
     assert server.service.leases.room.listening == 1
     ids = await put(server, count=3)
     leases = [await poll for poll in polls]
@@ -306,10 +307,10 @@ async def test_a_long_poll_ends_with_its_time(server: Running) -> None:
 
 
 async def test_who_hangs_up_gets_no_job(server: Running) -> None:
-    room = server.service.leases.room
+    arrived = Calls(server.service.leases.room, "until_found")
     async with server.client() as http:
         poll = asyncio.create_task(claim(http, wait=20))
-        await until(lambda: room.waiting == 1)
+        await arrived()
         poll.cancel()
         await asyncio.wait([poll])
     [id] = await put(server)
@@ -349,8 +350,9 @@ async def test_delayed_jobs_come_without_a_python_worker(server: Running) -> Non
 
 async def test_a_server_that_stops_sends_its_polls_home(app: Headrace) -> None:
     async with running(app) as server:
+        arrived = Calls(server.service.leases.room, "until_found")
         poll = asyncio.create_task(post(server.http, "claim", 204, queues=["foreign"], wait=30))
-        await until(lambda: server.service.leases.room.waiting == 1)
+        await arrived()
         server.frame.stop()
         async with asyncio.timeout(20):
             assert await poll is None
@@ -492,9 +494,3 @@ async def test_bad_outcomes(server: Running, outcome: dict[str, Any]) -> None:
     settlement = {"position": 0, "id": str(id), **outcome}
     await post(server.http, "settle", 422, lease=lease["lease"], settlements=[settlement])
     assert (await look(server, id)).state is JobState.RUNNING
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event of its own
-            await asyncio.sleep(0.005)

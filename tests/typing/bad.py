@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from headrace import Handle, Headrace, Limit, Unique, ageing, weighted
+from headrace import Handle, Handles, Headrace, Limit, Unique, ageing, weighted
 
 app = Headrace("memory://")
 
@@ -74,7 +74,7 @@ async def results() -> None:
     number: int = charge.enqueue(7, "acme").result()  # error
     text: str = await (await charge.aenqueue(7, "acme")).aresult()  # error
     wrong: Handle[int] = charge.enqueue(7, "acme")  # error
-    handles: list[Handle[int]] = await app.aenqueue_many([charge.job(7, "acme")])  # error
+    handles: Handles[int] = await app.aenqueue_many([charge.job(7, "acme")])  # error
     app.enqueue_many([charge])  # error
     app.enqueue_many([charge.enqueue(7, "acme")])  # error
     charge.enqueue(7, "acme").reslut()  # error

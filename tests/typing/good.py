@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from headrace import Explanation, Handle, Headrace, Job, Limit, Retry, Task, Unique, ageing, weighted
+from headrace import Explanation, Handle, Handles, Headrace, Job, Limit, Retry, Task, Unique, ageing, weighted
 
 app = Headrace("memory://")
 
@@ -77,7 +77,8 @@ def sync_code() -> None:
     assert_type(crunch.enqueue(1, 2, 3), Handle[float])
     running: Coroutine[Any, Any, Receipt] = charge(7, "acme")
     running.close()
-    assert_type(app.enqueue_many(charge.job(i, "acme") for i in range(10)), list[Handle[Receipt]])
+    assert_type(app.enqueue_many(charge.job(i, "acme") for i in range(10)), Handles[Receipt])
+    assert_type(app.enqueue_many([charge.job(1, "acme")])[0], Handle[Receipt])
     app.enqueue_many([charge.job(1, "a"), resize.job(2)])
     assert_type(app.get("01890a5d-ac96-774b-bcce-b302099a0001"), Job | None)
     app.cancel(charge.enqueue(7, "acme"), "01890a5d-ac96-774b-bcce-b302099a0001", reason="late")
@@ -91,8 +92,8 @@ async def async_code() -> None:
     assert_type(await (await ping.aenqueue()).aresult(timeout=1.5), str)
     assert_type(await charge.using(delay="5m", priority=9, key="order-7").aenqueue(7, "acme"), Handle[Receipt])
     await charge.using(run_at=datetime.now(UTC), tenant="acme", queue="q", tx=object()).aenqueue(7, "acme")
-    assert_type(await app.aenqueue_many([ping.job()]), list[Handle[str]])
-    assert_type(await app.aenqueue_many([ping.using(delay="1s").job()], tx=object()), list[Handle[str]])
+    assert_type(await app.aenqueue_many([ping.job()]), Handles[str])
+    assert_type(await app.aenqueue_many([ping.using(delay="1s").job()], tx=object()), Handles[str])
     assert_type(await app.aexplain(await ping.aenqueue()), Explanation)
     assert_type(await (await ping.aenqueue()).aexplain(), Explanation)
     async with app.worker(concurrency=10, queues=["billing"]):

@@ -8,7 +8,7 @@ from crash.scene import Scene, stop
 from headrace import webhook
 from headrace.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
-from headrace.store.contract import Filter
+from headrace.store.terms import Filter
 from headrace.webhooks import QUEUE
 from headrace.worker.faults import EXIT_CODE
 from webhooks.receiver import receiver

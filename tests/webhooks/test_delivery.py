@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,19 @@ from conftest import nothing_left_behind
 from headrace import Headrace, Limit, webhook, webhooks, worker
 from headrace.context import current_job
 from headrace.errors import ConfigError, OutcomeUnknown, Unavailable
-from headrace.job import Batch, Job, JobId, JobState, parse_id
+from headrace.job import Batch, Job, JobId, JobState, NewJob, parse_id
+from headrace.lane import Lane
 from headrace.lease import Token
 from headrace.outcome import Cancel, Dead, Finish, Settlement, Snooze
 from headrace.queue import DeadAlert
 from headrace.retry import Retry
-from headrace.store.contract import Enqueued, Filter, Store
+from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
+from headrace.store.terms import Enqueued, Filter
 from headrace.webhook import UnsafeWebhook
 from headrace.webhooks import PER_HOST, QUEUE, TASK, Herald, batch_of
 from headrace.worker import Worker, alarm
 from webhooks.receiver import Got, Receiver, answer, receiver
-from worker.harness import until
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 
@@ -59,6 +60,19 @@ class Scene:
         }
         self.app = Headrace("memory://", **(defaults | settings))
         self.store: Store = store or MemoryStore()
+        self.written = asyncio.Event()
+        """Set whenever something may have changed in the store."""
+        for verb in ("enqueue", "claim", "settle", "promote", "reap"):
+            setattr(self.store, verb, self._noticed(getattr(self.store, verb)))
+
+    def _noticed(self, verb: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def called(*given: Any, **named: Any) -> Any:
+            try:
+                return await verb(*given, **named)
+            finally:
+                self.written.set()
+
+        return called
 
     def worker(self, **options: Any) -> Worker:
         return Worker(self.app.tasks, self.store, self.app.settings, duties=self.app.duties, **options)
@@ -72,12 +86,13 @@ class Scene:
         """Those there are, or as soon as there are so many in one of these states."""
         async with asyncio.timeout(30):
             while True:
+                self.written.clear()
                 page = await self.store.find(Filter(queue=QUEUE))
                 found = await self.store.get([job.id for job in page.jobs])
                 jobs = [job for job in found if job is not None and (not states or job.state in states)]
                 if count is None or len(jobs) >= count:
                     return sorted(jobs, key=lambda job: job.id)
-                await asyncio.sleep(0.005)
+                await self.written.wait()
 
 
 @pytest.fixture
@@ -409,7 +424,7 @@ async def test_tried_again_with_the_same_id(scene: Scene, there: Receiver):
         (answer(429, "Retry-After: 0"), "max_attempts", 1),
     ],
 )
-async def test_given_up_as_a_dead_letter(scene: Scene, there: Receiver, said: bytes, note: str, tries: int):
+async def test_s60_given_up_as_a_dead_letter(scene: Scene, there: Receiver, said: bytes, note: str, tries: int):
     there.answers = [said] * tries
 
     @scene.app.task(name="work")
@@ -429,7 +444,7 @@ async def test_given_up_as_a_dead_letter(scene: Scene, there: Receiver, said: by
     assert len(there.got) == tries
 
 
-async def test_a_receiver_that_moved_inside_is_dead_at_once(scene: Scene):
+async def test_s58_a_receiver_that_moved_inside_is_dead_at_once(scene: Scene):
     scene.app.webhooks.allow = webhook.NOTHING
 
     async def inside(host: str, port: int) -> list[str]:
@@ -450,7 +465,7 @@ async def test_a_receiver_that_moved_inside_is_dead_at_once(scene: Scene):
     assert (delivery.note or "").startswith("unsafe_callback_url: ")
 
 
-async def test_a_slow_receiver_keeps_nobody_else_waiting(there: Receiver):
+async def test_s60_a_slow_receiver_keeps_nobody_else_waiting(there: Receiver):
     scene = Scene(concurrency=100)
     most = under_way = 0
     released = asyncio.Event()
@@ -494,23 +509,89 @@ async def test_deliveries_leave_slots_for_the_apps_own_tasks(there: Receiver):
         writer.write(answer(200))
 
     there.behave = hang
-    done = 0
+    done = asyncio.Semaphore(0)
 
     @scene.app.task(name="work")
     async def work() -> None:
-        nonlocal done
-        done += 1
+        done.release()
+
+    async def worked(count: int) -> None:
+        async with asyncio.timeout(30):
+            for _ in range(count):
+                await done.acquire()
 
     async with scene.worker():
         await scene.put(*[work.using(webhook=there.url()).job() for _ in range(8)])
-        await until(lambda: done == 8)
+        await worked(8)
         await there.gets(2)
         await scene.put(*[work.job() for _ in range(5)])
-        await until(lambda: done == 13)
+        await worked(5)
         assert len(there.got) == 2
         released.set()
         await there.gets(8)
         await scene.deliveries(8, JobState.DONE)
+
+
+# ── made by hand ─────────────────────────────────────────────────────────────
+
+
+async def test_a_delivery_that_somebody_else_made_tells_nothing_of_others(scene: Scene, there: Receiver):
+    """Whoever can put jobs in could make one that tells another tenant's result to a URL of theirs."""
+
+    @scene.app.task(name="secret")
+    async def secret() -> str:
+        return "theirs"
+
+    [id] = await scene.put(secret.using(tenant="t2").job())
+    async with scene.worker() as worker, asyncio.timeout(30):
+        await worker.idle.wait()
+    [job] = await scene.store.get([id])
+    assert job is not None
+    assert job.state is JobState.DONE
+    arguments = (there.url(), "done", str(id), 1, {})
+    forged = [
+        NewJob(TASK, webhooks._signature.encode(arguments, {}), lane)
+        for lane in (Lane(QUEUE, 0, "t1"), Lane(QUEUE, 0, ""), Lane("default", 0, "t2"))
+    ]
+    await scene.store.enqueue(batch_of(forged))
+    async with scene.worker() as worker, asyncio.timeout(30):
+        await worker.idle.wait()
+    dead = await scene.store.find(Filter(states=frozenset({JobState.DEAD})))
+    assert len(dead.jobs) == 3
+    assert all("by hand" in (each.note or "") for each in dead.jobs)
+    assert there.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("queue", "threshold", "told"),
+    [("mail", 2, True), ("mail", 3, False), ("mail", 0, False), ("other", 1, False), ("hidden", 1, False)],
+)
+async def test_an_alert_from_elsewhere_is_made_anew(scene: Scene, queue: str, threshold: int, told: bool):
+    @scene.app.task(name="die")
+    async def die() -> None:
+        raise Dead("no")
+
+    for name in ("mail", "mail", "hidden"):
+        batch = batch_of([NewJob("die", b"\x92\x90\x80", Lane(name))])
+        await scene.store.enqueue(batch)
+    async with scene.worker(queues=("mail", "hidden")) as worker, asyncio.timeout(30):
+        await worker.idle.wait()
+    herald = Herald([webhook.declare("https://example.com/ours", on="alert")])
+    lie = {"queue": "lies", "dead": 10**6, "threshold": threshold, "at": "never"}
+    forged = NewJob(
+        TASK, webhooks._signature.encode(("https://evil.example/", "alert", queue, 0, lie), {}), Lane(QUEUE)
+    )
+    made = await herald.remade(scene.store, batch_of([forged]), lambda _: True, lambda name: name != "hidden")
+    about = [webhooks._signature.decode(each.payload)[0] for each in made.jobs]
+    assert bool(about) is told
+    for url, event, subject, _, data in about:
+        assert (url, event, subject, data["dead"], data["threshold"]) == (
+            "https://example.com/ours",
+            "alert",
+            "mail",
+            2,
+            2,
+        )
 
 
 # ── declared ─────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import subprocess
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -58,7 +59,7 @@ class Names:
         return self.answers.pop(0)
 
 
-async def test_a_name_that_leads_inside_is_not_followed(there: Receiver):
+async def test_s58_a_name_that_leads_inside_is_not_followed(there: Receiver):
     for addresses in (
         ["127.0.0.1"],
         ["93.184.216.34", "::1"],
@@ -73,7 +74,7 @@ async def test_a_name_that_leads_inside_is_not_followed(there: Receiver):
     assert there.connections == 0
 
 
-async def test_the_checked_address_is_the_one_connected_to(there: Receiver, monkeypatch: pytest.MonkeyPatch):
+async def test_s58_the_checked_address_is_the_one_connected_to(there: Receiver, monkeypatch: pytest.MonkeyPatch):
     """A name with a time to live of 0: public when it is checked, this machine a moment later."""
     names = Names(["93.184.216.34"], ["127.0.0.1"])
     connected: list[Any] = []
@@ -93,7 +94,7 @@ async def test_the_checked_address_is_the_one_connected_to(there: Receiver, monk
     assert len(connected) == 1
 
 
-async def test_whom_we_really_talk_to_is_checked_again(there: Receiver, monkeypatch: pytest.MonkeyPatch):
+async def test_s58_whom_we_really_talk_to_is_checked_again(there: Receiver, monkeypatch: pytest.MonkeyPatch):
     """Whatever rewrites addresses below us."""
     connect = asyncio.open_connection
 
@@ -128,7 +129,7 @@ def cert(tmp_path: Path) -> Path:
     return made
 
 
-async def test_tls_with_the_name_kept(cert: Path):
+async def test_s58_tls_with_the_name_kept(cert: Path):
     name = NAME
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(cert)
@@ -155,14 +156,14 @@ async def test_tls_with_the_name_kept(cert: Path):
 # ── what comes back ──────────────────────────────────────────────────────────
 
 
-async def test_redirects_are_not_followed(there: Receiver):
+async def test_s59_redirects_are_not_followed(there: Receiver):
     async with receiver() as elsewhere:
         there.answers = [answer(302, f"Location: {elsewhere.url()}")]
         assert (await Poster(HERE).post(there.url(), HEADERS, b"{}")).status == 302
         assert elsewhere.connections == 0
 
 
-async def test_an_answer_without_end(there: Receiver):
+async def test_s60_an_answer_without_end(there: Receiver):
     sent = 0
 
     async def pour(got: Got, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +190,7 @@ async def test_an_answer_without_end(there: Receiver):
         (b"HTTP/1.1 103 Early\r\n\r\n" * 20, "never came to its end"),
     ],
 )
-async def test_no_answer_at_all(there: Receiver, said: bytes, problem: str):
+async def test_s60_no_answer_at_all(there: Receiver, said: bytes, problem: str):
     there.answers = [said]
     with pytest.raises(DeliveryFailed, match=problem):
         await Poster(HERE).post(there.url(), HEADERS, b"{}")
@@ -210,11 +211,12 @@ async def test_answers_of_every_kind(there: Receiver, said: bytes, expected: Ans
     assert await Poster(HERE).post(there.url(), HEADERS, b"{}") == expected
 
 
-async def test_one_that_never_answers(there: Receiver):
+async def test_s60_one_that_never_answers(there: Receiver):
     async def hang(got: Got, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
     there.behave = hang
+    assert timedelta(seconds=10) == post.TIMEOUT
     with pytest.raises(DeliveryFailed, match=r"did not answer within 0\.3 s"):
         await Poster(HERE, timeout=SOON).post(there.url(), HEADERS, b"{}")
 
@@ -240,7 +242,7 @@ async def test_names_that_cannot_be_found():
             await Poster(resolve=resolve).post("https://nowhere.example/", HEADERS, b"{}")
 
 
-async def test_a_name_that_is_slow_to_find_is_asked_for_once():
+async def test_s60_a_name_that_is_slow_to_find_is_asked_for_once():
     asked = 0
     answered = asyncio.Event()
 
@@ -256,3 +258,34 @@ async def test_a_name_that_is_slow_to_find_is_asked_for_once():
     assert [type(each) for each in found] == [DeliveryFailed] * 5
     assert asked == 1
     answered.set()
+
+
+async def test_s60_names_that_are_never_found_hold_nobody_elses_threads(monkeypatch: pytest.MonkeyPatch):
+    go_on = threading.Event()
+    asked: list[str] = []
+
+    def stuck(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        go_on.wait(30)
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(post.socket, "getaddrinfo", stuck)
+    names = [asyncio.create_task(post.look_up(f"n{number}.example", 80)) for number in range(post.NAMES)]
+    try:
+        await asyncio.sleep(0)  # all of them have begun
+        # The threads that the loop shares with everybody are free.
+        assert await asyncio.to_thread(lambda: "here") == "here"
+        # And there is an end to it.
+        with pytest.raises(DeliveryFailed, match="64 names are being looked up"):
+            await Poster().post("http://one-more.example/", HEADERS, b"{}")
+    finally:
+        go_on.set()
+    assert await asyncio.gather(*names) == [["127.0.0.1"]] * post.NAMES
+    assert await post.look_up("again.example", 80) == ["127.0.0.1"]
+    assert len(asked) == post.NAMES + 1
+
+
+async def test_a_name_that_the_system_does_not_know():
+    with pytest.raises(OSError, match=r".+"):
+        await post.look_up("no-such-name.invalid", 80)
+    assert await post.look_up("127.0.0.1", 80) == ["127.0.0.1"]

@@ -66,6 +66,12 @@ def test_ordinary_urls_are_taken(url: str):
         "http://255.255.255.255/",
         "http://240.0.0.1/",
         "http://168.63.129.16/",
+        "http://192.0.0.192/latest/",
+        "http://192.88.99.1/",
+        "http://100.100.100.200/latest/meta-data",
+        "http://[3fff::1]/",
+        "http://[2001:20::1]/",
+        "http://[fd00:ec2::254]/latest/meta-data",
         "http://127.1/",
         "http://0x7f.1/",
         "http://0x7f000001/",
@@ -105,7 +111,7 @@ def test_ordinary_urls_are_taken(url: str):
         "https://example.com/" + "a" * 2000,
     ],
 )
-def test_others_are_refused_with_a_code(url: str):
+def test_s55_s59_others_are_refused_with_a_code(url: str):
     with pytest.raises(UnsafeWebhook) as caught:
         check_url(url)
     assert caught.value.code == "unsafe_callback_url"
@@ -124,7 +130,7 @@ def test_what_the_operator_permits():
             Allow.of([bad])
 
 
-def test_mapped_addresses_are_what_they_hold():
+def test_s55_mapped_addresses_are_what_they_hold():
     assert is_public(ipaddress.ip_address("::ffff:93.184.216.34"))
     assert not is_public(ipaddress.ip_address("::ffff:10.0.0.1"))
     assert not is_public(ipaddress.ip_address("fe80::1%eth0"))
@@ -181,7 +187,7 @@ def test_secrets_show_nowhere():
 # ── signed ───────────────────────────────────────────────────────────────────
 
 
-def test_the_signature_is_that_of_the_standard():
+def test_s60_the_signature_is_that_of_the_standard():
     headers = webhook.sign([SECRET], "msg_1", 1_700_000_000, b'{"a":1}')
     digest = hmac.new(b"k" * 32, b'msg_1.1700000000.{"a":1}', hashlib.sha256).digest()
     assert headers == {
@@ -191,7 +197,7 @@ def test_the_signature_is_that_of_the_standard():
     }
 
 
-def test_a_receiver_verifies():
+def test_s60_a_receiver_verifies():
     headers = webhook.sign([SECRET], "msg_1", 1_700_000_000, b"body")
     shouted = {name.upper(): value for name, value in headers.items()}
     assert webhook.verify(SECRET, shouted, b"body", now=1_700_000_299) == "msg_1"
@@ -208,6 +214,31 @@ def test_a_receiver_verifies():
         webhook.verify(SECRET, {}, b"body")
     with pytest.raises(BadSignature, match="not signed"):
         webhook.verify(SECRET, headers | {"webhook-signature": "v1,ü v2,x"}, b"body", now=1_700_000_000)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"webhook-timestamp": "9" * 400},
+        {"webhook-timestamp": "9" * 5000},
+        {"webhook-timestamp": "-1"},
+        {"webhook-timestamp": "1e9"},
+        {"webhook-timestamp": "\u0661"},
+        {"webhook-timestamp": " 1700000000"},
+        {"webhook-timestamp": ""},
+        {"webhook-id": "\udce9"},
+        {"webhook-id": "é"},
+        {"webhook-signature": "v1,\udce9"},
+        {"webhook-signature": ""},
+        {"webhook-signature": "v1"},
+        {"webhook-signature": "v1," * 10_000},
+    ],
+    ids=range(13),
+)
+def test_s60_whatever_a_stranger_sends_is_a_bad_signature(headers: dict[str, str]):
+    good = webhook.sign([SECRET], "msg_1", 1_700_000_000, b"body")
+    with pytest.raises(BadSignature):
+        webhook.verify(SECRET, good | headers, b"body", now=1_700_000_000)
 
 
 def test_while_a_secret_is_replaced_both_sign():

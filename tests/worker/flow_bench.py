@@ -9,7 +9,7 @@ from typing import Any
 from headrace.client import Client
 from headrace.handle import Put
 from headrace.job import Job, JobId, JobState
-from headrace.store.contract import Filter
+from headrace.store.terms import Filter
 from headrace.task import JobCall
 from headrace.worker import Worker
 from worker.harness import Bench

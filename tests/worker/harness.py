@@ -29,6 +29,42 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
     assert condition(), what
 
 
+class Tally:
+    """Counts what happens in the event loop, and comes back when there was so much of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bell = asyncio.Event()
+
+    def add(self) -> None:
+        self.count += 1
+        self._bell.set()
+
+    async def reach(self, count: int) -> None:
+        async with asyncio.timeout(WAIT):
+            while self.count < count:
+                self._bell.clear()
+                await self._bell.wait()
+
+
+class Events(list[tuple[str, dict[str, Any]]]):
+    """What workers tell, and how to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bell = asyncio.Event()
+
+    def append(self, event: tuple[str, dict[str, Any]]) -> None:
+        super().append(event)
+        self._bell.set()
+
+    async def heard(self, name: str) -> None:
+        async with asyncio.timeout(WAIT):
+            while not any(each == name for each, _ in self):
+                self._bell.clear()
+                await self._bell.wait()
+
+
 class Bench:
     """One app, one store, as many workers as a test wants."""
 

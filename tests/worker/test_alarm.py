@@ -11,8 +11,8 @@ import pytest
 
 from headrace.outcome import Dead
 from headrace.queue import DeadAlert, QueueOptions
-from headrace.store.contract import Progress, Pruned, QueueStats, Retention, Stats
 from headrace.store.memory import MemoryStore
+from headrace.store.terms import Progress, Pruned, QueueStats, Retention, Stats
 from headrace.worker import Duties, Worker, alarm, janitor
 from headrace.worker.alarm import Thresholds
 from worker.harness import WAIT, Bench, until

@@ -26,7 +26,7 @@ from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 from headrace.worker import Worker
 from worker.flow_bench import FlowBench
-from worker.harness import until
+from worker.harness import Events, Tally
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
@@ -90,7 +90,6 @@ async def test_a_cap_holds_over_several_workers(bench: FlowBench):
             hall.leave(name)
 
     async with bench.working(), bench.working(), bench.working():
-        await until(lambda: True)
         ids = await bench.ids(*(visit.job(shop) for _ in range(20) for shop in "abc"))
         await all_done(bench, ids)
     assert hall.done == {"a": 20, "b": 20, "c": 20, "all": 60}
@@ -100,18 +99,19 @@ async def test_a_cap_holds_over_several_workers(bench: FlowBench):
 
 
 async def test_a_limit_set_at_run_time_counts_at_once(bench: FlowBench):
-    hall = Hall()
+    hall, left = Hall(), Tally()
 
     @bench.app.task(name="visit", limits=[Limit("hall", concurrency=1)])
     async def visit() -> None:
         hall.enter("x")
         await asyncio.sleep(0.02)
         hall.leave("x")
+        left.add()
 
     limits = Limits(bench.store)
     ids = await bench.ids(*(visit.job() for _ in range(8)))
     async with bench.working():
-        await until(lambda: hall.done["x"] >= 2)
+        await left.reach(2)
         assert hall.most["x"] == 1
         await limits.set("hall", limits_of(concurrency=4))
         await all_done(bench, ids)
@@ -227,7 +227,7 @@ async def at_rest(worker: Worker) -> None:
 
 
 async def test_a_refusal_closes_the_limit_and_a_probe_reopens_it(bench: FlowBench):
-    bench.events = []
+    events = bench.events = Events()
     calls: list[float] = []
     refusing = True
     loop = asyncio.get_running_loop()
@@ -243,7 +243,7 @@ async def test_a_refusal_closes_the_limit_and_a_probe_reopens_it(bench: FlowBenc
     async with bench.working():
         await declared(limits, "api")
         first = await bench.ids(call.job())
-        await until(lambda: any(name == "limit.closed" for name, _ in bench.events or []))
+        await events.heard("limit.closed")
         closed = (await limits.all())["api"]
         assert closed.half_open
         assert closed.rule.concurrency == 1
@@ -252,7 +252,7 @@ async def test_a_refusal_closes_the_limit_and_a_probe_reopens_it(bench: FlowBenc
         more = await bench.ids(*(call.job() for _ in range(5)))
         refusing = False
         await all_done(bench, first + more)
-        await until(lambda: any(name == "limit.opened" for name, _ in bench.events or []))
+        await events.heard("limit.opened")
     entry = (await limits.all())["api"]
     assert not entry.half_open
     assert 0.5 <= entry.health.factor < 1.0
@@ -267,7 +267,7 @@ def _patient() -> Any:
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_task_trips_a_limit_itself(bench: FlowBench, kind: str):
-    bench.events = []
+    events = bench.events = Events()
     refusing = [True]
     per_shop = Limit("shop", concurrency=4, key=lambda shop: shop)
 
@@ -286,7 +286,7 @@ async def test_a_task_trips_a_limit_itself(bench: FlowBench, kind: str):
     async with bench.working():
         await declared(limits, "shop")
         await all_done(bench, await bench.ids(call.job("bad")))
-        await until(lambda: any(name == "limit.closed" for name, _ in bench.events or []))
+        await events.heard("limit.closed")
         waiting, fine = await bench.ids(call.job("bad"), call.job("good"))
         await all_done(bench, [fine])
         job = await bench.get(waiting)
@@ -323,8 +323,8 @@ async def test_what_cannot_be_tripped(bench: FlowBench):
 
 
 async def test_a_breaker_opens_probes_and_closes(bench: FlowBench):
-    bench.events = []
-    failing = True
+    events = bench.events = Events()
+    repaired = asyncio.Event()
     ran = 0
     db = Limit("db", breaker=3, cool_down="200ms")
 
@@ -332,19 +332,20 @@ async def test_a_breaker_opens_probes_and_closes(bench: FlowBench):
     async def query() -> None:
         nonlocal ran
         ran += 1
-        if failing:
+        if ran <= 3:
             raise RuntimeError("down")
+        await repaired.wait()
 
     limits = Limits(bench.store)
     async with bench.working(concurrency=1):
         await declared(limits, "db")
         ids = await bench.ids(*(query.job() for _ in range(10)))
-        await until(lambda: any(name == "limit.closed" for name, _ in bench.events or []))
+        await events.heard("limit.closed")
         assert (await limits.all())["db"].half_open
-        failing = False
+        repaired.set()
         await all_done(bench, ids)
-        await until(lambda: any(name == "limit.opened" for name, _ in bench.events or []))
-    assert ran < 10 + 8  # it did not hammer
+        await events.heard("limit.opened")
+    assert ran == 10 + 3
 
 
 # ── uniqueness ───────────────────────────────────────────────────────────────
@@ -541,15 +542,17 @@ async def test_tenants_without_turns(bench: FlowBench):
 async def test_equal_time_means_more_of_the_quick(bench: FlowBench):
     bench.app.queue("default", fair_by="time")
     ran: list[str] = []
+    began = Tally()
 
     @bench.app.task(name="note", tenant=lambda name: name)
     async def note(name: str) -> None:
         ran.append(name)
+        began.add()
         await asyncio.sleep(0.05 if name == "slow" else 0)
 
     ids = await bench.ids(*(note.job("slow") for _ in range(100)), *(note.job("quick") for _ in range(400)))
     async with bench.working(concurrency=1):
-        await until(lambda: len(ran) >= 150)
+        await began.reach(150)
         quick, slow = ran[30:150].count("quick"), ran[30:150].count("slow")
         await bench.store.cancel(ids)
     assert quick > 2 * slow
@@ -557,19 +560,19 @@ async def test_equal_time_means_more_of_the_quick(bench: FlowBench):
 
 async def test_reserved_slots_are_free_when_they_are_needed(bench: FlowBench):
     gate = asyncio.Event()
-    running: Counter[str] = Counter()
+    running = {"low": Tally(), "high": Tally()}
 
     @bench.app.task(name="work")
     async def work(name: str) -> None:
-        running[name] += 1
+        running[name].add()
         await gate.wait()
 
     async with bench.working(concurrency=5, reserve=["high=2"]):
         low = await bench.ids(*(work.job("low") for _ in range(10)))
-        await until(lambda: running["low"] == 3)
+        await running["low"].reach(3)
         high = await bench.ids(*(work.using(priority=5).job("high") for _ in range(4)))
-        await until(lambda: running["high"] == 2)
-        assert running == {"low": 3, "high": 2}
+        await running["high"].reach(2)
+        assert {name: each.count for name, each in running.items()} == {"low": 3, "high": 2}
         gate.set()
         await all_done(bench, low + high)
 

@@ -13,9 +13,9 @@ from headrace.context import current_job
 from headrace.job import JobState
 from headrace.lease import new_worker_id
 from headrace.retry import Retry
-from headrace.store.contract import CancelAnswer
+from headrace.store.terms import CancelAnswer
 from worker import process_tasks
-from worker.harness import WAIT, Bench, until
+from worker.harness import WAIT, Bench, Events, Tally
 
 ONCE = Retry(max_attempts=1)
 
@@ -112,7 +112,7 @@ async def test_cancel_of_a_running_thread(bench: Bench) -> None:
 
     id = await bench.enqueue(slow)
     async with bench.worker():
-        await until(started.is_set)
+        await asyncio.to_thread(started.wait, WAIT)
         await bench.store.cancel([id])
         job = await bench.reach(id, JobState.CANCELLED, JobState.SCHEDULED)
     assert job.state is JobState.CANCELLED
@@ -121,8 +121,9 @@ async def test_cancel_of_a_running_thread(bench: Bench) -> None:
 async def test_cancel_of_a_running_process(bench: Bench) -> None:
     bench.app.tasks.update(process_tasks.app.tasks)
     id = await bench.enqueue(process_tasks.sleep_for_ever)
-    async with bench.worker() as worker:
-        await until(lambda: worker.running)
+    events = bench.events = Events()
+    async with bench.worker():
+        await events.heard("attempt.started")
         await bench.store.cancel([id])
         job = await bench.reach(id, JobState.CANCELLED)
     assert job.failures == job.crashes == 0
@@ -189,13 +190,15 @@ async def test_a_late_result_is_refused_and_counted(bench: Bench) -> None:
         await go.wait()
 
     id = await bench.enqueue(slow)
+    events = bench.events = Events()
     # Heartbeats too rare to hear of the loss: the settlement hears it.
     async with bench.worker(heartbeat="10m", lease="1h", reap="1h") as worker:
         await started.wait()
         await bench.store.abandon(worker.id, "silence")
         [orphan] = await bench.store.reap(new_worker_id(), timedelta(hours=1))
         go.set()
-        await until(lambda: worker.counters.lost == 1)
+        await events.heard("lease.lost")
+        assert worker.counters.lost == 1
         assert (await bench.get(id)).state is JobState.RUNNING
         assert orphan.jobs[0][1].id == id
 
@@ -204,16 +207,16 @@ async def test_a_late_result_is_refused_and_counted(bench: Bench) -> None:
 
 
 async def test_drain_lets_running_jobs_finish_and_hands_back_the_rest(bench: Bench) -> None:
-    started, go = asyncio.Event(), asyncio.Event()
+    started, go = Tally(), asyncio.Event()
 
     @bench.app.task
     async def slow() -> None:
-        started.set()
+        started.add()
         await go.wait()
 
     ids = await bench.enqueue_many(slow, [()] * 5)
     async with bench.worker(concurrency=2) as worker:
-        await until(lambda: worker.running == 2)
+        await started.reach(2)
         draining = asyncio.create_task(worker.drain())
         await asyncio.sleep(0)
         go.set()
@@ -240,8 +243,9 @@ async def test_drain_hands_back_what_does_not_finish_without_charge(bench: Bench
     bench.app.tasks.update(process_tasks.app.tasks)
     task = {"async": slow, "thread": slow_thread, "process": process_tasks.sleep_for_ever}[kind]
     id = await bench.enqueue(task)
-    async with bench.worker(drain="50ms") as worker:
-        await until(lambda: worker.running == 1)
+    events = bench.events = Events()
+    async with bench.worker(drain="50ms"):
+        await events.heard("attempt.started")
     job = await bench.get(id)
     over.set()
     for thread in threads:
@@ -250,13 +254,16 @@ async def test_drain_hands_back_what_does_not_finish_without_charge(bench: Bench
 
 
 async def test_hurry_ends_a_drain_at_once(bench: Bench) -> None:
+    started = asyncio.Event()
+
     @bench.app.task
     async def slow() -> None:
+        started.set()
         await asyncio.sleep(WAIT)
 
     id = await bench.enqueue(slow)
     async with asyncio.timeout(WAIT / 2), bench.worker(drain="1h") as worker:
-        await until(lambda: worker.running == 1)
+        await started.wait()
         draining = asyncio.create_task(worker.drain())
         await asyncio.sleep(0)
         worker.hurry()
@@ -357,10 +364,11 @@ async def test_events_tell_the_story(bench: Bench) -> None:
 
 
 async def test_a_task_that_cannot_be_stopped_is_handed_back_all_the_same(bench: Bench) -> None:
-    over = asyncio.Event()
+    started, over = asyncio.Event(), asyncio.Event()
 
     @bench.app.task
     async def immortal() -> None:
+        started.set()
         while not over.is_set():
             try:
                 await over.wait()
@@ -368,8 +376,8 @@ async def test_a_task_that_cannot_be_stopped_is_handed_back_all_the_same(bench: 
                 continue
 
     id = await bench.enqueue(immortal)
-    async with bench.worker(drain="0s", kill_grace="50ms") as worker:
-        await until(lambda: worker.running == 1)
+    async with bench.worker(drain="0s", kill_grace="50ms"):
+        await started.wait()
     job = await bench.get(id)
     over.set()
     assert (job.state, job.failures, job.crashes) == (JobState.READY, 0, 0)

@@ -8,19 +8,20 @@ import threading
 from headrace.job import JobState
 from headrace.worker.fetcher import Pace
 from headrace.worker.holding import MAX_CLAIM
-from worker.harness import Bench, until
+from worker.harness import Bench, Tally, until
 
 
 async def test_long_jobs_are_claimed_for_free_slots_only(bench: Bench) -> None:
-    go = asyncio.Event()
+    started, go = Tally(), asyncio.Event()
 
     @bench.app.task
     async def slow() -> None:
+        started.add()
         await go.wait()
 
     ids = await bench.enqueue_many(slow, [()] * 50)
-    async with bench.worker(concurrency=4) as worker:
-        await until(lambda: worker.running == 4)
+    async with bench.worker(concurrency=4):
+        await started.reach(4)
         stats = (await bench.store.stats()).queues[0]
         assert (stats.running, stats.ready) == (4, 46)
         go.set()

@@ -21,7 +21,8 @@ from headrace.outcome import DONE
 from headrace.schedule import Schedule, declare, slot_batch, slots
 from headrace.schedules import KIND, Entry, Schedules, decode
 from headrace.store import connect
-from headrace.store.contract import Filter, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 from headrace.worker.ticker import Ticker
 from worker.harness import Bench, until

@@ -17,11 +17,12 @@ from headrace.app import Headrace
 from headrace.job import Batch, Claimed
 from headrace.lease import Ask, Lease, Presence, Pulse, Token
 from headrace.outcome import Finish, Settlement
-from headrace.store.contract import Enqueued, Store
+from headrace.store.contract import Store
 from headrace.store.redis.element import from_us
 from headrace.store.redis.parcel import microseconds
 from headrace.store.redis.scripts import Script
 from headrace.store.redis.store import RedisStore
+from headrace.store.terms import Enqueued
 
 PREFIX: Final = "headrace_bench:h:"
 
@@ -187,7 +188,7 @@ class HashLayoutStore(RedisStore):
         return frozenset(settlements[number][0] for number in refused)
 
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
-        return await self._wire.wait([_keys(queue)[3] for queue in queues], timeout)
+        return bool(await self._wire.wait([_keys(queue)[3] for queue in queues], timeout))
 
 
 def _keys(queue: str) -> list[str]:

@@ -22,7 +22,16 @@ WORKLOADS = (
 USUAL = "usual_layout"
 """One more, on engines where queues usually have a layout of their own: Redis, a hash per job."""
 
-FLOW = ("fifo", "tenants_uniform", "tenants_skewed", "one_limit", "limit_per_tenant")
+FLOW = (
+    "fifo",
+    "tenants_uniform",
+    "tenants_skewed",
+    "one_limit",
+    "limit_per_tenant",
+    "fifo_apart",
+    "uniform_apart",
+    "skewed_apart",
+)
 """What `--tenants` measures instead."""
 
 HTTP = ("http_enqueue", "http_batch", "http_work", "http_idle")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,6 +38,8 @@ class Spec(msgspec.Struct, kw_only=True):
     traffic: Traffic = "fifo"
     tenants: int = 1
     """`bulk`: how many tenants, where the traffic has some."""
+    apart: bool = False
+    """`bulk`: every thousand is a call of its own, so that none can go with jobs of the next."""
     usual: bool = False
     """`bulk` and `work`: in the layout that is usual on this engine."""
     late: bool = False
@@ -78,7 +81,11 @@ async def bulk(spec: Spec, load: Load, line: Line) -> Report:
     jobs = load.jobs(spec.traffic, spec.count, spec.tenants)
     await line.ready()
     began = time.monotonic()
-    await load.app.aenqueue_many(jobs)
+    if spec.apart:
+        while some := list(itertools.islice(jobs, BULK)):
+            await load.app.aenqueue_many(some)
+    else:
+        await load.app.aenqueue_many(jobs)
     return Report(began=began, ended=time.monotonic())
 
 

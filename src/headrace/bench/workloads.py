@@ -85,23 +85,26 @@ class Workloads:
 
     async def flow(self, tenants: int) -> AsyncIterator[Measurement]:
         """What fairness and limits cost: a producer and a worker with many tenants, beside the same without."""
-        beside: dict[str, tuple[Traffic, str | None]] = {
-            "fifo": ("fifo", None),
-            "tenants_uniform": ("uniform", "fifo"),
-            "tenants_skewed": ("skewed", "fifo"),
-            "one_limit": ("limited", "fifo"),
-            "limit_per_tenant": ("keyed", "tenants_uniform"),
+        beside: dict[str, tuple[Traffic, bool, str | None]] = {
+            "fifo": ("fifo", False, None),
+            "tenants_uniform": ("uniform", False, "fifo"),
+            "tenants_skewed": ("skewed", False, "fifo"),
+            "one_limit": ("limited", False, "fifo"),
+            "limit_per_tenant": ("keyed", False, "tenants_uniform"),
+            "fifo_apart": ("fifo", True, None),
+            "uniform_apart": ("uniform", True, "fifo_apart"),
+            "skewed_apart": ("skewed", True, "fifo_apart"),
         }
         rates: dict[str, list[float]] = {name: [] for name in beside}
 
         async def each() -> None:
             # In turns, so that whatever else the machine does weighs on all of them.
-            for name, (traffic, _) in beside.items():
-                rate = await self._together(self._queue(traffic), self._plan.jobs, traffic=traffic, tenants=tenants)
-                rates[name].append(rate)
+            for name, (traffic, apart, _) in beside.items():
+                queue, count = self._queue(traffic), self._plan.jobs
+                rates[name].append(await self._together(queue, count, traffic=traffic, tenants=tenants, apart=apart))
 
         await self._repeatedly(each)
-        for name, (_, base) in beside.items():
+        for name, (_, _, base) in beside.items():
             measured = self._measurement(name, rates[name], floor=rates[base] if base else None)
             measured.beside = base
             yield measured
@@ -236,13 +239,16 @@ class Workloads:
         busy: bool = False,
         traffic: Traffic = "fifo",
         tenants: int = 1,
+        apart: bool = False,
         usual: bool = False,
     ) -> float:
         """One producer and one worker at the same time: jobs per second from the first enqueue to the last settlement.
 
         `busy`: jobs wait already, so the worker must not begin before the clock does.
         """
-        producing = msgspec.structs.replace(self._spec("bulk", queue, count), traffic=traffic, tenants=tenants)
+        producing = msgspec.structs.replace(
+            self._spec("bulk", queue, count), traffic=traffic, tenants=tenants, apart=apart
+        )
         specs = [
             msgspec.structs.replace(each, usual=usual) for each in (self._spec("work", queue, late=busy), producing)
         ]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from headrace.store.contract import Filter, Store
+    from headrace.store.contract import Store
+    from headrace.store.terms import Filter
 
 
 @click.command()

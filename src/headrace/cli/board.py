@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import StoreError
 from headrace.job import Job, JobState
-from headrace.store.contract import Filter, QueueStats
+from headrace.store.terms import Filter, QueueStats
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

@@ -18,7 +18,7 @@ from headrace.cli.target import Target, json_option, run, store_command
 from headrace.deadletters import Choice, DeadLetters, Discarded, Group, Replayed
 from headrace.errors import JobNotFound
 from headrace.job import Job, JobId, JobState
-from headrace.store.contract import Filter
+from headrace.store.terms import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

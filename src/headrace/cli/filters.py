@@ -12,7 +12,8 @@ import click
 from headrace.cli import params
 from headrace.cli.output import progress
 from headrace.job import FINISHED, Job, JobId, JobState
-from headrace.store.contract import Filter, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Filter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

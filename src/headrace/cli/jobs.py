@@ -16,7 +16,7 @@ from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
 from headrace.job import Job, JobId
-from headrace.store.contract import CancelAnswer, Filter, Page
+from headrace.store.terms import CancelAnswer, Filter, Page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -17,7 +17,8 @@ from headrace.errors import ConfigError
 from headrace.operate import pausable
 
 if TYPE_CHECKING:
-    from headrace.store.contract import PauseKind, Store
+    from headrace.store.contract import Store
+    from headrace.store.terms import PauseKind
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

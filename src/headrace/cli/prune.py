@@ -13,7 +13,7 @@ from headrace.cli.filters import named
 from headrace.cli.output import emit, progress
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.queue import dead_retentions
-from headrace.store.contract import Retention
+from headrace.store.terms import Retention
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

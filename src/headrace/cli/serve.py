@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from headrace import logs
 from headrace.cli.output import say
 from headrace.cli.target import Target, must_have_app, resolve, run, url_option
 from headrace.errors import ConfigError
+from headrace.hosts import on_this_machine
 from headrace.settings import LOG_LEVELS
 
 if TYPE_CHECKING:
@@ -52,16 +53,6 @@ def _import_server() -> None:
     del httptools, starlette, uvicorn
 
 
-def on_this_machine(host: str) -> bool:
-    """Whether nobody else can reach this address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _check(target: Target, host: str) -> None:
     """The store is there and fits; and nobody opens a queue to the world by leaving something out."""
 
@@ -80,9 +71,7 @@ def _check(target: Target, host: str) -> None:
 
 
 def _log(target: Target, *, access_log: bool) -> None:
-    logging.basicConfig(
-        level=target.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logs.configure(target.settings.log_level)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     access = logging.getLogger("headrace.access")
     access.propagate = False

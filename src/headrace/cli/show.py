@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace import codec
+from headrace import portrait
 from headrace.cli.output import age, clean, short
 from headrace.job import Failure, Job, JobState
 
@@ -28,26 +28,10 @@ def row(job: Job, now: datetime) -> tuple[object, ...]:
 
 def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
     """One job as JSON; `full` adds what only `get` knows."""
-    found: dict[str, Any] = {
-        "id": job.id,
-        "task": job.task,
-        "queue": job.queue,
-        "priority": job.priority,
-        "tenant": job.tenant,
+    found = portrait.plain(job) | {
         "limits": job.limits,
-        "state": job.state,
-        "attempt": job.attempt,
-        "failures": job.failures,
-        "crashes": job.crashes,
-        "enqueued_at": job.enqueued_at,
-        "run_at": job.run_at,
-        "claimed_at": job.claimed_at,
-        "finished_at": job.finished_at,
-        "worker": job.worker,
-        "cancelling": job.cancelling,
-        "note": job.note,
         "payload": payload(job, target),
-        "options": _decoded(job.options),
+        "options": portrait.options(job),
     }
     if full:
         found |= {
@@ -68,8 +52,7 @@ def failure(entry: Failure) -> dict[str, Any]:
 
 def payload(job: Job, target: Target) -> dict[str, Any]:
     """The arguments; where the app is known its tasks say what to mask."""
-    task = target.task(job.task)
-    return codec.show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+    return portrait.arguments(target.task(job.task), job)
 
 
 def result(job: Job) -> Any:
@@ -126,7 +109,7 @@ def page(job: Job, target: Target, now: datetime) -> str:
     add("finished", _when(job.finished_at, now))
     add("arguments", _compact(payload(job, target)))
     if job.options:
-        add("options", _compact(_decoded(job.options)))
+        add("options", _compact(portrait.options(job)))
     if job.result is not None:
         add("result", _compact(result(job)))
     elif job.result_expired:

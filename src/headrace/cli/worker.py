@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace import logs
 from headrace.cli import params
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, must_have_app, resolve, run, url_option
@@ -43,9 +43,7 @@ def command(app: str | None, url: str | None, **flags: timedelta | int | str | t
     settings: dict[str, Any] = flags
     target = must_have_app(resolve(app=app, url=url, create=True, **settings))
     _check(target)
-    logging.basicConfig(
-        level=target.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logs.configure(target.settings.log_level)
     from headrace.worker.supervisor import supervise
 
     if supervise(target.settings):

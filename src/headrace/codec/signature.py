@@ -2,7 +2,8 @@
 
 Arguments are stored as the MessagePack array `[args, kwargs]`, normalised: what can be positional is, and
 defaults stay out, so that a default changed later holds for the jobs that wait. What is stored has been
-decoded once by the very decoder that the worker uses; that costs less than checking values one by one.
+decoded once by the very decoder that the worker uses, unless it is plain values of exactly the types declared; that costs
+less than checking values one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from headrace.codec import problems, redact, types
 from headrace.codec.hooks import dec_hook, enc_hook
-from headrace.errors import BadArguments, ConfigError, SerializationError
+from headrace.errors import BadArguments, ConfigError, SerializationError, SerializerNotAllowed
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -32,6 +33,9 @@ _DOUBLE = 0xCB
 # A double whose exponent is all ones. May also match inside text or bytes: then the walk finds nothing.
 _NON_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _TWO, _EMPTY_ARRAY, _EMPTY_MAP = 0x92, 0x90, 0x80
+_ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+"""How MessagePack begins a list of whatever length."""
+_EXACT = (str, int, bool, float, bytes)
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError)
 
 
@@ -89,6 +93,9 @@ class Signature:
         # How many positional arguments make a complete call by themselves; an empty range when none do.
         self._plain = range(0) if needs_names else range(self._needed, len(self._positional) + 1)
         known = [*self._positional, *self._by_name.values(), self._more_args, self._more_kwargs]
+        self._exact = tuple(
+            each.type if any(each.type is kind for kind in _EXACT) else None for each in self._positional
+        )
         self._vague = any(types.vague(each.type) for each in known if each is not None)
         self._by_arity: list[msgspec.msgpack.Decoder[tuple[Args, Kwargs]] | None]
         self._by_arity = [None] * (len(self._positional) + 1)
@@ -129,6 +136,8 @@ class Signature:
             for path, value in problems.called(args, kwargs):
                 if found := problems.find(path, value, problems.non_finite):
                     raise found
+        if not bound_kwargs and tuple(map(type, bound_args)) == self._exact[: len(bound_args)]:
+            return payload  # what is text, or a number, exactly as the function says arrives as it was
         arrived = self._decode_msgpack(payload)
         if self._vague and arrived != (bound_args, bound_kwargs):
             self._compare(args, kwargs, arrived)
@@ -191,7 +200,7 @@ class Signature:
     # ── bytes → a call ───────────────────────────────────────────────────────
 
     def decode(self, payload: bytes) -> tuple[Args, Kwargs]:
-        """The call as the function takes it, from MessagePack or JSON; raises BadArguments."""
+        """The call as the function takes it, from MessagePack or JSON; raises BadArguments, SerializerNotAllowed."""
         try:
             match payload[:1]:
                 case b"{":
@@ -217,7 +226,12 @@ class Signature:
         try:
             args, kwargs = _raw_call.decode(payload)
         except _MALFORMED as error:
-            raise BadArguments(f"the payload of a job of {self.name} is no arguments: {error}") from None
+            what = f"the payload of a job of {self.name} is no arguments"
+            if payload and payload[0] not in _ARRAYS:
+                raise SerializerNotAllowed(
+                    f"{what}: it is neither MessagePack nor JSON, and nothing else is read"
+                ) from None
+            raise BadArguments(f"{what}: {error}") from None
         return self._decode_each(args, kwargs, json=False)
 
     def _make_decoder(self, arity: int) -> msgspec.msgpack.Decoder[tuple[Args, Kwargs]]:

@@ -23,7 +23,8 @@ from headrace.job import Batch
 from headrace.outbox import row
 from headrace.outbox.carrier import async_execute, sync_execute
 from headrace.outbox.database import database_at
-from headrace.store.contract import Enqueued, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Enqueued
 
 TABLE: Final = "headrace_outbox"
 

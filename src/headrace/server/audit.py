@@ -55,6 +55,7 @@ ENDPOINTS = (
         scope=Scope.ADMIN,
         does="What operators did: who, what, when and to how many jobs.",
         handler=show,
+        looks=1,
         query=AuditQuery,
         answers={200: AuditPage},
         problems=((404, "not_found"), (422, "invalid_value")),

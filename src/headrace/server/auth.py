@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from headrace.hosts import on_this_machine
 from headrace.server import tokens
 from headrace.server.endpoint import Scope
 from headrace.server.pace import Pace
@@ -211,7 +212,7 @@ def _bearer(value: bytes) -> bytes:
 def _local(request: HTTPConnection) -> Principal:
     """Without tokens: whoever is on this machine, not in front of a proxy on it and not a web page in a browser on it."""
     host = b""
-    near = request.client is not None and _on_this_machine(request.client.host)
+    near = request.client is not None and on_this_machine(request.client.host)
     for name, value in request.scope["headers"]:
         if name == b"host":
             host = value
@@ -228,17 +229,6 @@ def _local(request: HTTPConnection) -> Principal:
         )
     check_origin(request)
     return LOCAL
-
-
-@lru_cache(maxsize=256)
-def _on_this_machine(client: str) -> bool:
-    try:
-        found = ipaddress.ip_address(client)
-    except ValueError:
-        return False
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped.is_loopback
-    return found.is_loopback
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,8 @@ from headrace.server.call import Call, answer, encode, read_id
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.jobs import Limit, Where
 from headrace.server.problems import Problem
-from headrace.store.contract import CancelAnswer, Store
+from headrace.store.contract import Store
+from headrace.store.terms import CancelAnswer
 
 Action = Literal["cancel", "retry", "delete"]
 

@@ -30,7 +30,9 @@ class ServerSettings:
     """One line of JSON per request on the logger `headrace.access`."""
     tidy: bool = True
     """Promote, reap and prune here: workers in other languages do not."""
+    max_failures: int = 20
+    """Wrong tokens per minute and address that are looked at; beyond that they are answered 429."""
     stats_ttl: float = 1.0
     """Seconds for which figures are answered from memory."""
     max_polls: int = 50
-    """Looks at the figures per second and token (or address, without tokens); beyond that they are answered 429."""
+    """Looks at figures and lists per second and token (or address, without tokens); beyond that they are answered 429."""

@@ -239,6 +239,7 @@ ENDPOINTS = (
         scope=Scope.READ,
         does="Dead letters by the bugs they died of, of the newest 5,000.",
         handler=groups,
+        looks=10,  # it reads up to 5,000 jobs
         query=DeadQuery,
         answers={200: Groups},
     ),

@@ -52,5 +52,7 @@ class Endpoint:
     """status → type of the body, None: it has none."""
     problems: tuple[tuple[int, str], ...] = ()
     """(status, code) beyond those that every endpoint has."""
+    looks: int = 0
+    """What a call costs of the looks that a caller has per second; 0: it is not counted. For whatever is polled."""
     media: str = "application/json"
     """Of its answers."""

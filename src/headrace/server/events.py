@@ -11,7 +11,7 @@ from headrace.server.auth import check_origin
 from headrace.server.call import Call, nothing
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.results import shown
-from headrace.store.contract import Ending
+from headrace.store.terms import Ending
 
 MEDIA = "text/event-stream"
 

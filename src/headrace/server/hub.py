@@ -12,7 +12,8 @@ from headrace.job import Job, JobId
 from headrace.server.feed import EventStream, Feed
 from headrace.server.follow import Follower, Heard
 from headrace.server.tail import Listener, Place, Tail
-from headrace.store.contract import Ending, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Ending
 from headrace.waiter import Waiter
 
 

@@ -17,7 +17,7 @@ from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.problems import Problem
 from headrace.server.produce import JobRequest, Time
 from headrace.server.view import JobSummary, summary
-from headrace.store.contract import Filter
+from headrace.store.terms import Filter
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Text = Annotated[str, Meta(max_length=256)]
@@ -145,6 +145,7 @@ ENDPOINTS = (
         scope=Scope.READ,
         does="Find jobs, the newest first, page by page.",
         handler=find,
+        looks=1,
         query=ListQuery,
         answers={200: JobPage},
     ),

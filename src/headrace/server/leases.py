@@ -32,8 +32,9 @@ from headrace.store.contract import Store
 from headrace.webhooks import Herald, batch_of
 from headrace.worker import verdict
 from headrace.worker.alarm import Alarm
+from headrace.worker.attempt import Attempt
 from headrace.worker.executor import Unknown
-from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.holding import Hands, Held
 from headrace.worker.janitor import Janitor
 from headrace.worker.settler import settlement_of
 
@@ -210,7 +211,9 @@ class Leases:
 
     async def deliveries(self, batch: Batch, principal: Principal) -> Batch:
         """What a worker of this principal may have webhooks told."""
-        return await self._hands.herald.remade(self._store, batch, lambda job: visible.sees(principal, job))
+        return await self._hands.herald.remade(
+            self._store, batch, lambda job: visible.sees(principal, job), lambda queue: principal.sees(queue, None)
+        )
 
     def _attempt(self, token: Token, position: int, job: Claimed) -> Attempt:
         known = self._hands.known(job.task) or Unknown(job.task)

@@ -121,6 +121,7 @@ ENDPOINTS = (
         scope=Scope.READ,
         does="Every limit: declared figures, an operator's, and what it allows right now.",
         handler=all_of,
+        looks=1,
         answers={200: LimitList},
     ),
     Endpoint(

@@ -28,6 +28,10 @@ log = logging.getLogger("headrace.server")
 
 SWEEP = 0.5
 """Seconds between looks at who is slow."""
+LINGER = 2.0
+"""Seconds that a client who was refused gets to stop sending."""
+LINGER_BYTES = 2 * 1024 * 1024
+"""What is taken of it meanwhile, and thrown away."""
 
 _ANSWER = (
     b"HTTP/1.1 %d %b\r\ncontent-type: application/problem+json\r\nx-content-type-options: nosniff\r\n"
@@ -43,6 +47,17 @@ def bare(problem: Problem) -> bytes:
     return _ANSWER % (problem.status, found["title"].encode(), request_id.encode(), len(body), body)
 
 
+class _Exit:
+    """What a response uses of its transport; to close it is left to the protocol, which knows what is still coming in."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+        self.close = protocol.leave
+
+
 class Protocol(HttpToolsProtocol):
     """One connection. When its current request began to arrive is noted here, and looked at by a sweep over all."""
 
@@ -54,21 +69,69 @@ class Protocol(HttpToolsProtocol):
         """Since when a request is on its way; None: it has arrived, or none is expected."""
         self.stuck_since: float | None = None
         """Since when the client does not take what we send."""
+        self.leaving_since: float | None = None
+        """Since when the last answer is out, and what still comes in is thrown away."""
         self._head = 0
+        self._thrown = 0
+        self._exit: _Exit | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own narrowing
+        super().connection_made(transport)
+        self._exit = _Exit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # Otherwise the two would keep each other until the collector comes by.
+        self._exit = None
+        if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  # no request has come yet
+            self.cycle.transport = self.transport
 
     def data_received(self, data: bytes) -> None:
+        if self.leaving_since is not None:
+            self._throw(data)
+            return
         in_head = self.waiting_since is not None and self._head >= 0
         if in_head:
             self._head += len(data)
         super().data_received(data)
-        if in_head and self._head > self.max_head:
+        if in_head and self._head > self.max_head and self.leaving_since is None:
             # Still no end of the headers: nothing was handed on yet, so this is the only answer.
-            self.transport.write(bare(boundary.too_many_headers()))
-            self.transport.close()
+            self._refuse(boundary.too_many_headers())
 
     def send_400_response(self, msg: str) -> None:
-        self.transport.write(bare(Problem(400, "malformed_request", msg)))
-        self.transport.close()
+        self._refuse(Problem(400, "malformed_request", msg))
+
+    def _refuse(self, problem: Problem) -> None:
+        self.transport.write(bare(problem))
+        self.leave()
+
+    def leave(self) -> None:
+        """Close, but so that a client in the middle of its request gets the answer.
+
+        A socket that is closed with bytes unread resets the connection, and a client that is still sending then sees an
+        error and not what it was told. So our side is closed first, and the rest is thrown away for a while.
+        """
+        if self.waiting_since is None or not self.transport.can_write_eof():
+            self.transport.close()
+        elif self.leaving_since is None and not self.transport.is_closing():
+            self.leaving_since = time.monotonic()
+            self._let_go()
+            self.flow.resume_reading()
+            self.transport.write_eof()
+
+    def _let_go(self) -> None:
+        """Of what came in, for nobody will look at it: a crowd that lingers must cost no more than its sockets."""
+        self.parser = cast("Any", None)  # as uvicorn itself does at the end
+        self.headers = []
+        self.pipeline.clear()
+        if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  # no request has come yet
+            self.cycle.body.clear()
+
+    def _throw(self, data: bytes) -> None:
+        self._thrown += len(data)
+        if self._thrown > LINGER_BYTES:
+            # It has time left to read what it was told; to close now would take that away from it.
+            self.flow.pause_reading()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -78,6 +141,8 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head = -1
         super().on_headers_complete()
+        # The task that answers has not begun yet.
+        self.cycle.transport = cast("asyncio.Transport", self._exit)
 
     def on_message_complete(self) -> None:
         self.waiting_since = None
@@ -93,6 +158,8 @@ class Protocol(HttpToolsProtocol):
 
     def overdue(self, now: float, patience: float) -> bool:
         """Whether the client has had time enough."""
+        if self.leaving_since is not None:
+            return now - self.leaving_since > LINGER
         if self.waiting_since is not None and self.flow.read_paused:
             self.waiting_since = now  # it is we who do not read: the request before is not answered yet
         waiting, stuck = self.waiting_since, self.stuck_since

@@ -13,7 +13,8 @@ from headrace.lane import Ahead, LaneView
 from headrace.lease import Presence
 from headrace.server import visible
 from headrace.server.auth import Principal
-from headrace.store.contract import LimitRule, Pause, Store
+from headrace.store.contract import Store
+from headrace.store.terms import LimitRule, Pause
 
 
 async def ahead(store: Store, principal: Principal, id: JobId, limit: int) -> Ahead | None:

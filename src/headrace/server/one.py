@@ -18,7 +18,7 @@ from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.narrowed import Narrowed
 from headrace.server.problems import Problem
 from headrace.server.view import JobView, text, whole
-from headrace.store.contract import CancelAnswer
+from headrace.store.terms import CancelAnswer
 
 
 async def show(call: Call) -> Response:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import functools
 import inspect
 import re
-import textwrap
+import sys
+import threading
 import typing
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -47,6 +49,8 @@ def problems_of(endpoint: Endpoint) -> dict[int, list[str]]:
     parts = [*_COMMON, *endpoint.problems, (422, "unknown_parameter")]
     if endpoint.scope is not None:
         parts += _KNOWN
+    if endpoint.looks:
+        parts.append((429, "too_many_polls"))
     if endpoint.body is not None:
         parts += _TAKES_BODY
     if endpoint.query is not None:
@@ -117,19 +121,23 @@ def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         if not issubclass(base, msgspec.Struct) or base is msgspec.Struct:
             continue
-        try:
-            source = inspect.getsource(base)
-        except OSError:
-            continue  # a build without sources has no descriptions
-        (tree,) = ast.parse(textwrap.dedent(source)).body
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for before, after in pairwise(body):
+        for before, after in pairwise(_bodies(base.__module__).get(base.__name__, ())):
             match before, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = " ".join(text.split())
                 case _:
                     pass
     return found
+
+
+@functools.cache
+def _bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """The bodies of a module's classes; each module is read once, for that is most of the work."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError):
+        return {}  # a build without sources has no descriptions
+    return {each.name: each.body for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
 def _key(kind: Any) -> str:
@@ -227,17 +235,33 @@ def _responses(endpoint: Endpoint, shapes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-@functools.cache
-def encoded() -> bytes:
-    """The document as it is sent."""
-    from headrace.server.resources import ENDPOINTS as EVERY
+class _Kept:
+    """The document, made once per process by the first who asks for it."""
 
-    return encode(document(EVERY))
+    def __init__(self) -> None:
+        self.made: bytes | None = None
+        self._making = threading.Lock()
+
+    def get(self) -> bytes:
+        from headrace.server.resources import ENDPOINTS as EVERY
+
+        with self._making:
+            if self.made is None:
+                self.made = encode(document(EVERY))
+                _bodies.cache_clear()
+            return self.made
+
+
+_kept = _Kept()
+encoded = _kept.get
+"""The document as it is sent."""
 
 
 async def show(call: Call) -> Response:  # noqa: ARG001 - every handler takes a call
     """GET /openapi.json"""
-    return Answer(encoded(), 200, None)
+    # To make it takes a while: in a thread, so that no claim waits for it.
+    made = _kept.made
+    return Answer(await asyncio.to_thread(encoded) if made is None else made, 200, None)
 
 
 ENDPOINTS = (

@@ -26,13 +26,14 @@ class Pace:
     def __len__(self) -> int:
         return len(self._free_at)
 
-    def wait(self, key: str) -> float:
-        """Count one of this key: 0, or the seconds until it may, in which case it was not counted."""
+    def wait(self, key: str, weight: int = 1) -> float:
+        """Count one of this key, or one that weighs more: 0, or the seconds until it may; then it was not counted."""
         now = self._clock()
         free_at = max(self._free_at.pop(key, now), now)
-        wait = free_at + self._every - now - self._burst * self._every
+        cost = weight * self._every
+        wait = free_at + cost - now - self._burst * self._every
         if wait <= _NOTHING:
-            free_at, wait = free_at + self._every, 0.0
+            free_at, wait = free_at + cost, 0.0
         self._free_at[key] = free_at
         while len(self._free_at) > self._keys:
             self._free_at.popitem(last=False)

@@ -14,7 +14,7 @@ from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.problems import Problem, not_found
 from headrace.server.produce import moment
-from headrace.store.contract import Pause, PauseKind
+from headrace.store.terms import Pause, PauseKind
 
 
 class PauseView(msgspec.Struct, kw_only=True):
@@ -37,7 +37,6 @@ class Pauses(msgspec.Struct):
 
 async def all_of(call: Call) -> Response:
     """GET /v1/pauses"""
-    call.service.figures.count(call.request, call.principal)
     seen = [visible.pause(call.principal, each) for each in await call.service.figures.pauses()]
     shown = [each for each in seen if each is not None and _told(call, each)]
     shown.sort(key=lambda each: (each.kind, each.name))
@@ -137,8 +136,8 @@ ENDPOINTS = (
         scope=Scope.READ,
         does="Everything that is paused: queues, tasks and tenants, up to a second old.",
         handler=all_of,
+        looks=1,
         answers={200: Pauses},
-        problems=((429, "too_many_polls"),),
     ),
     Endpoint(
         method="POST",

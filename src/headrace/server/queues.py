@@ -12,7 +12,7 @@ from headrace.server import pauses, visible
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.produce import check
-from headrace.store.contract import Pause, QueueStats
+from headrace.store.terms import Pause, QueueStats
 
 
 class QueueView(msgspec.Struct, kw_only=True):
@@ -47,7 +47,6 @@ class Queues(msgspec.Struct):
 async def all_of(call: Call) -> Response:
     """GET /v1/queues"""
     service, app = call.service, call.service.app
-    service.figures.count(call.request, call.principal)
     stats = {each.queue: each for each in (await service.figures.stats()).queues}
     paused = {each.name: each for each in await service.figures.pauses() if each.kind == "queue"}
     names = {*stats, *paused, *app.queues, *(task.options.queue for task in app.tasks.values())}
@@ -119,8 +118,6 @@ def _name(call: Call) -> str:
 
 
 _NAMED = ((404, "not_found"), (422, "invalid_queue_name"))
-TOO_OFTEN = ((429, "too_many_polls"),)
-"""Of whatever shows figures."""
 
 ENDPOINTS = (
     Endpoint(
@@ -130,7 +127,7 @@ ENDPOINTS = (
         does="Every queue in figures, up to a second old.",
         handler=all_of,
         answers={200: Queues},
-        problems=TOO_OFTEN,
+        looks=1,
     ),
     Endpoint(
         method="POST",

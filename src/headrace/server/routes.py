@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
 import os
+import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -34,6 +37,10 @@ _CLOSE = (b"connection", b"close")
 _PROBLEM = (b"content-type", problems.MEDIA.encode())
 _ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
 _DATA = [(b"cache-control", b"no-store"), (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")]
+
+LEVEL = 0.005
+SPREAD = 0.008
+"""Seconds."""
 
 NOBODY = Principal(name="", scopes=frozenset(), queues=None, tenant=None)
 """Who calls an open endpoint."""
@@ -71,22 +78,28 @@ class Gate:
         if "GET" in self._doors:
             self._doors.setdefault("HEAD", self._doors["GET"])
         self._allow = ", ".join(sorted(self._doors))
+        self._guarded = any(door.endpoint.scope is not None for door in self._doors.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        request_id = name = ""
+        request_id = ""
+        principal = NOBODY
         head: Head | None = None
         try:
             service = await self._service()
             head = Head(scope, service.settings)
             request_id = _request_id(head)
             door = self._doors.get(scope["method"])
-            if door is None:
-                raise _wrong_method(self._allow)
             request = Request(scope, receive)
+            if door is None:
+                if self._guarded:
+                    await service.auth.principal(request)
+                raise _wrong_method(self._allow)
             needed = door.endpoint.scope
-            principal = NOBODY if needed is None else await admit(service, request, needed, door.endpoint.also)
-            name = principal.name
+            if needed is not None:
+                principal = await admit(service, request, needed, door.endpoint.also)
+            if door.endpoint.looks:
+                service.figures.count(request, principal, door.endpoint.looks)
             body = None if door.decoder is None else await _body(door, door.decoder, head, receive, service)
             query = _query(door, scope["query_string"])
             call = Call(service, principal, request, request_id, scope["path_params"], body, query, head)
@@ -96,12 +109,23 @@ class Gate:
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an answer
             request_id = request_id or new_request_id()
             response = refuse(error, request_id)
+            if response.status_code == 404 and principal.bound:
+                await asyncio.sleep(levelled(time.perf_counter() - began))
             if (head is None or head.much_unread) and _CLOSE not in response.raw_headers:
                 response.raw_headers.append(_CLOSE)
         finish(response, request_id)
         await response(scope, receive, send)
         if access.isEnabledFor(logging.INFO):
-            note_access(scope, response.status_code, request_id, name, began)
+            note_access(scope, response.status_code, request_id, principal.name, began)
+
+
+def levelled(spent: float) -> float:
+    """How long to wait with a 404 to a token that does not see everything, so that time does not tell why it is one.
+
+    To find somebody else's job and not to show it takes longer than to find none. Until a fixed moment after the beginning
+    both wait, and then some whole milliseconds' worth of chance, since timers go by whole milliseconds.
+    """
+    return LEVEL * math.ceil(spent / LEVEL) - spent + random.uniform(0, SPREAD)
 
 
 async def admit(

@@ -216,6 +216,7 @@ ENDPOINTS = (
         scope=Scope.READ,
         does="Every schedule: its rule, its next slot, what became of the last ones.",
         handler=all_of,
+        looks=1,
         answers={200: ScheduleList},
     ),
     Endpoint(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headrace.app import Headrace
 from headrace.client import Client
+from headrace.lease import Presence
 from headrace.server.audit import Audit
 from headrace.server.auth import LOCAL, Auth, Principal, address_of
 from headrace.server.config import ServerSettings
@@ -19,7 +20,8 @@ from headrace.server.hub import Hub
 from headrace.server.leases import Leases
 from headrace.server.pace import Pace
 from headrace.server.problems import Problem
-from headrace.store.contract import Pause, Stats, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Pause, Stats
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -60,6 +62,7 @@ class FiguresKept:
     def __init__(self, store: Store, settings: ServerSettings) -> None:
         self._stats = Cached(store.stats, settings.stats_ttl)
         self._pauses = Cached(store.pauses, settings.stats_ttl)
+        self._workers = Cached(store.workers, settings.stats_ttl)
         self._most = settings.max_polls
         self._pace = Pace(self._most, 1 / self._most, time.monotonic)
 
@@ -71,18 +74,22 @@ class FiguresKept:
         """Everything that is paused, up to a second old where it was done through another server."""
         return await self._pauses.get()
 
+    async def workers(self) -> list[Presence]:
+        """Who works, up to a second old."""
+        return await self._workers.get()
+
     def forget_pauses(self) -> None:
         """Something was paused or resumed here."""
         self._pauses.forget()
 
-    def count(self, request: HTTPConnection, principal: Principal) -> None:
-        """One look by this token, or from this address where there are no tokens; a Problem 429 if there were too many."""
+    def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:
+        """A look by this token, or from this address where there are no tokens; a Problem 429 if there were too many."""
         key = f"@{address_of(request)}" if principal is LOCAL else principal.name
-        if wait := self._pace.wait(key):
+        if wait := self._pace.wait(key, min(weight, self._most)):
             raise Problem(
                 429,
                 "too_many_polls",
-                f"the figures change once a second, and you look more than {self._most} times: look less often",
+                f"you look more than {self._most} times a second: look less often, or follow /v1/events",
                 headers={"Retry-After": str(math.ceil(wait))},
             )
 
@@ -136,7 +143,7 @@ class Service:
                     store=store,
                     client=client,
                     hub=hub,
-                    auth=Auth(store),
+                    auth=Auth(store, failures=settings.max_failures),
                     audit=Audit(store),
                     figures=FiguresKept(store, settings),
                     leases=leases,

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
-from headrace.server.queues import TOO_OFTEN, seconds
-from headrace.store.contract import QueueStats
+from headrace.server.queues import seconds
+from headrace.store.terms import QueueStats
 
 
 class QueueFigures(msgspec.Struct, kw_only=True):
@@ -43,7 +43,6 @@ class Figures(msgspec.Struct, kw_only=True):
 
 
 async def _seen(call: Call) -> list[QueueStats]:
-    call.service.figures.count(call.request, call.principal)
     stats = await call.service.figures.stats()
     return [each for each in stats.queues if call.principal.sees(each.queue, None)]
 
@@ -124,7 +123,7 @@ ENDPOINTS = (
         does="All queues in figures, up to a second old.",
         handler=stats,
         answers={200: Figures},
-        problems=TOO_OFTEN,
+        looks=1,
     ),
     Endpoint(
         method="GET",
@@ -133,7 +132,7 @@ ENDPOINTS = (
         does="The figures in Prometheus' text format.",
         handler=metrics,
         answers={200: str},
-        problems=TOO_OFTEN,
+        looks=1,
         media="text/plain",
     ),
 )

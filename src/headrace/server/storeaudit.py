@@ -7,7 +7,8 @@ from typing import NamedTuple
 from headrace.limit import Figures, describe
 from headrace.limits import Limits
 from headrace.schedules import KIND, Entry, decode
-from headrace.store.contract import LimitRule, Record, Store
+from headrace.store.contract import Store
+from headrace.store.terms import LimitRule, Record
 
 
 class Deed(NamedTuple):

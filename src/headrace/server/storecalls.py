@@ -32,7 +32,9 @@ from headrace.server.leases import KIND as SECRET
 from headrace.server.problems import Problem, not_found
 from headrace.server.service import Service
 from headrace.server.storerules import RULES
-from headrace.store.contract import (
+from headrace.store.contract import Store
+from headrace.store.http import wire
+from headrace.store.terms import (
     CancelAnswer,
     Ending,
     Filter,
@@ -46,9 +48,7 @@ from headrace.store.contract import (
     Record,
     Retention,
     Stats,
-    Store,
 )
-from headrace.store.http import wire
 from headrace.webhooks import all_deliveries
 
 HARMLESS = frozenset({SCHEDULES})
@@ -79,8 +79,9 @@ class Calls:
         storechecks.check_lanes(packed.lanes)
         batch = wire.read_batch(packed)
         storechecks.check_jobs(batch, self._service.app.settings.max_payload)
-        if all_deliveries(batch) and (self._who.bound or not self._who.may(Scope.ENQUEUE)):
-            # A worker tells of its jobs' ends, also one that may do nothing but work.
+        if all_deliveries(batch):
+            # A worker tells of its jobs' ends, also one that may do nothing but work. Whoever sends them, they are made
+            # anew from those jobs: what is signed is never the caller's word.
             batch = await self._service.leases.deliveries(batch, self._who)
             return {} if not batch.jobs else dict((await self._store.enqueue(batch)).existing)
         if not self._who.may(Scope.ENQUEUE):

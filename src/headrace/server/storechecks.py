@@ -11,6 +11,7 @@ from headrace.duration import LONGEST
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.job import MAX_BATCH, Batch, NewJob, split_id
 from headrace.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
+from headrace.webhooks import TASK, all_deliveries
 
 MOST: Final = 10_000
 """Of anything in one call."""
@@ -29,6 +30,8 @@ def check_lanes(lanes: Sequence[Lane]) -> None:
 def check_jobs(batch: Batch, max_payload: int) -> None:
     if split_id(batch.id)[1] or len(batch.jobs) > MAX_BATCH:
         raise ConfigError(f"a batch has at most {MAX_BATCH:,} jobs, and an id whose last 16 bits are 0")
+    if any(job.task == TASK for job in batch.jobs) and not all_deliveries(batch):
+        raise ConfigError(f"jobs of {TASK} tell of the ends of others: headrace makes them itself")
     for job in batch.jobs:
         check_task_name(job.task)
         if job.key is not None:

@@ -19,7 +19,8 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.job import JobId, JobState
 from headrace.server.feed import Feed, event
-from headrace.store.contract import Ending, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Ending
 
 log = logging.getLogger("headrace.server")
 

@@ -17,7 +17,8 @@ from headrace.duration import Duration
 from headrace.errors import ConfigError
 from headrace.lane import check_queue, check_tenant
 from headrace.server.endpoint import Scope
-from headrace.store.contract import Record, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Record
 
 KIND: Final = "token"
 LONGEST: Final = 128

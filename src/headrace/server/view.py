@@ -8,9 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from headrace import codec
+from headrace import portrait
 from headrace.app import Headrace
-from headrace.errors import BadArguments
 from headrace.job import Failure, Job, JobState
 from headrace.server.visible import tenant_of
 
@@ -89,24 +88,7 @@ def text(value: str) -> str:
 
 
 def _common(job: Job) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "task": job.task,
-        "queue": job.queue,
-        "priority": job.priority,
-        "tenant": tenant_of(job),
-        "state": job.state,
-        "attempt": job.attempt,
-        "failures": job.failures,
-        "crashes": job.crashes,
-        "enqueued_at": job.enqueued_at,
-        "run_at": job.run_at,
-        "claimed_at": job.claimed_at,
-        "finished_at": job.finished_at,
-        "worker": job.worker,
-        "cancelling": job.cancelling,
-        "note": None if job.note is None else text(job.note),
-    }
+    return portrait.plain(job) | {"tenant": tenant_of(job), "note": None if job.note is None else text(job.note)}
 
 
 def summary(job: Job) -> JobSummary:
@@ -115,9 +97,8 @@ def summary(job: Job) -> JobSummary:
 
 
 def arguments(app: Headrace, job: Job) -> dict[str, Any]:
-    """The arguments, masked as the task says; of a task that is not known here, as they are."""
-    task = app.tasks.get(job.task)
-    return codec.show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+    """Its arguments, masked."""
+    return portrait.arguments(app.tasks.get(job.task), job)
 
 
 def whole(app: Headrace, job: Job) -> JobView:
@@ -126,7 +107,7 @@ def whole(app: Headrace, job: Job) -> JobView:
         **_common(job),
         limits=list(job.limits),
         arguments=arguments(app, job),
-        options=_options(job.options),
+        options=portrait.options(job),
         history=[failure(each) for each in job.history],
         progress=job.progress,
         doing=None if job.doing is None else text(job.doing),
@@ -134,17 +115,6 @@ def whole(app: Headrace, job: Job) -> JobView:
         timeline=_timeline(job),
         result_expired=job.result_expired,
     )
-
-
-def _options(data: bytes | None) -> dict[str, Any]:
-    try:
-        found: Any = msgspec.to_builtins(codec.decode_options(data))
-    except BadArguments:
-        return {}
-    return {name: value for name, value in found.items() if value is not None and name not in _HIDDEN}
-
-
-_HIDDEN = {"webhook"}  # its secret is in there
 
 
 def failure(each: Failure) -> FailureView:

@@ -11,7 +11,7 @@ from headrace.job import Job, JobId
 from headrace.server.auth import Principal
 from headrace.server.call import Call
 from headrace.server.problems import Problem, not_found
-from headrace.store.contract import Filter, Page, Pause, PauseKind
+from headrace.store.terms import Filter, Page, Pause, PauseKind
 
 if TYPE_CHECKING:
     from headrace.server.service import Service

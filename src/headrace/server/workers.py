@@ -36,7 +36,7 @@ class Workers(msgspec.Struct):
 async def all_of(call: Call) -> Response:
     """GET /v1/workers"""
     found: list[WorkerView] = []
-    for each in await call.service.store.workers():
+    for each in await call.service.figures.workers():
         queues = [name for name in each.queues if call.principal.sees(name, None)]
         if queues or not call.principal.bound:
             found.append(
@@ -60,8 +60,9 @@ ENDPOINTS = (
         method="GET",
         path="/v1/workers",
         scope=Scope.READ,
-        does="Workers seen within the last minute.",
+        does="Workers seen within the last minute, up to a second old.",
         handler=all_of,
+        looks=1,
         answers={200: Workers},
     ),
 )

@@ -39,7 +39,7 @@ def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] |
 
         return PostgresStore(url, clock=clock)
     if scheme in REDIS_SCHEMES:
-        with _needs("redis", "Redis and Valkey need their driver: pip install 'headrace[redis]'"):
+        with _needs("hiredis", "Redis and Valkey need their driver: pip install 'headrace[redis]'"):
             from headrace.store.redis.sharded import ShardedRedisStore
 
         return ShardedRedisStore(url, clock=clock, shards=shards)

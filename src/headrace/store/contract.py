@@ -1,8 +1,8 @@
-"""What every store does: about twenty verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
+"""What every store does: about thirty verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
 
 A store decides nothing. It moves jobs when told, fences every write made under a lease by the lease's
 token, and keeps time by its own clock. Every write takes a batch; one is a batch of one. The rules are
-the cases of `tests/conformance`, and `memory.py` is their executable form. Internal until it is boring:
+the cases of `tests/conformance`, and the store in `memory/` is their executable form. Internal until it is boring:
 implement it outside this repository and it may break under you.
 
 Rules worth knowing before reading an implementation:
@@ -42,190 +42,31 @@ Rules worth knowing before reading an implementation:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Literal, Protocol, runtime_checkable
-from uuid import UUID
+from typing import Protocol, runtime_checkable
 
-from headrace.job import Batch, Job, JobId, JobState
+from headrace.job import Batch, Job, JobId
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Settlement
-
-Progress = Callable[[int, int, str], None]
-"""(done, total, what): called during long work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Enqueued:
-    """The answer to enqueue."""
-
-    existing: Mapping[int, JobId]
-    """ord → the job that its idempotency key had already made or that holds its unique lock; those were not stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Promoted:
-    """The answer to promote."""
-
-    moved: int
-    next_due: timedelta | None
-    """From now to the earliest job still scheduled, zero if it is due already; None: nothing is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """How long finished jobs are kept."""
-
-    done: timedelta = timedelta(days=1)
-    """Also for cancelled ones."""
-    dead: timedelta = timedelta(days=14)
-    dead_by_queue: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
-    """queue → how long its dead ones are kept, where that is not `dead`."""
-
-    def dead_in(self, queue: str) -> timedelta:
-        """How long this queue's dead ones are kept."""
-        return self.dead_by_queue.get(queue, self.dead)
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """The answer to prune."""
-
-    jobs: int
-    more: bool
-    """There is more to do: call again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A small named value that a store keeps for another part and does not understand."""
-
-    version: int
-    """Of this very value: never used again, also not by a later record of the same name."""
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRule:
-    """What a limit key allows right now. What a limit *should* allow, and why, is its owner's business: `limit.py`."""
-
-    concurrency: int | None = None
-    """Units held at once."""
-    rate: float | None = None
-    """Units per second."""
-    burst: float = 1.0
-    """Units that may go at once, if there is a rate."""
-    closed_until: datetime | None = None
-    state: bytes = b""
-    """For the owner; opaque."""
-    version: int = 0
-    """Filled by `limits`."""
-
-
-PauseKind = Literal["queue", "tenant", "task"]
-"""What can be paused. A store holds back queues and tenants itself; of tasks it only keeps the word, for workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """What is paused, by whom, since when and until when."""
-
-    kind: PauseKind
-    name: str
-    by: str
-    since: datetime
-    until: datetime | None = None
-    """None: until it is resumed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A job that came to an end."""
-
-    id: JobId
-    state: JobState
-    at: datetime
-    queue: str
-    task: str
-    tenant: str
-
-
-class CancelAnswer(StrEnum):
-    CANCELLED = "cancelled"
-    """It was waiting, and never will run."""
-    ASKED = "asked"
-    """It is running; its worker will be told by the next heartbeat."""
-    FINISHED = "finished"
-    """Too late, nothing changed."""
-    UNKNOWN = "unknown"
-    """No such job."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which jobs to find. Everything given must hold."""
-
-    states: frozenset[JobState] = frozenset()
-    """Empty: all."""
-    queue: str | None = None
-    task: str | None = None
-    tenant: str | None = None
-    since: datetime | None = None
-    """Enqueued at or after."""
-    until: datetime | None = None
-    """Enqueued before."""
-    text: str | None = None
-    """Literal, case-sensitive: in the task's name, the note, or a failure's kind or message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Jobs, newest id first."""
-
-    jobs: list[Job]
-    next: JobId | None
-    """Pass as `before` for the next page; None: this was the last."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStats:
-    """One queue in figures. The five counts are exact but for calls under way."""
-
-    queue: str
-    ready: int = 0
-    scheduled: int = 0
-    """Retrying ones included."""
-    running: int = 0
-    dead: int = 0
-    """Dead letters kept right now."""
-    done_total: int = 0
-    """Ever; only grows. Rates are differences."""
-    failed_total: int = 0
-    """Settlements that carried a failure, ever; only grows."""
-    enqueued_total: int = 0
-    oldest_ready: timedelta | None = None
-    """Age of the longest waiting ready job, by its enqueue time."""
-    paused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Every queue with jobs, totals or a pause, by name."""
-
-    queues: list[QueueStats] = field(default_factory=list[QueueStats])
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing `headrace doctor` has to say about a store."""
-
-    level: Literal["ok", "warning", "error"]
-    about: str
-    message: str
-    """What it is, and if not ok what to do."""
+from headrace.store.terms import (
+    CancelAnswer,
+    Ending,
+    Enqueued,
+    Filter,
+    Finding,
+    LimitRule,
+    Page,
+    Pause,
+    PauseKind,
+    Progress,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+    Stats,
+)
 
 
 class Store(Protocol):
@@ -439,43 +280,3 @@ class Transactional(Protocol):
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]: ...
-
-
-def stand_ins(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> dict[int, int]:
-    """Places whose unique lock another place of the same batch takes → that place: the first one's, or the last one's if that replaces.
-
-    `skip`: places that their keys have decided already.
-    """
-    places: dict[tuple[str, str], list[int]] = {}
-    for place, job in enumerate(batch.jobs):
-        if job.unique is not None and place not in skip:
-            places.setdefault((job.task, job.unique.name), []).append(place)
-    answer: dict[int, int] = {}
-    for same in places.values():
-        last = batch.jobs[same[-1]].unique
-        chosen = same[-1] if last is not None and last.replace else same[0]
-        answer.update({place: chosen for place in same if place != chosen})
-    return answer
-
-
-def segments(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> list[tuple[int, int]]:
-    """The batch as runs (lo, hi) of jobs with the same lane and due time, leaving out the places in `skip`."""
-    runs: list[tuple[int, int]] = []
-    jobs = batch.jobs
-    start = -1
-    for place, job in enumerate(jobs):
-        if place in skip:
-            if start >= 0:
-                runs.append((start, place - 1))
-            start = -1
-            continue
-        if start < 0:
-            start = place
-            continue
-        first = jobs[start]
-        if (job.lane is not first.lane and job.lane != first.lane) or job.due != first.due:
-            runs.append((start, place - 1))
-            start = place
-    if start >= 0:
-        runs.append((start, len(jobs) - 1))
-    return runs

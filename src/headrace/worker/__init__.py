@@ -229,9 +229,9 @@ class Worker:
     def _lose(self, held: Held) -> None:
         self._executor.lose(held)
 
-    def _freed(self) -> None:
+    def _freed(self, held: Held) -> None:
         self._fetcher.freed()
-        if self._duties.limits:
+        if held.limited:
             # Units of a limit may be free again, and nobody hints at that as surely as at a new job.
             self._fetcher.nudge.ring()
 

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.errors import StoreError
 from headrace.job import Batch
 from headrace.queue import DeadAlert
-from headrace.store.contract import Stats
+from headrace.store.terms import Stats
 from headrace.webhooks import batch_of
 from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, log

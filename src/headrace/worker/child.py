@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from headrace import logs
 from headrace.errors import HeadraceError, Unavailable
 from headrace.lease import WorkerId
 from headrace.settings import Settings
@@ -116,11 +117,6 @@ async def _open(store: Store, stop: asyncio.Event) -> bool:
     return False
 
 
-def configure_logging(level: str) -> None:
-    """To stderr, unless the app has set up logging itself."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")
-
-
 def runner() -> Callable[[Coroutine[Any, Any, None]], None]:
     """uvloop's, where it is installed."""
     try:
@@ -142,7 +138,7 @@ def main() -> None:
     config = msgspec.msgpack.decode(body, type=Config)
     lifeline.settle_in(config.path, config.pythonpath)
     lifeline.die_with_parent(config.parent, signal.SIGTERM)
-    configure_logging(config.settings.log_level)
+    logs.configure(config.settings.log_level)
     control.setblocking(False)
     code = 0
     try:

@@ -15,7 +15,8 @@ from headrace.outcome import Finish, Outcome, Settlement, Succeeded
 from headrace.store.contract import Transactional
 from headrace.webhooks import batch_of
 from headrace.worker import verdict
-from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import Hands, Held
 from headrace.worker.room import Backoff, Complaint, log
 from headrace.worker.settler import Settler
 
@@ -122,6 +123,7 @@ class Completer:
         if not moved:
             raise LeaseLost(GONE)
         new = Held(self._hands, fresh, suspect=old.suspect)
+        new.limited = old.limited
         new.attempts.append(attempt)
         new.open = 1
         attempt.held, attempt.position = new, 0

@@ -12,8 +12,9 @@ from headrace.lease import Lease
 from headrace.outcome import Outcome, Released
 from headrace.retry import Retry
 from headrace.worker import verdict
+from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, Known, Slots
 from headrace.worker.completer import Completer
-from headrace.worker.holding import LOST, RELEASE, STOP, TIMEOUT, Attempt, Hands, Held, Known, Slots
+from headrace.worker.holding import Hands, Held
 from headrace.worker.processes import ProcessSlots
 from headrace.worker.room import Room, log
 from headrace.worker.settler import Settler
@@ -88,17 +89,20 @@ class Executor(Room):
         paused = self._hands.paused_now()
         unknown: list[Attempt] = []
         put_off: list[Attempt] = []
+        name: str | None = None
+        task: Known = Unknown("")
+        line = unknown
         for position, job in enumerate(lease.jobs):
-            task = known(job.task)
-            if task is None:
-                attempt = Attempt(held, position, job, Unknown(job.task))
-                unknown.append(attempt)
-            else:
-                attempt = Attempt(held, position, job, task)
-                if paused and job.task in paused:
-                    put_off.append(attempt)
+            if job.task is not name:
+                # Neighbours mostly share it.
+                name = job.task
+                if (found := known(name)) is None:
+                    task, line = Unknown(name), unknown
                 else:
-                    lines[task.executor].append(attempt)
+                    task, line = found, put_off if name in paused else lines[found.executor]
+                held.limited = held.limited or bool(task.limits)
+            attempt = Attempt(held, position, job, task)
+            line.append(attempt)
             attempts.append(attempt)
         held.open = len(attempts)
         for attempt in unknown:

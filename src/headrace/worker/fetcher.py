@@ -81,6 +81,7 @@ class Fetcher(Room):
         self._deafness = Backoff()
         self._resting = False
         self._waiter: asyncio.Task[bool] | None = None
+        self._leaving: set[asyncio.Task[bool]] = set()
         self._handed_back = 0
         self.nudge = Bell()
         """Rung when there may be something to claim, or no reason to sleep."""
@@ -108,35 +109,50 @@ class Fetcher(Room):
         await self._governor().declared.wait()
         while True:
             if self.is_quiet():
+                self._stop_listening()
                 await self.bell.wait()
                 continue
             room = self._room(executor)
-            if room.ordinary <= 0 and not room.reserved:
-                await self.bell.wait(0.5)
-                continue
-            lease = await self._claim_into(room)
-            if lease is None:
-                if self._backoff.failures:
+            if room.ordinary <= 0:
+                # A hint taken by who has no room for the job is kept from who has.
+                self._stop_listening()
+                if not room.reserved:
+                    await self.bell.wait(0.5)
                     continue
-                if room.ordinary <= 0:
-                    # A hint would mostly be about jobs that may not have these slots.
-                    await self.bell.wait(GLANCE)
-                else:
-                    await self._rest()
+            await self._heed()
+            lease = await self._claim_into(room)
+            if lease is not None:
+                await self._start(executor, lease, room)
+            elif self._backoff.failures:
                 continue
-            self.idle.clear()
-            held = self._hands.take(lease)
-            if self.is_quiet():
-                executor.deliver(held, lease)
-                executor.hand_back()
-            elif lease.suspect:
-                await self._alone(executor, held, lease)
+            elif room.ordinary <= 0:
+                # A hint would mostly be about jobs that may not have these slots.
+                await self.bell.wait(GLANCE)
+            elif self._waiter is None:
+                await self._listen()
             else:
-                executor.deliver(held, lease)
+                await self._rest()
+
+    async def _start(self, executor: Executor, lease: Lease, room: flow.Room) -> None:
+        self.idle.clear()
+        held = self._hands.take(lease)
+        if self.is_quiet():
+            executor.deliver(held, lease)
+            executor.hand_back()
+        elif lease.suspect:
+            self._stop_listening()
+            await self._alone(executor, held, lease)
+        else:
+            executor.deliver(held, lease)
+            if self._waiter is None and len(lease.jobs) < room.ordinary:
+                # Less than asked for: most likely the next claim finds nothing, and may as well be the last look.
+                await self._listen()
 
     async def stop(self) -> None:
         await super().stop()
-        await self._stop_listening()
+        self._stop_listening()
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
     def _room(self, executor: Executor) -> flow.Room:
         """How many to claim now; none: until rung."""
@@ -207,41 +223,61 @@ class Fetcher(Room):
         await self.nudge.wait(self._backoff.next())
         return None
 
+    # ── asleep ──────────────────────────────────────────────────────────────
+    # No job is overlooked, whenever it comes, because this room sleeps only while it listens, and only after a claim
+    # that found nothing and began when it was listening already:
+    #   * what came before that claim, the claim would have found;
+    #   * what came later met a listener, which rings the bell, also if the fetcher is not asleep yet: a ring is
+    #     remembered, and forgotten only right before the next claim, which sees whatever it was rung for.
+    # Who wakes claims at once. Listening begins again when a claim has found nothing (or less than it asked for), so a
+    # busy worker does not listen at all, and a wake-up costs one claim before the job starts. Every sleep has a new
+    # listener, because a store reckons from the last claim until when it need not wake (a rate, a pause that ends).
+
+    async def _heed(self) -> None:
+        """The claim that follows looks for whatever was heard up to now."""
+        self.nudge.forget()
+        waiter = self._waiter
+        if waiter is not None and waiter.done():
+            self._waiter = None
+            if not waiter.cancelled() and (error := waiter.exception()) is not None:
+                self._deaf.raise_(error)
+                await self.nudge.wait(self._deafness.next())
+            else:
+                self._deaf.settle()
+                self._deafness.reset()
+
     async def _rest(self) -> None:
-        """Nothing to claim: sleep until there may be. Listening begins before the last look, or a hint could be missed."""
-        if self._waiter is None:
-            await self._listen()
-            return
+        """Nothing to claim: sleep until there may be."""
         self._resting = True
         self._note_idle()
         await self.nudge.wait(self._hands.settings.poll.total_seconds() + 1.0)
         self._resting = False
-        await self._stop_listening()
-        await self._listen()
+        if self._waiter is not None and not self._waiter.done():
+            self._stop_listening()
 
     async def _listen(self) -> None:
         poll = self._hands.settings.poll.total_seconds() * random.uniform(0.9, 1.0)
         waiter = asyncio.create_task(self._hands.store.wait(self._hands.queues, poll), name="headrace-wait")
         self._waiter = waiter
         waiter.add_done_callback(self._heard)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it begins
 
     def _heard(self, waiter: asyncio.Task[bool]) -> None:
         if waiter is self._waiter:
             self.nudge.ring()
 
-    async def _stop_listening(self) -> None:
+    def _stop_listening(self) -> None:
+        """Nobody waits for the listener's end but `stop`: a claim must not."""
         waiter, self._waiter = self._waiter, None
-        if waiter is None:
-            return
-        waiter.cancel()
-        await asyncio.wait([waiter])
-        if not waiter.cancelled() and (error := waiter.exception()) is not None:
-            self._deaf.raise_(error)
-            await self.nudge.wait(self._deafness.next())
-        else:
-            self._deaf.settle()
-            self._deafness.reset()
+        if waiter is not None:
+            waiter.cancel()
+            self._leaving.add(waiter)
+            waiter.add_done_callback(self._left)
+
+    def _left(self, waiter: asyncio.Task[bool]) -> None:
+        self._leaving.discard(waiter)
+        if not waiter.cancelled():
+            waiter.exception()  # it failed, and nobody listens to it any more
 
     def _note_idle(self) -> None:
         if self._resting and not self._hands.leases:

@@ -18,7 +18,8 @@ from headrace.limit import Declared, Limit
 from headrace.limits import Limits
 from headrace.outcome import Failed, Outcome, Succeeded
 from headrace.recovery import WELL, Health, Seen, What, moment, unpack
-from headrace.worker.holding import Attempt, Hands
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, Room, log
 
 LOOK = 1.0

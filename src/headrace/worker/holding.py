@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
-from math import inf
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import msgspec
-
-from headrace.codec import JobOptions, Signature, decode_options, moment_of
-from headrace.errors import BadArguments
-from headrace.job import Claimed, NewJob
+from headrace.job import NewJob
 from headrace.lease import Lease, Token, WorkerId
 from headrace.limit import Limit
 from headrace.outcome import DONE, Outcome, Settlement
-from headrace.retry import Retry
 from headrace.settings import Settings
-from headrace.store.contract import Pause, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Pause
 from headrace.webhooks import Herald
+from headrace.worker.attempt import Attempt, Known
 
 if TYPE_CHECKING:
     from headrace.task import Task
@@ -32,165 +27,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.worker")
 
-# Why an attempt was interrupted. Empty: it was not.
-TIMEOUT: Final = "timeout"
-STOP: Final = "stop"
-LOST: Final = "lost"
-RELEASE: Final = "release"
-
 MAX_CLAIM = 500
 DONE_AT: Final = tuple((position, DONE) for position in range(1000))
 """The settlement of a job that ended well, by position: shared, so that the common job costs no object."""
 
 Listener = Callable[[str, Mapping[str, Any]], None]
-NO_OPTIONS: Final = JobOptions()
-
-
-class Known:
-    """A task as the worker uses it: everything looked up once."""
-
-    __slots__ = (
-        "codec",
-        "deadline",
-        "decode",
-        "executor",
-        "expires",
-        "function",
-        "is_async",
-        "limits",
-        "name",
-        "redact",
-        "result_ttl",
-        "retry",
-        "timed",
-        "timeout",
-        "told",
-    )
-
-    def __init__(self, task: Task[..., Any], *, told: bool = False) -> None:
-        options = task.options
-        self.name = task.name
-        self.function: Callable[..., Any] = task.function
-        self.is_async = inspect.iscoroutinefunction(task.function)
-        self.codec: Signature = task.codec
-        self.decode = task.codec.decode
-        self.executor = options.executor
-        self.timeout = inf if options.timeout is None else options.timeout.total_seconds()
-        self.expires = options.expires
-        self.deadline = options.deadline
-        self.timed = options.expires or options.deadline
-        """None: no attempt has to look at the store's clock before it starts."""
-        self.retry: Retry = options.retry
-        self.result_ttl = options.result_ttl
-        self.redact = options.redact
-        self.limits = options.limits
-        self.told = told
-        """The app has webhooks for its ends."""
-
-
-class Slots(Protocol):
-    """The places of one kind (loop, threads, processes) in which attempts run."""
-
-    @property
-    def waiting(self) -> int: ...
-
-    @property
-    def running(self) -> int: ...
-
-    def put(self, attempts: list[Attempt]) -> None:
-        """Line up to be run."""
-        ...
-
-    def take_back(self, before: float) -> list[Attempt]:
-        """Take out of the line what was claimed before that time and has not started."""
-        ...
-
-    def under_way(self) -> list[Attempt]: ...
-
-    def interrupt(self, attempt: Attempt) -> None:
-        """`attempt.reason` was just set: make its code notice."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-class Attempt(msgspec.Struct, eq=False):
-    """One job of a lease on its way through this worker; what `current_job()` looks at."""
-
-    held: Held
-    position: int
-    job: Claimed
-    known: Known
-    slots: Slots | None = None
-    """Where it runs; None: it waits, or is over."""
-    started: float = 0.0
-    """On the monotonic clock; 0: it has not."""
-    deadline: float = inf
-    """On the monotonic clock; set when it starts."""
-    reason: str = ""
-    """Why it was interrupted."""
-    completed: bool = False
-    """The task completed it in a transaction of its own."""
-    given_up: bool = False
-    """Its job was handed back though its code goes on: whatever comes of it is ignored."""
-    warned_at: float = inf
-    cap: float = inf
-    """Seconds that were left to the job's deadline when it started."""
-
-    @property
-    def cancelled(self) -> bool:
-        return bool(self.reason)
-
-    @property
-    def deadline_at(self) -> datetime | None:
-        if self.deadline == inf:
-            return None
-        return datetime.now(UTC) + timedelta(seconds=self.deadline - monotonic())
-
-    @property
-    def timeout(self) -> float:
-        """Seconds from its start on."""
-        own = None if self.job.options is None else self.options.timeout
-        return min(self.known.timeout if own is None else own, self.cap)
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds until it may not start any more."""
-        return self._seconds_to(moment_of(self.options.expires, self.known.expires, self.job.enqueued_at))
-
-    @property
-    def left(self) -> float:
-        """Seconds to the job's deadline."""
-        return self._seconds_to(moment_of(self.options.deadline, self.known.deadline, self.job.enqueued_at))
-
-    def _seconds_to(self, at: datetime | None) -> float:
-        return inf if at is None else at.timestamp() - self.held.hands.watch.now()
-
-    @property
-    def options(self) -> JobOptions:
-        """The job's own options; those that cannot be read do not get so far as to matter."""
-        try:
-            return decode_options(self.job.options)
-        except BadArguments:
-            return NO_OPTIONS
-
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Decoded; raises BadArguments."""
-        if self.job.options is not None:
-            decode_options(self.job.options)
-        return self.known.decode(self.job.payload)
-
-    async def complete(self, result: Any, tx: object) -> None:
-        await self.held.hands.completer.complete(self, result, tx)
-
-    def complete_sync(self, result: Any, tx: object) -> None:
-        self.held.hands.completer.complete_sync(self, result, tx)
-
-    def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
-        self.held.hands.reporter.take(self, progress=progress, note=note, line=line)
-
-    def trip(self, limit: Limit, until: timedelta | datetime) -> None:
-        self.held.hands.governor.trip(self, limit, until)
 
 
 class Governing(Protocol):
@@ -232,6 +73,7 @@ class Held:
         "first_end",
         "flying",
         "hands",
+        "limited",
         "lost",
         "news",
         "open",
@@ -262,6 +104,8 @@ class Held:
         self.lost = False
         self.news: list[NewJob] | None = None
         """Deliveries of webhooks, to be enqueued before the outcomes in `ended` are settled."""
+        self.limited = False
+        """Some of its jobs hold units of limits."""
         self.reported = False
         """A task of it has reported: the last state is written before the lease's next settlement."""
 

@@ -14,7 +14,7 @@ from headrace.job import Claimed
 from headrace.lease import Orphan
 from headrace.outcome import Lost, Settlement
 from headrace.retry import Retry
-from headrace.store.contract import Retention
+from headrace.store.terms import Retention
 from headrace.webhooks import batch_of
 from headrace.worker.alarm import Alarm
 from headrace.worker.holding import Hands

@@ -23,7 +23,8 @@ from headrace.lease import WorkerId, new_token
 from headrace.outcome import Failed, Lost, Outcome
 from headrace.task import Task
 from headrace.worker import lifeline, verdict, wire
-from headrace.worker.holding import Attempt, Hands, Held, Known
+from headrace.worker.attempt import Attempt, Known
+from headrace.worker.holding import Hands, Held
 
 
 class Terminated(BaseException):

@@ -17,7 +17,8 @@ from time import monotonic
 from headrace.errors import HeadraceError
 from headrace.outcome import Lost, Outcome
 from headrace.worker import faults, lifeline, verdict, wire
-from headrace.worker.holding import Attempt, Hands
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import Hands
 from headrace.worker.room import log
 from headrace.worker.slots import End, announce, set_deadline
 

@@ -12,7 +12,8 @@ from headrace.codec import scrub
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
 from headrace.job import LogLine
 from headrace.lease import MAX_LOG, Report
-from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import Hands, Held
 from headrace.worker.room import Complaint, Room, log
 from headrace.worker.verdict import bounded, secrets_of
 

@@ -28,6 +28,10 @@ class Bell:
         elif not sleeper.done():
             sleeper.set_result(None)
 
+    def forget(self) -> None:
+        """Whatever was rung for is about to be looked at."""
+        self._rung = False
+
     async def wait(self, seconds: float | None = None) -> bool:
         """Sleep until rung, or so many seconds; True: rung."""
         if self._rung:

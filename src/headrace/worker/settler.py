@@ -16,7 +16,8 @@ from headrace.job import NewJob
 from headrace.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
 from headrace.webhooks import batch_of
 from headrace.worker import faults
-from headrace.worker.holding import DONE_AT, Attempt, Hands, Held
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import DONE_AT, Hands, Held
 from headrace.worker.room import Backoff, Complaint, Room, log
 
 PATIENT, HURRIED = 0.05, 0.008
@@ -36,7 +37,7 @@ class Settler(Room):
         *,
         idle: Callable[[], bool],
         lose: Callable[[Held], None],
-        freed: Callable[[], None],
+        freed: Callable[[Held], None],
         due: Callable[[timedelta], None],
     ) -> None:
         super().__init__()
@@ -99,7 +100,7 @@ class Settler(Room):
         self._hands.counters.succeeded += succeeded
         self.settled += 1
         self.forget(attempt.held, attempt.position)
-        self._freed()
+        self._freed(attempt.held)
 
     def forget(self, held: Held, position: int) -> None:
         """An attempt left the lease; what is left of it goes on."""
@@ -220,7 +221,7 @@ class Settler(Room):
             self._finish(held)
         elif held.ended:
             self._partial[held] = None
-        self._freed()
+        self._freed(held)
 
     async def _announce(self, held: Held, news: list[NewJob]) -> None:
         """Webhooks first: who dies in between has told too early, and that is put right; too late would be never."""

@@ -15,7 +15,8 @@ from typing import Any
 from headrace import context
 from headrace.outcome import Outcome, Released, Succeeded
 from headrace.worker import faults, verdict
-from headrace.worker.holding import Attempt, Hands, Held
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import Hands, Held
 from headrace.worker.room import log
 
 SLICE = 0.002

@@ -17,7 +17,8 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.job import Batch, JobId
 from headrace.schedule import Schedule, slot_batch, slot_job
 from headrace.schedules import KIND, Decision, Entry, Schedules, decide, decode, encode, slot_job_id
-from headrace.store.contract import Record, Store
+from headrace.store.contract import Store
+from headrace.store.terms import Record
 from headrace.worker.room import Backoff, Complaint, Room, log
 
 POLL = 1.0

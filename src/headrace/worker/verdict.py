@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.codec import scrub
-from headrace.errors import SerializationError
+from headrace.errors import BadArguments, SerializationError
 from headrace.job import Failure
 from headrace.outcome import (
     PARKED,
@@ -29,8 +29,8 @@ from headrace.outcome import (
     Succeeded,
 )
 from headrace.retry import DEADLINE
-from headrace.store.contract import Pause
-from headrace.worker.holding import LOST, RELEASE, STOP, TIMEOUT, Attempt
+from headrace.store.terms import Pause
+from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt
 
 log = logging.getLogger("headrace.worker")
 
@@ -98,7 +98,8 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
 
 def bad_arguments(attempt: Attempt, error: BaseException) -> Outcome:
     """A payload that does not fit the task: no attempt can help."""
-    return Failed(_failure(attempt, error, "bad_arguments"), final=True, reason="bad_arguments")
+    kind = error.code if isinstance(error, BadArguments) else BadArguments.code
+    return Failed(_failure(attempt, error, kind), final=True, reason=kind)
 
 
 def timed_out(attempt: Attempt, message: str = "") -> Outcome:

@@ -14,9 +14,9 @@ from headrace.job import Batch, NewJob, new_batch
 from headrace.lane import Lane
 from headrace.lease import Lease, new_token
 from headrace.outcome import DONE, Again
-from headrace.store.contract import LimitRule, Retention
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.terms import LimitRule, Retention
 from stores.postgres.kit import TTL, WORKER, claim, put, take
 
 API = Lane(limits=("api", "shop:1"))

@@ -20,8 +20,8 @@ from headrace.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, Presence, new_token
 from headrace.outcome import DONE, Again
-from headrace.store.contract import CancelAnswer, Filter, LimitRule, Retention
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.terms import CancelAnswer, Filter, LimitRule, Retention
 from headrace.testing.process import free_port
 from headrace.testing.servers import PostgresServer
 from stores.postgres.kit import TTL, WORKER, a_batch, claim, put, take

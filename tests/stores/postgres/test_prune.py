@@ -9,8 +9,8 @@ from uuid import UUID
 from headrace.job import Batch, BatchId, Failure, JobId, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.outcome import DONE, Again, Ending, Finish
-from headrace.store.contract import Retention
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.terms import Retention
 from stores.postgres.kit import claim, take
 
 KEEP = Retention(done=timedelta(days=1), dead=timedelta(days=14))

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -110,3 +111,39 @@ async def test_a_round_is_never_longer_than_one_turn_each(pg: PostgresStore):
     while not seen["t0000-new"]:
         seen.update(job.tenant for job in (await take(pg, 100)).jobs)
     assert max(seen.values()) <= 2
+
+
+@pytest.mark.parametrize("others", [5, 120])
+async def test_claims_are_full_though_others_have_little(pg: PostgresStore, others: int):
+    for _ in range(3):
+        jobs = [NewJob("t", b"", Lane(tenant=f"t{n:03}")) for n in range(others)]
+        await pg.enqueue(Batch(new_batch(), [*jobs, *[NewJob("t", b"", Lane(tenant="loud"))] * 400]))
+    left = 3 * (400 + others)
+    while left > 0:
+        lease = await take(pg, 200)
+        assert len(lease.jobs) == min(200, left)
+        left -= len(lease.jobs)
+
+
+async def test_whom_another_claim_is_taking_from_is_owed_its_turn(pg: PostgresStore, sql: Any):
+    await put(pg, 1000, lane=Lane(tenant="a"))
+    await put(pg, 1000, lane=Lane(tenant="b"))
+    async with sql.transaction():
+        await sql.fetch("select from headrace.ready where tenant = 'a' for update")
+        lease = await take(pg, 40)
+        assert Counter(job.tenant for job in lease.jobs) == {"b": 20}, "its share is not for others"
+    lease = await take(pg, 40)
+    assert Counter(job.tenant for job in lease.jobs) == {"a": 20 + 10, "b": 10}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 40, 150])
+@pytest.mark.parametrize("tenants", [("",), ("a", "b", "c")])
+async def test_a_claim_locks_no_range_in_vain(pg: PostgresStore, sql: Any, tenants: tuple[str, ...], limit: int):
+    """Whoever claims in the same moment would pass it over, and take later ones of the lane first."""
+    for _ in range(10 if len(tenants) == 1 else 1):
+        for tenant in tenants:
+            await put(pg, 100, lane=Lane(tenant=tenant))
+    lease = await take(pg, limit)
+    assert len(lease.jobs) == limit
+    # What was locked bears the mark of that; what was taken from begins later than before.
+    assert await sql.fetchval("select count(*) from headrace.ready where lo = 0 and xmax::text <> '0'") == 0

@@ -9,9 +9,9 @@ from typing import Any
 from headrace.job import Batch, JobState, NewJob, UniqueLock, job_id, new_batch
 from headrace.lane import Lane
 from headrace.outcome import DONE
-from headrace.store.contract import Retention
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.terms import Retention
 from stores.postgres.kit import take
 
 LIVE = frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING})

@@ -12,9 +12,9 @@ from conformance.kit import DEAD, RELEASE, TTL, WORKER, counts, ids, new, put, p
 from headrace.job import JobState
 from headrace.lease import MAX_LEASE, Ask, Lease, new_token
 from headrace.outcome import DONE, Finish
-from headrace.store.contract import LimitRule
 from headrace.store.redis.parcel import MOST_OTHERS
 from headrace.store.redis.store import RedisStore
+from headrace.store.terms import LimitRule
 from headrace.testing.redis_servers import RedisServer
 
 LANES = 350

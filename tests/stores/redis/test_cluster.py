@@ -110,8 +110,11 @@ class Life:
         self.acknowledged: list[JobId] = []
         self.done: list[JobId] = []
         self._stop = asyncio.Event()
+        self._more = asyncio.Event()
         self._producer = asyncio.ensure_future(self._produce())
         self._tasks = [self._producer, asyncio.ensure_future(self._work())]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self._more.set())
 
     async def _produce(self) -> None:
         while not self._stop.is_set():
@@ -128,17 +131,20 @@ class Life:
             ask = Ask(WORKER, tuple(self.queues), 10, TTL, new_token())
             lease = await asked_until_answered(self.store.claim, ask)
             if lease is None:
-                await asyncio.sleep(0.002)
+                await asked_until_answered(self.store.wait, self.queues, 0.05)
                 continue
             settled = [(at, DONE) for at in range(len(lease.jobs))]
             assert await asked_until_answered(self.store.settle, lease.token, settled) == frozenset()
             self.done += ids(lease)
+            self._more.set()
 
     async def progress(self, jobs: int = 20) -> None:
         """Until so many more jobs are done."""
         wanted = len(self.done) + jobs
-        await eventually(lambda: len(self.done) >= wanted or any(task.done() for task in self._tasks))
-        assert len(self.done) >= wanted
+        while len(self.done) < wanted:
+            self._more.clear()
+            assert not any(task.done() for task in self._tasks)
+            await self._more.wait()
 
     async def end(self) -> None:
         self._stop.set()

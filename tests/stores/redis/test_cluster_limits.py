@@ -11,8 +11,8 @@ from conformance.kit import TTL, WORKER, claim, ids, new, put, put_jobs, settle_
 from headrace.job import JobState, UniqueLock
 from headrace.lease import Ask, Band, new_token
 from headrace.outcome import DONE
-from headrace.store.contract import LimitRule
 from headrace.store.redis.store import RedisStore
+from headrace.store.terms import LimitRule
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisCluster
 

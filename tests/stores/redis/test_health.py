@@ -182,3 +182,22 @@ def test_good_urls():
         1,
         (("a", 26379), ("b", 5)),
     )
+
+
+@pytest.mark.parametrize(
+    ("server", "version", "is_open"),
+    [
+        ("Redis", (7, 0, 15), True),
+        ("Redis", (7, 2, 10), True),
+        ("Redis", (7, 2, 11), False),
+        ("Redis", (8, 2, 1), True),
+        ("Redis", (8, 4, 0), False),
+        ("Valkey", (8, 0, 5), True),
+        ("Valkey", (8, 1, 4), False),
+        ("Valkey", (9, 0, 0), False),
+    ],
+)
+def test_s76_versions_that_a_script_can_take_over_are_named(server: str, version: tuple[int, ...], is_open: bool):
+    found = health.findings(replace(GOOD, server=server, version=version), PLAIN)
+    told = [finding.message for finding in found if finding.level == "warning" and "CVE-2025-49844" in finding.message]
+    assert bool(told) == is_open

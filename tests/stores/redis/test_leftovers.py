@@ -11,8 +11,8 @@ from conformance.kit import DEAD, JANITOR, RELEASE, TTL, claim, failure, find_al
 from headrace.job import JobState
 from headrace.lease import new_token
 from headrace.outcome import DONE, Again, Finish
-from headrace.store.contract import Retention
 from headrace.store.redis.store import RedisStore
+from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 

@@ -14,9 +14,9 @@ from headrace.job import JobState
 from headrace.lane import split_limit
 from headrace.lease import Lease, Token, new_token
 from headrace.outcome import DONE, Again, Settlement
-from headrace.store.contract import Filter, LimitRule, Retention
 from headrace.store.redis.element import lane_of, lane_parts
 from headrace.store.redis.store import RedisStore
+from headrace.store.terms import Filter, LimitRule, Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 

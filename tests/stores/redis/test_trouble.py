@@ -163,7 +163,7 @@ async def test_twenty_kills_lose_nothing_acknowledged_beyond_the_stated_budget(f
     acknowledged: dict[JobId, float] = {}
     done: dict[JobId, float] = {}
     kills: list[float] = []
-    stop = asyncio.Event()
+    stop, more = asyncio.Event(), asyncio.Event()
 
     async def produce(store: RedisStore) -> None:
         while not stop.is_set():
@@ -182,6 +182,7 @@ async def test_twenty_kills_lose_nothing_acknowledged_beyond_the_stated_budget(f
                 refused = await store.settle(lease.token, [(at, DONE) for at in range(len(lease.jobs))])
                 settled = [job.id for at, job in enumerate(lease.jobs) if at not in refused]
                 done.update(dict.fromkeys(settled, monotonic()))
+                more.set()
             except StoreError:
                 # What this lease held comes back by its expiry.
                 await asyncio.sleep(0.01)
@@ -193,10 +194,12 @@ async def test_twenty_kills_lose_nothing_acknowledged_beyond_the_stated_budget(f
     with RedisServer.start(settings={"appendfsync": fsync}) as server:
         async with opened(server) as producer, opened(server) as worker:
             tasks = [asyncio.ensure_future(produce(producer)), asyncio.ensure_future(work(worker))]
+            for task in tasks:
+                task.add_done_callback(lambda _: more.set())
             for _ in range(20):
-                seen = len(done)
                 # Consuming again after each kill, or the test's time is up; whoever failed is heard at once.
-                await eventually(lambda seen=seen: len(done) > seen or any(task.done() for task in tasks))
+                more.clear()
+                await more.wait()
                 assert not any(task.done() for task in tasks)
                 await asyncio.to_thread(server.crash)
                 kills.append(monotonic())

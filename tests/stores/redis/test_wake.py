@@ -10,6 +10,7 @@ import pytest
 
 from conformance.kit import RELEASE, TTL, WORKER, claim, new, put, put_jobs, settle_all, take
 from headrace.lease import Ask, Band, new_token
+from headrace.store.redis import claiming
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
@@ -18,6 +19,12 @@ from stores.redis.kit import eventually
 QUEUE = ["default"]
 LONG = 30.0
 SHORT = 0.05
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is: a hint counts as followed by the claim that a test makes next."""
+    monkeypatch.setattr(claiming, "_USE_WITHIN", 3600.0)
 
 
 async def sleepers(server: RedisServer, count: int) -> None:
@@ -134,3 +141,50 @@ async def test_sleepers_take_no_connection_from_workers(real_store: RedisStore, 
     for task in waits:
         task.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
+
+
+# ── a hint belongs to whoever follows it ─────────────────────────────────────
+
+
+async def test_a_sleeper_called_off_leaves_the_hint_to_the_next(real_store: RedisStore, server: RedisServer):
+    sleeper = asyncio.ensure_future(real_store.wait(QUEUE, LONG))
+    await sleepers(server, 1)
+    # The server has given it the hint, and the answer is on its way when it is called off.
+    server.command("RPUSH", real_store._keys.marker("default"), "1")
+    sleeper.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeper
+    assert await real_store.wait(QUEUE, LONG)
+
+
+async def test_a_sleeper_called_off_leaves_nothing_behind(real_store: RedisStore, server: RedisServer):
+    for _ in range(20):
+        waits = [asyncio.ensure_future(real_store.wait(QUEUE, LONG)) for _ in range(3)]
+        await sleepers(server, 3)
+        for sleeper in waits:
+            sleeper.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        await sleepers(server, 0)
+    await eventually(lambda: server.command("KEYS", "*:w:*") == "")
+    # Their connections are kept, and those that woke them: far fewer than sleeps.
+    assert server.command("CLIENT", "LIST").count("name=headrace") < 30
+
+
+async def test_a_hint_that_nobody_follows_goes_to_the_next(
+    real_store: RedisStore, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(claiming, "_USE_WITHIN", 0.01)
+    await put(real_store, 1)
+    assert await real_store.wait(QUEUE, LONG)
+    other = RedisStore(server.url())
+    assert await other.wait(QUEUE, LONG)
+    assert len((await take(other)).jobs) == 1
+    await other.close()
+
+
+async def test_a_store_that_closes_leaves_its_hint_to_others(real_store: RedisStore, server: RedisServer):
+    leaving = RedisStore(server.url())
+    await put(real_store, 1)
+    assert await leaving.wait(QUEUE, LONG)
+    await leaving.close()
+    assert await real_store.wait(QUEUE, LONG)

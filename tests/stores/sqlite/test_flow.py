@@ -17,11 +17,12 @@ from conformance.kit import TTL, WORKER, claim, ids, new, put, put_jobs, rule, s
 from conftest import opened
 from headrace.job import Batch, JobState, UniqueLock, job_id, new_batch
 from headrace.lease import Ask, Lease, Report, new_token
-from headrace.store.contract import Retention, Store
+from headrace.store.contract import Store
 from headrace.store.sqlite import picker, turns
 from headrace.store.sqlite.claim import claim as claim_in
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.terms import Retention
 
 NOW = Retention(done=timedelta(0), dead=timedelta(0))
 WEIGHTS = {"default": {"a": 3}}

@@ -15,10 +15,10 @@ from conformance.kit import RELEASE, TTL, WORKER, batch, claim, counts, look, ne
 from headrace.job import JobState, job_id
 from headrace.lease import Ask, new_token
 from headrace.outcome import DONE, Finish
-from headrace.store.contract import Filter, Retention
 from headrace.store.sqlite import find, packing, stats
 from headrace.store.sqlite.statements import load
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.terms import Filter, Retention
 
 
 @pytest.fixture

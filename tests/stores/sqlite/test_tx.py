@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import sqlite3
 import sys
 from collections.abc import Generator
@@ -23,6 +24,7 @@ from headrace.errors import BadTransaction, IdempotencyConflict, SchemaMismatch,
 from headrace.job import Batch, JobId, JobState, job_id
 from headrace.outcome import DONE
 from headrace.store.contract import Transactional
+from headrace.store.sqlite import connection
 from headrace.store.sqlite.store import SqliteStore
 
 
@@ -49,6 +51,29 @@ def orders(file: Path) -> int:
 
 async def test_it_says_that_it_can(sqlite_store: SqliteStore):
     assert isinstance(sqlite_store, Transactional)
+
+
+@pytest.mark.parametrize("log", ["delete", "wal"])
+async def test_a_new_file_is_not_made_ready_inside_the_users_transaction(
+    url: str, file: Path, log: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither its log nor its tables; the way out is named, as the command takes it."""
+    monkeypatch.setattr(connection, "BUSY_TIMEOUT", 0.05)
+    conn = sqlite3.connect(file, isolation_level=None)
+    conn.execute(f"pragma journal_mode = {log}")
+    conn.execute("begin immediate")
+    store = SqliteStore(url)
+    with pytest.raises(Unavailable, match=re.escape(f"run `headrace migrate --store sqlite:///{file}`")):
+        await store.open()
+    conn.execute("rollback")
+    await store.open()
+    conn.execute("begin immediate")
+    made, id = one()
+    store.enqueue_in(conn, made)
+    conn.execute("commit")
+    conn.close()
+    assert await state(store, id) is JobState.READY
+    await store.close()
 
 
 # ── sqlite3 ──────────────────────────────────────────────────────────────────
@@ -144,7 +169,7 @@ async def test_another_file(sqlite_store: SqliteStore, tmp_path: Path):
 def test_a_file_without_our_tables(tmp_path: Path):
     conn = sqlite3.connect(tmp_path / "fresh.db")
     conn.execute("create table orders (id integer primary key)")
-    with pytest.raises(SchemaMismatch, match="headrace migrate"):
+    with pytest.raises(SchemaMismatch, match="run `headrace migrate --store sqlite:///"):
         SqliteStore(f"sqlite:///{tmp_path}/fresh.db").enqueue_in(conn, one()[0])
     conn.close()
 

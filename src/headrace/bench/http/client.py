@@ -5,13 +5,27 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from uuid import UUID
 
 import msgspec
 
 from headrace.bench.http import limits
-from headrace.bench.http.orders import CLAIM, WAIT, Drive, Driven, Held, Hold, Order, PickUp, Work
-from headrace.bench.http.wire import Connection, gone, request, unexpected
+from headrace.bench.http.orders import (
+    CLAIM,
+    WAIT,
+    Claims,
+    Drive,
+    Driven,
+    Held,
+    Hold,
+    Order,
+    PickUp,
+    Poll,
+    Polled,
+    Rest,
+    Work,
+)
+from headrace.bench.http.polling import Polling, claims
+from headrace.bench.http.wire import Connection, gone, read_lease, request, settlement, unexpected
 from headrace.bench.loop import run
 
 STEP = 100
@@ -22,23 +36,6 @@ KEPT_FREE = 100
 """Files that are not for connections."""
 QUIET = 0.02
 """Seconds between two jobs for idle workers."""
-
-
-class _Job(msgspec.Struct):
-    id: UUID
-
-
-class _Lease(msgspec.Struct):
-    lease: str
-    jobs: list[_Job]
-
-
-_read_lease = msgspec.json.Decoder(_Lease).decode
-
-
-def _settlement(port: int, lease: _Lease) -> bytes:
-    ended = [{"outcome": "succeeded", "position": place, "id": job.id} for place, job in enumerate(lease.jobs)]
-    return request(port, "/v1/settle", msgspec.json.encode({"lease": lease.lease, "settlements": ended}))
 
 
 # ── drive ────────────────────────────────────────────────────────────────────
@@ -118,8 +115,8 @@ async def work(order: Work) -> Driven:
             status, body = await connection.ask(claim)
             if status != 200:
                 raise unexpected(status, body or b"no job, though some wait")
-            lease = _read_lease(body)
-            status, body = await connection.ask(_settlement(order.port, lease))
+            lease = read_lease(body)
+            status, body = await connection.ask(settlement(order.port, lease))
             if status != 200:
                 raise unexpected(status, body)
             done += len(lease.jobs)
@@ -157,7 +154,7 @@ class _Idler:
         elif status == 200:
             self._crowd.claimed()
             self._settling = True
-            self._connection.send(_settlement(self._crowd.port, _read_lease(body)))
+            self._connection.send(settlement(self._crowd.port, read_lease(body)))
         else:
             self._crowd.fail(unexpected(status, body))
 
@@ -224,8 +221,9 @@ class Client:
 
     def __init__(self) -> None:
         self._crowd: Crowd | None = None
+        self._polling: Polling | None = None
 
-    async def obey(self, order: Order) -> Driven | Held:
+    async def obey(self, order: Order) -> Driven | Held | Polled:
         match order:
             case Drive():
                 return await drive(order)
@@ -238,6 +236,14 @@ class Client:
             case PickUp():
                 assert self._crowd is not None  # the run gathers one first
                 return await self._crowd.pick_up(order)
+            case Claims():
+                return await claims(order)
+            case Poll():
+                self._polling = Polling(order)
+                return Held(order.connections)
+            case Rest():
+                assert self._polling is not None  # the run begins with Poll
+                return await self._polling.rest()
 
 
 async def main() -> None:

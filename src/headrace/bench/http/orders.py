@@ -24,6 +24,10 @@ class Serve(msgspec.Struct, kw_only=True):
     url: str
     """It may hold a password: so it comes by a pipe, and does not stand in the list of processes."""
     queue: str
+    max_failures: int | None = None
+    """Wrong tokens that are looked at; None: as ever."""
+    max_polls: int | None = None
+    """Looks at figures; None: as ever."""
 
 
 class Up(msgspec.Struct):
@@ -74,7 +78,30 @@ class PickUp(msgspec.Struct, tag="pick_up", kw_only=True):
     count: int
 
 
-Order = Drive | Work | Hold | PickUp
+class Claims(msgspec.Struct, tag="claims", kw_only=True):
+    """Claim and settle one job after the other; answers `Driven`, timed by the claims alone."""
+
+    port: int
+    queue: str
+    count: int
+
+
+class Poll(msgspec.Struct, tag="poll", kw_only=True):
+    """Look at these paths in turn, so many times a second, until told to rest; answers `Held` at once."""
+
+    port: int
+    paths: list[str]
+    rate: float
+    connections: int = 20
+    at: Literal["figures", "nothing"] = "figures"
+    """`nothing`: the bare server has no such path, and says so."""
+
+
+class Rest(msgspec.Struct, tag="rest"):
+    """Stop looking; answers `Polled`."""
+
+
+Order = Drive | Work | Hold | PickUp | Claims | Poll | Rest
 
 
 class Driven(msgspec.Struct, kw_only=True):
@@ -91,6 +118,15 @@ class Held(msgspec.Struct):
 
     workers: int
     """Fewer than wanted where the system allows a process no more open files."""
+
+
+class Polled(msgspec.Struct):
+    """What became of looks."""
+
+    answered: int
+    refused: int
+    """Of these, 429."""
+    seconds: float
 
 
 def job(text: str, queue: str | None = None) -> bytes:

@@ -56,7 +56,13 @@ def bare() -> uvicorn.Server:
 
 def real(order: Serve) -> uvicorn.Server:
     """The server as `headrace serve` runs it, but for the access log."""
-    settings = ServerSettings(port=0, access_log=False)
+    usual = ServerSettings()
+    settings = ServerSettings(
+        port=0,
+        access_log=False,
+        max_failures=order.max_failures or usual.max_failures,
+        max_polls=order.max_polls or usual.max_polls,
+    )
     return Server(asgi(Load(order.url, order.queue).app, settings=settings), settings)
 
 

@@ -6,6 +6,9 @@ import asyncio
 import re
 from collections.abc import Callable
 from typing import cast
+from uuid import UUID
+
+import msgspec
 
 from headrace.errors import HeadraceError
 
@@ -26,6 +29,12 @@ def request(port: int, path: str, body: bytes) -> bytes:
     """A whole POST, to be sent any number of times."""
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
     return head.encode() + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def look(port: int, path: str, token: str | None = None) -> bytes:
+    """A whole GET."""
+    who = "" if token is None else f"authorization: Bearer {token}\r\n"
+    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n{who}\r\n".encode()
 
 
 class Connection(asyncio.Protocol):
@@ -97,3 +106,26 @@ def gone() -> WireFault:
 
 def unexpected(status: int, body: bytes) -> WireFault:
     return WireFault(f"the server answered {status}: {body[:300].decode(errors='replace')}")
+
+
+# ── a worker's part ──────────────────────────────────────────────────────────
+
+
+class _Job(msgspec.Struct):
+    id: UUID
+
+
+class Lease(msgspec.Struct):
+    """What is used of a claim's answer."""
+
+    lease: str
+    jobs: list[_Job]
+
+
+read_lease = msgspec.json.Decoder(Lease).decode
+
+
+def settlement(port: int, lease: Lease) -> bytes:
+    """A request that settles all of it as done."""
+    ended = [{"outcome": "succeeded", "position": place, "id": job.id} for place, job in enumerate(lease.jobs)]
+    return request(port, "/v1/settle", msgspec.json.encode({"lease": lease.lease, "settlements": ended}))

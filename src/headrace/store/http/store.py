@@ -7,17 +7,20 @@ from datetime import datetime, timedelta
 from importlib.metadata import version
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from headrace.clock import Clock
 from headrace.errors import ConfigError, Unavailable
+from headrace.hosts import on_this_machine
 from headrace.job import Batch, Job, JobId
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Finish, Settlement
-from headrace.store.contract import (
+from headrace.store.http import address, faults, wire
+from headrace.store.terms import (
     CancelAnswer,
     Ending,
     Enqueued,
@@ -34,7 +37,6 @@ from headrace.store.contract import (
     Retention,
     Stats,
 )
-from headrace.store.http import address, faults, wire
 
 PATIENCE = 30.0
 """Seconds that a call may take; `wait` has its own time on top."""
@@ -92,8 +94,8 @@ class HttpStore:
     async def check(self) -> list[Finding]:
         found: list[Finding] = await self._call("check")
         base = self._address.base
-        plain = base.startswith("http://") and not base.startswith(("http://127.", "http://localhost", "http://[::1]"))
-        if plain:
+        where = urlsplit(base)
+        if where.scheme == "http" and not on_this_machine(where.hostname or ""):
             found.append(Finding("warning", "tls", f"everybody on the way to {base} can read along: use https://"))
         return found
 

@@ -19,7 +19,7 @@ from headrace.job import Batch, BatchId, Due, Failure, Job, JobId, JobState, Key
 from headrace.lane import Ahead, Lane, LaneView
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import DONE, Again, Finish, Settlement
-from headrace.store.contract import (
+from headrace.store.terms import (
     CancelAnswer,
     Ending,
     Filter,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from headrace.lane import Blocked, Lane, split_limit
-from headrace.store.contract import LimitRule
+from headrace.store.terms import LimitRule
 
 _DUST = 1e-6
 """Units that rounding may have lost."""

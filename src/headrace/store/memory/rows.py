@@ -8,7 +8,7 @@ from datetime import datetime
 
 from headrace.job import Claimed, Failure, Job, JobId, JobState, LogLine, NewJob, split_id
 from headrace.lease import Token, WorkerId
-from headrace.store.contract import Filter
+from headrace.store.terms import Filter
 
 
 @dataclass(slots=True, eq=False)

@@ -1,70 +1,24 @@
-"""MemoryStore: every verb of the contract on dictionaries."""
+"""MemoryStore: every verb of the contract on dictionaries; here the life of a job, in its order."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import random
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace as changed
 from datetime import datetime, timedelta
 
-from msgspec.structs import replace
-
-from headrace.clock import Clock, SystemClock
 from headrace.errors import IdempotencyConflict
-from headrace.job import FINISHED, Batch, Due, Job, JobId, JobState, NewJob, job_id, split_id
-from headrace.lane import Ahead, Blocked, LaneView
+from headrace.job import Batch, JobId, JobState, NewJob, job_id, split_id
 from headrace.lease import MAX_LOG, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId, new_token
-from headrace.outcome import Again, Settlement
-from headrace.store.contract import (
-    CancelAnswer,
-    Ending,
-    Enqueued,
-    Filter,
-    Finding,
-    LimitRule,
-    Page,
-    Pause,
-    PauseKind,
-    Progress,
-    Promoted,
-    Pruned,
-    QueueStats,
-    Record,
-    Retention,
-    Stats,
-    stand_ins,
-)
-from headrace.store.memory.limits import Limits, uses
-from headrace.store.memory.line import Line
-from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow, Totals
-
-_SEEN_WITHIN = timedelta(minutes=1)
-_COUNTED = 10_000
-"""Where the count of a lane's jobs ends."""
+from headrace.outcome import Settlement
+from headrace.store.batches import stand_ins
+from headrace.store.memory.looking import Looking
+from headrace.store.memory.operating import Operating
+from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow
+from headrace.store.terms import Enqueued, Finding, Progress, Promoted, Pruned, Retention
 
 
-class MemoryStore:
+class MemoryStore(Looking, Operating):
     """Everything in dictionaries; gone with the process."""
-
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._jobs: dict[int, JobRow] = {}
-        self._batches: dict[int, Enqueued] = {}
-        self._keys: dict[tuple[str, str], KeyRow] = {}
-        self._locks: dict[tuple[str, str], JobId] = {}
-        self._limits = Limits()
-        self._line = Line(self._jobs.get, self._limits, self._held_back)
-        self._delayed: list[tuple[datetime, int]] = []
-        self._leases: dict[Token, LeaseRow] = {}
-        self._totals: defaultdict[str, Totals] = defaultdict(Totals)
-        self._pauses: dict[tuple[str, str], Pause] = {}
-        self._workers: dict[WorkerId, tuple[Presence, datetime]] = {}
-        self._bells: dict[asyncio.Event, frozenset[str]] = {}
-        self._records: dict[tuple[str, str], Record] = {}
-        self._last_version = 0
 
     # ── life ────────────────────────────────────────────────────────────────
     async def open(self) -> None:
@@ -81,9 +35,6 @@ class MemoryStore:
         return [
             Finding("warning", "durability", "jobs live in this process only: use SQLite or PostgreSQL to keep them")
         ]
-
-    async def now(self) -> datetime:
-        return self._clock.now()
 
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
@@ -272,179 +223,7 @@ class MemoryStore:
             progress(len(old[:limit]), len(old), "jobs")
         return Pruned(len(old[:limit]), more=len(old) > limit)
 
-    # ── looking ─────────────────────────────────────────────────────────────
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found = [self._jobs.get(id.int) for id in ids]
-        return [job.view(self._clock.now(), history=True) if job else None for job in found]
-
-    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        numbers = sorted((n for n in self._jobs if before is None or n < before.int), reverse=True)
-        fitting = (job for n in numbers if (job := self._jobs[n]).fits(where))
-        page = [job for _, job in zip(range(limit + 1), fitting, strict=False)]
-        jobs = [job.view(self._clock.now(), history=False) for job in page[:limit]]
-        return Page(jobs, jobs[-1].id if jobs and len(page) > limit else None)
-
-    async def stats(self) -> Stats:
-        now = self._clock.now()
-        counts: defaultdict[tuple[str, JobState], int] = defaultdict(int)
-        oldest: dict[str, datetime] = {}
-        for job in self._jobs.values():
-            counts[job.queue, job.state] += 1
-            if job.state is JobState.READY:
-                oldest[job.queue] = min(oldest.get(job.queue, job.enqueued_at), job.enqueued_at)
-        return Stats(
-            [
-                QueueStats(
-                    queue=queue,
-                    ready=counts[queue, JobState.READY],
-                    scheduled=counts[queue, JobState.SCHEDULED],
-                    running=counts[queue, JobState.RUNNING],
-                    dead=counts[queue, JobState.DEAD],
-                    done_total=self._totals[queue].done,
-                    failed_total=self._totals[queue].failed,
-                    enqueued_total=self._totals[queue].enqueued,
-                    oldest_ready=now - oldest[queue] if queue in oldest else None,
-                    paused=self._held_back("queue", queue) is not False,
-                )
-                for queue in sorted(self._totals.keys() | {name for kind, name in self._pauses if kind == "queue"})
-                if queue in self._totals or self._held_back("queue", queue) is not False
-            ]
-        )
-
-    async def workers(self) -> list[Presence]:
-        since = self._clock.now() - _SEEN_WITHIN
-        return [replace(presence, seen_at=at) for presence, at in self._workers.values() if at > since]
-
-    async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
-        found = [
-            Ending(job.id, job.state, job.finished_at, job.queue, job.new.task, job.new.lane.tenant)
-            for job in self._jobs.values()
-            if job.finished_at is not None and job.finished_at >= since
-        ]
-        return sorted(found, key=lambda ending: (ending.at, ending.id))[:limit]
-
-    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        found: list[LaneView] = []
-        for queue in dict.fromkeys(queues):
-            here = [(lane, jobs) for lane, jobs in self._line.lanes() if lane.queue == queue]
-            for lane, jobs in here if len(here) <= limit else random.sample(here, limit):
-                view = LaneView(
-                    queue=queue,
-                    priority=lane.priority,
-                    tenant=lane.tenant,
-                    id=lane.id,
-                    jobs=min(len(jobs), _COUNTED),
-                    oldest=jobs[0].enqueued_at,
-                )
-                found.append(view)
-        return found
-
-    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
-        job = self._jobs.get(id.int)
-        if job is None or job.state not in {JobState.READY, JobState.SCHEDULED}:
-            return None
-        own = job.new.lane
-        lane = higher = 0
-        blocked: list[Blocked] = []
-        if job.state is JobState.READY:
-            ready = [x for x in self._jobs.values() if x.state is JobState.READY and x.queue == own.queue]
-            lane = sum(x.new.lane == own and x.id < job.id for x in ready)
-            higher = sum(x.new.lane.priority > own.priority for x in ready)
-            blocked = [
-                replace(each, by=self._users(each.key)) if each.concurrency is not None else each
-                for each in self._limits.blocked(own, self._clock.now())
-            ]
-        queue, tenant = self._pause("queue", own.queue), self._pause("tenant", own.tenant)
-        return Ahead(
-            lane=min(lane, limit),
-            higher=min(higher, limit),
-            limit=limit,
-            suspect=job.suspect,
-            paused_by=queue.by if queue else None,
-            paused_since=queue.since if queue else None,
-            paused_until=queue.until if queue else None,
-            tenant_paused_by=tenant.by if tenant else None,
-            tenant_paused_since=tenant.since if tenant else None,
-            tenant_paused_until=tenant.until if tenant else None,
-            blocked=tuple(blocked),
-        )
-
-    def _users(self, key: str) -> tuple[JobId, ...]:
-        """Some of the running jobs that hold units of a limit key."""
-        jobs = [job for lease in self._leases.values() for _, job in lease.open()]
-        return tuple(job.id for job in jobs if uses(job.new.lane, key))[:5]
-
-    # ── the operator's moves ────────────────────────────────────────────────
-    async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
-        return {id: self._cancel(self._jobs.get(id.int), reason) for id in dict.fromkeys(ids)}
-
-    async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
-        movable = FINISHED | {JobState.SCHEDULED} if afresh else {JobState.SCHEDULED}
-        moved = [job for id in ids if (job := self._jobs.get(id.int)) and job.state in movable]
-        for job in moved:
-            if afresh:
-                job.failures = job.crashes = 0
-                job.suspect, job.note = False, None
-                job.finished_at = job.result = job.result_until = None
-            self._put(job, None)
-        return frozenset(job.id for job in moved)
-
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        gone = {id for id in ids if (job := self._jobs.get(id.int)) and job.state is not JobState.RUNNING}
-        for id in gone:
-            del self._jobs[id.int]
-        return frozenset(gone)
-
-    async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
-        before = self._pause(kind, name)
-        made = Pause(kind, name, by, self._clock.now(), until)
-        self._pauses[kind, name] = changed(before, until=until) if before is not None else made
-
-    async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
-        self._pauses.pop((kind, name), None)
-        self._ring_bells(name if kind == "queue" else None)
-
-    async def pauses(self) -> list[Pause]:
-        found = [self._pause(kind, name) for kind, name in sorted(self._pauses)]
-        return [pause for pause in found if pause is not None]
-
-    def _pause(self, kind: str, name: str) -> Pause | None:
-        found = self._pauses.get((kind, name))
-        return None if found is None or (found.until is not None and found.until <= self._clock.now()) else found
-
-    def _held_back(self, kind: str, name: str) -> datetime | bool | None:
-        found = self._pause(kind, name)
-        return False if found is None else found.until
-
-    async def limits(self) -> dict[str, LimitRule]:
-        return dict(sorted(self._limits.rules.items()))
-
-    async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
-        found = self._limits.rules.get(name)
-        if (found and found.version) != expect:
-            return None
-        self._ring_bells(None)
-        if rule is None:
-            self._limits.rules.pop(name, None)
-            return 0
-        self._last_version += 1
-        self._limits.rules[name] = changed(rule, version=self._last_version)
-        return self._last_version
-
-    async def records(self, kind: str) -> dict[str, Record]:
-        return {name: record for (of, name), record in sorted(self._records.items()) if of == kind}
-
-    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
-        found = self._records.get((kind, name))
-        if (found and found.version) != expect:
-            return None
-        if value is None:
-            self._records.pop((kind, name), None)
-            return 0
-        self._last_version += 1
-        self._records[kind, name] = Record(self._last_version, value)
-        return self._last_version
-
+    # ── leases, the rare verb ───────────────────────────────────────────────
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         lease = self._leases.get(token)
         if lease is None or (job := lease.at(position)) is None:
@@ -454,76 +233,3 @@ class MemoryStore:
         job.lease = LeaseRow(fresh, lease.worker, lease.claimed_at, lease.expires_at, lease.suspect, [job], lease.cause)
         self._leases[fresh] = job.lease
         return True
-
-    # ── how jobs move ───────────────────────────────────────────────────────
-    def _put(self, job: JobRow, due: Due) -> None:
-        """Into its lane at its own place, or among the delayed."""
-        now = self._clock.now()
-        run_at = now + due if isinstance(due, timedelta) else due
-        if run_at is not None and run_at > now:
-            job.state, job.run_at = JobState.SCHEDULED, run_at
-            heapq.heappush(self._delayed, (run_at, job.id.int))
-            return
-        job.state, job.run_at = JobState.READY, None
-        self._line.put(job)
-        self._ring_bells(job.queue)
-
-    def _earliest(self) -> JobRow | None:
-        """The scheduled job that is due first."""
-        while self._delayed:
-            run_at, number = self._delayed[0]
-            job = self._jobs.get(number)
-            if job is not None and job.state is JobState.SCHEDULED and job.run_at == run_at:
-                return job
-            heapq.heappop(self._delayed)
-        return None
-
-    def _end_if_empty(self, lease: LeaseRow) -> None:
-        if not any(lease.jobs):
-            del self._leases[lease.token]
-
-    def _apply(self, job: JobRow, settlement: Settlement) -> None:
-        if settlement.failure is not None:
-            job.history.append(settlement.failure)
-            self._totals[job.queue].failed += 1
-        job.failures = job.failures if settlement.failures is None else settlement.failures
-        job.crashes = job.crashes if settlement.crashes is None else settlement.crashes
-        job.lease = None
-        if job.new.lane.limits:
-            self._limits.give_back(job.new.lane)
-            self._ring_bells(None)
-        if not isinstance(settlement, Again):
-            self._finish(job, settlement.state, settlement.note)
-            job.result = settlement.result
-            if settlement.result_ttl is not None:
-                job.result_until = self._clock.now() + settlement.result_ttl
-        elif job.cancelling:
-            self._finish(job, JobState.CANCELLED, None)
-        else:
-            job.suspect, job.note = settlement.suspect, settlement.note
-            self._put(job, settlement.due)
-
-    def _finish(self, job: JobRow, state: JobState, note: str | None) -> None:
-        if state is JobState.DONE:
-            self._totals[job.queue].done += 1
-        if state is JobState.CANCELLED and note is None:
-            note = job.cancel_reason
-        job.state, job.note, job.run_at, job.finished_at = state, note, None, self._clock.now()
-        job.cancelling, job.cancel_reason = False, None
-
-    def _cancel(self, job: JobRow | None, reason: str | None) -> CancelAnswer:
-        if job is None:
-            return CancelAnswer.UNKNOWN
-        if job.state in FINISHED:
-            return CancelAnswer.FINISHED
-        if job.state is JobState.RUNNING:
-            job.cancelling, job.cancel_reason = True, reason
-            return CancelAnswer.ASKED
-        self._finish(job, JobState.CANCELLED, reason)
-        return CancelAnswer.CANCELLED
-
-    def _ring_bells(self, queue: str | None) -> None:
-        """Wake who waits for this queue; None: for any."""
-        for bell, queues in self._bells.items():
-            if queue is None or queue in queues:
-                bell.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +13,8 @@ from headrace.job import Batch, Failure, JobState, NewJob
 from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from headrace.lease import MAX_LOG, Ask, Band, Report
 from headrace.outcome import DONE, Again, Finish, Settlement
-from headrace.store.contract import LimitRule, segments
+from headrace.store.batches import segments
+from headrace.store.terms import LimitRule
 
 STATES: Final = {JobState.DONE: 1, JobState.DEAD: 2, JobState.CANCELLED: 3}
 
@@ -47,45 +48,32 @@ def enqueue_args(batch: Batch, now: datetime | None) -> tuple[Any, ...]:
     """The arguments of enqueue_batch."""
     jobs = batch.jobs
     runs = segments(batch)
-    heads = [jobs[lo] for lo, _ in runs]
     return (
         batch.id,
         _same([job.task for job in jobs]),
         [job.payload for job in jobs],
-        _column(job.options for job in jobs),
+        _column([job.options for job in jobs]),
         [hi for _, hi in runs],
-        *(_runs(heads) if len(runs) == 1 else _many_runs(heads)),
+        *_run_args([jobs[lo] for lo, _ in runs]),
         *_key_args(jobs),
         *_lock_args(jobs),
         now,
     )
 
 
-def _runs(heads: Sequence[NewJob]) -> tuple[Any, ...]:
-    """By run: queue, priority, tenant, lane, limits, run_at, delay."""
-    return (
-        [head.lane.queue for head in heads],
-        [head.lane.priority for head in heads],
-        [head.lane.tenant for head in heads],
-        [head.lane.id for head in heads],
-        ["\n".join(head.lane.limits) or None for head in heads],
-        [head.due if isinstance(head.due, datetime) else None for head in heads],
-        [head.due if isinstance(head.due, timedelta) else None for head in heads],
-    )
-
-
-def _many_runs(jobs: Sequence[NewJob]) -> tuple[Any, ...]:
-    """The same of several runs: what is said of all is said once, and what says nothing not at all."""
-    lanes = [job.lane for job in jobs]
-    limited, later = any(lane.limits for lane in lanes), any(job.due is not None for job in jobs)
+def _run_args(heads: Sequence[NewJob]) -> tuple[Any, ...]:
+    """By run: queue, priority, tenant, lane, limits, run_at, delay. What says nothing is left out."""
+    lanes = [head.lane for head in heads]
+    limits = _column(["\n".join(lane.limits) or None for lane in lanes])
+    dues = _column([head.due for head in heads])
     return (
         _same([lane.queue for lane in lanes]),
         _same([lane.priority for lane in lanes]),
         [lane.tenant for lane in lanes],
-        [lane.id for lane in lanes] if limited else None,
-        ["\n".join(lane.limits) or None for lane in lanes] if limited else None,
-        [job.due if isinstance(job.due, datetime) else None for job in jobs] if later else None,
-        [job.due if isinstance(job.due, timedelta) else None for job in jobs] if later else None,
+        limits and [lane.id for lane in lanes],
+        limits,
+        dues and [due if isinstance(due, datetime) else None for due in dues],
+        dues and [due if isinstance(due, timedelta) else None for due in dues],
     )
 
 
@@ -139,15 +127,15 @@ def settle_args(
     return (
         token,
         [position for position, _ in settlements],
-        _column(_state(s) for s in told),
-        _column(s.result if isinstance(s, Finish) else None for s in told),
-        _common(_column(s.result_ttl if isinstance(s, Finish) else None for s in told)),
-        _column(s.failures for s in told),
-        _column(s.crashes for s in told),
-        _column(text(s.note) if s.note is not None else None for s in told),
-        _column(s.due if isinstance(s, Again) and isinstance(s.due, datetime) else None for s in told),
-        _column(s.due if isinstance(s, Again) and isinstance(s.due, timedelta) else None for s in told),
-        _column(s.suspect or None if isinstance(s, Again) else None for s in told),
+        _column([_state(s) for s in told]),
+        _column([s.result if isinstance(s, Finish) else None for s in told]),
+        _common(_column([s.result_ttl if isinstance(s, Finish) else None for s in told])),
+        _column([s.failures for s in told]),
+        _column([s.crashes for s in told]),
+        _column([text(s.note) if s.note is not None else None for s in told]),
+        _column([s.due if isinstance(s, Again) and isinstance(s.due, datetime) else None for s in told]),
+        _column([s.due if isinstance(s, Again) and isinstance(s.due, timedelta) else None for s in told]),
+        _column([s.suspect or None if isinstance(s, Again) else None for s in told]),
         *_failure_args(failed),
         now,
     )
@@ -157,10 +145,9 @@ def _state(settlement: Settlement) -> int:
     return STATES[settlement.state] if isinstance(settlement, Finish) else 0
 
 
-def _column(values: Iterable[Any]) -> list[Any] | None:
+def _column(column: list[Any]) -> list[Any] | None:
     """A column, or nothing when it says nothing."""
-    column = list(values)
-    return column if any(value is not None for value in column) else None
+    return column if column.count(None) < len(column) else None
 
 
 def _common(column: list[Any] | None) -> list[Any] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, Final, Literal
 
-from headrace.store.contract import Finding
 from headrace.store.postgres import migrations
 from headrace.store.postgres.address import Address
+from headrace.store.terms import Finding
 
 _OLD_SNAPSHOT: Final = 300
 _DEAD_ROWS: Final = 100_000

@@ -11,10 +11,10 @@ from headrace.clock import Clock
 from headrace.job import Job, JobId, JobState, split_id
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Presence
-from headrace.store.contract import Ending, Filter, Page, Stats
 from headrace.store.postgres import rows
 from headrace.store.postgres.arguments import text
 from headrace.store.postgres.base import Base, call
+from headrace.store.terms import Ending, Filter, Page, Stats
 
 _JOB_NOW: Final = """
 select n.* from unnest($1::uuid[], $2::int4[]) with ordinality u(batch, ord, o)

@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from headrace.errors import ConfigError, SchemaMismatch
-from headrace.store.contract import Progress
 from headrace.store.postgres.faults import MIGRATE
+from headrace.store.terms import Progress
 
 OLDEST_SERVER: Final = 13
 _LOCK: Final = (1214538830, 2)

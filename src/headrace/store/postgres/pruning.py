@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Self
 
-from headrace.store.contract import Progress, Pruned, Retention
 from headrace.store.postgres import migrations
 from headrace.store.postgres.pool import Pool
+from headrace.store.terms import Progress, Pruned, Retention
 
 _LONG = 600.0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,8 +14,8 @@ from headrace.job import Batch, Claimed, Failure, Job, JobId, JobState, LogLine,
 from headrace.lane import Ahead, Blocked
 from headrace.lease import Presence, WorkerId
 from headrace.outcome import Settlement
-from headrace.store.contract import Ending, Enqueued, LimitRule, QueueStats
 from headrace.store.postgres.arguments import STATES
+from headrace.store.terms import Ending, Enqueued, LimitRule, QueueStats
 
 _ENDINGS: Final = {number: state for state, number in STATES.items()}
 
@@ -51,26 +52,47 @@ def refused(settlements: Sequence[tuple[int, Settlement]], answer: Sequence[int]
 def claimed(rows: Sequence[Any]) -> list[Claimed]:
     """The jobs in the rows of claim: the first holds the ranges, each some of their jobs in order."""
     first = rows[0]
-    ranges = zip(
-        _all(first["r_queue"]), _all(first["r_priority"]), first["r_tenant"], first["r_batch"],
-        first["r_lo"], first["r_hi"] or first["r_lo"],
-        first["r_attempt"] or repeat(1), first["r_failures"] or repeat(0), first["r_crashes"] or repeat(0),
-        chain.from_iterable(row["r_at"] or () for row in rows),
-        strict=False,
-    )  # fmt: skip
-    tasks = chain.from_iterable(row["tasks"] for row in rows)
-    payloads = chain.from_iterable(row["payloads"] for row in rows)
-    options = chain.from_iterable(row["options"] or repeat(None, len(row["tasks"])) for row in rows)
-    return [
-        Claimed(batch, ord, attempt, failures, crashes, task, payload, option, queue, priority, tenant, at)
-        for queue, priority, tenant, batch, lo, hi, attempt, failures, crashes, at in ranges
-        for ord, task, payload, option in zip(range(lo, hi + 1), tasks, payloads, options, strict=False)
-    ]
+    begins, ends = first["r_lo"], first["r_hi"]
+    ords, spread = _expanded(begins, ends or begins)
+    column = chain.from_iterable
+    return list(
+        map(
+            Claimed,
+            spread(first["r_batch"]),
+            ords,
+            spread(first["r_attempt"] or (1,)),
+            spread(first["r_failures"] or (0,)),
+            spread(first["r_crashes"] or (0,)),
+            column(row["tasks"] for row in rows),
+            column(row["payloads"] for row in rows),
+            column(row["options"] or repeat(None, len(row["tasks"])) for row in rows),
+            spread(first["r_queue"]),
+            spread(first["r_priority"]),
+            spread(first["r_tenant"]),
+            spread(list(column(row["r_at"] or () for row in rows))),
+        )
+    )
 
 
-def _all(column: Sequence[Any]) -> Iterable[Any]:
-    """A column in which one element stands for all."""
-    return column if len(column) > 1 else repeat(column[0])
+Spread = Callable[[Sequence[Any]], Iterable[Any]]
+"""A column by range as one by job. One element stands for all."""
+
+
+def _expanded(begins: Sequence[int], ends: Sequence[int]) -> tuple[Sequence[int], Spread]:
+    """The places of all jobs in some ranges, and how to spread what is said by range over them."""
+    if len(begins) == 1:
+        return range(begins[0], ends[0] + 1), lambda column: repeat(column[0])
+    ords: list[int] = []
+    ranges: list[int] = []
+    for number, (lo, hi) in enumerate(zip(begins, ends, strict=True)):
+        if lo == hi:
+            ords.append(lo)
+            ranges.append(number)
+        else:
+            ords += range(lo, hi + 1)
+            ranges += [number] * (hi - lo + 1)
+    pick = itemgetter(*ranges)
+    return ords, lambda column: pick(column) if len(column) > 1 else repeat(column[0])
 
 
 def held(rows: Sequence[Any]) -> list[tuple[int, Claimed]]:

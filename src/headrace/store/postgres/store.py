@@ -12,19 +12,6 @@ from headrace.errors import OutcomeUnknown
 from headrace.job import Batch, Claimed, JobId
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId
 from headrace.outcome import Again, Settlement
-from headrace.store.contract import (
-    CancelAnswer,
-    Enqueued,
-    Finding,
-    LimitRule,
-    Pause,
-    PauseKind,
-    Progress,
-    Promoted,
-    Pruned,
-    Record,
-    Retention,
-)
 from headrace.store.postgres import checks, migrations, pruning, rows, tx
 from headrace.store.postgres.arguments import (
     ask_args,
@@ -39,6 +26,19 @@ from headrace.store.postgres.base import call
 from headrace.store.postgres.heads import Heads
 from headrace.store.postgres.looking import Looking
 from headrace.store.postgres.pool import connect
+from headrace.store.terms import (
+    CancelAnswer,
+    Enqueued,
+    Finding,
+    LimitRule,
+    Pause,
+    PauseKind,
+    Progress,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+)
 
 _LONG: Final = 600.0
 """Seconds for verbs that may have much to do."""
@@ -119,7 +119,7 @@ class PostgresStore(Looking, tx.InTransaction):
             first = found[0]
             self._heads.learn(first, full=full)
             self._bell.opens(first["opens"])
-            if first["r_seq"] is not None:
+            if first["r_batch"] is not None:
                 return self._lease(ask.token, rows.claimed(found), found)
             if not first["more"]:
                 break

@@ -12,10 +12,10 @@ from headrace.errors import BadTransaction, HeadraceError, SchemaMismatch
 from headrace.job import Batch
 from headrace.lease import Token
 from headrace.outcome import Again, Settlement
-from headrace.store.contract import Enqueued
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import ENQUEUE_TYPES, SETTLE_TYPES, enqueue_args, queues_of, settle_args
 from headrace.store.postgres.base import Base
+from headrace.store.terms import Enqueued
 from headrace.tx import (
     Kind,
     Standing,

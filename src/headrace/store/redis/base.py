@@ -10,11 +10,12 @@ from typing import Any, Final, TypeVar
 from headrace.clock import Clock
 from headrace.errors import OutcomeUnknown
 from headrace.store.redis import scripts
+from headrace.store.redis.connection import Reply
 from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.keys import Keys
 from headrace.store.redis.scripts import Script
 from headrace.store.redis.url import parse
-from headrace.store.redis.wire import Reply, make_wire
+from headrace.store.redis.wire import make_wire
 
 STEP: Final = 500
 """Jobs that one script moves at most: a script holds up everybody."""

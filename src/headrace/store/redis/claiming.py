@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from headrace.errors import OutcomeUnknown, Unavailable
+from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
 from headrace.lease import MAX_LEASE, Ask, Band, Lease, Token
 from headrace.store.redis import scripts
 from headrace.store.redis.base import Base
-from headrace.store.redis.element import header_of, paused_of, to_us
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import header_of, to_us
 from headrace.store.redis.parcel import ask_args, bands_of, lease_of, microseconds
-from headrace.store.redis.wire import Reply
+from headrace.store.redis.records import paused_of
 
 _MOST_LOOKS: Final = 10
 """Scripts in one claim that find nothing but blocked lanes; then wait says that there may be more."""
 _SHORTEST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.25
 """Seconds. Jobs that a claim was not for keep the marker up: who takes it at once again and again would only spin."""
+_USE_WITHIN: Final = 0.1
+"""Seconds within which a claim follows a hint; else the hint goes to the next."""
+_LAST_WORDS: Final = 1.0
 
 
 class Claiming(Base):
@@ -31,6 +36,10 @@ class Claiming(Base):
         """When the first of what the last claim passed over opens, by the store's clock."""
         self._pauses: dict[str, float] = {}
         """queue → seconds to leave its marker to others, where the last claim from here was not for what waits there."""
+        self._taken: dict[str, None] = {}
+        """Markers taken since the last claim."""
+        self._idle: asyncio.TimerHandle | None = None
+        self._handing: asyncio.Task[None] | None = None
         self._leases: dict[Token, tuple[str, ...]] = {}
         """Which queues a lease that was claimed here is of. A token from elsewhere is looked for in all."""
 
@@ -78,6 +87,7 @@ class Claiming(Base):
         # A script looks into so many lanes at most: should all of them be blocked, those behind are looked into next.
         for _ in range(1 if narrow or spread else _MOST_LOOKS):
             (opens, left), *parts = await self._wire.run(scripts.CLAIM, self._keys.of(*queues), *args, said)
+            self._used()
             self._note_opening(int(opens) if opens else None)
             if parts or not left:
                 break
@@ -195,7 +205,39 @@ class Claiming(Base):
                 return opened
         markers = [self._keys.marker(queue) for queue in dict.fromkeys(queues)]
         try:
-            return await self._wire.wait(markers, timeout) or opened
+            taken = await self._wire.wait(markers, timeout)
         except OutcomeUnknown as error:
             # Nothing was written: a lost hint is no hint.
             raise Unavailable(str(error)) from error
+        if not taken:
+            return opened
+        self._taken.update(dict.fromkeys(taken))
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(_USE_WITHIN, self._hand_on)
+        return True
+
+    def _used(self) -> None:
+        """A claim has seen what the hints were about, and has left others where jobs are left."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+            self._taken.clear()
+
+    def _hand_on(self) -> None:
+        self._handing = asyncio.create_task(self._give_back(), name="headrace-hint")
+
+    async def _give_back(self) -> None:
+        """Hints taken and not followed, because their taker has no room by now, say: somebody else may have."""
+        taken = list(self._taken)
+        self._used()
+        with suppress(HeadraceError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._wire.lay_back(taken)
+
+    async def close(self) -> None:
+        if self._taken:
+            await self._give_back()
+        if self._handing is not None:
+            await asyncio.wait([self._handing])
+        await self._wire.close()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from ssl import SSLCertVerificationError
 
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    RedisError,
-    ResponseError,
-)
-
 from headrace.errors import ConfigError, HeadraceError, OutcomeUnknown, StoreError, StoreFull, Unavailable
 
 _PASSING = ("BUSY ", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "ASK ", "READONLY", "UNBLOCKED")
 """Nothing was done, and soon it may go: worth a short wait."""
+
+
+class Refused(Exception):
+    """A server's own word for why it does not; begins with a code."""
 
 
 class Cut(Exception):
@@ -43,39 +40,29 @@ def distrust(error: BaseException | None) -> str | None:
 
 def passes(error: Exception) -> bool:
     """The server refused for now: ask again shortly."""
-    return isinstance(error, RedisError) and _said(error).startswith(_PASSING)
+    return isinstance(error, Refused) and str(error).startswith(_PASSING)
 
 
 def moved(error: Exception) -> bool:
     """The slot lives on another node (a cluster), or the primary is another (Sentinel)."""
-    return isinstance(error, RedisError) and _said(error).startswith(("MOVED", "READONLY", "CLUSTERDOWN"))
+    return isinstance(error, Refused) and str(error).startswith(("MOVED", "READONLY", "CLUSTERDOWN"))
 
 
 def unknown_script(error: Exception) -> bool:
-    return isinstance(error, RedisError) and _said(error).startswith("NOSCRIPT")
+    return isinstance(error, Refused) and str(error).startswith("NOSCRIPT")
 
 
-def _said(error: BaseException) -> str:
-    """The error as the server sent it: the client library cuts the code off some."""
-    name = type(error).__name__
-    text = str(error)
-    for kind, code in _CUT_OFF.items():
-        if name == kind and not text.startswith(code):
-            return f"{code} {text}"
-    return text
+def forbidden(error: BaseException) -> bool:
+    """The user lacks a right."""
+    return str(error).startswith("NOPERM")
 
 
-_CUT_OFF = {
-    "NoScriptError": "NOSCRIPT",
-    "BusyLoadingError": "LOADING",
-    "ReadOnlyError": "READONLY",
-    "TryAgainError": "TRYAGAIN",
-    "ClusterDownError": "CLUSTERDOWN",
-    "MasterDownError": "MASTERDOWN",
-    "MovedError": "MOVED",
-    "AskError": "ASK",
-    "OutOfMemoryError": "OOM",
-}
+def unwelcome(error: BaseException) -> bool:
+    """The server does not let this user in, or not with this password."""
+    return isinstance(error, Refused) and str(error).startswith(_UNWELCOME)
+
+
+_UNWELCOME = ("WRONGPASS", "NOAUTH", "ERR AUTH ", "ERR invalid password", "ERR Client sent AUTH")
 
 
 def translated(error: BaseException, where: str) -> HeadraceError:
@@ -91,17 +78,17 @@ def translated(error: BaseException, where: str) -> HeadraceError:
         if error.sent:
             return OutcomeUnknown(f"the connection to Redis at {where} broke after the command was sent: ask again")
         return Unavailable(f"Redis at {where} cannot be reached: {error}")
-    text = _said(error)
-    if isinstance(error, AuthenticationError) or text.startswith(("WRONGPASS", "NOAUTH")):
+    text = str(error)
+    if unwelcome(error):
         return ConfigError(f"Redis at {where} refuses the user or password: check them in the URL")
-    if isinstance(error, AuthorizationError) or text.startswith("NOPERM"):
+    if forbidden(error):
         return ConfigError(
             f"the user lacks rights on Redis at {where}: it needs EVALSHA, SCRIPT LOAD and every key of the prefix"
         )
     for code, make, message in _TABLE:
         if text.removeprefix("ERR ").startswith(code):
             return make(message.format(where=where))
-    if isinstance(error, ResponseError):
+    if isinstance(error, Refused):
         return StoreError(f"Redis at {where} answered: {text}")
     return Unavailable(f"Redis at {where} cannot be reached: {text}")
 
@@ -138,7 +125,7 @@ _TABLE: tuple[tuple[str, type[HeadraceError], str], ...] = (
     ("max number of clients", Unavailable, "Redis at {where} takes no more connections: raise maxclients"),
     ("DB index", ConfigError, "Redis at {where} has no database of that number"),
     (
-        "ERR unknown command",
+        "unknown command",
         ConfigError,
         "the server at {where} lacks a command headrace needs: use Redis 7.0 or newer, or Valkey",
     ),

@@ -6,16 +6,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from redis.exceptions import RedisError
-
 from headrace.errors import ConfigError, SchemaMismatch
-from headrace.store.contract import Finding
 from headrace.store.redis import faults
-from headrace.store.redis.faults import Cut
+from headrace.store.redis.connection import Pool
+from headrace.store.redis.faults import Cut, Refused
 from headrace.store.redis.url import Address
-from headrace.store.redis.wire import Pool
+from headrace.store.terms import Finding
 
 _OLDEST = (7, 0)
+_MENDED: dict[str, dict[tuple[int, int], int]] = {
+    "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}
+"""Since which patch of each line a script of a user who may run scripts cannot take the server over (CVE-2025-49844)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ async def examine(pool: Pool) -> Health:
     """Ask a server about itself; raises in our words."""
     try:
         sections, config = await pool.ask([("INFO",), ("CONFIG", "GET", "*")])
-    except (Cut, RedisError) as error:
+    except (Cut, Refused) as error:
         raise faults.translated(error, pool.where) from error
     if isinstance(sections, Exception):
         raise faults.translated(sections, pool.where)
@@ -95,6 +98,13 @@ def findings(health: Health, address: Address) -> Iterator[Finding]:
     """What doctor says of one server."""
     shown = ".".join(map(str, health.version))
     yield Finding("ok", "server", f"{health.server} {shown} at {health.where}")
+    if _open_to_scripts(health):
+        yield Finding(
+            "warning",
+            "version",
+            f"{health.where}: whoever may run scripts on {health.server} {shown} may be able to take it over "
+            "(CVE-2025-49844): use a newer patch of it, or make sure that your distribution has mended this one",
+        )
     yield _durability(health)
     if health.max_memory == 0:
         yield Finding(
@@ -117,6 +127,14 @@ def findings(health: Health, address: Address) -> Iterator[Finding]:
             "replicas",
             f"writes wait for {address.replicas}: this narrows what a failover loses, it does not close it",
         )
+
+
+def _open_to_scripts(health: Health) -> bool:
+    mended = _MENDED.get(health.server, {})
+    line, patch = health.version[:2], health.version[2] if len(health.version) > 2 else 0
+    if line in mended:
+        return patch < mended[line[0], line[1]]
+    return bool(mended) and line < max(mended)
 
 
 def _durability(health: Health) -> Finding:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 
-from headrace.store.contract import LimitRule, Pause, PauseKind
 from headrace.store.redis import scripts
-from headrace.store.redis.element import paused_of, rule_bytes, rule_of, text_bytes, to_us
+from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.operating import Operating
+from headrace.store.redis.records import paused_of, rule_bytes, rule_of, text_bytes
+from headrace.store.terms import LimitRule, Pause, PauseKind
 
 
 class Holding(Operating):
@@ -30,20 +33,26 @@ class Holding(Operating):
             await self._spread_rules()
 
     async def pauses(self) -> list[Pause]:
-        queues = await self._queues()
+        """Two round trips: a worker that has rested looks before it starts a job."""
         home = self._keys.limits[0]
+        queues, (tenants, tasks) = await asyncio.gather(
+            self._queues(), self._wire.command_many([("HGETALL", home + "#t"), ("HGETALL", home + "#a")], home)
+        )
         found: list[tuple[PauseKind, str, bytes]] = []
-        for queue in queues:
-            key = self._keys.paused(queue)
-            found.append(("queue", queue, await self._wire.command(key, "GET", key) or b""))
-        kinds: tuple[tuple[PauseKind, str], ...] = (("tenant", "#t"), ("task", "#a"))
-        for kind, hash in kinds:
-            pairs = await self._wire.command(home, "HGETALL", home + hash)
+        for queue, raw in zip(queues, await self._get_each(list(map(self._keys.paused, queues))), strict=True):
+            found.append(("queue", queue, raw or b""))
+        kinds: tuple[tuple[PauseKind, list[bytes]], ...] = (("tenant", tenants), ("task", tasks))
+        for kind, pairs in kinds:
             for name, raw in zip(pairs[::2], pairs[1::2], strict=True):
                 found.append((kind, name.decode(), raw))
-        now = await self.now()
+        now = from_us(await self._now_us())
         pauses = [_pause(kind, name, raw) for kind, name, raw in sorted(found)]
         return [pause for pause in pauses if pause is not None and (pause.until is None or pause.until > now)]
+
+    async def _get_each(self, keys: Sequence[str]) -> list[bytes | None]:
+        if self._keys.clustered:
+            return await asyncio.gather(*(self._wire.command(key, "GET", key) for key in keys))
+        return await self._wire.command_many([("GET", key) for key in keys], keys[0]) if keys else []
 
     # ── limits ──────────────────────────────────────────────────────────────
 

@@ -19,6 +19,7 @@ lane, given once at enqueue and kept for life.
               P         ZSET   priorities that have a ring, highest first
               o         HASH   priority → the round under way in its ring: jobs in a turn, turns left, what the first is still owed
               w         LIST   one marker while there may be something to claim: `wait` blocks on it
+              w:<random> LIST  a sleeper's own, to wake it when it is called off; gone at once
     put off   D         ZSET   run_at → id
               E         HASH   id → place, lane, note and element of jobs in D or in a B
     running   Z         ZSET   expiry → number of the lease

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from headrace.job import Job, JobId, JobState, split_id
 from headrace.lane import Ahead, Blocked, LaneView
 from headrace.lease import Presence
-from headrace.store.contract import Ending, Filter, Page, QueueStats, Stats
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks
-from headrace.store.redis.element import ending_of, from_us, job_of, lane_of, paused_of, to_us
-from headrace.store.redis.wire import Reply
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import from_us, lane_of, to_us
+from headrace.store.redis.jobs import ending_of, job_of
+from headrace.store.redis.records import paused_of
 from headrace.store.redis.working import Working
+from headrace.store.terms import Ending, Filter, Page, QueueStats, Stats
 
 _AT_ONCE: Final = 200
 """Jobs that one script looks at."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.job import JobId, split_id
-from headrace.store.contract import CancelAnswer, Record
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks
-from headrace.store.redis.element import record_of, text_bytes
 from headrace.store.redis.looking import Looking
+from headrace.store.redis.records import record_of, text_bytes
 from headrace.store.redis.scripts import Script
+from headrace.store.terms import CancelAnswer, Record
 
 _AT_ONCE: Final = 200
 """Jobs that one script moves: a script holds up everybody."""

@@ -14,18 +14,10 @@ from headrace.job import Batch, Claimed, Due, JobState, NewJob, UniqueLock
 from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from headrace.lease import MAX_WEIGHT, Ask, Band, Lease, Orphan, Token, WorkerId
 from headrace.outcome import DONE, Again, Finish, Settlement
-from headrace.store.contract import segments
-from headrace.store.redis.element import (
-    Decoder,
-    ended_result,
-    failure_bytes,
-    header_of,
-    lane_parts,
-    result_record,
-    text_bytes,
-    to_us,
-)
-from headrace.store.redis.wire import Reply
+from headrace.store.batches import segments
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import Decoder, header_of, to_us
+from headrace.store.redis.records import ended_result, failure_bytes, result_record, text_bytes
 
 Runs = dict[str, list[tuple[int, int]]]
 """queue → runs (from, to) of jobs with one lane and due time; a job with a key or a lock is a run of its own."""
@@ -124,16 +116,10 @@ def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
     for queue, (_, raw, *elements) in parts:
         header = header_of(raw)
         suspect = bool(header[3])
-        claimed = Decoder().claimed
+        decoder = Decoder()
         at = 0
         for lane, count, position in _runs(header):
-            priority, tenant = lane_parts(lane)
-            if count == 1:
-                jobs[position] = claimed(elements[at], queue, priority, tenant)
-            else:
-                jobs[position : position + count] = [
-                    claimed(element, queue, priority, tenant) for element in elements[at : at + count]
-                ]
+            jobs[position : position + count] = decoder.run(elements[at : at + count], queue, lane)
             at += count
     return Lease(token, jobs, suspect)
 
@@ -143,15 +129,13 @@ def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
     jobs: list[tuple[int, Claimed]] = []
     for queue, (raw, log, *elements) in parts:
         settled = _settled(log)
-        claimed = Decoder().claimed
+        decoder = Decoder()
         at = 0
         for lane, count, position in _runs(header_of(raw)):
-            priority, tenant = lane_parts(lane)
-            jobs += [
-                (position + index - at, claimed(elements[index], queue, priority, tenant))
-                for index in range(at, at + count)
-                if index not in settled
-            ]
+            # What was settled may have left an empty element.
+            places = [index for index in range(at, at + count) if index not in settled]
+            left = decoder.run([elements[index] for index in places], queue, lane)
+            jobs += [(position + index - at, job) for index, job in zip(places, left, strict=True)]
             at += count
     jobs.sort(key=lambda pair: pair[0])
     header = header_of(parts[0][1][0])

@@ -1,6 +1,7 @@
-"""The Lua scripts: one file per verb under `lua/`, each behind the common head `lib.lua`, known by its digest.
+"""The Lua scripts, known by their digests: one per verb under `lua/`, behind the head `lib.lua` and the parts of `lua/lib` it uses.
 
-Where limits are at stake, `limits.lua` stands between the two; claim, the longest, is a folder of parts in one scope.
+The longest are folders of parts in one scope. Lua makes every function of a script anew at each call, which is most of what a
+small call costs on an idle server: so no script has parts that it does not use.
 """
 
 from __future__ import annotations
@@ -19,37 +20,42 @@ class Script:
     sha: str
 
 
-def _load(*parts: str) -> Script:
+def _load(verb: str, *parts: str) -> Script:
     folder = files("headrace.store.redis") / "lua"
     source = b"".join((folder / f"{part}.lua").read_bytes() for part in ("lib", *parts))
-    verb = parts[-1].partition("/")[0]
     # The digest names the script to the server; it is no secret.
     return Script(verb, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
 
-ENQUEUE = _load("enqueue")
-CLAIM = _load("limits", "claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lease")
-HEARTBEAT = _load("heartbeat")
-SETTLE = _load("limits", "settle")
-REPORT = _load("report")
-PROMOTE = _load("promote")
-REAP = _load("reap")
-ABANDON = _load("abandon")
-DETACH = _load("detach")
-PRUNE = _load("prune")
-TIDY = _load("limits", "tidy")
-GET = _load("get")
-FIND = _load("find")
-STATS = _load("stats")
-ENDED = _load("ended")
-LANES = _load("lanes")
-AHEAD = _load("limits", "ahead")
-HOLDERS = _load("limits", "holders")
-CANCEL = _load("cancel")
-RETRY = _load("retry")
-DELETE = _load("delete")
-PAUSE = _load("pause")
-LIMIT = _load("limit")
-RULES = _load("rules")
-FOLLOW = _load("follow")
-RECORD = _load("record")
+_BACK = ("lib/records", "lib/ends", "lib/rings", "lib/back")
+_HISTORY = ("lib/leases", "lib/history")
+_PATHS = ("lib/index", *_HISTORY, "lib/paths")
+_CLAIM = ("claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lease")
+
+ENQUEUE = _load("enqueue", "lib/records", "lib/rings", "lib/index", "enqueue/keys", "enqueue/store")
+ENQUEUE_LOCKED = _load("enqueue", *_PATHS, *_BACK, "enqueue/keys", "enqueue/locks", "enqueue/store")
+CLAIM = _load("claim", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM)
+HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
+SETTLE = _load("settle", *_BACK, *_HISTORY, "limits", "settle")
+REPORT = _load("report", *_HISTORY, "report")
+PROMOTE = _load("promote", *_BACK, "promote")
+REAP = _load("reap", "reap")
+ABANDON = _load("abandon", "abandon")
+DETACH = _load("detach", *_HISTORY, "detach")
+PRUNE = _load("prune", "lib/ends", "lib/index", *_HISTORY, "prune")
+TIDY = _load("tidy", *_PATHS, "limits", "tidy")
+GET = _load("get", *_PATHS, "get")
+FIND = _load("find", *_HISTORY, "find")
+STATS = _load("stats", "lib/records", "stats")
+ENDED = _load("ended", "lib/records", "lib/ends", "lib/leases", "ended")
+LANES = _load("lanes", "lib/records", "lanes")
+AHEAD = _load("ahead", "lib/records", "lib/rings", *_PATHS, "limits", "ahead")
+HOLDERS = _load("holders", *_HISTORY, "limits", "holders")
+CANCEL = _load("cancel", *_PATHS, *_BACK, "cancel")
+RETRY = _load("retry", *_PATHS, *_BACK, "retry")
+DELETE = _load("delete", *_PATHS, *_BACK, "delete")
+PAUSE = _load("pause", "limits", "pause")
+LIMIT = _load("limit", "limits", "limit")
+RULES = _load("rules", "rules")
+FOLLOW = _load("follow", "limits", "follow")
+RECORD = _load("record", "record")

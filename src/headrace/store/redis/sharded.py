@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from headrace.job import Batch, Claimed, Job, JobId
 from headrace.lane import LaneView
 from headrace.lease import Ask, Lease, Orphan, WorkerId
-from headrace.store.contract import (
+from headrace.store.redis.shards import MARK, Shards, whole
+from headrace.store.redis.store import RedisStore
+from headrace.store.terms import (
     Ending,
     Enqueued,
     Filter,
@@ -26,8 +28,6 @@ from headrace.store.contract import (
     Retention,
     Stats,
 )
-from headrace.store.redis.shards import MARK, Shards, whole
-from headrace.store.redis.store import RedisStore
 
 _log: Final = logging.getLogger(__name__)
 

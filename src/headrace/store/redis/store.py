@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from headrace.store.contract import Finding, Progress
 from headrace.store.redis import health
 from headrace.store.redis.faults import Cut, translated
 from headrace.store.redis.holding import Holding
+from headrace.store.terms import Finding, Progress
 
 _log = logging.getLogger(__name__)
 _told: set[str] = set()
@@ -25,9 +25,6 @@ class RedisStore(Holding):
                     _told.add(finding.message)
                     _log.warning("%s: %s", finding.about, finding.message)
         await self._refresh()
-
-    async def close(self) -> None:
-        await self._wire.close()
 
     async def migrate(self, progress: Progress | None = None) -> list[str]:
         """Redis has no schema: a script carries its version in its digest, and a layout that changes takes a new prefix."""

@@ -23,18 +23,11 @@ from headrace.lease import (
     new_token,
 )
 from headrace.outcome import Settlement
-from headrace.store.contract import Enqueued, Progress, Promoted, Pruned, Retention
 from headrace.store.redis import scripts
 from headrace.store.redis.base import STEP, chunks
 from headrace.store.redis.claiming import Claiming
-from headrace.store.redis.element import (
-    encode_run,
-    header_of,
-    lane_name,
-    presence_bytes,
-    report_bytes,
-    text_bytes,
-)
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import encode_run, header_of, lane_name
 from headrace.store.redis.keys import LIMITS
 from headrace.store.redis.parcel import (
     Runs,
@@ -45,7 +38,9 @@ from headrace.store.redis.parcel import (
     microseconds,
     orphan_of,
 )
-from headrace.store.redis.wire import Reply
+from headrace.store.redis.records import presence_bytes, report_bytes, text_bytes
+from headrace.store.redis.scripts import Script
+from headrace.store.terms import Enqueued, Progress, Promoted, Pruned, Retention
 
 pack = msgspec.msgpack.Encoder().encode
 
@@ -79,8 +74,8 @@ class Working(Claiming):
         existing: dict[int, JobId] = {}
         for queues in self._together(spread):
             keys = self._keys.of(*queues)
-            args = self._enqueue_args(batch, queues, now)
-            answer: Reply = await self._wire.run(scripts.ENQUEUE, keys, *args)
+            script, args = self._enqueue_call(batch, queues, now)
+            answer: Reply = await self._wire.run(script, keys, *args)
             ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
             if answer[0] == b"conflict":
                 ord, known = ids[0]
@@ -93,7 +88,7 @@ class Working(Claiming):
         self._homes[batch.id.int] = next(iter(spread))
         return Enqueued(existing)
 
-    def _enqueue_args(self, batch: Batch, queues: Runs, now: int) -> tuple[Any, ...]:
+    def _enqueue_call(self, batch: Batch, queues: Runs, now: int) -> tuple[Script, tuple[Any, ...]]:
         prefix, jobs = batch.id.bytes[:14], batch.jobs
         keyed: list[tuple[Any, ...]] = []
         locks: list[tuple[Any, ...]] = []
@@ -123,7 +118,8 @@ class Working(Claiming):
         keyed.sort(key=lambda one: one[0])
         locks.sort(key=lambda one: one[0])
         said = [[word for one in keyed for word in one], [word for one in locks for word in one], *plan]
-        return self._given, prefix, pack(said), *elements
+        script = scripts.ENQUEUE_LOCKED if locks else scripts.ENQUEUE
+        return script, (self._given, prefix, pack(said), *elements)
 
     def _together(self, spread: Runs) -> list[Runs]:
         """Queues that one script can fill: all on one server, each by itself on a cluster."""

@@ -6,10 +6,10 @@ import sqlite3
 import stat
 from pathlib import Path
 
-from headrace.store.contract import Finding
 from headrace.store.sqlite import migrate
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.depth import Tx
+from headrace.store.terms import Finding
 
 _SAFE_VERSION = (3, 51, 3)
 _LARGE_LOG = 256 << 20

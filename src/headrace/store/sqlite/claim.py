@@ -86,46 +86,59 @@ def claim(tx: Tx, ask: Ask, desk: Desk) -> Lease | None:
 
 def claimed(tx: Tx, lease: LeaseRow) -> list[tuple[int, Claimed]]:
     """The unsettled jobs of a lease with their positions, as a worker sees them."""
-    unsettled = list(lease.open())
-    keys = [key for _, key, _ in unsettled]
-    batches = _batches(tx, keys)
+    pieces = list(lease.pieces())
+    batches = _batches(tx, {key >> 16 for _, key, _, _ in pieces})
+    contents = iter(_contents(tx, [(key, size) for _, key, size, _ in pieces]))
     places = lease.ranges.places
     jobs: list[tuple[int, Claimed]] = []
-    for (position, key, held), (task, payload, options) in zip(unsettled, _contents(tx, keys), strict=True):
+    for first, key, size, held in pieces:
         batch, enqueued_at = batches[key >> 16]
-        place = places[held.place]
-        job = Claimed(
-            batch, key & 0xFFFF, held.attempt, held.failures, held.crashes, task, payload, options, place.queue,
-            place.priority, place.tenant, enqueued_at,
-        )  # fmt: skip
-        jobs.append((position, job))
+        place, ord = places[held.place], key & 0xFFFF
+        for nth, (task, payload, options) in zip(range(size), contents, strict=False):
+            job = Claimed(
+                batch, ord + nth, held.attempt, held.failures, held.crashes, task, payload, options, place.queue,
+                place.priority, place.tenant, enqueued_at,
+            )  # fmt: skip
+            jobs.append((first + nth, job))
     return jobs
 
 
-def _batches(tx: Tx, keys: list[int]) -> dict[int, tuple[UUID, datetime]]:
+def _batches(tx: Tx, seqs: set[int]) -> dict[int, tuple[UUID, datetime]]:
     """The id and time of each batch."""
-    seqs = str(sorted({key >> 16 for key in keys}))
-    found = _decode_batches(tx.cur.execute(_SQL["batches"], (seqs,)).fetchone()[0])
+    found = _decode_batches(tx.cur.execute(_SQL["batches"], (str(sorted(seqs)),)).fetchone()[0])
     return {seq: (UUID(hex=id), moment(enqueued_at)) for seq, id, enqueued_at in found}
 
 
-def _contents(tx: Tx, keys: list[int]) -> Sequence[Content]:
-    """Task, payload and options of each job."""
-    ordered = sorted(keys)
-    found = _in_order(tx, ordered)
-    if ordered == keys:
+def _contents(tx: Tx, runs: list[tuple[int, int]]) -> Sequence[Content]:
+    """Task, payload and options of each job of some runs: (first key, how many)."""
+    # They are read in the order of keys, and neighbours together: they lie side by side.
+    ordered = sorted(runs)
+    found = _in_order(tx, _joined(ordered))
+    if ordered == runs:
         return found
-    # They are read in the order of keys, because neighbours lie side by side.
-    by_key = dict(zip(ordered, found, strict=True))
-    return [by_key[key] for key in keys]
+    ends = accumulate([size for _, size in ordered])
+    last = dict(zip(ordered, ends, strict=True))
+    return [content for run in runs for content in found[last[run] - run[1] : last[run]]]
 
 
-def _in_order(tx: Tx, keys: list[int]) -> list[Content]:
+def _joined(runs: list[tuple[int, int]]) -> list[int]:
+    """As `jobs` wants them, as few as possible."""
+    joined: list[int] = []
+    start = end = runs[0][0]
+    for key, size in runs:
+        if key != end:
+            joined.append(start << 10 | end - start - 1)
+            start = key
+        end = key + size
+    return [*joined, start << 10 | end - start - 1]
+
+
+def _in_order(tx: Tx, runs: list[int]) -> list[Content]:
     try:
-        row = tx.cur.execute(_SQL["jobs"], (str(keys),)).fetchone()
+        row = tx.cur.execute(_SQL["jobs"], (str(runs),)).fetchone()
     except sqlite3.DataError:
         # Together they are longer than SQLite lets a value be.
-        return tx.cur.execute(_SQL["each_job"], (str(keys),)).fetchall()
+        return tx.cur.execute(_SQL["each_job"], (str(runs),)).fetchall()
     tasks, payloads, sizes, options, option_sizes = row
     return list(zip(_decode_tasks(tasks), _cut(payloads, sizes), _cut(options, option_sizes), strict=True))
 

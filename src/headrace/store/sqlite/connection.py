@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 from headrace.errors import (
     BadTransaction,
@@ -22,6 +23,10 @@ BUSY_TIMEOUT = 30.0
 _CHECKPOINT_PAGES = 4000
 _PRIMARY = 0xFF
 """SQLite's extended error codes carry the primary one in their low byte."""
+
+
+class Locked(Unavailable):
+    """Another writer has the file."""
 
 
 def connect(address: Address, *, writes: bool) -> sqlite3.Connection:
@@ -48,7 +53,7 @@ def _configure(conn: sqlite3.Connection, address: Address, *, writes: bool) -> N
     # mapped reads make it worse. Only writers checkpoint, inside their commit, and they take turns.
     conn.execute("pragma mmap_size = 0")
     if writes:
-        mode = conn.execute("pragma journal_mode = wal").fetchone()[0]
+        mode = _turn_log_on(conn, address)
         if mode != "wal":
             raise ConfigError(
                 f"{address.path} cannot use a write-ahead log (it stays in mode {mode!r}): use a local disk"
@@ -58,6 +63,29 @@ def _configure(conn: sqlite3.Connection, address: Address, *, writes: bool) -> N
     else:
         conn.execute("pragma query_only = on")
         conn.execute("pragma wal_autocheckpoint = 0")
+
+
+def _turn_log_on(conn: sqlite3.Connection, address: Address) -> str:
+    try:
+        mode: str = conn.execute("pragma journal_mode = wal").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        # It needs the file for itself, and does not wait, but only where the log is not on already.
+        if error.sqlite_errorcode & _PRIMARY in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            raise not_ready(address) from error
+        raise
+    return mode
+
+
+def not_ready(address: Address) -> Locked:
+    """Why a file cannot be given its log and its tables right now, and the way out."""
+    return Locked(
+        f"{address.path} is not ready for jobs, and an open transaction keeps headrace from making it so: run "
+        f"{_migrate(address)} once before your code uses it, or end that transaction and try again"
+    )
+
+
+def _migrate(address: Address) -> str:
+    return f"`headrace migrate --store sqlite:///{quote(str(address.path))}`"
 
 
 @contextmanager
@@ -74,7 +102,7 @@ def translate(error: sqlite3.Error, address: Address) -> HeadraceError:
     path = address.path
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return Unavailable(
+            return Locked(
                 f"{path} is locked by another writer for more than {BUSY_TIMEOUT:g} s: "
                 "end the transaction that holds it, then try again"
             )
@@ -92,9 +120,7 @@ def translate(error: sqlite3.Error, address: Address) -> HeadraceError:
             return Unavailable(f"the disk under {path} failed: {error}")
         case _:
             if "no such table: headrace_" in str(error):
-                return SchemaMismatch(
-                    f"{path} has no headrace tables yet: open the store once, or run `headrace migrate`"
-                )
+                return SchemaMismatch(f"{path} has no headrace tables yet: run {_migrate(address)} once")
             return StoreError(f"SQLite refused: {error}")
 
 

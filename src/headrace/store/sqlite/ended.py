@@ -7,10 +7,10 @@ from datetime import datetime
 from uuid import UUID
 
 from headrace.job import FINISHED, job_id
-from headrace.store.contract import Ending
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import micros, moment
 from headrace.store.sqlite.statements import load
+from headrace.store.terms import Ending
 
 _SQL = load("ended")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import msgspec
 
@@ -67,12 +68,26 @@ class LeaseRow(msgspec.Struct, array_like=True):
 
     def open(self) -> Iterator[tuple[int, int, Held]]:
         """(position, key, range) of what is not settled."""
-        position, settled = 0, self.settled
+        for position, key, size, held in self.pieces():
+            for nth in range(size):
+                yield position + nth, key + nth, held
+
+    def pieces(self) -> Iterator[tuple[int, int, int, Held]]:
+        """(first position, its key, how many, range) of neighbours that are not settled."""
+        start, settled = 0, self.settled
         for held in self.ranges.held:
-            for key in range(held.lo, held.lo + held.size):
-                if not (settled and settled >> position & 1):
-                    yield position, key, held
-                position += 1
+            end = start + held.size
+            if not settled:
+                yield start, held.lo, held.size, held
+            else:
+                whether = [not settled >> position & 1 for position in range(start, end)]
+                at = start
+                for is_open, run in groupby(whether):
+                    size = len(list(run))
+                    if is_open:
+                        yield at, held.lo + at - start, size, held
+                    at += size
+            start = end
 
     def position_of(self, key: int) -> int | None:
         """Where an unsettled job sits."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from headrace.job import Batch, Due, NewJob
 from headrace.lane import Lane
-from headrace.store.contract import segments
+from headrace.store.batches import segments
 from headrace.store.sqlite.bulks import INSERT_SCHEDULED
 from headrace.store.sqlite.depth import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
 from headrace.store.sqlite.rows import Bulk, Row, as_json, micros

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from headrace.store.contract import Pruned, Retention
 from headrace.store.sqlite.depth import DEAD, Tx
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
+from headrace.store.terms import Pruned, Retention
 
 _SQL = load("prune")
 _ABSENT = 3_600_000_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.store.contract import Record
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.statements import load
+from headrace.store.terms import Record
 
 _SQL = load("record")
 

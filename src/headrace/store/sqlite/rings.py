@@ -167,20 +167,27 @@ class Tenants(Ring):
         first = "" if after is None else f"{after}\0"
         if self.line.turns.scattered:
             return self._stretch(first, jobs)
-        size, depth = -(-jobs // self.quantum), self.quantum + 1
+        size, depth = -(-jobs // self.quantum), 1 - int(-self.quantum // self.line.turns.length)
         statement = "tenants_of_lanes" if self._of_lanes else "tenants"
         seats = self.picker.heads(statement, self.line.id, first, size, depth, depth=depth)
+        self._note_length(seats)
         whole = sum([seat.complete for seat in seats])
         self.line.turns.scattered = len(seats) > _MANY and whole > 0.9 * len(seats)
         return seats, len(seats) < size
 
     def _stretch(self, first: str, jobs: int) -> tuple[list[Seat], bool]:
-        """Tenants with a few jobs each: they need no walk from one to the next, they stand side by side."""
-        rows = jobs + self.quantum
+        """Tenants with little each: they need no walk from one to the next, they stand side by side."""
+        rows = int(jobs // min(self.line.turns.length, self.quantum)) + self.quantum
         seats, ended = self.picker.stretch(self.line, first, rows, of_lanes=self._of_lanes)
-        useful = sum([min(len(seat.ranges), self.quantum) for seat in seats])
-        self.line.turns.scattered = ended or useful > rows // 2
+        self._note_length(seats)
+        useful = sum([min(seat.jobs, self.quantum) for seat in seats])
+        self.line.turns.scattered = ended or useful > jobs // 2
         return seats, ended
+
+    def _note_length(self, seats: list[Seat]) -> None:
+        if seats:
+            ranges = sum([len(seat.ranges) for seat in seats])
+            self.line.turns.length = sum([seat.jobs for seat in seats]) / ranges
 
     def seat(self, name: str | int) -> Seat | None:
         return self.picker.seat(self.line.id, str(name))

@@ -9,11 +9,11 @@ import msgspec
 
 from headrace.lane import HIGHEST_PRIORITY
 from headrace.lease import Presence, WorkerId
-from headrace.store.contract import QueueStats, Stats
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.statements import load
 from headrace.store.sqlite.turns import LOWEST_LANE
+from headrace.store.terms import QueueStats, Stats
 
 _SQL = load("stats")
 _SEEN = load("workers")["seen"]

@@ -13,23 +13,6 @@ from headrace.job import Batch, Job, JobId
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Settlement
-from headrace.store.contract import (
-    CancelAnswer,
-    Ending,
-    Enqueued,
-    Filter,
-    Finding,
-    LimitRule,
-    Page,
-    Pause,
-    PauseKind,
-    Progress,
-    Promoted,
-    Pruned,
-    Record,
-    Retention,
-    Stats,
-)
 from headrace.store.sqlite import guest
 from headrace.store.sqlite import migrate as migrations
 from headrace.store.sqlite.abandon import abandon, retire
@@ -39,12 +22,13 @@ from headrace.store.sqlite.bell import Bell, private_folder
 from headrace.store.sqlite.cancel import cancel
 from headrace.store.sqlite.check import check
 from headrace.store.sqlite.claim import Desk, claim, nothing_to_claim
+from headrace.store.sqlite.connection import Locked, not_ready
 from headrace.store.sqlite.delete import delete
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.detach import detach
 from headrace.store.sqlite.ended import ended
 from headrace.store.sqlite.enqueue import Prepared, enqueue
-from headrace.store.sqlite.find import find
+from headrace.store.sqlite.find import Search
 from headrace.store.sqlite.get import get
 from headrace.store.sqlite.heartbeat import heartbeat
 from headrace.store.sqlite.lanes import Glance, lanes
@@ -63,6 +47,23 @@ from headrace.store.sqlite.thread import Reader, Thread
 from headrace.store.sqlite.turn import Turn
 from headrace.store.sqlite.wait import Waiting
 from headrace.store.sqlite.writer import Writer
+from headrace.store.terms import (
+    CancelAnswer,
+    Ending,
+    Enqueued,
+    Filter,
+    Finding,
+    LimitRule,
+    Page,
+    Pause,
+    PauseKind,
+    Progress,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+    Stats,
+)
 
 T = TypeVar("T")
 
@@ -132,10 +133,13 @@ class SqliteStore:
                 return await self.migrate(progress)
             finally:
                 await self.close()
-        return await self._write(
-            lambda tx: migrations.migrate(tx.cur, tx.now, progress),
-            look=lambda tx: [] if migrations.check(migrations.version(tx.cur)) else None,
-        )
+        try:
+            return await self._write(
+                lambda tx: migrations.migrate(tx.cur, tx.now, progress),
+                look=lambda tx: [] if migrations.check(migrations.version(tx.cur)) else None,
+            )
+        except Locked as error:
+            raise not_ready(self._address) from error
 
     async def check(self) -> list[Finding]:
         return await self._read(lambda tx: check(tx, self._address))
@@ -198,7 +202,10 @@ class SqliteStore:
         return await self._read(lambda tx: get(tx, ids))
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        return await self._read(lambda tx: find(tx, where, before, limit))
+        search = Search(where, before, limit)
+        while (page := await self._read(search.step)) is None:
+            pass
+        return page
 
     async def stats(self) -> Stats:
         return await self._read(stats)

@@ -26,7 +26,9 @@ class LineTurns:
     lanes: dict[str, Turn] = field(default_factory=dict[str, Turn])
     """Of tenants that have several lanes."""
     scattered: bool = False
-    """The last claim found tenants with a few jobs each."""
+    """The last claim found tenants with a few ranges each."""
+    length: float = 1.0
+    """Jobs in a range, as the last claim found them: tells how many ranges make a turn."""
 
     def of_lanes(self, tenant: str) -> Turn:
         turn = self.lanes.pop(tenant, None) or Turn()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from headrace.job import Batch, JobId, NewJob, job_id
-from headrace.store.contract import stand_ins
+from headrace.store.batches import stand_ins
 from headrace.store.sqlite.cancel import cancel_waiting
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.locate import Spot, locate_key

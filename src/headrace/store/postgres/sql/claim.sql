@@ -15,7 +15,7 @@
 --   p_now       the clock, when a test injects one
 --
 -- In each band strictly higher priority first, over all asked queues. Inside a priority queues take turns, and inside a
--- queue tenants (`take_turns`); FIFO inside a lane. A suspect is taken alone: first met, just it; met later, the claim stops
+-- queue tenants (`take_turns`, `take_limited`); FIFO inside a lane. A suspect is taken alone: first met, just it; met later, the claim stops
 -- before it.
 --
 -- The first row always comes and says what the client should remember: new places of the turns, lanes served, what the search
@@ -51,40 +51,44 @@ declare
     v_seen    int8 := pg_stat_get_xact_tuples_returned('headrace.ready_lane'::regclass);
     v_left    int4 := p_limit;
     v_heads   bool := head_seq is not null;
-    v_queues  text[];                                 -- asked for and not paused
+    v_queues  text[] := p_queues;                     -- asked for and not paused
     v_paused  text[];                                 -- tenants
+    v_named   text[] := '{}';                         -- queues that something was taken from
+    v_one     bool := true;                           -- all of it from one queue and priority: r_queue and r_priority have one element
     v_stop    bool := false;                          -- a suspect was met
-    v_open    bool;
     v_opens   timestamptz;
-    -- the band, the priority being served, its queues
     v_begins int4[]; v_ends int4[]; v_batches uuid[];
-    v_named text[] := '{}';                           -- queues that something was taken from
-    v_share int4; v_band text[]; v_level int2; v_names text[]; v_quota int4; v_more text[]; v_got int4; v_name text; i int4; x record;
-    h_tenant text[]; h_lane int8[]; h_seq int8[]; s_tenant text[]; s_lane int8[];
+    -- the band, the priority being served, its queues
+    v_share int4; v_band text[]; v_level int2; v_names text[]; v_quota int4; v_wanted int4; v_more text[]; v_name text; i int4; x record;
+    h_tenant text[]; h_seq int8[]; s_tenant text[]; s_lane int8[];
 begin
     -- A claim lost in a crash is simply undone, so nobody waits for the disk here.
-    perform set_config('synchronous_commit', 'off', true);
+    v_name := set_config('synchronous_commit', 'off', true);
     -- `pause` and `limit` take this lock alone: when they return, every claim that did not see them is over.
     perform pg_advisory_xact_lock_shared(1214538830, 1);
     more := false; suspect := false; limited := false;
-    r_queue := '{}'; r_priority := '{}'; r_tenant := '{}'; r_lane := '{}'; r_seq := '{}'; r_batch := '{}'; r_lo := '{}'; r_hi := '{}';
-    r_attempt := '{}'; r_failures := '{}'; r_crashes := '{}';
+    r_queue := '{}'; r_priority := '{}'; r_tenant := '{}'; r_batch := '{}'; r_lo := '{}'; r_hi := '{}';
     turn_priority := '{}'; turn_queue := '{}'; turn_tenant := '{}'; turn_owed := '{}';
     served_priority := '{}'; served_queue := '{}'; served_tenant := '{}'; served_lane := '{}';
 
-    select array_agg(p.name) filter (where p.kind = 'tenant'), array_agg(p.name) filter (where p.kind = 'queue'), min(p.until)
-    into v_paused, v_names, v_opens
-    from headrace.pause p
-    where (p.kind = 'tenant' or (p.kind = 'queue' and p.name = any (p_queues))) and (p.until is null or p.until > v_now);
-    v_queues := array(select distinct u.q collate "C" from unnest(p_queues) u(q) where v_names is null or u.q <> all (v_names));
-    v_open := cardinality(v_queues) > 0 and (p_tenant is null or v_paused is null or p_tenant <> all (v_paused));
+    if exists (select from headrace.pause) then
+        select array_agg(p.name) filter (where p.kind = 'tenant'), array_agg(p.name) filter (where p.kind = 'queue'), min(p.until)
+        into v_paused, v_names, v_opens
+        from headrace.pause p
+        where (p.kind = 'tenant' or (p.kind = 'queue' and p.name = any (p_queues))) and (p.until is null or p.until > v_now);
+    end if;
+    if cardinality(p_queues) > 1 or v_names is not null then
+        v_queues := array(select distinct u.q collate "C" from unnest(p_queues) u(q) where v_names is null or u.q <> all (v_names));
+    end if;
 
     <<search>> loop
-        exit search when not v_open;
+        exit search when cardinality(v_queues) = 0 or p_tenant = any (v_paused);
         <<band>> for v_nth in 1 .. coalesce(cardinality(b_share), 1) loop
             v_share := least(v_left, coalesce(b_share[v_nth], v_left));
-            v_band := case when b_queues[v_nth] is null then v_queues
-                else array(select q from unnest(v_queues) q where q = any (string_to_array(b_queues[v_nth], ','))) end;
+            v_band := v_queues;
+            if b_queues[v_nth] is not null then
+                v_band := array(select q from unnest(v_queues) q where q = any (string_to_array(b_queues[v_nth], ',')));
+            end if;
             v_level := null;
             <<level>> while v_share > 0 and not v_stop loop
                 -- 1. The next lower priority that has anything, and which queues have it.
@@ -94,6 +98,11 @@ begin
                     where h.q = any (v_band) and h.p = (select max(g.p) from unnest(head_priority, head_queue) g(p, q)
                         where g.q = any (v_band) and (v_level is null or g.p < v_level)
                             and g.p between coalesce(b_lowest[v_nth], -32768) and coalesce(b_highest[v_nth], 32767));
+                elsif cardinality(v_band) = 1 then
+                    v_names := v_band;
+                    v_level := (select r.priority from headrace.ready r
+                        where r.queue = v_band[1] and r.priority <= coalesce(v_level - 1, b_highest[v_nth], 32767)
+                        order by r.queue, r.priority desc limit 1);
                 else
                     select array_agg(y.q), max(y.priority) into v_names, v_level
                     from (
@@ -118,40 +127,59 @@ begin
                     v_quota := (v_share + least(cardinality(v_names), 4) - 1) / least(cardinality(v_names), 4);
                     v_more := '{}';
                     foreach v_name in array v_names loop
-                        i := (select g.o from unnest(ring_queue, ring_priority) with ordinality g(queue, priority, o)
-                            where g.queue = v_name and g.priority = v_level);
-                        s_tenant := null; h_tenant := null;
-                        if lane_lane is not null then
-                            select array_agg(s.t), array_agg(s.l) into s_tenant, s_lane
-                            from unnest(lane_priority, lane_queue, lane_tenant, lane_lane) s(p, q, t, l) where s.p = v_level and s.q = v_name;
-                        end if;
+                        v_wanted := least(v_quota, v_share);
+                        -- Where its turns stopped.
+                        i := array_position(ring_queue, v_name);
+                        while ring_priority[i] <> v_level loop
+                            i := array_position(ring_queue, v_name, i + 1);
+                        end loop;
+                        h_tenant := null;
                         if v_heads then
-                            select array_agg(h.t), array_agg(h.l), array_agg(h.s) into h_tenant, h_lane, h_seq
+                            select array_agg(h.t), array_agg(h.s) into h_tenant, h_seq
                             from unnest(head_priority, head_queue, head_tenant, head_lane, head_seq) h(p, q, t, l, s)
                             where h.p = v_level and h.q = v_name and h.l = 0;
                         end if;
-                        select * into x from headrace.take_turns(v_name, v_level, least(v_quota, v_share), p_token, v_now,
-                            v_left = p_limit, v_left = p_limit, p_tenant, p_weights -> v_name, v_paused, ring_tenant[i], ring_owed[i],
-                            s_tenant, s_lane, h_tenant, h_lane, h_seq);
-                        v_opens := least(v_opens, x.opens); more := more or x.more;
-                        limited := limited or x.limited; v_stop := x.stop;
-                        if p_tenant is null and (x.got > 0 or x.more) then
+                        if exists (select from headrace.ready r where r.queue = v_name and r.priority = v_level and r.lane <> 0) then
+                            s_tenant := null;
+                            if lane_lane is not null then
+                                select array_agg(s.t), array_agg(s.l) into s_tenant, s_lane
+                                from unnest(lane_priority, lane_queue, lane_tenant, lane_lane) s(p, q, t, l) where s.p = v_level and s.q = v_name;
+                            end if;
+                            x := headrace.take_limited(v_name, v_level, v_wanted, p_token, v_now, v_left = p_limit, v_left = p_limit,
+                                p_tenant, p_weights -> v_name, v_paused, ring_tenant[i], ring_owed[i], s_tenant, s_lane);
+                            more := more or x.more; limited := limited or x.limited; v_opens := least(v_opens, x.opens);
+                            if cardinality(x.served_tenant) > 0 then
+                                served_priority := served_priority || array_fill(v_level, array[cardinality(x.served_tenant)]);
+                                served_queue := served_queue || array_fill(v_name, array[cardinality(x.served_tenant)]);
+                                served_tenant := served_tenant || x.served_tenant; served_lane := served_lane || x.served_lane;
+                            end if;
+                        elsif p_tenant is not null or v_paused is not null or h_tenant is not null then
+                            x := headrace.take_each(v_name, v_level, v_wanted, greatest(1, v_wanted / 50), v_left = p_limit,
+                                p_tenant, p_weights -> v_name, v_paused, ring_tenant[i], ring_owed[i], h_tenant, h_seq);
+                        else
+                            x := headrace.take_turns(v_name, v_level, v_wanted, v_left = p_limit, p_weights -> v_name, ring_tenant[i], ring_owed[i]);
+                        end if;
+                        v_stop := x.stop;
+                        if p_tenant is null and (x.got > 0 or more) then
                             turn_priority := turn_priority || v_level; turn_queue := turn_queue || v_name;
                             turn_tenant := turn_tenant || x.ring_tenant; turn_owed := turn_owed || x.ring_owed;
                         end if;
-                        if cardinality(x.served_tenant) > 0 then
-                            served_priority := served_priority || array_fill(v_level, array[cardinality(x.served_tenant)]);
-                            served_queue := served_queue || array_fill(v_name, array[cardinality(x.served_tenant)]);
-                            served_tenant := served_tenant || x.served_tenant; served_lane := served_lane || x.served_lane;
-                        end if;
                         if x.got > 0 then
                             suspect := x.suspect;
-                            r_queue := r_queue || array_fill(v_name, array[cardinality(x.n_seq)]);
-                            r_priority := r_priority || array_fill(v_level, array[cardinality(x.n_seq)]);
-                            r_tenant := r_tenant || x.n_tenant; r_lane := r_lane || x.n_lane; r_seq := r_seq || x.n_seq;
-                            r_batch := r_batch || x.n_batch; r_lo := r_lo || x.n_lo; r_hi := r_hi || x.n_hi;
-                            r_attempt := r_attempt || x.n_attempt; r_failures := r_failures || x.n_failures;
-                            r_crashes := r_crashes || x.n_crashes;
+                            if v_left = p_limit then
+                                r_queue := array[v_name]; r_priority := array[v_level];
+                            elsif not v_one or r_queue[1] <> v_name or r_priority[1] <> v_level then
+                                if v_one then
+                                    v_one := false;
+                                    r_queue := array_fill(r_queue[1], array[cardinality(r_lo)]); r_priority := array_fill(r_priority[1], array[cardinality(r_lo)]);
+                                end if;
+                                r_queue := r_queue || array_fill(v_name, array[cardinality(x.n_lo)]);
+                                r_priority := r_priority || array_fill(v_level, array[cardinality(x.n_lo)]);
+                            end if;
+                            r_attempt := headrace.join_past(r_attempt, r_lo, x.n_attempt, x.n_lo);
+                            r_failures := headrace.join_past(r_failures, r_lo, x.n_failures, x.n_lo);
+                            r_crashes := headrace.join_past(r_crashes, r_lo, x.n_crashes, x.n_lo);
+                            r_tenant := r_tenant || x.n_tenant; r_batch := r_batch || x.n_batch; r_lo := r_lo || x.n_lo; r_hi := r_hi || x.n_hi;
                             if v_name <> all (v_named) then v_named := v_named || v_name; end if;
                             v_left := v_left - x.got; v_share := v_share - x.got;
                             if x.got >= v_quota then v_more := v_more || v_name; end if;
@@ -169,19 +197,21 @@ begin
         v_heads := false;
     end loop;
 
-    wasted := pg_stat_get_xact_tuples_returned('headrace.ready_lane'::regclass) - v_seen - 6 * cardinality(r_seq);
+    wasted := pg_stat_get_xact_tuples_returned('headrace.ready_lane'::regclass) - v_seen - 6 * cardinality(r_lo);
     spent := extract(epoch from clock_timestamp() - v_begun);
     opens := v_opens - v_now;
     if v_left = p_limit then
-        r_seq := null;
+        r_batch := null;
         return next;
         return;
     end if;
 
     v_now := coalesce(p_now, clock_timestamp());
-    r_attempt := case when 0 = all (r_attempt) then null else array(select a + 1 from unnest(r_attempt) with ordinality u(a, o) order by o) end;
-    r_failures := case when 0 = all (r_failures) then null else r_failures end;
-    r_crashes := case when 0 = all (r_crashes) then null else r_crashes end;
+    if r_attempt is not null then
+        r_attempt := array(select a + 1 from unnest(r_attempt) with ordinality u(a, o) order by o);
+        r_failures := case when 0 = all (r_failures) then null else r_failures end;
+        r_crashes := case when 0 = all (r_crashes) then null else r_crashes end;
+    end if;
     insert into headrace.lease (token, worker, until, claimed_at, suspect, unsettled, limited, queues, r_batch, r_lo, r_hi,
         r_attempt, r_failures, r_crashes, r_queue)
     values (p_token, p_worker, v_now + p_ttl, v_now, suspect, p_limit - v_left, limited, v_named, r_batch, r_lo, r_hi,
@@ -195,13 +225,23 @@ begin
         select -sum(u.hi - u.lo + 1), sum(u.hi - u.lo + 1), u.queue from unnest(r_queue, r_lo, r_hi) u(queue, lo, hi) group by u.queue;
     end if;
 
-    -- What is the same for all ranges is said once, and what nobody will ask for not at all.
-    v_begins := r_lo; v_ends := r_hi; v_batches := r_batch;
-    if head_seq is null and wasted <= p_many then
-        r_lane := null; r_seq := '{}';
-        if cardinality(v_named) = 1 then r_queue := v_named; end if;
-        if turn_priority[1] = all (turn_priority) then r_priority := r_priority[:1]; end if;
+    if head_seq is not null or wasted > p_many then
+        -- The client wants to know where each lane stands.
+        if v_one then
+            r_queue := array_fill(r_queue[1], array[cardinality(r_lo)]); r_priority := array_fill(r_priority[1], array[cardinality(r_lo)]);
+        end if;
+        select array_agg(coalesce(j.lane, 0) order by u.o), array_agg(j.seq order by u.o) into r_lane, r_seq
+        from unnest(r_batch, r_lo) with ordinality u(batch, lo, o) join headrace.job j on j.batch = u.batch and j.ord = u.lo;
     end if;
+    if p_limit - v_left = 1 then
+        r_hi := null;
+        select array[j.task], array[j.payload], array[j.enqueued_at], case when j.options is not null then array[j.options] end
+        into tasks, payloads, r_at, options
+        from headrace.job j where j.batch = r_batch[1] and j.ord = r_lo[1];
+        return next;
+        return;
+    end if;
+    v_begins := r_lo; v_ends := r_hi; v_batches := r_batch;
     if r_lo = r_hi then r_hi := null; end if;
     for x in
         select p.page, array_agg(p.task) as tasks, array_agg(p.payload) as payloads, array_agg(p.enqueued_at) filter (where p.ord = p.lo) as r_at,
@@ -209,7 +249,7 @@ begin
         from (
             select (u.base + j.ord - u.lo) / 128 as page, u.lo, j.*
             from (
-                select v.*, sum(v.hi - v.lo + 1) over (order by v.o) - (v.hi - v.lo + 1) as base
+                select v.*, sum(v.hi - v.lo + 1) over (order by v.o rows unbounded preceding) - (v.hi - v.lo + 1) as base
                 from unnest(v_batches, v_begins, v_ends) with ordinality v(batch, lo, hi, o)
             ) u
             cross join lateral (

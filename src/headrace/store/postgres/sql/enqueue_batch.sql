@@ -7,8 +7,7 @@
 --   s_*                   runs of jobs with the same lane and due time: s_hi is the last place of each run, runs
 --                         follow each other without gaps. s_limits: keys joined by newline (arrays cannot be ragged)
 --   s_run_at, s_delay     when a run is due: a time, or so long from now; null, null: at once
---   Where there are several runs, s_queue and s_priority may have one element for all, and s_lane, s_limits, s_run_at,
---   s_delay may be null.
+--   s_queue and s_priority may have one element for all; s_lane, s_limits, s_run_at, s_delay may be null.
 --   k_*                   idempotency keys by place
 --   u_*                   unique locks by place, see `take_locks`
 --   p_now                 the clock, when a test injects one
@@ -32,6 +31,7 @@ declare
     v_skip int4[];
     v_n    int4 := cardinality(p_payloads);
     v_run  timestamptz;
+    s_lo   int4[];                                    -- where runs do not follow each other
     v_met  record;
 begin
     if exists (select from headrace.job j where j.batch = p_batch) then
@@ -85,109 +85,72 @@ begin
         if v_run > v_now then
             insert into headrace.scheduled
                 (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-            values (v_run, v_seq, s_lane[1], p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1],
+            values (v_run, v_seq, coalesce(s_lane[1], 0), p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1],
                 string_to_array(s_limits[1], E'\n'));
             insert into headrace.tally (scheduled, enqueued, queue) values (v_n, v_n, s_queue[1]);
         else
             insert into headrace.ready
                 (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-            values (v_seq, s_lane[1], p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1],
+            values (v_seq, coalesce(s_lane[1], 0), p_batch, 0, v_n - 1, s_priority[1], 0, 0, 0, false, s_queue[1], s_tenant[1],
                 string_to_array(s_limits[1], E'\n'));
             insert into headrace.tally (ready, enqueued, queue) values (v_n, v_n, s_queue[1]);
         end if;
         return;
     end if;
 
-    if v_skip is null then
-        -- Columns that say the same of all have one element.
-        if cardinality(s_hi) = v_n then
-            -- Every job is a run of its own: no joining.
-            insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
-            select p_batch, v_seq, v_now, u.o - 1, coalesce(u.priority, s_priority[1]), coalesce(u.queue, s_queue[1]),
-                coalesce(u.task, p_tasks[1]), u.payload, nullif(u.tenant, ''), nullif(u.lane, 0),
-                string_to_array(u.limits, E'\n'), u.options
-            from unnest(p_payloads, p_tasks, p_options, s_queue, s_priority, s_tenant, s_lane, s_limits)
-                with ordinality u(payload, task, options, queue, priority, tenant, lane, limits, o);
-        else
-            insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
-            select p_batch, v_seq, v_now, r.ord, r.priority, r.queue, coalesce(u.task, p_tasks[1]), u.payload,
-                nullif(r.tenant, ''), nullif(r.lane, 0), r.limits, u.options
-            from (
-                select g.ord, coalesce(n.priority, s_priority[1]) as priority, coalesce(n.queue, s_queue[1]) as queue, n.tenant,
-                    n.lane, string_to_array(n.limits, E'\n') as limits
-                from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits)
-                    with ordinality n(hi, queue, priority, tenant, lane, limits, o)
-                cross join lateral generate_series(coalesce(s_hi[n.o - 1], -1) + 1, n.hi) g(ord)
-            ) r
-            join unnest(p_payloads, p_tasks, p_options) with ordinality u(payload, task, options, o) on u.o = r.ord + 1;
-        end if;
-        with ready as (
-            insert into headrace.ready
-                (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-            select v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_hi[u.o - 1], -1) + 1, u.hi, coalesce(u.priority, s_priority[1]),
-                0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
-            from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
-                with ordinality u(hi, queue, priority, tenant, lane, limits, run_at, delay, o)
-            where coalesce(u.run_at, v_now + u.delay, v_now) <= v_now
-            order by coalesce(u.queue, s_queue[1]) collate "C", coalesce(u.priority, s_priority[1]) desc, u.tenant collate "C", u.o
-        ), put_off as (
-            insert into headrace.scheduled
-                (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-            select coalesce(u.run_at, v_now + u.delay), v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_hi[u.o - 1], -1) + 1, u.hi,
-                coalesce(u.priority, s_priority[1]), 0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
-            from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
-                with ordinality u(hi, queue, priority, tenant, lane, limits, run_at, delay, o)
-            where (s_run_at is not null or s_delay is not null) and coalesce(u.run_at, v_now + u.delay) > v_now
-        )
-        insert into headrace.tally (ready, scheduled, enqueued, queue)
-        select coalesce(sum(u.n) filter (where not u.later), 0), coalesce(sum(u.n) filter (where u.later), 0), sum(u.n), u.queue
-        from (select coalesce(n.queue, s_queue[1]) as queue, coalesce(coalesce(n.run_at, v_now + n.delay) > v_now, false) as later,
-                n.hi - coalesce(s_hi[n.o - 1], -1) as n
-            from unnest(s_queue, s_run_at, s_delay, s_hi) with ordinality n(queue, run_at, delay, hi, o)) u
-        group by u.queue;
-        return;
-    end if;
+    -- As a column of a stored row the array lies flat: from a variable it would be copied for each job.
+    with runs as materialized (select s_hi as ends)
+    insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
+    select p_batch, v_seq, v_now, u.o - 1, coalesce(s_priority[u.run], s_priority[1]), coalesce(s_queue[u.run], s_queue[1]),
+        coalesce(u.task, p_tasks[1]), u.payload, nullif(s_tenant[u.run], ''), nullif(s_lane[u.run], 0),
+        string_to_array(s_limits[u.run], E'\n'), u.options
+    from (
+        -- The run that a place belongs to: as many as end before it, and one.
+        select x.*, width_bucket(x.o::int4 - 2, runs.ends) + 1 as run
+        from runs cross join unnest(p_payloads, p_tasks, p_options) with ordinality x(payload, task, options, o) offset 0
+    ) u
+    where v_skip is null or u.o - 1 <> all (v_skip);
 
-    with run as materialized (
-        select s.o, coalesce(s_hi[s.o - 1], -1) + 1 as lo, s.hi, coalesce(s.queue, s_queue[1]) as queue,
-            coalesce(s.priority, s_priority[1]) as priority, s.tenant, coalesce(s.lane, 0) as lane,
-            string_to_array(s.limits, E'\n') as limits, coalesce(s.run_at, v_now + s.delay) as run_at
-        from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay)
-            with ordinality s(hi, queue, priority, tenant, lane, limits, run_at, delay, o)
-    ), place as materialized (
-        select run.*, g.ord
-        from run cross join lateral generate_series(run.lo, run.hi) g(ord)
-        where g.ord <> all (v_skip)
-    ), log as (
-        insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
-        select p_batch, v_seq, v_now, p.ord, p.priority, p.queue,
-            case when u.task is null then p_tasks[1] else u.task end, u.payload,
-            nullif(p.tenant, ''), nullif(p.lane, 0), p.limits, u.options
-        from place p
-        join unnest(p_payloads, p_tasks, p_options) with ordinality u(payload, task, options, o) on u.o = p.ord + 1
-    ), piece as materialized (
-        -- A run without the places that were skipped: gaps and islands.
-        select i.o, min(i.ord) as lo, max(i.ord) as hi
-        from (select p.o, p.ord, p.ord - row_number() over (partition by p.o order by p.ord) as island from place p) i
-        group by i.o, i.island
-    ), waiting as materialized (
-        select piece.lo, piece.hi, run.queue, run.priority, run.tenant, run.lane, run.limits, run.run_at
-        from piece join run on run.o = piece.o
-    ), now_ready as (
-        insert into headrace.ready
-            (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-        select v_seq, w.lane, p_batch, w.lo, w.hi, w.priority, 0, 0, 0, false, w.queue, w.tenant, w.limits
-        from waiting w where w.run_at is null or w.run_at <= v_now
-        order by w.queue, w.priority desc, w.tenant, w.lane, w.lo
-    ), put_off as (
+    if v_skip is not null then
+        -- The runs without the places that were skipped: gaps and islands.
+        with runs as materialized (select s_hi as ends)
+        select array_agg(n.lo order by n.lo), array_agg(n.hi order by n.lo), array_agg(coalesce(s_queue[n.run], s_queue[1]) order by n.lo),
+            array_agg(coalesce(s_priority[n.run], s_priority[1]) order by n.lo), array_agg(s_tenant[n.run] order by n.lo),
+            array_agg(s_lane[n.run] order by n.lo), array_agg(s_limits[n.run] order by n.lo),
+            array_agg(s_run_at[n.run] order by n.lo), array_agg(s_delay[n.run] order by n.lo)
+        into s_lo, s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay
+        from (
+            select i.run, min(i.ord) as lo, max(i.ord) as hi
+            from (select g.run, g.ord, g.ord - row_number() over (partition by g.run order by g.ord) as island
+                from (select p as ord, width_bucket(p - 1, runs.ends) + 1 as run from runs cross join generate_series(0, v_n - 1) p) g
+                where g.ord <> all (v_skip)) i
+            group by i.run, i.island
+        ) n;
+    end if;
+    if s_run_at is not null or s_delay is not null then
+        s_run_at := array(select coalesce(u.run_at, v_now + u.delay) from unnest(s_run_at, s_delay) with ordinality u(run_at, delay, o) order by u.o);
         insert into headrace.scheduled
             (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
-        select w.run_at, v_seq, w.lane, p_batch, w.lo, w.hi, w.priority, 0, 0, 0, false, w.queue, w.tenant, w.limits
-        from waiting w where w.run_at > v_now
-    )
-    insert into headrace.tally (ready, scheduled, enqueued, queue)
-    select coalesce(sum(w.hi - w.lo + 1) filter (where w.run_at is null or w.run_at <= v_now), 0),
-        coalesce(sum(w.hi - w.lo + 1) filter (where w.run_at > v_now), 0),
-        sum(w.hi - w.lo + 1), w.queue
-    from waiting w group by w.queue;
+        select u.run_at, v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_lo[u.o], s_hi[u.o - 1] + 1, 0), u.hi,
+            coalesce(u.priority, s_priority[1]), 0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
+        from unnest(s_run_at, s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits)
+            with ordinality u(run_at, hi, queue, priority, tenant, lane, limits, o)
+        where u.run_at > v_now;
+    end if;
+    insert into headrace.ready (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+    select v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_lo[u.o], s_hi[u.o - 1] + 1, 0), u.hi, coalesce(u.priority, s_priority[1]),
+        0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
+    from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at)
+        with ordinality u(hi, queue, priority, tenant, lane, limits, run_at, o)
+    where u.run_at is null or u.run_at <= v_now;
+    if cardinality(s_queue) = 1 and s_run_at is null then
+        insert into headrace.tally (ready, enqueued, queue) values (v_n, v_n, s_queue[1]);
+    else
+        insert into headrace.tally (ready, scheduled, enqueued, queue)
+        select coalesce(sum(u.n) filter (where not u.later), 0), coalesce(sum(u.n) filter (where u.later), 0), sum(u.n), u.queue
+        from (select coalesce(n.queue, s_queue[1]) as queue, coalesce(n.run_at > v_now, false) as later,
+                n.hi - coalesce(s_lo[n.o], s_hi[n.o - 1] + 1, 0) + 1 as n
+            from unnest(s_queue, s_run_at, s_hi) with ordinality n(queue, run_at, hi, o)) u
+        group by u.queue;
+    end if;
 end $$;

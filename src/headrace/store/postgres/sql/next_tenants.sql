@@ -24,38 +24,45 @@ begin
     from walk w where p_upto is null or w.tenant <= p_upto;
 end $$;
 
--- next_lanes: up to p_limit lanes of each of some tenants, in order: those after p_after (null: from the first) up to p_bound
--- (null: to the last), and then, where p_upto is given, from the first one up to it.
+-- next_round: up to p_most tenants whose turn is next, without those in p_paused: after p_after, round the corner
+-- (p_wrapped: it was passed) and up to at_tenant, where the ring began; at_tenant itself first, if it is owed something.
 --
--- Answers by place in p_tenants: `of`. `limits`: the lane's keys, joined by newline (arrays cannot be ragged).
-create or replace function headrace.next_lanes(
-    p_queue text, p_priority int2, p_tenants text[], p_after int8[], p_bound int8[], p_upto int8[], p_limit int4,
-    out of int4[], out lanes int8[], out lengths int4[], out limits text[]
+-- Answers them with the lengths of their first ranges, where the next round goes on, and whether the ring is `done`.
+create or replace function headrace.next_round(
+    p_queue text, p_priority int2, p_paused text[], at_tenant text, p_owed int4, p_after text, p_wrapped bool, p_most int4,
+    out tenants text[], out lengths int4[], out after text, out wrapped bool, out done bool
 ) language plpgsql as $$
+#variable_conflict use_variable
+declare
+    v_need  int4 := p_most + 1;                       -- one more says whether there are more
+    v_first int4;
+    x       record;
 begin
-    select coalesce(array_agg(t.o::int4), '{}'), coalesce(array_agg(x.lane), '{}'),
-        coalesce(array_agg(x.len), '{}'), coalesce(array_agg(array_to_string(x.limits, E'\n')), '{}')
-    into of, lanes, lengths, limits
-    from unnest(p_tenants, p_after, p_bound, p_upto) with ordinality t(tenant, after, bound, upto, o)
-    cross join lateral (
-        select w.* from (values (coalesce(t.after, -9223372036854775808), t.bound, 1), (-9223372036854775808, t.upto, 2)) part(after, upto, nth)
-        cross join lateral (
-            with recursive walk(lane, len, limits, n) as (
-                (select r.lane, r.hi - r.lo + 1, r.limits, 1 from headrace.ready r
-                 where r.queue = p_queue and r.priority = p_priority and r.tenant = t.tenant and r.lane > part.after
-                 order by r.lane, r.seq, r.hi limit 1)
-                union all
-                select y.lane, y.len, y.limits, w.n + 1
-                from walk w cross join lateral (
-                    select r.lane, r.hi - r.lo + 1 as len, r.limits from headrace.ready r
-                    where r.queue = p_queue and r.priority = p_priority and r.tenant = t.tenant and r.lane > w.lane
-                    order by r.lane, r.seq, r.hi limit 1
-                ) y
-                where w.n < p_limit and (part.upto is null or w.lane < part.upto)
-            )
-            select * from walk
-        ) w
-        where (part.nth = 1 or t.upto is not null) and (part.upto is null or w.lane <= part.upto)
-        limit p_limit
-    ) x;
+    tenants := '{}'; lengths := '{}'; wrapped := p_wrapped;
+    if p_owed > 0 then
+        v_first := (select r.hi - r.lo + 1 from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.tenant = at_tenant
+            order by r.tenant, r.lane, r.seq, r.hi limit 1);
+        if v_first is not null then
+            tenants := array[at_tenant]; lengths := array[v_first];
+        end if;
+    end if;
+    x := headrace.next_tenants(p_queue, p_priority, p_after, case when wrapped then at_tenant end, v_need - cardinality(tenants));
+    tenants := tenants || x.tenants; lengths := lengths || x.lengths;
+    if cardinality(tenants) < v_need and not wrapped then
+        wrapped := true;
+        x := headrace.next_tenants(p_queue, p_priority, null, at_tenant, v_need - cardinality(tenants));
+        if v_first is not null and x.tenants[cardinality(x.tenants)] = at_tenant then
+            x.tenants := x.tenants[:cardinality(x.tenants) - 1]; x.lengths := x.lengths[:cardinality(x.lengths) - 1];
+        end if;
+        tenants := tenants || x.tenants; lengths := lengths || x.lengths;
+    end if;
+    done := cardinality(tenants) < v_need;
+    tenants := tenants[:p_most]; lengths := lengths[:p_most];
+    -- Those up to here are seen; the next round goes on from the last of them. Beyond where the ring began: it began anew.
+    after := tenants[cardinality(tenants)];
+    wrapped := wrapped and (at_tenant is null or after collate "C" <= at_tenant);
+    if p_paused is not null and tenants && p_paused then
+        select coalesce(array_agg(u.t order by u.o), '{}'), coalesce(array_agg(u.n order by u.o), '{}') into tenants, lengths
+        from unnest(tenants, lengths) with ordinality u(t, n, o) where u.t <> all (p_paused);
+    end if;
 end $$;

@@ -12,37 +12,38 @@ create or replace function headrace.share_turns(
     out shares int4[], out last int4, out owed int4
 ) language plpgsql immutable as $$
 declare
-    v_count int4 := cardinality(t_open);
-    v_sum   int4 := 0;
-    v_full  int4;
-    v_share int4;
-    v_unit  int4 := p_unit;
-    v_paid  int4 := 0;
-    i       int4;
+    v_sum  int4 := (select sum(t.weight) from unnest(t_open, t_weight) t(open, weight) where t.open);
+    v_unit int4;
+    v_full int4;
+    v_paid int4 := 0;
 begin
-    shares := array_fill(0, array[v_count]);
-    for k in 1 .. v_count loop
-        if t_open[k] then v_sum := v_sum + t_weight[k]; end if;
-    end loop;
-    if v_sum = 0 then return; end if;
+    if v_sum is null then
+        shares := array_fill(0, array[cardinality(t_open)]);
+        return;
+    end if;
+    v_unit := coalesce(p_unit, (p_left + v_sum - 1) / v_sum);
     if p_owed > 0 and t_open[1] then
         -- From a large claim to small ones: paid in full, or whoever is last on the ring would lose each time; but nobody waits
         -- for more than a hundred jobs.
-        v_full := least(p_owed, greatest(100, coalesce(p_unit, (p_left + v_sum - 1) / v_sum) * t_weight[1]));
+        v_full := least(p_owed, greatest(100, v_unit * t_weight[1]));
         v_paid := least(v_full, p_left);
-        shares[1] := v_paid; last := 1; owed := v_full - v_paid;
         p_left := p_left - v_paid;
+        v_unit := coalesce(p_unit, (p_left + v_sum - 1) / v_sum);
     end if;
-    v_unit := coalesce(p_unit, (p_left + v_sum - 1) / v_sum);
-    for k in 1 .. v_count loop
-        exit when p_left = 0;
-        -- Whose turn was just ended comes again after all others; or with the next round, if they are not all there are.
-        i := case when v_paid = 0 then k else k % v_count + 1 end;
-        continue when not t_open[i];
-        v_full := v_unit * t_weight[i] - case when p_unit is null then 0 when i = 1 and v_paid > 0 then v_unit * t_weight[i] else t_got[i] end;
-        v_share := least(v_full, p_left);
-        continue when v_share <= 0;
-        shares[i] := shares[i] + v_share; last := i; owed := v_full - v_share;
-        p_left := p_left - v_share;
-    end loop;
+    -- Whose turn was just ended comes again after all others; or with the next round, if they are not all there are.
+    select array_agg(s.share + case when s.o = 1 then v_paid else 0 end order by s.o),
+        (array_agg(s.o order by s.nth desc) filter (where s.share > 0))[1], (array_agg(s.whole - s.share order by s.nth desc) filter (where s.share > 0))[1]
+    into shares, last, owed
+    from (
+        select f.*, greatest(0, least(f.whole, p_left - coalesce(sum(f.whole) over (order by f.nth rows between unbounded preceding and 1 preceding), 0)))::int4 as share
+        from (
+            select t.o::int4, case when t.o = 1 and v_paid > 0 then cardinality(t_open) + 1 else t.o end as nth,
+                case when not t.open or (p_unit is not null and t.o = 1 and v_paid > 0) then 0
+                    else greatest(0, v_unit * t.weight - case when p_unit is null then 0 else t.got end) end as whole
+            from unnest(t_open, t_weight, t_got) with ordinality t(open, weight, got, o)
+        ) f
+    ) s;
+    if last is null and v_paid > 0 then
+        last := 1; owed := v_full - v_paid;
+    end if;
 end $$;

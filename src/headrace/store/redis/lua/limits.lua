@@ -115,3 +115,19 @@ local function room(keys, now)
   if full then return 0, full end
   return 0, slow, opens
 end
+
+-- What is parked under these keys may be let go: claims try each lane once, as far as the keys then leave room.
+-- The score in `#o` is when a key opens, or minus the number of lanes still to be tried.
+local function may_open(g, keys)
+  local scores = {}
+  for i = 1, #keys do
+    local parked = c('LLEN', g .. '#k:' .. keys[i])
+    if parked > 0 then
+      scores[#scores + 1] = -parked
+      scores[#scores + 1] = keys[i]
+    end
+  end
+  if #scores == 0 then return end
+  each('ZADD', g .. '#o', scores)
+  for _, p in ipairs(c('SMEMBERS', g .. '#q')) do wake(p) end
+end

@@ -134,12 +134,12 @@ insert into headrace_take (line, first, last, lane, upto, rest) values (?, ?, ?,
 
 -- name: jobs
 -- What a worker needs of each job, in the order asked, as one row: every row would give up the interpreter lock.
--- Payloads and options one after another. ?1: JSON array of keys.
+-- Payloads and options one after another. ?1: JSON array of numbers, each key << 10 | how many more follow it.
 select json_group_array(j.task),
     cast(group_concat(j.payload, '') as blob), json_group_array(length(j.payload)),
     cast(group_concat(j.options, '') as blob), json_group_array(length(j.options))
 from json_each(?1) as k
-cross join headrace_job as j on j.key = k.value;
+cross join headrace_job as j on j.key between k.value >> 10 and (k.value >> 10) + (k.value & 1023);
 
 -- name: batches
 -- When batches came. ?1: JSON array of seqs.
@@ -150,4 +150,4 @@ from headrace_batch where seq in (select value from json_each(?1));
 -- The same as rows, for payloads that are too large together.
 select j.task, j.payload, j.options
 from json_each(?1) as k
-cross join headrace_job as j on j.key = k.value;
+cross join headrace_job as j on j.key between k.value >> 10 and (k.value >> 10) + (k.value & 1023);

@@ -1,9 +1,13 @@
+-- name: floor
+-- Where so many batches further down begin.
+select id from headrace_batch where id <= ? order by id desc limit 1 offset ?;
+
 -- name: newest
--- Jobs by filter, walking batches from the newest id down.
+-- Jobs by filter, walking batches from the newest id down, as far as :floor.
 select key, batch, task, queue, priority, tenant, limits, state, attempt, failures, crashes, enqueued_at, run_at,
     finished_at, note, payload, options, result, result_until
 from headrace_jobs
-where {where}
+where batch <= :from and batch > :floor and {where}
 order by batch desc, key desc
 limit :limit;
 

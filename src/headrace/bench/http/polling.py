@@ -1,0 +1,73 @@
+"""Those who look at the figures all the time, and a worker that claims meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import cycle
+
+import msgspec
+
+from headrace.bench.http.orders import Claims, Driven, Poll, Polled
+from headrace.bench.http.wire import Connection, look, read_lease, request, settlement, unexpected
+
+
+async def claims(order: Claims) -> Driven:
+    """One job after the other."""
+    connection = await Connection.open(order.port)
+    asked = {"queues": [order.queue], "limit": 1, "worker": "bench"}
+    claim = request(order.port, "/v1/claim", msgspec.json.encode(asked))
+    samples: list[float] = []
+    first = time.monotonic()
+    try:
+        for _ in range(order.count):
+            began = time.monotonic()
+            status, body = await connection.ask(claim)
+            samples.append(time.monotonic() - began)
+            if status != 200:
+                raise unexpected(status, body or b"no job, though some wait")
+            status, body = await connection.ask(settlement(order.port, read_lease(body)))
+            if status != 200:
+                raise unexpected(status, body)
+    finally:
+        connection.close()
+    return Driven(began=first, ended=time.monotonic(), samples=samples)
+
+
+class Polling:
+    """Looks at a steady rate, whatever the answers take."""
+
+    def __init__(self, order: Poll) -> None:
+        self._order = order
+        self._began = time.monotonic()
+        self._answered = self._refused = 0
+        self._over = asyncio.Event()
+        self._looking = [asyncio.create_task(self._look(number)) for number in range(order.connections)]
+
+    async def _look(self, number: int) -> None:
+        order = self._order
+        connection = await Connection.open(order.port)
+        every = order.connections / order.rate
+        due = self._began + every * number / order.connections
+        try:
+            for path in cycle(order.paths):
+                try:
+                    await asyncio.wait_for(self._over.wait(), max(0.0, due - time.monotonic()))
+                except TimeoutError:
+                    due += every
+                else:
+                    return
+                status, body = await connection.ask(look(order.port, path))
+                self._answered += 1
+                if status == 429:
+                    self._refused += 1
+                elif status != (200 if order.at == "figures" else 404):
+                    raise unexpected(status, body)
+        finally:
+            connection.close()
+
+    async def rest(self) -> Polled:
+        """How it went."""
+        self._over.set()
+        await asyncio.gather(*self._looking)
+        return Polled(self._answered, self._refused, time.monotonic() - self._began)

@@ -1,0 +1,10 @@
+"""How headrace's own processes write their log: one line an event, on stderr."""
+
+from __future__ import annotations
+
+import logging
+
+
+def configure(level: str) -> None:
+    """Unless the app has set up logging itself."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")

@@ -1,0 +1,56 @@
+"""A job as data that people and programs may see: its plain fields, and its arguments masked as its task says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headrace import codec
+from headrace.errors import BadArguments
+from headrace.job import Job
+
+if TYPE_CHECKING:
+    from headrace.task import Task
+
+_PLAIN = (
+    "id",
+    "task",
+    "queue",
+    "priority",
+    "tenant",
+    "state",
+    "attempt",
+    "failures",
+    "crashes",
+    "enqueued_at",
+    "run_at",
+    "claimed_at",
+    "finished_at",
+    "worker",
+    "cancelling",
+    "note",
+)
+
+
+def plain(job: Job) -> dict[str, Any]:
+    """The fields that need no decoding and are known to `find`, too."""
+    return {name: getattr(job, name) for name in _PLAIN}
+
+
+def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
+    """Masked as the task says; of a task that is not known here, as they are."""
+    return codec.show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+
+
+def options(job: Job) -> dict[str, Any]:
+    """What this job overrides of its task's options; of a webhook only the host, because its path may be a secret."""
+    try:
+        found = codec.decode_options(job.options)
+    except BadArguments:
+        return {"unreadable": f"{len(job.options or b'')} bytes"}
+    shown: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(found).items() if value is not None}
+    if found.webhook is not None:
+        shown["webhook"] = f"…//{urlsplit(found.webhook).hostname}/…"
+    return shown

@@ -1,0 +1,48 @@
+"""What every store works out of a batch before it stores it: runs of jobs that go together, and who stands in for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from headrace.job import Batch
+
+
+def stand_ins(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> dict[int, int]:
+    """Places whose unique lock another place of the same batch takes → that place: the first one's, or the last one's if that replaces.
+
+    `skip`: places that their keys have decided already.
+    """
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, job in enumerate(batch.jobs):
+        if job.unique is not None and place not in skip:
+            places.setdefault((job.task, job.unique.name), []).append(place)
+    answer: dict[int, int] = {}
+    for same in places.values():
+        last = batch.jobs[same[-1]].unique
+        chosen = same[-1] if last is not None and last.replace else same[0]
+        answer.update({place: chosen for place in same if place != chosen})
+    return answer
+
+
+def segments(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> list[tuple[int, int]]:
+    """The batch as runs (lo, hi) of jobs with the same lane and due time, leaving out the places in `skip`."""
+    runs: list[tuple[int, int]] = []
+    jobs = batch.jobs
+    start = -1
+    for place, job in enumerate(jobs):
+        if place in skip:
+            if start >= 0:
+                runs.append((start, place - 1))
+            start = -1
+            continue
+        if start < 0:
+            start = place
+            continue
+        first = jobs[start]
+        if (job.lane is not first.lane and job.lane != first.lane) or job.due != first.due:
+            runs.append((start, place - 1))
+            start = place
+    if start >= 0:
+        runs.append((start, len(jobs) - 1))
+    return runs

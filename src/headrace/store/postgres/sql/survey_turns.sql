@@ -1,0 +1,95 @@
+-- survey_turns: how best to take p_quota jobs of one queue and priority, judged by the first ranges (64 at most) from where the
+-- turns stand: from p_from on, then from the first tenant on and before p_wrap (null: no more).
+--
+--   p_owed   not 0: what p_from, which is the name of a tenant then, is still owed of its turn
+--
+-- Answers how many ranges that are (`rows`, 0: nothing waits) and what they hold (`jobs`), whether there are no more (`whole`); the
+-- jobs in a turn (`unit`); and how many ranges a walk straight along the index has to look at (`stretch`), null where tenants
+-- have so many that it is better to go from tenant to tenant.
+--
+-- A turn is a fiftieth of what is wanted; up to twice that where ranges are longer, so that they go in one piece. When all there
+-- is has been seen, what is wanted is divided by the tenants' weights. Who is owed something gets `first` then: that, and its
+-- share in what all others leave, after which it is owed `rest` (null: it is not the last).
+create or replace function headrace.survey_turns(
+    p_queue text, p_priority int2, p_quota int4, p_weights jsonb, p_from text, p_wrap text, p_owed int4,
+    out rows int4, out jobs int4, out whole bool, out unit int4, out stretch int4, out first int4, out rest int4
+) language plpgsql as $$
+declare
+    v_most   int4 := least(64, greatest(8, p_quota));
+    n        int4 := 0;                               -- tenants
+    t_jobs   int4[] := '{}';
+    t_rows   int4[] := '{}';
+    t_weight int4[] := '{}';
+    v_last   text;
+    v_usual  int4 := 0;                               -- the same, but of no range more than two turns
+    v_paid   int4 := 0;                               -- what the first one gets of what it is owed
+    v_turn   int4;
+    v_got    int4 := 0;
+    v_used   int4 := 0;                               -- ranges that it takes to get them
+    v_open   int4;                                    -- the weight of those who have more than their turns
+    f        record;
+begin
+    -- A loop: what a statement that adds up costs to begin with is more than 64 times round.
+    rows := 0; jobs := 0; first := p_owed;
+    for f in
+        select * from (
+            select r.tenant, r.hi - r.lo + 1 as len from headrace.ready r
+            where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from
+            order by r.tenant, r.lane, r.seq, r.hi limit v_most
+        ) a
+        union all
+        select * from (
+            select r.tenant, r.hi - r.lo + 1 from headrace.ready r
+            where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap
+            order by r.tenant, r.lane, r.seq, r.hi limit v_most
+        ) b
+        limit v_most
+    loop
+        if f.tenant is distinct from v_last then
+            v_last := f.tenant; n := n + 1;
+            if n = 1 and p_owed > 0 and v_last = p_from then v_paid := p_owed; end if;
+            t_jobs[n] := f.len; t_rows[n] := 1;
+            t_weight[n] := case when p_weights is null then 1 else greatest(1, coalesce((p_weights ->> v_last)::int4, 1)) end;
+        else
+            t_jobs[n] := t_jobs[n] + f.len; t_rows[n] := t_rows[n] + 1;
+        end if;
+        rows := rows + 1; jobs := jobs + f.len; v_usual := v_usual + least(f.len, p_quota / 25);
+    end loop;
+    whole := rows < v_most;
+    unit := case when whole then p_quota when rows > 0 then greatest(1, p_quota / 50, v_usual / rows) end;
+    if whole and n > 1 and jobs > p_quota then
+        -- The shortest turns that together make what is wanted.
+        v_paid := least(v_paid, t_jobs[1], p_quota); t_jobs[1] := t_jobs[1] - v_paid;
+        unit := 0; v_open := (select sum(w) from unnest(t_weight) w);
+        while v_got < p_quota - v_paid loop
+            unit := unit + (p_quota - v_paid - v_got + v_open - 1) / v_open;
+            v_got := 0; v_open := 0;
+            for i in 1 .. n loop
+                v_got := v_got + least(t_jobs[i], unit * t_weight[i]);
+                if t_jobs[i] > unit * t_weight[i] then v_open := v_open + t_weight[i]; end if;
+            end loop;
+        end loop;
+        if v_paid > 0 then
+            v_turn := least(t_jobs[1], unit * t_weight[1]);
+            v_used := greatest(0, v_turn - greatest(0, v_got - (p_quota - v_paid)));
+            first := p_owed + v_used; t_jobs[1] := t_jobs[1] + v_paid;
+            if v_used > 0 then rest := v_turn - v_used; end if;
+        end if;
+    elsif whole then
+        first := p_quota;
+    end if;
+
+    -- What a walk has to look at. Six ranges met in vain cost about as much as a descent.
+    v_got := 0; v_used := 0; stretch := 0;
+    for i in 1 .. n loop
+        v_turn := least(t_jobs[i], case when i = 1 and v_paid > 0 then first else unit * t_weight[i] end, p_quota - v_got);
+        v_got := v_got + v_turn; v_open := (v_turn * t_rows[i] + t_jobs[i] - 1) / t_jobs[i]; v_used := v_used + v_open;
+        stretch := stretch + case when v_got < p_quota then t_rows[i] else v_open end;
+        exit when v_got >= p_quota;
+    end loop;
+    if stretch - v_used > 6 * n then
+        stretch := null;
+    elsif v_got < p_quota and not whole then
+        stretch := least(1000, p_quota * stretch / v_got * 1.1);
+    end if;
+end $$;

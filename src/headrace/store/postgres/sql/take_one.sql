@@ -1,0 +1,36 @@
+-- take_one: as `take_straight`, but just one job, which needs less ado: claims of one are many.
+create or replace function headrace.take_one(
+    p_queue text, p_priority int2, p_from text, p_wrap text, p_owed int4, p_weights jsonb, p_alone bool,
+    out n_tenant text[], out n_batch uuid[], out n_lo int4[], out n_hi int4[],
+    out n_attempt int4[], out n_failures int4[], out n_crashes int4[], out got int4, out suspect bool, out stop bool,
+    out more bool, out ring_tenant text, out ring_owed int4
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v record;
+begin
+    got := 0; stop := false; suspect := false; more := false;
+    select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
+    where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from
+    order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
+    if not found then
+        select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
+        where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap
+        order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
+        if not found then return; end if;
+    end if;
+    stop := v.suspect; suspect := v.suspect and p_alone;
+    if stop and not suspect then return; end if;
+    n_tenant := array[v.tenant]; n_batch := array[v.batch]; n_lo := array[v.lo]; n_hi := n_lo; got := 1;
+    if v.attempt + v.failures + v.crashes > 0 then
+        n_attempt := array[v.attempt]; n_failures := array[v.failures]; n_crashes := array[v.crashes];
+    end if;
+    ring_tenant := v.tenant;
+    ring_owed := case when p_owed > 0 and v.tenant = p_from then p_owed - 1 when p_weights is null then 0
+        else greatest(1, coalesce((p_weights ->> v.tenant)::int4, 1)) - 1 end;
+    if v.lo = v.hi then
+        delete from headrace.ready r where r.ctid = v.tid;
+    else
+        update headrace.ready r set lo = v.lo + 1 where r.ctid = v.tid;
+    end if;
+end $$;

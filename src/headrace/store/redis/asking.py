@@ -1,0 +1,174 @@
+"""Asking a server: scripts by their digest, again after a lost answer where that is safe, waiting out what passes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headrace.store.redis import faults
+from headrace.store.redis.connection import Pool, Reply, put_back
+from headrace.store.redis.faults import Cut, Refused
+from headrace.store.redis.scripts import Script
+from headrace.store.redis.url import Address
+
+PATIENCE: Final = 2.0
+"""Seconds to wait out what passes by itself, before the caller hears of it."""
+
+
+class Wire:
+    """One server, and what all ways have in common."""
+
+    clustered = False
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._pools: dict[tuple[str, int], Pool] = {}
+
+    # ── which server ────────────────────────────────────────────────────────
+
+    async def pool_of(self, key: str) -> Pool:
+        """The server that holds this key."""
+        del key
+        return self.pool(*self.address.hosts[0])
+
+    async def all_pools(self) -> list[Pool]:
+        """Every server that holds keys."""
+        return [await self.pool_of("")]
+
+    async def look_again(self) -> None:
+        """Servers may have changed their parts."""
+
+    def pool(self, host: str, port: int) -> Pool:
+        found = self._pools.get((host, port))
+        if found is None:
+            found = self._pools[host, port] = Pool(host, port, self.address)
+        return found
+
+    async def close(self) -> None:
+        pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            await pool.close()
+
+    # ── asking ──────────────────────────────────────────────────────────────
+
+    async def run(self, script: Script, keys: Sequence[str], *args: Any, repeat: bool = True) -> Reply:
+        """Run a script on keys of one server; raises in our words. `repeat`: it may be run again after a lost answer."""
+        command = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        [answer] = await self.command_many([command], keys[0], script, repeat=repeat)
+        return answer
+
+    async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], tuple[Any, ...]]]) -> list[Reply]:
+        """Run a script once per (keys, args); it may be run again after a lost answer."""
+        commands = [("EVALSHA", script.sha, len(keys), *keys, *args) for keys, args in calls]
+        return await self.command_many(commands, calls[0][0][0], script) if commands else []
+
+    async def command(self, key: str, *command: Any) -> Reply:
+        """A plain command that may be repeated."""
+        [answer] = await self.command_many([command], key)
+        return answer
+
+    async def command_many(
+        self, commands: Sequence[tuple[Any, ...]], key: str, script: Script | None = None, *, repeat: bool = True
+    ) -> list[Reply]:
+        """Commands for the server of `key`, in one go; waits out what passes, raises the first error in our words."""
+        patience = Patience()
+        answers: list[Reply] = [None] * len(commands)
+        left = list(range(len(commands)))
+        while left:
+            pool: Pool | None = None
+            try:
+                pool = await self.pool_of(key)
+                got = await pool.ask([commands[n] for n in left])
+            except (Cut, Refused) as error:
+                if isinstance(error, Cut):
+                    await self.look_again()
+                    if error.sent and repeat and patience.once("cut"):
+                        continue
+                    # Sent once is sent, even if the second time nobody was there.
+                    error.sent = error.sent or not patience.once("cut")
+                elif faults.passes(error) and await patience.left():
+                    continue
+                raise faults.translated(error, pool.where if pool else self.address.shown) from error
+            again: list[int] = []
+            for n, answer in zip(left, got, strict=True):
+                answers[n] = answer
+                if isinstance(answer, Exception):
+                    again.append(n)
+            if again:
+                await self._recover(answers[again[0]], pool, script, patience)
+            left = again
+        return answers
+
+    async def _recover(self, error: Exception, pool: Pool, script: Script | None, patience: Patience) -> None:
+        """Make it worth asking again, or raise."""
+        if script is not None and faults.unknown_script(error):
+            loaded = await self._load(script, pool)
+            if not isinstance(loaded, Exception):
+                if await patience.left():
+                    return
+            else:
+                error = loaded
+        if faults.moved(error):
+            await self.look_again()
+            if await patience.left():
+                return
+        elif faults.passes(error) and await patience.left():
+            return
+        raise faults.translated(error, pool.where) from error
+
+    async def _load(self, script: Script, pool: Pool) -> Reply:
+        """Send a script whole. Should the connection break: what was asked before was refused, so nothing is done."""
+        try:
+            [loaded] = await pool.ask([("SCRIPT", "LOAD", script.source)])
+        except (Cut, Refused) as error:
+            await self.look_again()
+            lost = Cut(str(error), sent=False) if isinstance(error, Cut) else error
+            raise faults.translated(lost, pool.where) from error
+        return loaded
+
+    async def wait(self, keys: Sequence[str], timeout: float) -> list[str]:
+        """Block until one of these lists has an element and take it, or until the time is up; which of them."""
+        try:
+            pool = await self.pool_of(keys[0])
+            answer = await pool.pop(keys, timeout)
+        except (Cut, Refused) as error:
+            await self.look_again()
+            raise faults.translated(error, self.address.shown) from error
+        if isinstance(answer, Exception):
+            if faults.moved(answer):
+                await self.look_again()
+            raise faults.translated(answer, self.address.shown)
+        return [] if answer is None else [answer[0].decode()]
+
+    async def lay_back(self, keys: Sequence[str]) -> None:
+        """One element in each of these lists, as before it was taken."""
+        for key in keys:
+            await self.command_many(put_back(key), key)
+
+
+class Patience:
+    """How long to go on trying: with growing, jittered pauses."""
+
+    def __init__(self, seconds: float = PATIENCE) -> None:
+        self._until = asyncio.get_running_loop().time() + seconds
+        self._pause = 0.01
+        self._said: set[str] = set()
+
+    async def left(self) -> bool:
+        """Is it worth another try? The first is at once, then after pauses."""
+        if self.once("try"):
+            return True
+        if asyncio.get_running_loop().time() >= self._until:
+            return False
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(self._pause * 2, 0.25)
+        return True
+
+    def once(self, what: str) -> bool:
+        """True the first time."""
+        if what in self._said:
+            return False
+        self._said.add(what)
+        return True

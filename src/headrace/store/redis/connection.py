@@ -1,0 +1,264 @@
+"""Connections to one server: what they say in the server's protocol, and the pool that keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, cast
+
+import hiredis
+
+from headrace.store.redis import faults
+from headrace.store.redis.faults import Cut, Refused
+from headrace.store.redis.url import Address
+
+Reply = Any
+"""What a server answers: bytes, int, None or lists of these; a refusal is an answer, too."""
+
+Command = tuple[Any, ...]
+
+# Its stub says neither what it answers nor that it takes any number of words.
+_packed: Callable[[Command], bytes] = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+_CONNECT_TIMEOUT: Final = 5.0
+_MOST_CONNECTIONS: Final = 64
+_LAST_WORDS: Final = 1.0
+"""Seconds that closing may take."""
+_UNHEARD: Final = 60_000
+"""Milliseconds after which a bell is gone that nobody heard."""
+_MORE: Final = object()
+
+
+class Connection(asyncio.Protocol):
+    """Commands go out in one write, and their answers come back in order: one caller at a time."""
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader(replyError=Refused, notEnoughData=_MORE)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._answers: list[Reply] = []
+        self._missing = 0
+        self._reply: asyncio.Future[list[Reply]] | None = None
+        self._broken: str | None = None
+        self.gone = self._loop.create_future()
+
+    @property
+    def fit(self) -> bool:
+        """Whole, and in step: nothing is asked that was not answered."""
+        return self._broken is None and not self._missing
+
+    async def ask(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
+        """The answers to these. Raises Cut; after that, or when called off, the connection is fit no more."""
+        assert self._transport is not None  # it is made before anybody asks
+        self._answers, self._missing = [], len(commands)
+        words = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
+        self._transport.write(words)
+        return await self.answers(timeout)
+
+    async def answers(self, timeout: float) -> list[Reply]:
+        """Of what was asked; also for whoever takes over from a caller that was called off."""
+        if not self._missing:
+            return self._answers
+        if self._broken is not None:
+            raise Cut(self._broken, sent=True)
+        reply: asyncio.Future[list[Reply]] = self._loop.create_future()
+        self._reply = reply
+        alarm = self._loop.call_later(timeout, self._fail, f"no answer within {timeout:g} s")
+        try:
+            return await reply
+        finally:
+            alarm.cancel()
+
+    async def greet(self, address: Address, timeout: float) -> None:
+        """Say who comes, and to which database."""
+        commands: list[Command] = []
+        if address.password or address.username:
+            commands.append(("AUTH", *filter(None, (address.username,)), address.password or ""))
+        if address.db:
+            commands.append(("SELECT", address.db))
+        try:
+            answers = await self.ask([*commands, ("CLIENT", "SETNAME", "headrace")], timeout)
+        except Cut:
+            # A server that takes no more connections says so and hangs up.
+            answers = self._answers[:1]
+            if not answers or not isinstance(answers[0], Refused):
+                raise
+        for number, answer in enumerate(answers):
+            if isinstance(answer, Refused) and not (number == len(commands) and faults.forbidden(answer)):
+                raise answer
+
+    def close(self, *, at_once: bool = False) -> None:
+        if self._transport is None:
+            return
+        if at_once:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    # ── called by the event loop ────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        reader, answers = self._reader, self._answers
+        try:
+            reader.feed(data)
+            while (answer := reader.gets()) is not _MORE:
+                answers.append(answer)
+                self._missing -= 1
+        except hiredis.ProtocolError as error:
+            self._break(str(error))
+            return
+        if self._missing < 0:
+            self._break("it answers what nobody asked")
+        elif not self._missing and self._reply is not None and not self._reply.done():
+            self._reply.set_result(answers)
+
+    def eof_received(self) -> None:
+        # The transport closes itself, and says so a turn later: nobody shall ask in between.
+        self._fail("the server hung up")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(str(exc) if exc else "the server hung up")
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _break(self, why: str) -> None:
+        self._fail(why)
+        self.close(at_once=True)
+
+    def _fail(self, why: str) -> None:
+        self._broken = self._broken or why
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(Cut(why, sent=True))
+
+
+class Pool:
+    """Connections to one server, made when needed, kept when idle."""
+
+    def __init__(self, host: str, port: int, address: Address) -> None:
+        self.where = f"{host}:{port}"
+        self._host, self._port, self._address = host, port, address
+        self._idle: list[Connection] = []
+        self._turns = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._open: set[Connection] = set()
+        self._errands: set[asyncio.Task[None]] = set()
+
+    async def ask(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send these in one go; the answers, a refusal being one, too. Raises Cut, or Refused where none is let in."""
+        async with self._turns:
+            connection = self._idle_one() or await self._connect()
+            try:
+                answers = await connection.ask(commands, self._address.timeout)
+            except BaseException:
+                self._drop(connection)
+                raise
+            self._idle.append(connection)
+            return answers
+
+    async def pop(self, keys: Sequence[str], timeout: float) -> Reply:
+        """An element of the first of these lists that has one; None: the time is up.
+
+        Beside the others' turns: whoever sleeps must not take a connection from whoever works. A sleeper that is called
+        off may have taken an element already, unheard: so it is woken by a bell of its own, and what it took is put back.
+        """
+        bell = f"{keys[0]}:{secrets.token_hex(8)}"
+        connection = self._idle_one() or await self._connect()
+        try:
+            command = ("BLPOP", *keys, bell, f"{timeout:.3f}")
+            [answer] = await connection.ask([command], timeout + self._address.timeout)
+        except asyncio.CancelledError:
+            self._send_off(self._call_off(connection, bell))
+            raise
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._idle.append(connection)
+        return answer
+
+    async def _call_off(self, connection: Connection, bell: str) -> None:
+        try:
+            [rung, _] = await self.ask([("RPUSH", bell, 1), ("PEXPIRE", bell, _UNHEARD)])
+            if isinstance(rung, Refused):
+                raise rung
+            [answer] = await connection.answers(self._address.timeout)
+            taken = cast("list[bytes]", answer)[0].decode() if isinstance(answer, list) else None
+            if taken != bell:
+                await self.ask([("DEL", bell), *(() if taken is None else put_back(taken))])
+        except BaseException as error:
+            self._drop(connection)
+            if not isinstance(error, (Cut, Refused)):
+                raise
+        else:
+            self._idle.append(connection)
+
+    def _send_off(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(errand, name="headrace-errand")
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.fit:
+                return connection
+            self._drop(connection)
+        return None
+
+    async def _connect(self) -> Connection:
+        connection, address = Connection(), self._address
+        self._open.add(connection)
+        seconds = min(_CONNECT_TIMEOUT, address.timeout)
+        try:
+            # The greeting, too, must end: a server may take connections and be silent.
+            async with asyncio.timeout(seconds):
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: connection, self._host, self._port, ssl=_tls(address))
+                await connection.greet(address, seconds)
+        except (OSError, TimeoutError, Cut) as error:
+            self._drop(connection)
+            if why := faults.distrust(error):
+                # The transport of a failed handshake goes in the turns that follow.
+                await asyncio.sleep(0.01)
+                raise faults.Untrusted(why) from error
+            raise Cut(str(error) or "no answer", sent=False) from error
+        except BaseException:
+            self._drop(connection)
+            raise
+        return connection
+
+    def _drop(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        connection.close(at_once=True)
+
+    async def close(self) -> None:
+        if self._errands:
+            await asyncio.wait(self._errands, timeout=_LAST_WORDS)
+        for errand in list(self._errands):
+            errand.cancel()
+        self._idle.clear()
+        for connection in self._open:
+            connection.close()
+        # TLS says goodbye, and needs the loop for it.
+        if going := [connection.gone for connection in self._open]:
+            await asyncio.wait(going, timeout=_LAST_WORDS)
+        self._open.clear()
+
+
+def put_back(key: str) -> tuple[Command, ...]:
+    """An element into a list that needs one only."""
+    return ("RPUSH", key, 1), ("LTRIM", key, 0, 0)
+
+
+def _tls(address: Address) -> ssl.SSLContext | None:
+    if not address.tls:
+        return None
+    context = ssl.create_default_context(cafile=address.tls_ca)
+    if address.tls_cert is not None:
+        context.load_cert_chain(address.tls_cert, address.tls_key)
+    return context

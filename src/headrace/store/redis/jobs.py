@@ -1,0 +1,146 @@
+"""Jobs as onlookers see them, made of what the scripts answer."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from struct import Struct
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.job import Failure, Job, JobId, JobState
+from headrace.store.redis.element import from_us, header_of, lane_parts, parts_of, task_of
+from headrace.store.redis.records import RESULT, failures_of, opened, reports_of
+from headrace.store.terms import Ending
+
+_ENDED = Struct(">cddI")
+_STATES = {b"d": JobState.DEAD, b"c": JobState.CANCELLED, b"o": JobState.DONE}
+
+
+def job_of(found: list[bytes], queue: str, now_us: int) -> Job:
+    """A job from an answer of `get.lua`."""
+    job = _bare_job_of(found, queue, now_us)
+    return replace(job, **reports_of(found[-1])) if found[-1] else job
+
+
+def _bare_job_of(found: list[bytes], queue: str, now_us: int) -> Job:
+    kind, what = found[0], found[1]
+    history = failures_of(found[2])
+    if kind in {b"s", b"b"}:
+        lane, note, element = opened(what)
+        run_at = from_us(float(found[3])) if kind == b"s" else None
+        state = JobState.SCHEDULED if kind == b"s" else JobState.READY
+        return _job(element, queue, lane, 0, history, state=state, note=note, run_at=run_at)
+    if kind == b"k":
+        return _ended(what, queue, now_us, history)
+    lane = found[3].decode()
+    if kind == b"w":
+        return _job(what, queue, lane, 0, history, state=JobState.READY)
+    if kind == b"r":
+        header = header_of(found[4])
+        return _job(
+            what,
+            queue,
+            lane,
+            1,
+            history,
+            state=JobState.RUNNING,
+            worker=UUID(hex=str(header[1])),
+            claimed_at=from_us(float(header[2])),
+            cancelling=bool(found[5]),
+        )
+    finished = int(found[4])
+    result, expired = _result(found[5], finished, now_us)
+    return _job(
+        what,
+        queue,
+        lane,
+        1,
+        history,
+        state=JobState.DONE,
+        finished_at=from_us(finished),
+        result=result,
+        result_expired=expired,
+    )
+
+
+def _result(record: bytes, finished: int, now_us: int) -> tuple[bytes | None, bool]:
+    if not record:
+        return None, False
+    (ttl,) = RESULT.unpack_from(record)
+    if ttl >= 0 and finished + ttl <= now_us:
+        return None, True
+    return record[RESULT.size :], False
+
+
+def _ended(record: bytes, queue: str, now_us: int, history: tuple[Failure, ...]) -> Job:
+    state, finished, ttl, length = _ENDED.unpack_from(record)
+    at = _ENDED.size + max(0, length - 1)
+    result, expired = None, False
+    if length:
+        result, expired = _result(RESULT.pack(ttl) + record[_ENDED.size : at], int(finished), now_us)
+    lane, note, element = opened(record[at:])
+    return _job(
+        element,
+        queue,
+        lane,
+        0,
+        history,
+        state=_STATES[state],
+        note=note,
+        finished_at=from_us(finished),
+        result=result,
+        result_expired=expired,
+    )
+
+
+def ending_of(found: list[bytes], queue: str) -> Ending:
+    """A job that ended, from an answer of `ended.lua`."""
+    at, state, lane, element = found
+    _, tenant = lane_parts(lane.decode())
+    return Ending(JobId(UUID(bytes=element[:16])), _STATES[state], from_us(int(at)), queue, task_of(element), tenant)
+
+
+def _job(
+    element: bytes,
+    queue: str,
+    lane: str,
+    attempts: int,
+    history: tuple[Failure, ...],
+    *,
+    state: JobState,
+    note: str | None = None,
+    run_at: datetime | None = None,
+    worker: UUID | None = None,
+    claimed_at: datetime | None = None,
+    cancelling: bool = False,
+    finished_at: datetime | None = None,
+    result: bytes | None = None,
+    result_expired: bool = False,
+) -> Job:
+    parts = parts_of(element)
+    priority, tenant = lane_parts(lane)
+    return Job(
+        id=JobId(UUID(bytes=element[:16])),
+        task=parts.task,
+        queue=queue,
+        priority=priority,
+        tenant=tenant,
+        limits=parts.limits,
+        state=state,
+        attempt=parts.attempts + attempts,
+        failures=parts.failures,
+        crashes=parts.crashes,
+        enqueued_at=from_us(parts.enqueued_us),
+        payload=parts.payload,
+        options=parts.options,
+        run_at=run_at,
+        note=note,
+        worker=worker,
+        claimed_at=claimed_at,
+        cancelling=cancelling,
+        finished_at=finished_at,
+        result=result,
+        result_expired=result_expired,
+        history=history,
+    )

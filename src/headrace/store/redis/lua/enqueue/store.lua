@@ -1,0 +1,86 @@
+-- Enqueue, last part: every check is made, write.
+if repeated then return existing end
+for i = 1, #fresh do
+  local key, value, keep, ord = unpack(fresh[i])
+  if not skip[ord] then
+    if keep > 0 then c('SET', key, value, 'PX', keep) else c('SET', key, value) end
+  end
+end
+
+local at = 4
+for q = 1, queues do
+  local p, segments = KEYS[2 * q - 1], plan[q + 2]
+  local counted = c('HMGET', p .. 'd', 'e', 'n')
+  local total, delays = tonumber(counted[1] or 0), tonumber(counted[2] or 0)
+  local lanes, known = {}, {}
+  for s = 1, #segments, 5 do
+    if not known[segments[s]] then lanes[#lanes + 1] = segments[s] known[segments[s]] = true end
+  end
+  local heads = {}
+  for a = 1, #lanes, 4000 do
+    local found = c('HMGET', p .. 'h', unpack(lanes, a, min(#lanes, a + 3999)))
+    for i = 1, #found do heads[lanes[a + i - 1]] = tonumber(found[i] or nil) end
+  end
+  local returned = c('EXISTS', p .. 'b') == 1
+  local entry, new, first, lengths = {0}, {}, {}, {}
+  local stored, ready, delayed = 0, 0, 0
+  for s = 1, #segments, 5 do
+    local lane, from, to, kind, due = segments[s], segments[s + 1], segments[s + 2], segments[s + 3], segments[s + 4]
+    local count = to - from + 1
+    if not skip[from] then
+      local run_at = (kind == 1 and now + due) or (kind == 2 and due) or 0
+      if run_at > now then
+        -- Between the last job of the lane and the next: the fraction keeps the order among those that are put off.
+        local head = heads[lane]
+        local base = (head and head + (lengths[lane] or c('LLEN', p .. 'L:' .. lane)) or total) - 1
+        local scores, records = {}, {}
+        for i = 0, count - 1 do
+          local id = own(from + i)
+          scores[2 * i + 1], scores[2 * i + 2] = run_at, id
+          records[2 * i + 1] = id
+          records[2 * i + 2] = loose(base + (1 + (delays + delayed + i) % 1048575) / 1048576, lane, nil, ARGV[at + i])
+        end
+        each('ZADD', p .. 'D', scores)
+        each('HSET', p .. 'E', records)
+        delayed = delayed + count
+        local e = #entry
+        entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, -1
+      else
+        local length
+        for a = 0, count - 1, 4000 do
+          length = c('RPUSH', p .. 'L:' .. lane, unpack(ARGV, at + a, at + min(count, a + 4000) - 1))
+        end
+        lengths[lane] = length
+        local head = heads[lane]
+        if not head then
+          -- The list begins anew: its places follow on all that this queue ever gave out.
+          head = total
+          heads[lane] = head
+          first[#first + 1], first[#first + 2] = lane, head
+          if not (returned and c('SISMEMBER', p .. 'b', lane) == 1) then new[#new + 1] = lane end
+        end
+        ready = ready + count
+        local seq, e = head + length - count, #entry
+        if e > 1 and entry[e - 3] == lane and entry[e - 1] == from - 1 and entry[e] >= 0
+          and entry[e] + from - entry[e - 2] == seq then
+          entry[e - 1] = to
+        else
+          entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, seq
+        end
+      end
+      stored = stored + count
+    end
+    at = at + count
+  end
+  if stored > 0 then
+    if #first > 0 then each('HSET', p .. 'h', first) end
+    activate(p, new)
+    entry[1] = stored
+    c('ZADD', p .. 'X', 0, prefix .. cmsgpack.pack(entry))
+    if #refused > 0 then c('HSET', p .. 'm', prefix, cmsgpack.pack(refused)) end
+    bump(p, 'e', stored)
+    bump(p, 'n', delayed)
+    if ready > 0 then bump(p, 'r', ready) wake(p) end
+  end
+end
+return existing

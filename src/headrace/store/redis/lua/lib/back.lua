@@ -1,0 +1,48 @@
+-- Jobs that come back to their lane, or leave it. Needs records, ends and rings.
+
+-- Jobs that come back wait beside their lane's list, by their place for life. jobs: {lane, seq, id}
+local function come_back(p, jobs)
+  if #jobs == 0 then return end
+  local by, order = {}, {}
+  for i = 1, #jobs do
+    local lane, seq, id = jobs[i][1], jobs[i][2], jobs[i][3]
+    local places = by[lane]
+    if not places then places = {} by[lane] = places order[#order + 1] = lane end
+    places[#places + 1] = seq
+    places[#places + 1] = id
+  end
+  local new = {}
+  for _, lane in ipairs(order) do
+    each('ZADD', p .. 'B:' .. lane, by[lane])
+    if c('SADD', p .. 'b', lane) == 1 and c('EXISTS', p .. 'L:' .. lane) == 0 then new[#new + 1] = lane end
+  end
+  activate(p, new)
+  bump(p, 'r', #jobs)
+  wake(p)
+end
+
+-- One that came back is wanted elsewhere. Its lane keeps its place in the ring until a claim finds it empty.
+local function leave_back(p, lane, id)
+  c('ZREM', p .. 'B:' .. lane, id)
+  bump(p, 'r', -1)
+end
+
+-- A job is taken out of its lane's list: an empty element stays, so that no position moves.
+local function leave_list(p, lane, index)
+  c('LSET', p .. 'L:' .. lane, index, '')
+  c('HINCRBY', p .. 'x', lane, 1)
+  bump(p, 'r', -1)
+end
+
+-- Cancel a job that waits, as `where` has found it.
+local function cancel_waiting(p, id, now, note, how, what, lane, seq, index)
+  if how == 'w' then
+    leave_list(p, lane, index)
+    ended(p, id, 'c', now, loose(seq, lane, note, what))
+    return
+  end
+  local at, whose, _, el = opened(what)
+  if how == 's' then c('ZREM', p .. 'D', id) else leave_back(p, whose, id) end
+  c('HDEL', p .. 'E', id)
+  ended(p, id, 'c', now, loose(at, whose, note, restated(el, 0)))
+end

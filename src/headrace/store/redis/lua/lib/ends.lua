@@ -1,0 +1,27 @@
+-- Jobs that ended by themselves. Needs no other part.
+
+-- A job that ended by itself, not as part of a lease that became history. result: µs to live (-1: as long as the
+-- job), its length + 1 (0: none), itself.
+local NO_RESULT = pack('>dI4', -1, 0)
+local function ended(p, id, state, now, record, result)
+  c('HSET', p .. 'k', id, state .. pack('>d', now) .. (result or NO_RESULT) .. record)
+  if state == 'd' then c('ZADD', p .. 'kd', now, id) else c('ZADD', p .. 'kc', now, id) end
+  if state ~= 'o' then c('ZADD', p .. 'ki', 0, id) end
+end
+
+-- Its state, and what `loose` made.
+local function ended_record(record)
+  local result = read('>I4', record, 18)
+  return sub(record, 1, 1), sub(record, 22 + max(0, result - 1))
+end
+
+local function unended(p, id)
+  c('HDEL', p .. 'k', id)
+  c('ZREM', p .. 'kd', id)
+  c('ZREM', p .. 'kc', id)
+  c('ZREM', p .. 'ki', id)
+end
+
+local function remember_failure(p, id, failure)
+  c('HSET', p .. 'e', id, (c('HGET', p .. 'e', id) or '') .. pack('>I4', #failure) .. failure)
+end

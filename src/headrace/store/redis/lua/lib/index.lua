@@ -1,0 +1,27 @@
+-- The index: what is known of a batch.
+
+local entries = {}
+
+-- What the index says of a batch: {jobs, lane, from, to, place…}
+local function batch_entry(p, prefix)
+  local key = p .. prefix
+  local known = entries[key]
+  if known == nil then
+    local found = c('ZRANGEBYLEX', p .. 'X', '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', 0, 1)[1]
+    known = found and cmsgpack.unpack(sub(found, 15)) or false
+    if known then known.raw = found end
+    entries[key] = known
+  end
+  return known
+end
+
+-- So many jobs of a batch are gone: with the last one the batch is, too.
+local function forget(p, prefix, count)
+  local entry = batch_entry(p, prefix)
+  if not entry then return end
+  if count < entry[1] and c('HINCRBY', p .. 'n', prefix, count) < entry[1] then return end
+  c('HDEL', p .. 'n', prefix)
+  c('HDEL', p .. 'm', prefix)
+  c('ZREM', p .. 'X', entry.raw)
+  entries[p .. prefix] = false
+end

@@ -1,0 +1,145 @@
+"""The records around elements: of results, failures, presences, pauses, rules and reports, as bytes and back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from struct import Struct
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.job import Failure, LogLine
+from headrace.lease import MAX_LOG, Presence, Report
+from headrace.store.redis.element import from_us, to_us
+from headrace.store.terms import LimitRule
+
+_LENGTH = Struct(">I")
+_PAUSED = Struct(">dd")
+_RULE = Struct(">dddd")
+_LOOSE = Struct(">dH")
+RESULT = Struct(">d")
+"""Before a result: µs to live, -1 for as long as the job. Before a record's value: its version."""
+_MICROSECOND = timedelta(microseconds=1)
+_TEXTS = ("kind", "message", "traceback", "worker")
+
+_failures = msgspec.msgpack.Decoder(Failure)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def text_bytes(text: str) -> bytes:
+    """UTF-8; what no encoding holds (half a surrogate pair) becomes `?`: a strange text must not stop an outcome."""
+    return text.encode(errors="replace")
+
+
+def result_record(result: bytes, ttl: timedelta | None) -> bytes:
+    """A result as a lease's results keep it."""
+    return RESULT.pack(-1 if ttl is None else ttl // _MICROSECOND) + result
+
+
+def ended_result(result: bytes, ttl: timedelta | None) -> bytes:
+    """A result as a job that ended by itself keeps it."""
+    return RESULT.pack(-1 if ttl is None else ttl // _MICROSECOND) + _LENGTH.pack(len(result) + 1) + result
+
+
+def opened(record: bytes) -> tuple[str, str | None, bytes]:
+    """Lane, note and element of a job outside the lists."""
+    _, length = _LOOSE.unpack_from(record)
+    at = _LOOSE.size + length
+    lane = record[_LOOSE.size : at].decode()
+    (noted,) = _LENGTH.unpack_from(record, at)
+    at += _LENGTH.size
+    if not noted:
+        return lane, None, record[at:]
+    return lane, record[at : at + noted - 1].decode(), record[at + noted - 1 :]
+
+
+def failures_of(blob: bytes) -> tuple[Failure, ...]:
+    found: list[Failure] = []
+    at = 0
+    while at < len(blob):
+        (length,) = _LENGTH.unpack_from(blob, at)
+        at += _LENGTH.size
+        found.append(_failures.decode(blob[at : at + length]))
+        at += length
+    return tuple(found)
+
+
+def failure_bytes(failure: Failure | None) -> bytes:
+    if failure is None:
+        return b""
+    try:
+        return _encode(failure)
+    except UnicodeEncodeError:
+        return _encode(replace(failure, **{name: text_bytes(getattr(failure, name)).decode() for name in _TEXTS}))
+
+
+def presence_bytes(seen_us: int, presence: Presence) -> bytes:
+    try:
+        return _encode((seen_us, presence))
+    except UnicodeEncodeError:
+        return _encode((seen_us, replace(presence, name=text_bytes(presence.name).decode())))
+
+
+def record_of(raw: bytes) -> tuple[int, bytes]:
+    """Version and value of a record."""
+    return int(RESULT.unpack_from(raw)[0]), raw[RESULT.size :]
+
+
+# ── limits, pauses, reports ──────────────────────────────────────────────────
+
+
+class Paused(NamedTuple):
+    """By whom, since when and until when."""
+
+    by: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def paused_of(record: bytes) -> Paused:
+    """Nothing but None for what is not paused."""
+    if not record:
+        return Paused()
+    since, until = _PAUSED.unpack_from(record)
+    return Paused(record[_PAUSED.size :].decode(), from_us(since), from_us(until) if until >= 0 else None)
+
+
+def rule_bytes(rule: LimitRule) -> bytes:
+    """A rule without its version, -1 for what it does not say; then its owner's state."""
+    concurrency = -1 if rule.concurrency is None else rule.concurrency
+    rate = -1 if rule.rate is None else rule.rate
+    closed = -1 if rule.closed_until is None else to_us(rule.closed_until)
+    return _RULE.pack(concurrency, rate, rule.burst, closed) + rule.state
+
+
+def rule_of(record: bytes) -> LimitRule:
+    version, raw = record_of(record)
+    concurrency, rate, burst, closed = _RULE.unpack_from(raw)
+    return LimitRule(
+        concurrency=int(concurrency) if concurrency >= 0 else None,
+        rate=rate if rate >= 0 else None,
+        burst=burst,
+        closed_until=from_us(closed) if closed >= 0 else None,
+        state=raw[_RULE.size :],
+        version=version,
+    )
+
+
+def report_bytes(position: int, report: Report) -> bytes:
+    """A report as `report.lua` takes it."""
+    said: list[object] = [position, False if report.progress is None else report.progress]
+    said.append(False if report.note is None else text_bytes(report.note).decode())
+    for line in report.lines[-MAX_LOG:]:
+        said += (to_us(line.at), text_bytes(line.text).decode())
+    return _encode(said)
+
+
+def reports_of(record: bytes) -> dict[str, Any]:
+    """What a job's task has reported."""
+    progress, doing, *lines = msgspec.msgpack.decode(record)
+    return {
+        "progress": None if progress is False else float(progress),
+        "doing": None if doing is False else doing,
+        "log": tuple(LogLine(from_us(at), text) for at, text in zip(lines[::2], lines[1::2], strict=True)),
+    }

@@ -1,0 +1,177 @@
+"""One job on its way through a worker: the attempt, the task as it looks it up, and the place where it runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from headrace.codec import JobOptions, Signature, decode_options, moment_of
+from headrace.errors import BadArguments
+from headrace.job import Claimed
+from headrace.limit import Limit
+from headrace.retry import Retry
+
+if TYPE_CHECKING:
+    from headrace.task import Task
+    from headrace.worker.holding import Held
+
+# Why an attempt was interrupted. Empty: it was not.
+TIMEOUT: Final = "timeout"
+STOP: Final = "stop"
+LOST: Final = "lost"
+RELEASE: Final = "release"
+
+NO_OPTIONS: Final = JobOptions()
+
+
+class Known:
+    """A task as the worker uses it: everything looked up once."""
+
+    __slots__ = (
+        "codec",
+        "deadline",
+        "decode",
+        "executor",
+        "expires",
+        "function",
+        "is_async",
+        "limits",
+        "name",
+        "redact",
+        "result_ttl",
+        "retry",
+        "timed",
+        "timeout",
+        "told",
+    )
+
+    def __init__(self, task: Task[..., Any], *, told: bool = False) -> None:
+        options = task.options
+        self.name = task.name
+        self.function: Callable[..., Any] = task.function
+        self.is_async = inspect.iscoroutinefunction(task.function)
+        self.codec: Signature = task.codec
+        self.decode = task.codec.decode
+        self.executor = options.executor
+        self.timeout = inf if options.timeout is None else options.timeout.total_seconds()
+        self.expires = options.expires
+        self.deadline = options.deadline
+        self.timed = options.expires or options.deadline
+        """None: no attempt has to look at the store's clock before it starts."""
+        self.retry: Retry = options.retry
+        self.result_ttl = options.result_ttl
+        self.redact = options.redact
+        self.limits = options.limits
+        self.told = told
+        """The app has webhooks for its ends."""
+
+
+class Slots(Protocol):
+    """The places of one kind (loop, threads, processes) in which attempts run."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def running(self) -> int: ...
+
+    def put(self, attempts: list[Attempt]) -> None:
+        """Line up to be run."""
+        ...
+
+    def take_back(self, before: float) -> list[Attempt]:
+        """Take out of the line what was claimed before that time and has not started."""
+        ...
+
+    def under_way(self) -> list[Attempt]: ...
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """`attempt.reason` was just set: make its code notice."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """One job of a lease on its way through this worker; what `current_job()` looks at."""
+
+    held: Held
+    position: int
+    job: Claimed
+    known: Known
+    slots: Slots | None = None
+    """Where it runs; None: it waits, or is over."""
+    started: float = 0.0
+    """On the monotonic clock; 0: it has not."""
+    deadline: float = inf
+    """On the monotonic clock; set when it starts."""
+    reason: str = ""
+    """Why it was interrupted."""
+    completed: bool = False
+    """The task completed it in a transaction of its own."""
+    given_up: bool = False
+    """Its job was handed back though its code goes on: whatever comes of it is ignored."""
+    warned_at: float = inf
+    cap: float = inf
+    """Seconds that were left to the job's deadline when it started."""
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self.reason)
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        if self.deadline == inf:
+            return None
+        return datetime.now(UTC) + timedelta(seconds=self.deadline - monotonic())
+
+    @property
+    def timeout(self) -> float:
+        """Seconds from its start on."""
+        own = None if self.job.options is None else self.options.timeout
+        return min(self.known.timeout if own is None else own, self.cap)
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds until it may not start any more."""
+        return self._seconds_to(moment_of(self.options.expires, self.known.expires, self.job.enqueued_at))
+
+    @property
+    def left(self) -> float:
+        """Seconds to the job's deadline."""
+        return self._seconds_to(moment_of(self.options.deadline, self.known.deadline, self.job.enqueued_at))
+
+    def _seconds_to(self, at: datetime | None) -> float:
+        return inf if at is None else at.timestamp() - self.held.hands.watch.now()
+
+    @property
+    def options(self) -> JobOptions:
+        """The job's own options; those that cannot be read do not get so far as to matter."""
+        try:
+            return decode_options(self.job.options)
+        except BadArguments:
+            return NO_OPTIONS
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Decoded; raises BadArguments."""
+        if self.job.options is not None:
+            decode_options(self.job.options)
+        return self.known.decode(self.job.payload)
+
+    async def complete(self, result: Any, tx: object) -> None:
+        await self.held.hands.completer.complete(self, result, tx)
+
+    def complete_sync(self, result: Any, tx: object) -> None:
+        self.held.hands.completer.complete_sync(self, result, tx)
+
+    def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
+        self.held.hands.reporter.take(self, progress=progress, note=note, line=line)
+
+    def trip(self, limit: Limit, until: timedelta | datetime) -> None:
+        self.held.hands.governor.trip(self, limit, until)

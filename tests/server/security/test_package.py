@@ -1,0 +1,68 @@
+"""The package itself: what it needs, and what it does when it is only imported; S78, S80."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import headrace
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+RUNTIME = {"click", "cronsim", "msgspec", "rich"}
+"""Each of them for a reason: the command line, cron's arithmetic, types and bytes, tables for people."""
+EXTRAS = {
+    "postgres": {"asyncpg"},
+    "redis": {"hiredis"},
+    "http": {"httpx"},
+    "server": {"httptools", "httpx", "starlette", "uvicorn"},
+    "uvloop": {"uvloop"},
+    "all": {"headrace"},
+}
+
+IMPORT_ALL = """
+import json, sys, importlib, pkgutil
+seen = []
+def hook(event, given):
+    if event.startswith("socket.") and event not in {"socket.__new__", "socket.gethostname"}:
+        seen.append(event)
+    if event in {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"}:
+        seen.append(event)
+sys.addaudithook(hook)
+import headrace
+names = [each.name for each in pkgutil.walk_packages(headrace.__path__, "headrace.")]
+names = [each for each in names if not each.endswith("__main__") and ".django" not in each]
+for name in names:
+    importlib.import_module(name)
+print(json.dumps({"seen": seen, "count": len(names)}))
+"""
+
+
+def names(wanted: list[str]) -> set[str]:
+    return {re.split(r"[\s\[<>=!~;]", each, maxsplit=1)[0] for each in wanted}
+
+
+def test_s80_what_it_needs_is_a_fixed_list() -> None:
+    assert names(PROJECT["project"]["dependencies"]) == RUNTIME
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert {extra: names(wanted) for extra, wanted in extras.items()} == EXTRAS
+
+
+def test_s78_importing_it_talks_to_nobody_and_starts_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["count"] > 200
+    assert found["seen"] == []
+
+
+def test_s78_the_build_runs_no_code_of_its_own() -> None:
+    assert not (ROOT / "setup.py").exists()
+    assert PROJECT["build-system"]["build-backend"] == "hatchling.build"
+    assert set(PROJECT["tool"]["hatch"]["build"]["targets"]) == {"wheel"}
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["src/headrace"]}
+    assert Path(headrace.__file__).parent == ROOT / "src" / "headrace"

@@ -1,0 +1,71 @@
+"""Finding step by step: pages are whole whatever the steps, and nobody waits for a search to end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from conformance.kit import batch, new, put, put_jobs
+from headrace.job import JobId
+from headrace.store.sqlite import find
+from headrace.store.sqlite.store import SqliteStore
+from headrace.store.terms import Filter
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step looks at one batch."""
+    monkeypatch.setattr(find, "_BATCHES", 1)
+    monkeypatch.setattr(find, "_SHORT", 0.0)
+
+
+@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
+async def test_pages_are_whole_over_many_steps(sqlite_store: SqliteStore, limit: int):
+    wanted: list[JobId] = []
+    for number in range(12):
+        made = await put_jobs(sqlite_store, *(new(task="rare" if place == number else "usual") for place in range(5)))
+        wanted = made[number : number + 1] + wanted
+    found: list[JobId] = []
+    before: JobId | None = None
+    while True:
+        page = await sqlite_store.find(Filter(task="rare"), before=before, limit=limit)
+        found += [job.id for job in page.jobs]
+        if (before := page.next) is None:
+            break
+        assert len(page.jobs) == limit
+    assert found == wanted
+    usual = await sqlite_store.find(Filter(task="usual"), limit=100)
+    assert len(usual.jobs) == 12 * 5 - len(wanted)
+
+
+@pytest.mark.usefixtures("one_by_one")
+async def test_others_read_while_it_searches(sqlite_store: SqliteStore):
+    [old] = await put(sqlite_store, task="rare")
+    for _ in range(100):
+        await sqlite_store.enqueue(batch(new()))
+    search = asyncio.ensure_future(sqlite_store.find(Filter(task="rare")))
+    await asyncio.sleep(0)  # its first step is on its way
+    for _ in range(10):
+        await sqlite_store.get([old])
+    assert not search.done()
+    assert [job.id for job in (await search).jobs] == [old]
+
+
+async def test_steps_grow_while_they_are_short(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(find, "_BATCHES", 1)
+    monkeypatch.setattr(find, "_SHORT", 60.0)
+    steps = 0
+    step = find.Search.step
+
+    def counted(search: find.Search, tx: find.Tx) -> find.Page | None:
+        nonlocal steps
+        steps += 1
+        return step(search, tx)
+
+    monkeypatch.setattr(find.Search, "step", counted)
+    for _ in range(100):
+        await put(sqlite_store)
+    assert (await sqlite_store.find(Filter(task="rare"))).jobs == []
+    assert steps == 7  # 1 + 2 + 4 + … + 32 batches, and the rest
