@@ -40,7 +40,7 @@ def gather(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[int] | None]:
     Left as they are, without places, where there is nothing to gather, or where keys or locks make their order count.
     """
     first = jobs[0].lane if jobs else None
-    if all(job.lane is first for job in jobs) or _in_order(jobs):
+    if len(jobs) < 2 or all(job.lane is first for job in jobs) or _in_order(jobs):
         return list(jobs), None
     known: dict[int, list[int]] = {}
     lanes: dict[Lane, list[int]] = {}

@@ -193,9 +193,13 @@ class Brake:
 
 def address_of(request: HTTPConnection) -> str:
     """Whom failures are counted against: an IPv4 address, or an IPv6 network, of which a host has plenty of addresses."""
-    client = request.client
+    return _counted("" if request.client is None else request.client.host)
+
+
+@lru_cache(maxsize=256)
+def _counted(host: str) -> str:
     try:
-        found = ipaddress.ip_address("" if client is None else client.host)
+        found = ipaddress.ip_address(host)
     except ValueError:
         return "?"
     if isinstance(found, ipaddress.IPv6Address):
