@@ -40,8 +40,9 @@ def test_s30_s32_refusals_are_compared() -> None:
         assert 0 <= each.p <= 1
 
 
-def test_s53_claims_under_polls_are_measured() -> None:
-    done = CliRunner().invoke(polled.main, ["--claims", "20", "--turns", "2", "--rate", "400", "--json"])
+@pytest.mark.parametrize("more", [[], ["--direct"]], ids=["http", "direct"])
+def test_s53_claims_under_polls_are_measured(more: list[str]) -> None:
+    done = CliRunner().invoke(polled.main, ["--claims", "20", "--turns", "2", "--rate", "400", "--json", *more])
     assert done.exit_code == 0, done.output
     some, none = msgspec.json.decode(done.stdout, type=list[Felt])
     for each in (some, none):

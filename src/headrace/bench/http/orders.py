@@ -84,6 +84,8 @@ class Claims(msgspec.Struct, tag="claims", kw_only=True):
     port: int
     queue: str
     count: int
+    url: str = ""
+    """Not over HTTP, but in the store of this URL, as workers beside the server do."""
 
 
 class Poll(msgspec.Struct, tag="poll", kw_only=True):

@@ -49,8 +49,10 @@ class Felt(msgspec.Struct, kw_only=True):
     p99_over_beside: float
 
 
-async def measure(place: stand.Stand, claims: int, turns: int, rate: float, *, refuse: bool) -> Felt:
-    """In turns. Without `refuse` every look is answered, from memory."""
+async def measure(
+    place: stand.Stand, claims: int, turns: int, rate: float, *, refuse: bool, direct: bool = False
+) -> Felt:
+    """In turns. Without `refuse` every look is answered, from memory. `direct`: claims in the store, not over HTTP."""
     url, queue = place.fresh(), f"bench-polled-{secrets.token_hex(3)}"
     await stand.prepare(url)
     await _fill(url, queue, claims * (3 * turns + 1))
@@ -71,7 +73,7 @@ async def measure(place: stand.Stand, claims: int, turns: int, rate: float, *, r
         there = Poll(port=bare, paths=PATHS, rate=rate, at="nothing")
 
         async def claim() -> Driven:
-            order = Claims(port=port, queue=queue, count=claims)
+            order = Claims(port=port, queue=queue, count=claims, url=url if direct else "")
             return await worker.ask(order, Driven, within=60 + claims / 20)
 
         await claim()  # connects, and plans statements
@@ -128,11 +130,12 @@ def _ms(turns: list[Driven], share: float) -> float:
 @click.option("--claims", default=3000, show_default=True, type=click.IntRange(10), help="Per turn.")
 @click.option("--turns", default=7, show_default=True, type=click.IntRange(1))
 @click.option("--rate", default=1000.0, show_default=True, help="Looks per second.")
+@click.option("--direct", is_flag=True, help="Claims in the store, as workers beside the server do; not over HTTP.")
 @click.option("--json", "as_json", is_flag=True)
-def main(store: str, claims: int, turns: int, rate: float, as_json: bool) -> None:
+def main(store: str, claims: int, turns: int, rate: float, direct: bool, as_json: bool) -> None:
     """What claims feel of those who look at the figures all the time."""
     with stand.open_stand(store) as place:
-        found = [run(measure(place, claims, turns, rate, refuse=refuse)) for refuse in (True, False)]
+        found = [run(measure(place, claims, turns, rate, refuse=refuse, direct=direct)) for refuse in (True, False)]
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
         return

@@ -10,10 +10,27 @@ import msgspec
 
 from headrace.bench.http.orders import Claims, Driven, Poll, Polled
 from headrace.bench.http.wire import Connection, look, read_lease, request, settlement, unexpected
+from headrace.bench.load import Load
+from headrace.bench.roles import Spec
+from headrace.bench.roles import claim as claim_alone
+
+
+class _AtOnce:
+    """A line on which nobody has to be waited for."""
+
+    async def ready(self) -> None: ...
+
+    async def stopped(self) -> None: ...
+
+    def settled(self, count: int) -> None: ...
 
 
 async def claims(order: Claims) -> Driven:
     """One job after the other."""
+    if order.url:
+        spec = Spec(role="claim", url=order.url, engine="", queue=order.queue, count=order.count)
+        done = await claim_alone(spec, Load(order.url, order.queue), _AtOnce())
+        return Driven(began=done.began, ended=done.ended, samples=done.samples)
     connection = await Connection.open(order.port)
     asked = {"queues": [order.queue], "limit": 1, "worker": "bench"}
     claim = request(order.port, "/v1/claim", msgspec.json.encode(asked))
