@@ -27,7 +27,8 @@ class _Part(NamedTuple):
 class Handles(Sequence[Handle[R]], Generic[R]):
     """A sequence of handles in the order of the jobs they are of, whatever the order those were stored in.
 
-    A job costs nothing here before its handle is asked for: ten million handles would be a gigabyte.
+    Before its handle is asked for a job costs nothing here, or two numbers where tenants were mixed: ten million handles would
+    be a gigabyte.
     """
 
     def __init__(self, home: Watch) -> None:
