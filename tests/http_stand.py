@@ -76,6 +76,8 @@ def http_stand() -> Generator[HttpStand]:
     # Of this very protocol: asyncio sends at once on such sockets only, else every answer waits 40 ms.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
+        # Before the thread runs: whoever comes earlier than uvicorn waits in line instead of being refused.
+        listening.listen(2048)
         loop = asyncio.new_event_loop()
         stand = HttpStand(f"http://127.0.0.1:{listening.getsockname()[1]}", loop)
         server = uvicorn.Server(
