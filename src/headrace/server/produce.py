@@ -209,8 +209,9 @@ def _key(principal: Principal, key: str, path: str) -> str:
     check(check_key, key, "invalid_key", path + "key")
     if principal.tenant is None:
         return key
-    # A tenant's keys are its own: it must neither meet nor learn of another's.
-    return check(check_key, f"{principal.tenant}:{key}", "invalid_key", path + "key")
+    # A tenant's keys are its own: it must neither meet nor learn of another's. No tenant's name has a space in it, so
+    # that the two cannot be parted in another way.
+    return check(check_key, f"{principal.tenant} {key}", "invalid_key", path + "key")
 
 
 def _duration(text: str, name: str, path: str) -> Any:

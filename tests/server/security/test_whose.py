@@ -261,6 +261,16 @@ async def test_s34_a_tenants_keys_are_its_own(server: Running) -> None:
     assert first.json() == again.json() != other.json()
 
 
+@pytest.mark.parametrize("sign", [":", "/", "|", "-"])
+async def test_s34_no_tenant_and_key_read_as_another_tenant_and_key(server: Running, sign: str) -> None:
+    mine = await server.token("enqueue", tenant="a")
+    theirs = await server.token("enqueue", tenant=f"a{sign}b")
+    async with server.client(mine) as one, server.client(theirs) as two:
+        first = await one.post("/v1/jobs", json={"task": "echo", "args": [1], "key": f"b{sign}c"})
+        other = await two.post("/v1/jobs", json={"task": "echo", "args": [2], "key": "c"})
+    assert [first.status_code, other.status_code] == [201, 201], other.text
+
+
 async def test_s34_a_token_of_one_queue_sees_that_queue(server: Running) -> None:
     token = await server.token("enqueue", "read", "operate", queues=["billing"])
     default = await server.service.client.put(server.app.tasks["echo"].job(1).job)
