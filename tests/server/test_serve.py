@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,21 @@ async def test_dev_has_a_server_beside_its_worker(folder: Path, store_url: str) 
             each.send_signal(signal.SIGTERM)
             await asyncio.wait_for(each.communicate(), 60)
             assert each.returncode == 0
+
+
+async def test_a_port_that_is_taken_is_one_line(folder: Path, store_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "headrace.cli", "serve", "shop:app", "--port", str(port),
+            cwd=folder, env={**os.environ, "HEADRACE_URL": store_url},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, complaint = await process.communicate()
+    assert process.returncode == 78
+    assert complaint.decode() == (
+        f"error: cannot listen on 127.0.0.1:{port}, Address already in use: give another port or host\n"
+    )
 
 
 async def test_a_token_opens_it_to_others(folder: Path, store_url: str) -> None:

@@ -20,6 +20,7 @@ from headrace.cli.filters import named
 from headrace.cli.output import on_terminal, say
 from headrace.cli.target import Target, dotted, load_object, must_have_app, resolve, run_long, url_option
 from headrace.errors import ConfigError
+from headrace.hangup import on_hangup
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
@@ -132,6 +133,7 @@ def _listen(worker: Worker) -> asyncio.Event:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, heard)
+    on_hangup(heard)
     return stop
 
 

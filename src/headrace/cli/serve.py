@@ -39,8 +39,11 @@ def command(app: str | None, url: str | None, host: str, port: int, access_log: 
 
     assert target.app is not None  # must_have_app looked
     shown = f"[{host}]" if ":" in host else host
-    say(f"headrace serve — {target.settings.app} on {target.shown_url} — http://{shown}:{port}/docs — Ctrl-C ends")
-    serve(target.app, ServerSettings(host=host, port=port, access_log=access_log))
+
+    def listening(port: int) -> None:
+        say(f"headrace serve — {target.settings.app} on {target.shown_url} — http://{shown}:{port}/docs — Ctrl-C ends")
+
+    serve(target.app, ServerSettings(host=host, port=port, access_log=access_log), listening=listening)
 
 
 def _import_server() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.applications import Starlette
@@ -84,8 +84,13 @@ def asgi(app: Headrace, *, settings: ServerSettings | None = None, store: Store 
     return Frame(app, settings or ServerSettings(), store)
 
 
-def serve(app: Headrace, settings: ServerSettings | None = None) -> None:
-    """Serve until told to stop by TERM or INT; what was accepted is finished."""
+def serve(
+    app: Headrace, settings: ServerSettings | None = None, *, listening: Callable[[int], None] | None = None
+) -> None:
+    """Serve until told to stop by TERM or INT; what was accepted is finished.
+
+    `listening` is called once callers are taken, with the port: useful where that was left to the system by port 0.
+    """
     from headrace.server.listener import run
 
-    run(asgi(app, settings=settings), settings or ServerSettings())
+    run(asgi(app, settings=settings), settings or ServerSettings(), listening)

@@ -8,13 +8,15 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace.errors import ConfigError
+from headrace.hangup import on_hangup
 from headrace.server import boundary, problems
 from headrace.server.call import encode
 from headrace.server.config import ServerSettings
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.server")
 
+BACKLOG = 4096
 SWEEP = 0.5
 """Seconds between looks at who is slow."""
 LINGER = 2.0
@@ -169,11 +172,19 @@ class Protocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """A uvicorn that sweeps slow clients out, and tells the service when it is about to stop."""
 
-    def __init__(self, frame: Frame, settings: ServerSettings, *, signals: bool = True) -> None:
-        """Without `signals`, whoever runs it sets `should_exit` to stop it."""
+    def __init__(
+        self,
+        frame: Frame,
+        settings: ServerSettings,
+        *,
+        signals: bool = True,
+        listening: Callable[[int], None] | None = None,
+    ) -> None:
+        """Without `signals`, whoever runs it sets `should_exit` to stop it. `listening` is called with the port."""
         self._frame = frame
         self._settings = settings
         self._signals = signals
+        self._listening = listening
         self._up = asyncio.Event()
         Protocol.max_head = settings.max_header_bytes + 4096
         config = uvicorn.Config(
@@ -190,7 +201,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=int(settings.keep_alive),
             timeout_graceful_shutdown=int(settings.drain),
-            backlog=4096,
+            backlog=BACKLOG,
         )
         super().__init__(config)
         self.sweeper: asyncio.Task[None] | None = None
@@ -199,6 +210,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self.sweeper = asyncio.create_task(self._sweep(), name="headrace-sweep")
         self._up.set()
+        if self.started and self._listening is not None:
+            self._listening(self.port)
 
     async def up(self) -> None:
         """Returns when it listens."""
@@ -211,11 +224,12 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """The first TERM or INT lets what was accepted finish; a second INT does not. Then the process goes on, and ends well."""
+        """The first TERM, INT or closed terminal lets what was accepted finish; a second INT does not. Then the process goes on, and ends well."""
         if not self._signals:
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        on_hangup(lambda: self.handle_exit(signal.SIGTERM, None))
         try:
             yield
         finally:
@@ -239,11 +253,28 @@ class Server(uvicorn.Server):
                     connection.transport.abort()
 
 
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that takes callers from now on; an OSError if it cannot be had."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # A name that has both, such as localhost: most callers can do the older one.
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    # Of this very protocol: asyncio sends at once on such sockets only, else answers wait up to 40 ms.
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
 @asynccontextmanager
 async def alongside(frame: Frame, settings: ServerSettings) -> AsyncGenerator[str, None]:
     """Serve while something else runs in the same event loop; gives the address. An OSError if it is taken."""
-    with socket.create_server((settings.host, settings.port), backlog=4096) as listening:
-        listening.setblocking(False)
+    with bound(settings.host, settings.port) as listening:
         server = Server(frame, settings, signals=False)
         serving = asyncio.create_task(server.serve([listening]), name="headrace-server")
         up = asyncio.create_task(server.up())
@@ -256,6 +287,13 @@ async def alongside(frame: Frame, settings: ServerSettings) -> AsyncGenerator[st
             await serving
 
 
-def run(frame: Frame, settings: ServerSettings) -> None:
+def run(frame: Frame, settings: ServerSettings, listening: Callable[[int], None] | None) -> None:
     """Serve until told to stop by TERM or INT; what was accepted is finished."""
-    Server(frame, settings).run()
+    try:
+        sockets = [bound(settings.host, settings.port)]
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.host}:{settings.port}, {error.strerror}: give another port or host"
+        ) from None
+    with sockets[0]:
+        Server(frame, settings, listening=listening).run(sockets)

@@ -17,6 +17,7 @@ import msgspec
 
 from headrace import logs
 from headrace.errors import HeadraceError, Unavailable
+from headrace.hangup import leave_to_parent
 from headrace.lease import WorkerId
 from headrace.settings import Settings
 from headrace.store import connect
@@ -131,7 +132,7 @@ def main() -> None:
     board = Board(int(sys.argv[2]))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the supervisor passes it on
+    leave_to_parent()
     body = wire.receive_body(control)
     if body is None:
         return

@@ -6,11 +6,13 @@ import ctypes
 import importlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headrace.errors import ConfigError
+from headrace.hangup import pass_on
 
 if TYPE_CHECKING:
     from headrace.task import Task
@@ -73,9 +75,17 @@ def cause_of(code: int) -> str:
     return f"killed by {name}"
 
 
-def child_environment() -> dict[str, str]:
-    """This process's, so that a spawned interpreter finds headrace where we did."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def spawn(module: str, *files: int) -> subprocess.Popen[bytes]:
+    """Another interpreter that runs `module` with these open files, and finds headrace where we did."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, files)],
+        pass_fds=files,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        process_group=0,  # Ctrl-C is for the parent, which passes it on: one that just starts would die of it
+    )
+    pass_on(child)
+    return child
 
 
 def settle_in(path: list[str], pythonpath: str | None) -> None:

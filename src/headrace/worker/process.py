@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace import context
 from headrace.errors import UnknownTask, Unsupported
+from headrace.hangup import leave_to_parent
 from headrace.job import Claimed, Failure
 from headrace.lease import WorkerId, new_token
 from headrace.outcome import Failed, Lost, Outcome
@@ -152,7 +153,7 @@ def main() -> None:
     if not isinstance(hello, wire.Hello):
         return
     lifeline.settle_in(hello.path, hello.pythonpath)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_parent()
     lifeline.die_with_parent(hello.parent, signal.SIGKILL)
     library = Library(hello.app)
     # Importing the app is not part of any job's time.

@@ -37,13 +37,8 @@ class Child:
     async def spawn(cls, app: str) -> Child:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(  # noqa: ASYNC220  # fork and exec take a millisecond; asyncio's twin adds a thread
-                [sys.executable, "-m", "headrace.worker.process", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=lifeline.child_environment(),
-                process_group=0,  # Ctrl-C is for the parent, which passes it on: one that just starts would die of it
-            )
+            # Fork and exec take a millisecond; asyncio's twin adds a thread.
+            process = lifeline.spawn("headrace.worker.process", theirs.fileno())
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(
             wire.pack(wire.Hello(path=sys.path, pythonpath=os.environ.get("PYTHONPATH"), app=app, parent=os.getpid()))

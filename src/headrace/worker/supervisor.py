@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from time import monotonic
 import msgspec
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.hangup import on_hangup
 from headrace.lease import WorkerId, new_worker_id
 from headrace.settings import Settings
 from headrace.store import connect
@@ -45,13 +45,7 @@ class Crewman:
         self.killed_for = ""
         self._control, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.worker.child", str(theirs.fileno()), str(self.board.fd)],
-                pass_fds=[theirs.fileno(), self.board.fd],
-                stdin=subprocess.DEVNULL,
-                env=lifeline.child_environment(),
-                process_group=0,  # Ctrl-C is for the parent, which passes it on: one that just starts would die of it
-            )
+            self.process = lifeline.spawn("headrace.worker.child", theirs.fileno(), self.board.fd)
         config = child.Config(
             settings=settings,
             worker=self.id,
@@ -139,6 +133,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         loop.add_signal_handler(signal.SIGINT, self.stop)
+        on_hangup(self.stop)
         loop.add_signal_handler(signal.SIGQUIT, self.hurry)
         loop.add_signal_handler(signal.SIGTSTP, self._tell, signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGUSR1, self._dump)
