@@ -1,7 +1,7 @@
 """headrace: a durable task queue that starts as a file and grows into a cluster."""
 
 from headrace.app import Headrace
-from headrace.context import current_job
+from headrace.context import JobContext, NoCurrentJob, current_job
 from headrace.errors import (
     BadArguments,
     BadTransaction,
@@ -18,11 +18,14 @@ from headrace.errors import (
     OutcomeUnknown,
     PayloadTooLarge,
     QueueFull,
+    RemoteTaskError,
     ResultExpired,
     ResultTimeout,
     ScheduleNotFound,
     SchemaMismatch,
     SerializationError,
+    StoreError,
+    StoreFull,
     Unavailable,
     UnknownTask,
     Unsupported,
@@ -31,13 +34,14 @@ from headrace.explain import Explanation
 from headrace.flow import ageing, weighted
 from headrace.handle import Handle
 from headrace.handles import Handles
-from headrace.job import Job, JobState
+from headrace.job import Failure, Job, JobId, JobState
 from headrace.limit import Limit
 from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
 from headrace.queue import DeadAlert, QueueOptions
 from headrace.retry import Retry
 from headrace.schedule import Schedule
-from headrace.task import Task
+from headrace.store.terms import Page
+from headrace.task import JobCall, Task
 from headrace.unique import Unique
 
 __version__ = "0.1.0"
@@ -50,6 +54,7 @@ __all__ = [
     "Dead",
     "DeadAlert",
     "Explanation",
+    "Failure",
     "Handle",
     "Handles",
     "Headrace",
@@ -57,18 +62,24 @@ __all__ = [
     "IdempotencyConflict",
     "InvalidCron",
     "Job",
+    "JobCall",
     "JobCancelled",
+    "JobContext",
     "JobDead",
+    "JobId",
     "JobNotFound",
     "JobState",
     "LeaseLost",
     "Limit",
     "LimitNotFound",
     "NeverFires",
+    "NoCurrentJob",
     "OutcomeUnknown",
+    "Page",
     "PayloadTooLarge",
     "QueueFull",
     "QueueOptions",
+    "RemoteTaskError",
     "ResultExpired",
     "ResultTimeout",
     "Retry",
@@ -78,6 +89,8 @@ __all__ = [
     "SchemaMismatch",
     "SerializationError",
     "Snooze",
+    "StoreError",
+    "StoreFull",
     "Task",
     "Unavailable",
     "Unique",

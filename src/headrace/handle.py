@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
@@ -86,7 +87,14 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
         return await self._home.aexplain(self.id)
 
     def result(self, timeout: Timeout = None) -> R_co:
-        """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound."""
+        """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound.
+
+        Not in async code, where it would hold up the event loop, and with it a worker that runs there: `aresult`.
+        """
+        if _in_a_loop():
+            raise RuntimeError(
+                f"result() would block the event loop until {self!r} ends: write `await handle.aresult()`"
+            )
         return cast("R_co", outcome(self._home.finished(self.id, seconds(timeout)), self._codec))
 
     async def aresult(self, timeout: Timeout = None) -> R_co:
@@ -109,6 +117,14 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def outcome(job: Job, codec: Signature) -> Any:

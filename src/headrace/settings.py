@@ -272,7 +272,9 @@ def _from_pyproject(start: Path) -> Layer:
         return {}
     try:
         with path.open("rb") as file:
-            table = tomllib.load(file).get("tool", {}).get("headrace", {})
+            table: dict[str, Any] = tomllib.load(file).get("tool", {}).get("headrace", {})
+        if not hasattr(table, "items"):
+            raise ConfigError(f"{path}: [tool.headrace] must be a table of settings")
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     return {_known(name, f"[tool.headrace] {name} in {path}"): (value, str(path)) for name, value in table.items()}

@@ -85,3 +85,8 @@ def test_a_raw_payload_has_a_limit_too(shell: Shell) -> None:
 
 def test_without_an_app_raw_must_be_said(shell: Shell) -> None:
     assert "--raw" in shell.error("enqueue", "shop.charge", "7", code=2)
+
+
+def test_a_store_that_ends_with_the_command_takes_no_job(shell: Shell) -> None:
+    said = shell.error("enqueue", "any.task", "--raw", "--url", "memory://", code=78, url=False)
+    assert "give a store that stays" in said

@@ -69,3 +69,15 @@ async def test_those_that_are_skipped_are_left_out_and_others_answer_for_theirs(
         again = keyed.using(key="k")
         first, second = await app.aenqueue_many([again.job(1), again.job(1)])
         assert (first.id, first.created, second.created) == (second.id, True, False)
+
+
+async def test_result_does_not_hold_up_an_event_loop(app: Headrace):
+    @app.task
+    async def say(number: int) -> int:
+        return number
+
+    async with app.worker():
+        handle = await say.aenqueue(7)
+        with pytest.raises(RuntimeError, match=r"await handle.aresult\(\)"):
+            handle.result()
+        assert await handle.aresult() == 7

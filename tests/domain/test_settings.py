@@ -126,6 +126,7 @@ def test_bad_values_say_where_they_came_from(tmp_path, environ, message):
         ("[tool.headrace]\nqueues = [1]\n", "is no queue name"),
         ("[tool.headrace]\nqueues = 1\n", "a list of queue names"),
         ("[tool.headrace]\nreserve = 1\n", "a list such as"),
+        ("[tool]\nheadrace = 3\n", "must be a table"),
         ("[tool.headrace\n", "cannot be read"),
     ],
 )

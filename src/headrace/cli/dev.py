@@ -105,7 +105,12 @@ async def _dev(target: Target, background: list[Background], every: float, port:
 @asynccontextmanager
 async def _serving(app: Headrace, store: Store, port: int | None) -> AsyncGenerator[str | None, None]:
     """The server beside the worker, where it can be; None: it cannot."""
-    if port is None or find_spec("uvicorn") is None or find_spec("starlette") is None:
+    if port is None:
+        yield None
+        return
+    missing = [name for name in ("starlette", "uvicorn", "httptools") if find_spec(name) is None]
+    if missing:
+        say(f"no server, which needs {', '.join(missing)}: pip install 'headrace[server]', or --no-server")
         yield None
         return
     from headrace.server import ServerSettings, asgi

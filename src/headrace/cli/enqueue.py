@@ -14,7 +14,7 @@ from headrace.cli import params
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.codec import JobOptions, encode_options
-from headrace.errors import PayloadTooLarge, UnknownTask
+from headrace.errors import ConfigError, PayloadTooLarge, UnknownTask
 from headrace.job import Batch, Due, JobId, Key, NewJob, job_id, new_batch
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ def command(
     """Enqueue one job of TASK; each of ARGS is a JSON value, so a text needs its quotes: '"acme"'."""
     if delay is not None and run_at is not None:
         raise _usage("--delay or --run-at, not both")
+    if target.settings.url.startswith("memory:"):
+        raise ConfigError(
+            "memory:// ends with this command, and the job with it: give a store that stays, e.g. sqlite:///jobs.db"
+        )
     job = make_job(target, task, args, kwargs, raw=raw, delay=delay, run_at=run_at, **options)
     batch = Batch(id=new_batch(), jobs=[job])
 

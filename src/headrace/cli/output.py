@@ -68,7 +68,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Se
 
         grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
         for place, header in enumerate(headers):
-            grid.add_column(header, justify="right" if place in right else "left", overflow="fold")
+            # An id is copied, so it stays in one piece.
+            whole = header == "id"
+            grid.add_column(header, justify="right" if place in right else "left", overflow="fold", no_wrap=whole)
         for row in cells:
             grid.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
         console().print(grid)

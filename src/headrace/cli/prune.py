@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace import duration
-from headrace.cli import params
+from headrace.cli import audit, params
 from headrace.cli.filters import named
 from headrace.cli.output import emit, progress
 from headrace.cli.target import Target, json_option, run, store_command
@@ -35,18 +35,23 @@ def command(target: Target, done: timedelta | None, dead: timedelta | None, as_j
         dead_by_queue=own,
     )
 
+    kept = f"kept: done {duration.show(keep.done)}, dead {duration.show(keep.dead)}"
+
     async def act(store: Store) -> int:
-        gone = 0
-        with progress("prune", quiet=as_json) as meter:
-            while True:
-                pruned = await store.prune(keep)
-                gone += pruned.jobs
-                meter(gone, 0, "")
-                if not pruned.more:
-                    return gone
+        gone, more = 0, True
+        try:
+            with progress("prune", quiet=as_json) as meter:
+                while more:
+                    pruned = await store.prune(keep)
+                    gone, more = gone + pruned.jobs, pruned.more
+                    meter(gone, 0, "")
+        finally:
+            if gone:  # also before somebody lost patience
+                await audit.note(target, store, "jobs.prune", kept, gone)
+        return gone
 
     gone = run(target.with_store(act))
     if as_json:
         emit({"pruned": gone, "keep_done_s": params.seconds(keep.done), "keep_dead_s": params.seconds(keep.dead)})
     else:
-        click.echo(f"pruned {named(gone)} (kept: done {duration.show(keep.done)}, dead {duration.show(keep.dead)})")
+        click.echo(f"pruned {named(gone)} ({kept})")

@@ -106,7 +106,7 @@ def complain(message: str, *, code: int = FAILED) -> int:
 
 
 def _answer_click(error: click.Abort | click.ClickException) -> int:
-    if isinstance(error, click.Abort) and isinstance(error.__cause__, KeyboardInterrupt):
+    if isinstance(error, click.Abort) and isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, click.Abort):
         return complain("stopped: nothing more was done")

@@ -114,7 +114,9 @@ def resolve(*, app: str | None = None, url: str | None = None, create: bool = Fa
         # Before the import: an app that names no store of its own, and what it starts, then uses this one.
         os.environ["HEADRACE_URL"] = url
     found = load_app(settings.app)
-    return Target(found.settings.replace(app=settings.app, url=url, **flags), found, create)
+    # Where it comes from the environment or pyproject.toml, the app has read that itself.
+    own = {} if spec is None else {"app": spec}
+    return Target(found.settings.replace(url=url, **own, **flags), found, create)
 
 
 def dotted(spec: str) -> str:

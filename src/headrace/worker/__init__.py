@@ -25,7 +25,7 @@ from headrace.worker.fetcher import Fetcher
 from headrace.worker.governor import Governor
 from headrace.worker.holding import Counters, Hands, Held, Listener
 from headrace.worker.janitor import Janitor
-from headrace.worker.keeper import Keeper
+from headrace.worker.keeper import Keeper, refuse_short_lease
 from headrace.worker.relay import Relay
 from headrace.worker.reporter import Reporter
 from headrace.worker.room import Room, log
@@ -61,6 +61,7 @@ class Worker:
             raise ConfigError("a worker needs a queue to serve: declare a task, or name queues")
         for queue in served:
             check_queue(queue)
+        refuse_short_lease(settings)
         webhooks = duties.webhooks
         remote = settings.url.startswith(("http:", "https:"))
         if webhooks.signs and (QUEUE in served or not remote):

@@ -8,11 +8,23 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from headrace.errors import HeadraceError
+from headrace.duration import show
+from headrace.errors import ConfigError, HeadraceError
 from headrace.lease import Presence, Pulse
+from headrace.settings import Settings
 from headrace.worker.executor import Executor
 from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, Room, log
+
+
+def refuse_short_lease(settings: Settings) -> None:
+    """A ConfigError where no heartbeat could be in time."""
+    lease, heartbeat = settings.lease, settings.heartbeat
+    if lease <= heartbeat:
+        raise ConfigError(
+            f"lease {show(lease)} ends before the next heartbeat ({show(heartbeat)}), so every long job would be taken "
+            f"away: set lease to at least {show(3 * heartbeat)}, or heartbeat lower"
+        )
 
 
 class Keeper(Room):

@@ -24,6 +24,7 @@ from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.worker import child, lifeline, wire
 from headrace.worker.board import BoardView
+from headrace.worker.keeper import refuse_short_lease
 from headrace.worker.room import Backoff, Bell, Complaint, log
 
 LIVED_WELL = 30.0
@@ -84,6 +85,7 @@ class Supervisor:
             raise ConfigError(
                 "memory:// lives in one process only: use sqlite:/// or postgresql:// with `headrace worker`"
             )
+        refuse_short_lease(settings)
         if not settings.app:
             raise ConfigError("which app? Name it as package.module:app")
         self._settings = settings

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from typing import Any, Self
 from urllib.parse import quote
 
 from headrace.errors import (
@@ -74,6 +76,28 @@ def _turn_log_on(conn: sqlite3.Connection, address: Address) -> str:
             raise not_ready(address) from error
         raise
     return mode
+
+
+class _ByName(sqlite3.Cursor):
+    """Python 3.12.0 to 3.12.3 take `?1` for a name, and warn of each that is given by its place."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        return super().execute(sql, _named(parameters) if "?1" in sql else parameters)
+
+    def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Self:
+        return super().executemany(sql, map(_named, seq_of_parameters) if "?1" in sql else seq_of_parameters)
+
+
+def _named(parameters: Sequence[Any]) -> dict[str, Any]:
+    return {str(place): value for place, value in enumerate(parameters, start=1)}
+
+
+_WARNS = (3, 12, 0) <= sys.version_info < (3, 12, 4)
+
+
+def cursor(conn: sqlite3.Connection) -> sqlite3.Cursor:
+    """For our own statements, on our connection or on a user's."""
+    return conn.cursor(_ByName) if _WARNS else conn.cursor()
 
 
 def not_ready(address: Address) -> Locked:

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.errors import BadTransaction
 from headrace.store.sqlite.address import Address
-from headrace.store.sqlite.connection import translate_guest
+from headrace.store.sqlite.connection import cursor, translate_guest
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.thread import Now, T, Work
 from headrace.tx import (
@@ -53,7 +53,7 @@ def _run_on(conn: sqlite3.Connection, work: Work[T], address: Address, now: Now)
         _check_file(conn, address)
         if not conn.in_transaction:
             _begin(conn)
-        cur = conn.cursor()
+        cur = cursor(conn)
         cur.row_factory = None
         tx = Tx(cur, now())
         with _text_as_str(conn), _undone_on_error(cur):
@@ -75,7 +75,7 @@ def _begin(conn: sqlite3.Connection) -> None:
 
 
 def _check_file(conn: sqlite3.Connection, address: Address) -> None:
-    cur = conn.cursor()
+    cur = cursor(conn)
     cur.row_factory = None
     for _, name, file in cur.execute("pragma database_list").fetchall():
         if isinstance(name, bytes):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import Unavailable
 from headrace.store.sqlite.address import Address
-from headrace.store.sqlite.connection import BUSY_TIMEOUT, connect, translate
+from headrace.store.sqlite.connection import BUSY_TIMEOUT, connect, cursor, translate
 from headrace.store.sqlite.depth import Tx
 
 _log = logging.getLogger("headrace.sqlite")
@@ -176,7 +176,7 @@ class Reader(Thread):
             result, error = None, None
             try:
                 conn.execute("begin")
-                result = call.work(Tx(conn.cursor(), self._now()))
+                result = call.work(Tx(cursor(conn), self._now()))
             except Exception as problem:  # noqa: BLE001 - it is raised where the call waits
                 error = self._error(problem)
             finally:

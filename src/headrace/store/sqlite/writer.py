@@ -11,7 +11,7 @@ from typing import Any
 from headrace.errors import OutcomeUnknown
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.bell import Bell
-from headrace.store.sqlite.connection import connect
+from headrace.store.sqlite.connection import connect, cursor
 from headrace.store.sqlite.depth import Depth, Tx
 from headrace.store.sqlite.thread import Answer, Call, Now, Thread, deliver
 from headrace.store.sqlite.turn import Turn
@@ -85,7 +85,7 @@ class Writer(Thread):
             answer = None
             if call.look is not None:
                 try:
-                    answer = call.look(Tx(conn.cursor(), self._now()))
+                    answer = call.look(Tx(cursor(conn), self._now()))
                 except Exception:  # noqa: BLE001 - the work itself will meet it, too, and say so
                     answer = None
             if answer is None:
@@ -104,7 +104,7 @@ class Writer(Thread):
         try:
             conn.execute("begin immediate")
             waited = time.monotonic() - asked
-            cur = conn.cursor()
+            cur = cursor(conn)
             now = self._now()
             for nth, call in enumerate(group):
                 if not call.begin():
