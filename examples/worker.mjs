@@ -23,7 +23,7 @@ async function call(path, body) {
 
 async function run(lease, job) {
   const named = { position: job.position, id: job.id };
-  if (!tasks[job.task]) return { ...named, outcome: "snoozed", after: "1m", note: `nobody here knows ${job.task}` };
+  if (!Object.hasOwn(tasks, job.task)) return { ...named, outcome: "snoozed", after: "1m", note: `nobody here knows ${job.task}` };
   const progress = (progress, note) => call("progress", { lease, position: job.position, progress, note });
   try {
     return { ...named, outcome: "succeeded", result: await tasks[job.task](job.args, job.kwargs, { ...job, progress }) };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 from headrace.store import connect
 from headrace.store.contract import Store
@@ -20,6 +22,29 @@ from http_stand import HttpStand, hand_over_clocks, http_stand
 
 STORES = ("memory", "sqlite", "postgres", "redis", "valkey", "http")
 TEMPLATE = "template_headrace"
+
+# A commit's run is the same every time; HEADRACE_TEST_PROFILE=deep looks further and elsewhere each time.
+settings.register_profile(
+    "commit",
+    max_examples=60,
+    stateful_step_count=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    # Shrinking on a real server takes minutes; the deep profile does it.
+    phases=[phase for phase in Phase if phase is not Phase.shrink],
+    report_multiple_bugs=False,
+)
+settings.register_profile(
+    "deep",
+    parent=settings.get_profile("commit"),
+    max_examples=2000,
+    stateful_step_count=80,
+    derandomize=False,
+    phases=list(Phase),
+)
+settings.load_profile(os.environ.get("HEADRACE_TEST_PROFILE", "commit"))
 
 
 @pytest.fixture(scope="session")
@@ -102,8 +127,7 @@ def store_url(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -
         request.getfixturevalue("postgres_template")
         name = f"test_{secrets.token_hex(6)}"
         # Copied through the WAL, which is the server's default and takes a fifth of the time of a copy of files.
-        server.psql(f"create database {name} template {TEMPLATE}")
-        yield server.url(name)
+        yield server.create_database(name, template=TEMPLATE)
         server.drop_database(name)
 
 
@@ -149,6 +173,9 @@ async def nothing_left_behind() -> AsyncGenerator[None]:
         t for t in asyncio.all_tasks() - tasks if not getattr(t.get_coro(), "__qualname__", "").startswith("TestRunner")
     ]
     assert not left, f"still running: {left}"
-    # The event loop keeps the threads of its own executor.
+    # The event loop keeps the threads of its own executor; those of a driver are told to end, and end a moment later.
     alive = [t for t in set(threading.enumerate()) - threads if t.is_alive() and not t.name.startswith("asyncio_")]
-    assert not alive, f"still alive: {alive}"
+    for thread in alive:
+        if not thread.name.startswith("headrace"):
+            await asyncio.to_thread(thread.join, 30)
+    assert not [t for t in alive if t.is_alive() or t.name.startswith("headrace")], f"still alive: {alive}"

@@ -90,7 +90,7 @@ def http_stand() -> Generator[HttpStand]:
         finally:
             stand.clear()
             server.should_exit = True
-            thread.join(10)
+            thread.join(60)
 
 
 def _serve(loop: asyncio.AbstractEventLoop, server: uvicorn.Server, listening: socket.socket) -> None:

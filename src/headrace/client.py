@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from headrace import explain
 from headrace.backpressure import Valve
-from headrace.errors import OutcomeUnknown, Unavailable, Unsupported
+from headrace.errors import ConfigError, OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
 from headrace.gather import CHUNK, gather
 from headrace.handle import Put
@@ -179,9 +179,17 @@ class Client:
         self, name: str, *, kind: PauseKind = "queue", by: str = "", until: timedelta | datetime | None = None
     ) -> None:
         """No job of this queue or tenant starts after this returns; of a task none within a second or two."""
-        if isinstance(until, timedelta):
-            until = await self.store.now() + until
-        await self.store.pause(name, kind=kind, by=by, until=until)
+        await self.store.pause(name, kind=kind, by=by, until=await self.pause_end(until))
+
+    async def pause_end(self, until: timedelta | datetime | None) -> datetime | None:
+        """When a pause ends by the store's clock; one that would be over at once is a ConfigError."""
+        if until is None:
+            return None
+        now = await self.store.now()
+        end = now + until if isinstance(until, timedelta) else until
+        if end <= now:
+            raise ConfigError(f"until = {end.isoformat(timespec='seconds')} has passed: nothing would be paused")
+        return end
 
     async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
         """Undo `pause`; jobs that workers put off because of it are due at once."""

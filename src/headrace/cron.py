@@ -7,6 +7,7 @@ leaves out fires at the first instant after the gap; one that comes twice fires 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -38,6 +39,22 @@ _MAY_BE: Final = {
     "month": "1 to 12 or JAN to DEC",
     "day-of-week": "0 to 7 (0 and 7 are Sunday) or SUN to SAT, MON#2 (the second), 5L (the last Friday)",
 }
+_SPAN: Final = {
+    "second": (0, 59),
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day-of-month": (1, 31),
+    "month": (1, 12),
+    "day-of-week": (0, 6),
+}
+_MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_NUMBERS: Final = {
+    **{name: number for number, name in enumerate(_MONTHS, 1)},
+    **{name: number for number, name in enumerate(_WEEKDAYS)},
+}
+_RANGE: Final = re.compile(r"(\w+)-(\w+)(/\w+)?", re.ASCII)
+_STEP: Final = re.compile(r".*/(\d+)", re.ASCII)
 
 
 def check_cron(expression: str) -> str:
@@ -67,10 +84,50 @@ def check_cron(expression: str) -> str:
         if field == "day-of-month" and _day_is_well_formed(fields):
             found = None
         else:
-            raise InvalidCron(f"{shown}: the {field} field is wrong: {_MAY_BE.get(field, '')}") from None
+            why = _backwards(field, fields) or _MAY_BE.get(field, "")
+            raise InvalidCron(f"{shown}: the {field} field is wrong: {why}") from None
     if found is None:
         raise NeverFires(f"{shown} never fires: no month it names has that day")
+    for name, field in _named(fields):
+        _check_steps(shown, name, field)
     return " ".join(fields)
+
+
+def _named(fields: list[str]) -> Iterator[tuple[str, str]]:
+    return zip(list(_SPAN)[-len(fields) :], fields, strict=True)
+
+
+def _backwards(name: str, fields: list[str]) -> str | None:
+    """How to write a range that runs backwards, if that is what is wrong with the field."""
+    if name not in _SPAN:
+        return None
+    lowest, highest = _SPAN[name]
+    for part in dict(_named(fields))[name].split(","):
+        if (match := _RANGE.fullmatch(part)) is None:
+            continue
+        first, last = _number(match[1]), _number(match[2])
+        if first is None or last is None or not lowest <= last < first <= highest + (name == "day-of-week"):
+            continue
+        # Sunday may be 7, and is the first day of the week all the same.
+        ranges = ((first, highest), (lowest, last)) if first <= highest else ((lowest, last),)
+        forward = ",".join(f"{low}-{high}" if low < high else str(low) for low, high in ranges)
+        return f"the range {part} runs backwards; write {'each of its values' if match[3] else forward}"
+    return None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else _NUMBERS.get(text)
+
+
+def _check_steps(shown: str, name: str, field: str) -> None:
+    lowest, highest = _SPAN[name]
+    for part in field.split(","):
+        match = _STEP.fullmatch(part)
+        if match is not None and int(match[1]) > highest - lowest + 1:
+            raise InvalidCron(
+                f"{shown}: the step of {part} is wider than the {name} field, which has {highest - lowest + 1} values, so only "
+                'the first of them would fit: write that one, or every="…" for an interval'
+            )
 
 
 def _day_is_well_formed(fields: list[str]) -> bool:

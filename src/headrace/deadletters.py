@@ -17,15 +17,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace import fingerprint
 from headrace.canary import Canary, Trial, count, too_many, verdict
-from headrace.errors import ConfigError, JobNotFound
+from headrace.codec import decode_options, moment_of
+from headrace.errors import BadArguments, ConfigError, JobNotFound
 from headrace.job import Job, JobId, JobState
 from headrace.rate import Pacer
 from headrace.store.contract import Store
 from headrace.store.terms import Filter, Page, Progress
+
+if TYPE_CHECKING:
+    from headrace.task import TaskOptions
 
 audit = logging.getLogger("headrace.audit")
 
@@ -96,6 +100,8 @@ class Replayed:
     replayed: list[JobId] = field(default_factory=list[JobId])
     refused: list[JobId] = field(default_factory=list[JobId])
     """Not dead, or not there."""
+    late: list[JobId] = field(default_factory=list[JobId])
+    """Left dead because their `expires` or `deadline` has passed: they could not start."""
     trial: Trial | None = None
     stopped: str | None = None
     """Why the rest was left dead; None: nothing was."""
@@ -135,12 +141,14 @@ class DeadLetters:
         store: Store,
         *,
         arguments: Callable[[Job], Any] = lambda _: None,
+        options_of: Callable[[str], TaskOptions | None] = lambda _: None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`arguments` shows a job's; `sleep` and `clock` are for tests."""
+        """`arguments` shows a job's, `options_of` knows a task's; `sleep` and `clock` are for tests."""
         self._store = store
         self._arguments = arguments
+        self._options_of = options_of
         self._sleep = sleep
         self._clock = clock
 
@@ -189,15 +197,23 @@ class DeadLetters:
         rate: float | None = None,
         canary: Canary | None = None,
         progress: Progress | None = None,
+        into: Replayed | None = None,
     ) -> Replayed:
-        """Make dead jobs ready again, failures counted from 0: at most `rate` a second, a few first if asked."""
-        answer = Replayed()
+        """Make dead jobs ready again, failures counted from 0: at most `rate` a second, a few first if asked.
+
+        Those that are too late to start stay dead: they would only be cancelled, and be dead letters no longer. What
+        `into` lists is filled on the way, for whoever may be interrupted.
+        """
+        answer = into or Replayed()
         pacer = Pacer(rate, most=PAGE, sleep=self._sleep, clock=self._clock)
         meter = _Meter(progress, await self._expected(choice))
         trial: Trial | None = None
         async for dead, others in self._pages(choice, whole=choice.group is not None):
             answer.refused.extend(others)
-            ids = [job.id for job in dead]
+            late = await self._late(dead)
+            answer.late.extend(late)
+            meter.add(len(late))
+            ids = [job.id for job in dead if job.id not in late]
             if canary is not None and trial is None:
                 some = canary.count - len(answer.replayed)
                 await self._ready(ids[:some], answer, pacer, meter)
@@ -214,12 +230,18 @@ class DeadLetters:
         return replace(answer, trial=trial)
 
     async def discard(
-        self, choice: Choice, *, reason: str, by: str = "", progress: Progress | None = None
+        self,
+        choice: Choice,
+        *,
+        reason: str,
+        by: str = "",
+        progress: Progress | None = None,
+        into: Discarded | None = None,
     ) -> Discarded:
-        """Delete dead jobs for good. Each one's record is in the log before the job is gone."""
+        """Delete dead jobs for good. Each one's record is in the log before the job is gone. `into`: as in `replay`."""
         if not isinstance(reason, str) or not reason.strip():
             raise ConfigError("a discard needs a reason: it is all that will say why these jobs are gone")
-        answer = Discarded()
+        answer = into or Discarded()
         by = by or whoami()
         meter = _Meter(progress, await self._expected(choice))
         async for dead, others in self._pages(choice, whole=True):
@@ -227,7 +249,7 @@ class DeadLetters:
             records = [self._record(job, reason.strip(), by) for job in dead]
             for record in records:
                 _log(record, "dead.discard")
-            gone = await self._store.delete([record.id for record in records])
+            gone = await self._store.delete([record.id for record in records], states=_DEAD)
             for record in records:
                 if record.id in gone:
                     answer.records.append(record)
@@ -272,6 +294,26 @@ class DeadLetters:
         if choice.group is not None or replace(where, states=frozenset(), queue=None) != Filter():
             return 0
         return sum(queue.dead for queue in (await self._store.stats()).queues if where.queue in {None, queue.queue})
+
+    async def _late(self, jobs: Sequence[Job]) -> dict[JobId, None]:
+        """Those whose time to start, or to end, is over by the store's clock."""
+        limits = {job.id: ends for job in jobs if (ends := self._ends(job))}
+        if not limits:
+            return {}
+        now = await self._store.now()
+        return {id: None for id, ends in limits.items() if min(ends) <= now}
+
+    def _ends(self, job: Job) -> list[datetime]:
+        usual = self._options_of(job.task)
+        try:
+            own = decode_options(job.options)
+        except BadArguments:
+            return []  # its worker will say so
+        ends = (
+            moment_of(own.expires, usual.expires if usual else None, job.enqueued_at),
+            moment_of(own.deadline, usual.deadline if usual else None, job.enqueued_at),
+        )
+        return [end for end in ends if end is not None]
 
     async def _ready(self, ids: list[JobId], answer: Replayed, pacer: Pacer, meter: _Meter) -> None:
         for start in range(0, len(ids), pacer.portion):

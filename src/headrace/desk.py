@@ -16,7 +16,7 @@ from headrace.loops import Clients
 from headrace.rate import parse as parse_rate
 from headrace.store.terms import Filter, Progress
 from headrace.sync import Portal
-from headrace.task import Task
+from headrace.task import Task, TaskOptions
 
 JobRef = str | UUID | Handle[Any]
 """A job by its id or its handle."""
@@ -66,7 +66,7 @@ class Desk:
         group: str | None = None,
         everything: bool = False,
         rate: str | None = None,
-        canary: int = 0,
+        canary: int | None = None,
         tolerate: float = 0.1,
         patience: duration.Duration = "10m",
         progress: Progress | None = None,
@@ -75,7 +75,8 @@ class Desk:
         """Make dead jobs ready again: by id, by group (a fingerprint), by filter, or everything.
 
         `rate="50/s"` bounds the pace. `canary=10` replays ten, watches them to their end, and goes on only if not more
-        than the share `tolerate` died again; `answer.stopped` says why not.
+        than the share `tolerate` died again; `answer.stopped` says why not. Jobs whose `expires` or `deadline` has passed
+        stay dead: `answer.late`.
         """
         return self._portal.run(
             lambda: self.areplay(
@@ -97,7 +98,7 @@ class Desk:
         group: str | None = None,
         everything: bool = False,
         rate: str | None = None,
-        canary: int = 0,
+        canary: int | None = None,
         tolerate: float = 0.1,
         patience: duration.Duration = "10m",
         progress: Progress | None = None,
@@ -140,18 +141,23 @@ class Desk:
         return await (await self._letters()).discard(choice, reason=reason, by=by, progress=progress)
 
     async def _letters(self) -> DeadLetters:
-        return DeadLetters((await self._clients.here()).store, arguments=self._arguments)
+        store = (await self._clients.here()).store
+        return DeadLetters(store, arguments=self._arguments, options_of=self._options_of)
 
     def _arguments(self, job: Job) -> dict[str, Any]:
         return portrait.arguments(self._tasks.get(job.task), job)
 
+    def _options_of(self, name: str) -> TaskOptions | None:
+        task = self._tasks.get(name)
+        return None if task is None else task.options
+
 
 def care(
-    *, rate: str | None, canary: int, tolerate: float, patience: duration.Duration
+    *, rate: str | None, canary: int | None, tolerate: float, patience: duration.Duration
 ) -> tuple[float | None, Canary | None]:
     """How carefully to replay, from what a user wrote: jobs per second, and canaries."""
     pace = None if rate is None else parse_rate(rate)
-    if canary == 0:
+    if canary is None:
         return pace, None
     return pace, Canary(canary, tolerate, duration.parse(patience, name="patience"))
 

@@ -39,6 +39,17 @@ def given(value: object, *, name: str) -> timedelta:
     return parse(value, name=name)
 
 
+def given_or_seconds(value: object, *, name: str) -> timedelta:
+    """The same where a bare number, as an API's `Retry-After` gives it, can only mean seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 <= value <= LONGEST.total_seconds():  # so is what is no number
+            raise ConfigError(f"{name} = {value!r} seconds is out of range: 0 to {LONGEST.days} days")
+        return timedelta(seconds=value)
+    if not isinstance(value, str | timedelta):
+        raise ConfigError(f'{name} = {value!r} is no duration: write 30 for seconds, "30s", "5m" or a timedelta')
+    return parse(value, name=name)
+
+
 def given_or_time(value: object, *, name: str, example: str) -> timedelta | datetime:
     """So long, or until that time: a duration or an aware datetime, from an argument that may be anything."""
     if isinstance(value, datetime):

@@ -16,7 +16,7 @@ from headrace.hindrance import Around, Pause, Rule
 from headrace.job import Job, JobId, JobState
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Presence
-from headrace.outcome import PARKED, PAUSED
+from headrace.outcome import EXPIRED, PARKED, PAUSED
 from headrace.wording import Times, clock, count, jobs, line
 
 if TYPE_CHECKING:
@@ -184,8 +184,14 @@ class _Case:
             )
         if job.state is JobState.CANCELLED:
             why = "" if job.note is None else f": {line(job.note)}"
-            if job.note == "expired":
-                why = ": it had not started before it expired" + _bracketed(self._expires)
+            if job.note == EXPIRED:
+                again = job.attempt > 1  # it was claimed before, and put off, failed or replayed
+                late = (
+                    "it expired before its next attempt could start"
+                    if again
+                    else "it had not started before it expired"
+                )
+                why = f": {late}{_bracketed(self._expires)}"
             details["expires"] = self._expires
             return Explanation(Reason.CANCELLED, f"cancelled {self._times.past(at)}{why}", None, details)
         details |= self._last_failure()
@@ -203,6 +209,9 @@ class _Case:
         if job.note == "deadline":
             return f"{what}: its deadline{_bracketed(self._deadline)} left no time for another attempt{last}"
         why = f" ({line(job.note)})" if job.note else ""
+        for name, end in (("expires", self._expires), ("deadline", self._deadline)):
+            if end is not None and end <= self._now:
+                return f"{what}{why}{last}; its {name}{_bracketed(end)} has passed: to run it again, enqueue it anew"
         return f"{what}{why}{last}; to run it again: headrace jobs retry {job.id}"
 
     def running(self) -> Explanation:
@@ -293,7 +302,10 @@ class _Case:
     # ── it waits for its turn ───────────────────────────────────────────────
     def ready(self) -> Explanation:
         reason, sentence = self._why_not()
-        until = hindrance.opens_at(self._ahead.blocked) if reason is Reason.LIMITED else None
+        until = None
+        if reason is Reason.LIMITED and not self._ahead.lane:
+            # Those before it in its lane use up what there is then.
+            until = hindrance.opens_at(self._ahead.blocked)
         if reason is Reason.PAUSED:
             until = hindrance.paused_until(self._ahead, self._around)
         if self._ahead.suspect and reason in {Reason.BEHIND, Reason.BUSY, Reason.NEXT}:

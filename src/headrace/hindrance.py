@@ -13,6 +13,7 @@ from headrace.flow import Ageing, Strict, Weighted, name_of
 from headrace.job import Job
 from headrace.lane import Ahead, Blocked, split_limit
 from headrace.queue import QueueOptions
+from headrace.recovery import unpack
 from headrace.wording import Times, line
 
 
@@ -35,7 +36,11 @@ class Rule(Protocol):
     """What is read of a limit's rule."""
 
     @property
+    def burst(self) -> float: ...
+    @property
     def closed_until(self) -> datetime | None: ...
+    @property
+    def state(self) -> bytes: ...
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,17 +67,35 @@ def _rule(key: str, rules: Mapping[str, Rule]) -> Rule | None:
 
 def _one(each: Blocked, cost: int, rule: Rule | None, times: Times) -> str:
     limit = f"limit {each.key}"
+    if each.never or (each.concurrency is not None and cost > each.concurrency):
+        return _too_little(each, cost, rule)
+    closed_until = None if rule is None else rule.closed_until
     if each.concurrency is not None:
-        if cost > each.concurrency:
-            more = f"headrace limits set {each.key} --concurrency {cost}"
-            return f"{limit} allows {each.concurrency:,} units, and this job needs {cost:,}: it can never run; {more}"
         jobs = ", ".join(map(str, each.by))
         by = f" by {'job' if len(each.by) == 1 else 'jobs'} {jobs}" if jobs else ""
-        return f"{limit} is full: {each.held:,} of {each.concurrency:,} held{by}"
+        if closed_until is not None:
+            tried = f"{limit} is being tried with one job at a time after a refusal or failures, until one succeeds"
+            return f"{tried}; it is held{by}" if by else tried
+        held = f"{each.held:,} of {each.concurrency:,} held{by}"
+        if (free := each.concurrency - each.held) > 0:
+            return f"{limit} has too little left: this job needs {cost:,} units, {free:,} free, {held}"
+        return f"{limit} is full: {held}"
     until = times.until(each.opens_at)
-    if rule is not None and rule.closed_until is not None and rule.closed_until > times.now:
+    if closed_until is not None and closed_until > times.now:
         return f"{limit} is closed{until}, after a refusal or failures; to open it: headrace limits reset {each.key}"
     return f"{limit} is rate limited{until}"
+
+
+def _too_little(each: Blocked, cost: int, rule: Rule | None) -> str:
+    """More than there can be by the rule: for good, or until a limit that was cut down has recovered."""
+    most = each.concurrency if each.concurrency is not None else None if rule is None else rule.burst
+    how = "allows" if each.concurrency is not None else "lets"
+    room = "too few units" if most is None else f"{most:,.0f} units"
+    said = f"limit {each.key} {how} {room}{'' if how == 'allows' else ' go at once'}, and this job needs {cost:,}"
+    if rule is not None and unpack(rule.state).health.factor < 1:
+        return f"{said}: it was cut down after a refusal and recovers by and by; to open it: headrace limits reset {each.key}"
+    option = "concurrency" if each.concurrency is not None else "burst"
+    return f"{said}: it can never run; headrace limits set {each.key} --{option} {cost}"
 
 
 def opens_at(found: Sequence[Blocked]) -> datetime | None:

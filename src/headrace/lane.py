@@ -62,6 +62,8 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     """Some of the jobs that hold them, at most 5."""
     opens_at: datetime | None = None
     """When the rate has refilled, or the limit is no longer closed; None: that is not what it waits for."""
+    never: bool = False
+    """A job needs more than there can ever be by this rule: it waits until the rule is another one."""
 
 
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ claim obeys them is each store's business.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import floor
@@ -40,9 +41,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     figures: Figures
     cost: int = 1
-    """Units that one job may need."""
+    """Units that one job may need; 1 where that is a function's to say."""
     breaker: int | None = None
     cool_down: float = COOL_DOWN.total_seconds()
+    by: str = ""
+    """The app whose code declares it, as a store remembers it; empty: nobody said."""
 
 
 class Limit:
@@ -101,22 +104,10 @@ class Limit:
         """What is stored of it."""
         return Declared(
             figures=self.figures,
-            cost=self.most,
+            cost=self.cost if isinstance(self.cost, int) else 1,
             breaker=self.breaker,
             cool_down=self.cool_down.total_seconds(),
         )
-
-    @property
-    def most(self) -> int:
-        """Units that one job may need."""
-        return self.cost if isinstance(self.cost, int) else self._room or 1
-
-    @property
-    def _room(self) -> int | None:
-        """Units that there are at the very most; None: without end."""
-        burst = None if self.rate is None else burst_of(self.figures, 1)
-        known = [each for each in (self.concurrency, burst) if each is not None]
-        return min(known) if known else None
 
     def keys_for(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
         """The key that a job with these arguments needs, as `lane.split_limit` reads it; empty: it needs none."""
@@ -206,6 +197,55 @@ def keys_of(limits: Sequence[Limit], args: Sequence[Any], kwargs: Mapping[str, A
     if len(limits) == 1:
         return limits[0].keys_for(*args, **kwargs)
     return tuple(sorted(key for limit in limits for key in limit.keys_for(*args, **kwargs)))
+
+
+class Shape:
+    """The parameters of a task, as functions of its arguments see them: all of them, also those that a call leaves out."""
+
+    def __init__(self, function: Callable[..., Any], limits: Sequence[Limit] = ()) -> None:
+        """A ConfigError for functions of these limits that could not be called so."""
+        parameters = list(inspect.signature(function).parameters.values())
+        self._positional = [
+            (each.name, each.default)
+            for each in parameters
+            if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+        ]
+        self._named = [(each.name, each.default) for each in parameters if each.kind is each.KEYWORD_ONLY]
+        self._any = len(self._positional) + len(self._named) < len(parameters)
+        """It takes any number of arguments: they are passed on as they come."""
+        self._count = -1 if self._any or self._named else len(self._positional)
+        """So many positional arguments are a whole call."""
+        asked = [
+            (f"limit {limit.name!r}: its {what} function", each)
+            for limit in limits
+            for what, each in (("key", limit.key), ("cost", limit.cost))
+            if callable(each)
+        ]
+        self._by_name = not self._any and not all(self._fits(each, by_name=False) for _, each in asked)
+        if self._by_name and (wrong := next((who for who, each in asked if not self._fits(each, by_name=True)), None)):
+            names = ", ".join(name for name, _ in (*self._positional, *self._named)) or "nothing"
+            raise ConfigError(f"{wrong} must take what the task takes: {names}")
+
+    def full(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """A call of the task with every argument, those left out as its function has them."""
+        if self._any or (len(args) == self._count and not kwargs and not self._by_name):
+            return args, kwargs
+        given = [*args, *(kwargs.get(name, default) for name, default in self._positional[len(args) :])]
+        named = {name: kwargs.get(name, default) for name, default in self._named}
+        if not self._by_name:
+            return given, named
+        return (), dict(zip((name for name, _ in self._positional), given, strict=True)) | named
+
+    def _fits(self, function: Callable[..., Any], *, by_name: bool) -> bool:
+        positional = () if by_name else self._positional
+        named = {name: None for name, _ in (*self._positional, *self._named)} if by_name else dict(self._named)
+        try:
+            inspect.signature(function).bind(*positional, **named)
+        except TypeError:
+            return False
+        except ValueError:
+            return True  # of a builtin nobody can tell
+        return True
 
 
 @functools.lru_cache(10_000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -61,12 +61,23 @@ class LimitDesk:
         return await (await self._here()).set(name, made)
 
     def reset(self, name: str) -> Entry | None:
-        """Back to what code declares, and open; None: no code declares it, so it is gone."""
+        """Back to what code declares, and open; None: this key has no figures of its own, its limit's count."""
         return self._portal.run(lambda: self.areset(name))
 
     async def areset(self, name: str) -> Entry | None:
-        """Back to what code declares, and open; None: no code declares it, so it is gone."""
+        """Back to what code declares, and open; see `reset`."""
         return await (await self._here()).reset(name)
+
+    def remove(self, name: str) -> Sequence[str]:
+        """Forget a limit that no code declares any more, and its keys' own figures; answers what is gone.
+
+        Nothing holds its jobs back any more; a worker whose code declares it after all stores it when it starts.
+        """
+        return self._portal.run(lambda: self.aremove(name))
+
+    async def aremove(self, name: str) -> Sequence[str]:
+        """Forget a limit that no code declares any more; see `remove`."""
+        return await (await self._here()).remove(name)
 
     async def _here(self) -> Limits:
         return Limits((await self._clients.here()).store)

@@ -6,6 +6,7 @@ workers and operators agree.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,11 +15,13 @@ import msgspec
 
 from headrace.errors import ConfigError, HeadraceError, LimitNotFound
 from headrace.lane import check_key
-from headrace.limit import Declared, Figures, burst_of, check_name, units
+from headrace.limit import Declared, Figures, burst_of, check_name, describe, units
 from headrace.rate import parse as parse_rate
-from headrace.recovery import WELL, Health, Seen, State, after, figures_of, pack, rule_of, unpack
+from headrace.recovery import WELL, Health, Seen, State, after, figures_of, pack, rested, rule_of, unpack
 from headrace.store.contract import Store
 from headrace.store.terms import LimitRule
+
+log = logging.getLogger("headrace.limits")
 
 _TRIES = 50
 """Writers that meet at one rule; more of them than that in one moment is a bug."""
@@ -60,13 +63,26 @@ class Limits:
         """Every limit that has a rule, by name."""
         return {name: _entry(name, rule) for name, rule in sorted((await self._store.limits()).items())}
 
-    async def declare(self, limits: Mapping[str, Declared]) -> None:
+    async def declare(self, limits: Mapping[str, Declared], *, app: str = "") -> None:
         """Store what code declares. Figures that an operator has set stay, and so does what a limit has been through."""
         rules = await self._store.limits()
         for name, declared in limits.items():
-            if name not in rules or unpack(rules[name].state).declared != declared:
-                await self._change(name, _declare(declared))
-                await self._follow(name)
+            known = unpack(rules[name].state).declared if name in rules else None
+            if known is not None and msgspec.structs.replace(known, by="") == declared:
+                continue
+            if known is not None and app and known.by and known.by != app:
+                log.warning(
+                    "limit %s is declared by two apps of this store: %s (%s), and now %s (%s): these last figures hold for "
+                    "both; let them agree, or give one of them another name",
+                    name,
+                    known.by,
+                    describe(known.figures),
+                    app,
+                    describe(declared.figures),
+                    extra={"event": "limit.contested", "limit": name},
+                )
+            await self._change(name, _declare(msgspec.structs.replace(declared, by=app)))
+            await self._follow(name)
 
     async def set(self, name: str, figures: Figures) -> Entry:
         """Put an operator's figures, those that are given, in place of the declared ones."""
@@ -86,12 +102,25 @@ class Limits:
         return made
 
     async def reset(self, name: str) -> Entry | None:
-        """Back to the declared figures, open and well, and so is every key of it; None: it has no rule any more."""
+        """Back to the declared figures, open and well, and so is every key of it; None: this key has no rule of its own."""
         check_limit(name)
         await self._must_know(name)
         made = await self._change(name, lambda state, _: State(declared=state.declared))
         await self._follow(name, heal=True)
         return made
+
+    async def remove(self, name: str) -> list[str]:
+        """Forget a limit that no code declares any more, with every key of it, or one key's own rule; answers which.
+
+        What waits with it is held back no longer. A worker whose code declares it after all stores it when it starts.
+        """
+        check_limit(name)
+        await self._must_know(name)
+        gone = [key for key in await self._store.limits() if key == name or key.startswith(f"{name}:")]
+        # The keys first: for a moment they go by their limit's rule, not the other way round.
+        for key in sorted(gone, reverse=True):
+            await self._change(key, lambda _, __: _NOTHING)
+        return sorted(gone)
 
     async def observe(self, key: str, declared: Declared, seen: Sequence[Seen], now: datetime) -> Health:
         """What became of jobs that needed this key; answers how its limit is after that."""
@@ -99,7 +128,7 @@ class Limits:
 
         def change(state: State, base: State) -> State:
             nonlocal health
-            health = state.health
+            health = rested(state.health, now)
             for each in seen:
                 health = after(health, each, base.declared or declared, now)
             own = state.declared or (None if ":" in key else declared)
@@ -203,7 +232,10 @@ def check_limit(name: str) -> str:
     """A limit's name, or one whole key of it, or a ConfigError."""
     if not isinstance(name, str):
         raise ConfigError(f"{name!r} is no limit: write its name, or one key of it as name:key")
-    check_name(name.partition(":")[0])
+    base, colon, own = name.partition(":")
+    check_name(base)
+    if colon and not own:
+        raise ConfigError(f"{name!r} is no limit: a key follows the colon, or write {base}")
     return check_key(name)
 
 

@@ -18,19 +18,26 @@ class TaskSignal(Exception):
 
 
 class Snooze(TaskSignal):
-    """Run me again later; this is no failure."""
+    """Run me again later; this is no failure. `Snooze("5m")`, `Snooze(300)` in seconds, or until an aware datetime."""
 
-    def __init__(self, until: duration.Duration | datetime) -> None:
+    def __init__(self, until: duration.Duration | float | datetime) -> None:
         super().__init__(until)
-        self.due: timedelta | datetime = until if isinstance(until, datetime) else duration.parse(until, name="Snooze")
+        self.due: timedelta | datetime = (
+            duration.check_aware(until, name="Snooze")
+            if isinstance(until, datetime)
+            else duration.given_or_seconds(until, name="Snooze")
+        )
 
 
 class RetryAfter(TaskSignal):
-    """This attempt failed; try again after exactly so long, not after the policy's backoff."""
+    """This attempt failed; try again after exactly so long, not after the policy's backoff.
 
-    def __init__(self, after: duration.Duration, reason: str = "") -> None:
-        super().__init__(reason or f"retry after {after}")
-        self.delay = duration.parse(after, name="RetryAfter")
+    `RetryAfter("30s")`, or `RetryAfter(30)`: in seconds, as an API's answer has it.
+    """
+
+    def __init__(self, after: duration.Duration | float, reason: str = "") -> None:
+        self.delay = duration.given_or_seconds(after, name="RetryAfter")
+        super().__init__(reason or f"retry after {duration.show(self.delay)}")
 
 
 class Cancel(TaskSignal):
@@ -64,6 +71,10 @@ class Failed(msgspec.Struct, frozen=True):
     """Retrying cannot help: the task said so, or its policy does for this exception."""
     reason: str = ""
     """Why it is final, for the dead letter."""
+
+
+EXPIRED = "expired"
+"""The note of a job that was cancelled because the time in which it might start was over."""
 
 
 PARKED = "no worker here knows task"

@@ -35,7 +35,7 @@ class QueueOptions:
     max_length: int | None = None
     """Jobs that may wait in it before producers are told to come back later; None: any number."""
     shards: int = 1
-    """Parts into which a store that can spreads it."""
+    """Shards over which a store that can spreads it."""
     foreign: bool = False
     """Tasks that the app does not know may be enqueued over HTTP, for workers in other languages."""
 

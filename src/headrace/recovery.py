@@ -15,6 +15,10 @@ LEAST_FACTOR = 1 / 64
 GROWTH = 0.05
 """What a second with successes gives back of a limit that was cut down."""
 GROWS_EVERY = timedelta(seconds=1)
+RESTS_EVERY = timedelta(minutes=1)
+"""A limit that was cut down gets the same back for every such while by itself, whether or not its jobs succeed."""
+QUIET = timedelta(days=1)
+"""What has heard nothing for so long is as good as new."""
 LONGEST_COOL_DOWN = timedelta(minutes=5)
 
 # ── what is kept of a limit in a store ───────────────────────────────────────
@@ -26,6 +30,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     factor: float = 1.0
     """How much of the figures is allowed."""
     closed_at: datetime | None = None
+    """What was claimed before that has no more to say of it."""
     closed_until: datetime | None = None
     """It has been closed; one job at a time from then on, until one succeeds. None: it is open."""
     closings: int = 0
@@ -33,6 +38,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failures: int = 0
     """In a row, while it is open."""
     grown_at: datetime | None = None
+    failed_at: datetime | None = None
+    """The last of the failures."""
 
 
 WELL = Health()
@@ -69,7 +76,7 @@ def unpack(data: bytes) -> State:
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a limit allows right now."""
+    """What a limit allows right now; half open (`closed_until` has passed) one job at a time on top of that."""
 
     concurrency: int | None = None
     rate: float | None = None
@@ -95,19 +102,16 @@ def rule_of(declared: Declared | None, override: Figures | None, health: Health)
     """What a limit allows: its figures, cut down by what it has been through."""
     figures = figures_of(declared, override)
     cost = 1 if declared is None else declared.cost
-    if health.closed_until is not None:
-        concurrency: int | None = cost
-        if figures.concurrency is not None:
-            concurrency = min(cost, figures.concurrency)
-    elif figures.concurrency is None:
-        concurrency = None
-    else:
-        concurrency = max(floor(figures.concurrency * health.factor), min(cost, figures.concurrency))
+    # Half open, whoever comes first is let through alone, whatever it costs: stores see to that by `closed_until`.
+    cut = health.factor if health.closed_until is None else 1.0
+    concurrency = figures.concurrency
+    if concurrency is not None:
+        concurrency = max(floor(concurrency * cut), min(cost, concurrency))
     burst = float(burst_of(figures, cost))
     if figures.rate is None:
         return Allowed(concurrency=concurrency, burst=burst, closed_until=health.closed_until)
     # One job must always fit into the bucket, or it could never run.
-    burst = max(floor(burst * health.factor), min(float(cost), burst))
+    burst = max(floor(burst * cut), min(float(cost), burst))
     return Allowed(
         concurrency=concurrency, rate=figures.rate * health.factor, burst=burst, closed_until=health.closed_until
     )
@@ -132,13 +136,28 @@ class Seen(msgspec.Struct, frozen=True):
     """REFUSED until then."""
 
 
+def rested(health: Health, now: datetime) -> Health:
+    """How a limit is after some time, whatever became of its jobs."""
+    if health.closed_until is not None:
+        return WELL if now - health.closed_until >= QUIET else health
+    if health.failures and health.failed_at is not None and now - health.failed_at >= QUIET:
+        health = msgspec.structs.replace(health, failures=0, failed_at=None)
+    if health.factor < 1.0 and health.grown_at is not None:
+        periods = (now - health.grown_at) // RESTS_EVERY
+        if periods > 0:
+            factor, grown_at = health.factor + GROWTH * periods, health.grown_at + RESTS_EVERY * periods
+            health = msgspec.structs.replace(health, factor=min(factor, 1.0), grown_at=grown_at)
+    return WELL if health.factor >= 1.0 and not health.failures else health
+
+
 def after(health: Health, seen: Seen, declared: Declared, now: datetime) -> Health:
     """How a limit is after what became of one job. The same answers everywhere: workers agree through the store."""
+    health = rested(health, now)
     match seen.what:
         case What.REFUSED:
             until = max(seen.until or now, now)
-            if health.closed_at is not None and seen.claimed_at < health.closed_at:
-                # It was under way when the limit was closed: no news but for the time.
+            if _was_under_way(health, seen):
+                # When the limit was closed: no news but for the time.
                 if health.closed_until is None or until <= health.closed_until:
                     return health
                 return msgspec.structs.replace(health, closed_until=until)
@@ -147,6 +166,12 @@ def after(health: Health, seen: Seen, declared: Declared, now: datetime) -> Heal
             return _failed(health, seen, declared, now)
         case What.SUCCEEDED:
             return _succeeded(health, seen, now)
+
+
+def _was_under_way(health: Health, seen: Seen) -> bool:
+    """Whether this job was claimed before the limit was closed, or before claims knew of that: none is while it is."""
+    since = health.closed_until or health.closed_at
+    return since is not None and seen.claimed_at < since
 
 
 def _closed(health: Health, until: datetime, now: datetime) -> Health:
@@ -159,12 +184,12 @@ def _closed(health: Health, until: datetime, now: datetime) -> Health:
 
 
 def _failed(health: Health, seen: Seen, declared: Declared, now: datetime) -> Health:
-    if declared.breaker is None or (health.closed_at is not None and seen.claimed_at < health.closed_at):
+    if declared.breaker is None or _was_under_way(health, seen):
         return health
     failures = health.failures + 1
     probing = health.closed_until is not None
     if not probing and failures < declared.breaker:
-        return msgspec.structs.replace(health, failures=failures)
+        return msgspec.structs.replace(health, failures=failures, failed_at=now)
     cool_down = timedelta(seconds=declared.cool_down * 2 ** min(health.closings, 30))
     return _closed(health, now + max(min(cool_down, LONGEST_COOL_DOWN), timedelta(seconds=declared.cool_down)), now)
 
@@ -175,17 +200,17 @@ def _succeeded(health: Health, seen: Seen, now: datetime) -> Health:
     if health.closed_until is not None:
         if seen.claimed_at < health.closed_until:
             return health  # it was under way before: no proof
-        return Health(factor=health.factor, closed_at=health.closed_at, grown_at=now)
+        return Health(factor=health.factor, closed_at=health.closed_until, grown_at=now)
     if health.factor >= 1.0:
         return WELL
     if health.closed_at is not None and seen.claimed_at < health.closed_at:
         return health
     if health.grown_at is not None and now - health.grown_at < GROWS_EVERY:
-        return health if not health.failures else msgspec.structs.replace(health, failures=0)
+        return health if not health.failures else msgspec.structs.replace(health, failures=0, failed_at=None)
     factor = health.factor + GROWTH
     if factor >= 1.0:
         return WELL
-    return msgspec.structs.replace(health, factor=factor, grown_at=now, failures=0)
+    return msgspec.structs.replace(health, factor=factor, grown_at=now, failures=0, failed_at=None)
 
 
 def moment(until: timedelta | datetime, now: datetime) -> datetime:

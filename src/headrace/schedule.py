@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Final, Literal, get_args
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from headrace import duration
 from headrace.codec import decode_options
 from headrace.cron import backward, check_cron, forward, zone
 from headrace.errors import ConfigError
-from headrace.job import BatchId, NewJob, UniqueLock
+from headrace.job import BatchId, JobState, NewJob, UniqueLock
 from headrace.lane import Lane
 
 Overlap = Literal["allow", "skip", "cancel"]
@@ -26,6 +27,8 @@ ON_TIME: Final = timedelta(seconds=30)
 SHORTEST: Final = timedelta(seconds=1)
 MOST_CAUGHT_UP: Final = 1000
 MOST_COUNTED: Final = 1000
+_GAPS: Final = 2000
+"""Slots in a row that are looked at for a pause between them: more than a day of minutes."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -98,7 +101,7 @@ def declare(
                 f"jitter = {duration.show(spread)} is longer than every = {duration.show(length)}: "
                 "jobs would overtake each other"
             )
-        return Schedule(
+        made = Schedule(
             name=name,
             cron=None if cron is None else check_cron(cron),
             every=length,
@@ -108,6 +111,8 @@ def declare(
             jitter=spread,
             job=_template(job),
         )
+        _check_quiet(made)
+        return made
     except ConfigError as error:
         raise type(error)(f"schedule {name}: {error}") from None
 
@@ -155,6 +160,23 @@ def _template(job: NewJob) -> Template:
             'its job takes expires and deadline as durations, e.g. "10m": a time would suit one slot only'
         )
     return Template(job.task, job.payload, job.lane, job.due or timedelta(0), job.options, job.unique)
+
+
+def _check_quiet(schedule: Schedule) -> None:
+    """Refuse a job that waits so long that the next slot's always takes its place: it would never run."""
+    lock, wait = schedule.job.unique, schedule.job.delay
+    if lock is None or not lock.replace or not wait or JobState.SCHEDULED not in lock.states:
+        return
+    longest = wait if lock.within is None else min(wait, lock.within)
+    slot = next_slot(schedule, _EPOCH)
+    for later in islice(_forward(schedule, slot or _EPOCH), _GAPS):
+        if slot is None or later - slot > longest:
+            return
+        slot = later
+    raise ConfigError(
+        f"its job waits for {duration.show(wait)} and the next slot, which is never later than that, makes another in its "
+        'place: it would never run; use a longer interval, or Unique(on_conflict="return")'
+    )
 
 
 # ── slots ────────────────────────────────────────────────────────────────────

@@ -26,6 +26,8 @@ log = logging.getLogger("headrace.schedules")
 
 KIND: Final = "schedule"
 REMEMBERED: Final = 10
+UNIQUE: Final = "unique"
+"""Why a slot or a run by hand made no job: another one holds its unique lock."""
 _TRIES: Final = 100
 
 Answer = Literal["fired", "skipped", "run"]
@@ -39,9 +41,10 @@ class Decision(msgspec.Struct, frozen=True):
     slot: datetime
     """The last of them."""
     reason: str = ""
-    """Why it was skipped: `missed`, `overlap`, `replaced`."""
+    """Why it was skipped: `missed`, `overlap`, `replaced`; `unique`: no job was made, as another holds its unique lock."""
     count: int = 1
     job: UUID | None = None
+    """The job made; of `unique` the one that was there."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     cancel: UUID | None = None
     """To be cancelled before they are fired."""
     last: UUID | None = None
-    """The last job made."""
+    """The last job it made, and no other's: this is what `overlap` looks at and cancels."""
     fired: int = 0
     skipped: int = 0
     recent: tuple[Decision, ...] = ()
@@ -104,8 +107,8 @@ def decide(entry: Entry, now: datetime, *, busy: bool) -> Entry | None:
     name, overlap = entry.schedule.name, entry.schedule.overlap
     fire, passed = found.fire, found.fire[:0]
     if overlap == "skip":
-        free = 0 if busy else 1
-        fire, passed = fire[:free], fire[free:]
+        taken = len(fire) if busy else len(fire) - 1  # the latest: what is on time goes before what is caught up
+        fire, passed = fire[taken:], fire[:taken]
     elif overlap == "cancel":
         fire, passed = fire[-1:], fire[:-1]
     news = _missed(found.missed)
@@ -118,10 +121,28 @@ def decide(entry: Entry, now: datetime, *, busy: bool) -> Entry | None:
         cursor=found.until,
         pending=fire,
         cancel=entry.last if overlap == "cancel" and busy and fire else None,
-        last=slot_job_id(name, fire[-1]) if fire else entry.last,
         fired=entry.fired + len(fire),
         skipped=entry.skipped + sum(decision.count for decision in news if decision.answer == "skipped"),
         recent=(*news, *entry.recent)[:REMEMBERED],
+    )
+
+
+def fired(entry: Entry, met: Mapping[datetime, JobId]) -> Entry:
+    """The entry once its pending slots are fired. `met`: slots that made no job, and who holds its unique lock."""
+    made = [slot for slot in entry.pending if slot not in met]
+    return replace(
+        entry,
+        pending=(),
+        cancel=None,
+        last=slot_job_id(entry.schedule.name, made[-1]) if made else entry.last,
+        fired=entry.fired - len(met),
+        skipped=entry.skipped + len(met),
+        recent=tuple(
+            Decision("skipped", each.slot, UNIQUE, job=met[each.slot])
+            if each.answer == "fired" and each.slot in met
+            else each
+            for each in entry.recent
+        ),
     )
 
 
@@ -178,9 +199,11 @@ class Schedules:
         """Store what code declares, where it has changed; answers what code declared once and no longer does."""
         found = await self.all()
         for name, schedule in declared.items():
-            digest = fingerprint(schedule)
-            if name in found and found[name].digest == digest:
+            known = found.get(name)
+            if known is not None and known.digest == fingerprint(schedule):
                 continue  # and what was changed at run time stays so
+            if known is not None and known.declared and _elsewhere(known, app, tasks):
+                _warn(known, schedule, app)
 
             def change(entry: Entry | None, now: datetime, schedule: Schedule = schedule) -> Entry:
                 fresh = Entry(schedule=schedule, cursor=now) if entry is None else redefined(entry, schedule, now)
@@ -223,13 +246,15 @@ class Schedules:
             raise _unknown(name)
         batch = Batch(new_batch(), [job_now(entry.schedule)])
         answer = await self._store.enqueue(batch)
-        made = answer.existing.get(0, job_id(batch.id, 0))  # one that holds the task's unique lock answers for it
-        await self._change_known(
-            name,
-            lambda entry, now: replace(
-                entry, last=made, recent=(Decision("run", now, job=made), *entry.recent)[:REMEMBERED]
-            ),
-        )
+        holder = answer.existing.get(0)  # one that holds the task's unique lock answers for it
+        made = job_id(batch.id, 0) if holder is None else holder
+
+        def note(entry: Entry, now: datetime) -> Entry:
+            told = Decision("run", now, "" if holder is None else UNIQUE, job=made)
+            last = made if holder is None else entry.last
+            return replace(entry, last=last, recent=(told, *entry.recent)[:REMEMBERED])
+
+        await self._change_known(name, note)
         return made
 
     async def _change_known(self, name: str, change: Callable[[Entry, datetime], Entry]) -> Entry:
@@ -252,6 +277,28 @@ class Schedules:
     async def _look(self, name: str) -> tuple[int | None, Entry | None]:
         record = (await self._store.records(KIND)).get(name)
         return (None, None) if record is None else (record.version, decode(name, record))
+
+
+def _elsewhere(known: Entry, app: str, tasks: Collection[str]) -> bool:
+    """Whether it is another app that declares it, not this one as it was before a deploy."""
+    if known.app and app:
+        return known.app != app
+    return bool(tasks) and known.schedule.job.task not in tasks
+
+
+def _warn(known: Entry, schedule: Schedule, app: str) -> None:
+    log.warning(
+        "schedule %s is declared by two apps of this store: %s (%s, task %s), and now %s (%s, task %s): only this last "
+        "one fires; give one of them another name",
+        schedule.name,
+        known.app or "one",
+        known.schedule.rule,
+        known.schedule.job.task,
+        app or "this one",
+        schedule.rule,
+        schedule.job.task,
+        extra={"event": "schedule.contested", "schedule": schedule.name},
+    )
 
 
 def _unknown(name: str) -> ScheduleNotFound:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
+from urllib.parse import urlsplit
 
 from headrace import duration
 from headrace.advice import Declared, Problem, advise
@@ -186,6 +187,12 @@ def _url(name: str, value: Any) -> str:
         raise ConfigError(
             f"{name} = {shown} is no URL: write sqlite:///file.db, postgresql://user@host/db or memory://"
         )
+    try:
+        urlsplit(value)
+    except ValueError:
+        raise ConfigError(
+            f"{name} cannot be read: in a password write [ as %5B, ] as %5D, / as %2F and @ as %40"
+        ) from None
     return value
 
 

@@ -19,7 +19,7 @@ from headrace.function import Executor, check_function, default_name, pick_execu
 from headrace.handle import Handle, Put, Watch
 from headrace.job import Key, NewJob, parse_id
 from headrace.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
-from headrace.limit import Limit, check_limits, keys_of
+from headrace.limit import Limit, Shape, check_limits, keys_of
 from headrace.plan import Plan, due_of, in_seconds, lane_of, moment, positive
 from headrace.retry import Retry
 from headrace.unique import Unique
@@ -136,7 +136,7 @@ def declare(
             executor=pick_executor(function, executor, is_async=is_async),
             result_ttl=positive(result_ttl, "result_ttl"),
             tenant=tenant,
-            limits=check_limits(limits),
+            limits=_limits(limits, function),
             unique=unique,
             redact=_names(redact),
             max_payload=max_payload,
@@ -146,6 +146,12 @@ def declare(
     if is_async:
         return AsyncTask[..., Any](home, function, task_name, options)
     return SyncTask[..., Any](home, function, task_name, options)
+
+
+def _limits(limits: Iterable[Limit], function: Callable[..., Any]) -> tuple[Limit, ...]:
+    found = check_limits(limits)
+    Shape(function, found)
+    return found
 
 
 def _names(redact: Iterable[str]) -> tuple[str, ...]:
@@ -179,6 +185,7 @@ class Task(Generic[P, R]):
         # Keys that do not depend on a job's arguments are made once.
         fixed = all(limit.key is None and isinstance(limit.cost, int) for limit in options.limits)
         self._limits = keys_of(options.limits, (), {}) if fixed else None
+        self.shape = Shape(function, options.limits)
         self._skips = options.unique is not None and options.unique.skips
         tenant = "" if options.tenant is None else None
         due = None if options.unique is None else options.unique.delay
@@ -300,7 +307,7 @@ class Task(Generic[P, R]):
         if tenant is None and of is not None:
             tenant = self._ask("tenant=", lambda: check_tenant(of(*args, **kwargs)))
         if limits is None:
-            limits = self._ask("limits=", lambda: keys_of(self.options.limits, args, kwargs))
+            limits = self._ask("limits=", lambda: keys_of(self.options.limits, *self.shape.full(args, kwargs)))
         return lane_of(plan.queue, plan.priority, tenant or "", limits)
 
     def _ask(self, option: str, function: Callable[[], T]) -> T:

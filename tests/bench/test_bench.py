@@ -19,6 +19,7 @@ from headrace.bench.stand import open_stand, shown
 from headrace.cli.bench import bar
 from headrace.cli.root import root
 
+pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 KEYS = {
     *("store", "workload", "jobs_per_s", "floor_per_s", "ratio"),
     *("p50_ms", "p99_ms", "wal_bytes_per_job"),

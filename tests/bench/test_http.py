@@ -18,6 +18,7 @@ from headrace.bench.result import HTTP, Measurement
 from headrace.cli.bench import remarks
 from headrace.cli.root import root
 
+pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 SERVE = Serve(what="headrace", url="memory://", queue="bench-q")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.shell import Shell
+from cli.shell import Shell, interrupt
 from headrace.cli import dead
 from headrace.job import JobState
 
@@ -80,11 +80,12 @@ def test_nothing_dead(shell: Shell) -> None:
 
 def test_the_jobs_of_a_bug(shell: Shell, two_bugs: list[dict[str, Any]]) -> None:
     bug = two_bugs[0]["fingerprint"]
-    first = shell.json("dead", "list", "--fingerprint", bug, "--limit", "2")
-    rest = shell.json("dead", "list", "--fingerprint", bug, "--limit", "2", "--before", first["next"])
+    first = shell.json("dead", "list", "--group", bug, "--limit", "2")
+    rest = shell.json("dead", "list", "--group", bug, "--limit", "2", "--before", first["next"])
     assert [job["task"] for job in first["jobs"] + rest["jobs"]] == ["shop.charge"] * 3
-    assert "no fingerprint" in shell.error("dead", "list", "--fingerprint", "x", code=2)
-    assert "leave one out" in shell.error("dead", "list", "--group", "--fingerprint", bug, code=2)
+    assert "no fingerprint" in shell.error("dead", "list", "--group", "x", code=2)
+    for wrong in (("--group", "--before", first["next"]), ("--group", "--no-group"), ("--group", bug, "--no-group")):
+        assert "leave one out" in shell.error("dead", "list", *wrong, code=2)
 
 
 # ── replaying ────────────────────────────────────────────────────────────────
@@ -96,7 +97,7 @@ def test_replay_by_id(shell: Shell) -> None:
     assert shell.states() == {"ready": 1, "dead": 1}
     assert "not dead" in shell.error("dead", "replay", str(first), code=1)
     assert shell.json("dead", "replay", str(second)) == {
-        "replayed": [str(second)], "refused": [], "trial": None, "stopped": None,
+        "replayed": [str(second)], "refused": [], "late": [], "trial": None, "stopped": None,
     }  # fmt: skip
 
 
@@ -118,24 +119,37 @@ def test_replay_by_group(shell: Shell, two_bugs: list[dict[str, Any]]) -> None:
 
 def test_replay_of_more_than_a_page(shell: Shell) -> None:
     shell.dead(1201)
-    assert shell("dead", "replay", "--all", "--yes").stdout == "replayed 1,201 jobs\n"
+    assert shell("dead", "replay", "--everything", "--yes").stdout == "replayed 1,201 jobs\n"
     assert shell.states() == {"ready": 1201}
 
 
-def test_all_asks_first(shell: Shell) -> None:
+def test_everything_asks_first(shell: Shell) -> None:
     shell.dead(2)
-    shell("dead", "replay", "--all", code=1, input="n\n")
+    shell("dead", "replay", "--everything", code=1, input="n\n")
     assert shell.states() == {"dead": 2}
-    shell("dead", "replay", "--all", input="y\n")
+    shell("dead", "replay", "--everything", input="y\n")
     assert shell.states() == {"ready": 2}
     assert "which jobs?" in shell.error("dead", "replay", code=2)
 
 
+def test_what_is_too_late_stays_dead(shell: Shell) -> None:
+    call = ("enqueue", "shop.charge", "7", '"acme"', "--app", "shop:app")
+    late = shell.json(*call, "--expires", "1ms")["id"]
+    fine = shell.json(*call, "--expires", "1h")["id"]
+    shell.end("billing", JobState.DEAD)
+    assert "1 job left dead, as expires or deadline has passed" in shell.error("dead", "replay", late, code=1)
+    answer = shell("dead", "replay", "--task", "shop.charge")
+    assert answer.stdout == "replayed 1 job\n"
+    assert late in answer.stderr
+    assert fine not in answer.stderr
+    assert shell.json("dead", "replay", "--task", "shop.charge")["late"] == [late]
+
+
 def test_canaries_that_nobody_runs(shell: Shell) -> None:
     shell.dead(5)
-    call = ("dead", "replay", "--all", "--yes", "--canary", "2", "--patience", "0s")
+    call = ("dead", "replay", "--everything", "--yes", "--canary", "2", "--patience", "0s")
     answer = shell.json(*call, code=1)
-    assert answer["trial"] == {"tried": 2, "done": 0, "dead": 0, "gone": 0, "waiting": 2}
+    assert answer["trial"] == {"tried": 2, "done": 0, "dead": 0, "expired": 0, "gone": 0, "waiting": 2}
     assert "2 of 2 canaries have not ended" in answer["stopped"]
     assert shell.states() == {"ready": 2, "dead": 3}
     assert "stopped: 2 of 2" in shell.error(*call, code=1)
@@ -151,7 +165,7 @@ def test_canaries_with_a_worker(shell: Shell) -> None:
             answer = shell.json("dead", "replay", "--task", "shop.fail", "--canary", "1", code=1)
         finally:
             worker.terminate()
-    assert answer["trial"] == {"tried": 1, "done": 0, "dead": 1, "gone": 0, "waiting": 0}
+    assert answer["trial"] == {"tried": 1, "done": 0, "dead": 1, "expired": 0, "gone": 0, "waiting": 0}
     assert answer["stopped"] == "1 of 1 canaries died again, at most 0 may: the rest stays dead"
     assert shell.states() == {"dead": 4}
     [group] = shell.json("dead", "list", "--group")["groups"]
@@ -220,3 +234,15 @@ def test_prune_honours_the_queues_own_retention(shell: Shell) -> None:
     assert shell.json("prune", "--app", "kept:app")["pruned"] == 1
     assert [job["queue"] for job in shell.json("dead", "list")["jobs"]] == ["kept"]
     assert shell.json("prune", "--app", "kept:app", "--dead", "0s")["pruned"] == 1
+
+
+def test_an_interrupted_replay_says_how_far_it_came(shell: Shell) -> None:
+    shell.dead(5)
+    # The first few at once, the others in years.
+    process = shell.process("dead", "replay", "--everything", "--yes", "--rate", "1/d")
+    shell.reach({"dead": 4, "ready": 1})
+    _, errors = interrupt(process)
+    assert process.returncode == 130
+    assert "stopped: 1 job replayed, the rest stay dead" in errors
+    [entry] = shell.json("audit")
+    assert (entry["action"], entry["jobs"]) == ("dead.replay", 1)

@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from cli.shell import Shell, interrupt
+from headrace import Headrace
+from headrace.cli import dev
+from headrace.store.memory import MemoryStore
 
+pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -80,6 +84,24 @@ def test_dev_hands_back_at_once_when_told_twice(shell: Shell) -> None:
     assert "1 job handed back" in errors
     (job,) = shell.json("jobs", "list")["jobs"]
     assert (job["state"], job["failures"]) == ("ready", 0)
+
+
+@pytest.mark.parametrize("command", ["dev", "worker"])
+def test_a_lease_that_ends_before_the_next_heartbeat_is_refused(shell: Shell, command: str) -> None:
+    process = shell.process(command, "shop:app", HEADRACE_LEASE="1s", HEADRACE_HEARTBEAT="5s")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 78
+    assert "set lease to at least 15s, or heartbeat lower" in errors
+
+
+async def test_dev_says_what_its_server_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dev, "find_spec", lambda name: None if name == "httptools" else object())
+    app = Headrace("memory://")
+    async with dev._serving(app, MemoryStore(), 0) as address:
+        assert address is None
+    assert "no server, which needs httptools: pip install 'headrace[server]'" in capsys.readouterr().err
 
 
 def test_dev_ends_when_a_helper_fails(shell: Shell) -> None:

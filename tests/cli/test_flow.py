@@ -49,8 +49,27 @@ def test_limits(shell: Shell) -> None:
     found = {each["name"]: each for each in shell.json("limits", "list")["limits"]}
     assert (found["stripe"]["rate"], found["stripe"]["declared"]["rate"]) == (50.0, 90.0)
     assert shell("limits", "reset", "stripe").stdout == "stripe: 90/s burst 30\n"
-    assert "gone, as no code declares it" in shell("limits", "reset", "shop:acme").stdout
+    none = "no figures of its own, those of shop count\n"
+    assert shell("limits", "reset", "shop:acme").stdout == f"shop:acme: {none}"
+    assert shell("limits", "reset", "shop:nobody").stdout == f"shop:nobody: {none}"
     assert shell.json("limits", "reset", "shop")["limit"]["concurrency"] == 4
+
+
+def test_limits_that_no_code_declares_any_more_are_removed(shell: Shell) -> None:
+    declare(shell, Limit("shop", concurrency=4, key=lambda n: n), Limit("shopping", rate="5/s"))
+    shell("limits", "set", "shop:acme", "--concurrency", "2")
+    shell("limits", "set", "shop:other", "--concurrency", "2")
+    assert "nothing to remove" in shell("limits", "remove", "shop:nobody").stdout
+    assert shell("limits", "remove", "shop:other").stdout == "removed shop:other\n"
+    assert shell.json("limits", "remove", "shop") == {"removed": ["shop", "shop:acme"]}
+    assert [each["name"] for each in shell.json("limits", "list")["limits"]] == ["shopping"]
+    assert "no limit 'shop'" in shell.error("limits", "remove", "shop", code=1)
+
+
+def test_a_cost_that_is_a_function_is_no_reason_to_refuse_other_figures(shell: Shell) -> None:
+    declare(shell, Limit("disk", rate="10/s", burst=10, concurrency=8, cost=lambda size: size))
+    set_ = shell("limits", "set", "disk", "--burst", "5", "--concurrency", "2")
+    assert set_.stdout == "disk: 10/s burst 5, 2 at once\n"
 
 
 def test_nonsense_to_limits(shell: Shell) -> None:
@@ -60,6 +79,7 @@ def test_nonsense_to_limits(shell: Shell) -> None:
     assert "is no rate" in shell.error("limits", "set", "stripe", "--rate", "fast", code=78)
     assert "one job needs 5 units" in shell.error("limits", "set", "stripe", "--burst", "2", code=78)
     assert "is no limit name" in shell.error("limits", "set", "S!", "--rate", "5/s", code=2)
+    assert "a key follows the colon" in shell.error("limits", "set", "stripe:", "--rate", "5/s", code=2)
 
 
 def test_pauses(shell: Shell) -> None:
@@ -85,6 +105,10 @@ def test_nonsense_to_pause(shell: Shell) -> None:
     assert "--until or --for, not both" in shell.error("pause", "--queue", "a", *both, code=2)
     assert "--until or --for, not both" in shell.error("queues", "pause", "a", *both, code=2)
     assert "is no duration" in shell.error("pause", "--queue", "a", "--for", "soon", code=2)
+    for pause in (("pause", "--queue", "a"), ("queues", "pause", "a")):
+        assert "--for 0s pauses nothing" in shell.error(*pause, "--for", "0s", code=2)
+        assert "has passed: nothing would be paused" in shell.error(*pause, "--until", "2020-01-01T00:00:00Z", code=78)
+    assert shell.json("pauses") == {"pauses": []}
 
 
 def test_explain_names_who_paused_what(shell: Shell) -> None:

@@ -67,7 +67,7 @@ def test_an_app_masks_what_it_redacts(shell: Shell) -> None:
 def test_nothing_from_a_store_moves_the_cursor(shell: Shell) -> None:
     shell.put(1)
     shell.end("default", JobState.DEAD, message="\x1b[2Jgone\r\n\x85")
-    for command in (("jobs", "list"), ("dead", "list"), ("dead", "discard", "--all", "--yes", "--reason", "r")):
+    for command in (("jobs", "list"), ("dead", "list"), ("dead", "discard", "--everything", "--yes", "--reason", "r")):
         assert "\x1b" not in shell(*command).stdout
 
 
@@ -91,7 +91,7 @@ def test_retry_and_delete(shell: Shell) -> None:
     assert shell.states() == {"ready": 2, "dead": 1}
     assert [each["answer"] for each in shell.json("jobs", "delete", ids[2])] == ["deleted"]
     assert shell.states() == {"ready": 2}
-    assert shell("jobs", "delete", "--all", "--yes").stdout == "deleted 2\n"
+    assert shell("jobs", "delete", "--everything", "--yes").stdout == "deleted 2\n"
     assert shell.states() == {}
 
 
@@ -99,7 +99,7 @@ def test_a_bulk_move_needs_a_choice(shell: Shell) -> None:
     (id,) = shell.put(1)
     assert "which jobs?" in shell.error("jobs", "cancel", code=2)
     assert "not both" in shell.error("jobs", "cancel", str(id), "--queue", "default", code=2)
-    shell("jobs", "delete", "--all", code=1, input="n\n")
+    shell("jobs", "delete", "--everything", code=1, input="n\n")
     assert shell.states() == {"ready": 1}
-    shell("jobs", "delete", "--all", input="y\n")
+    shell("jobs", "delete", "--everything", input="y\n")
     assert shell.states() == {}

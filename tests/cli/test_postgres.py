@@ -33,9 +33,9 @@ def test_looking_and_moving(shell: Shell) -> None:
     assert shell.json("jobs", "show", str(id))["history"][0]["message"] == "no money"
     shell("queues", "pause", "mail")
     assert shell.json("queues", "list")["total"]["ready"] == 3
-    assert shell("dead", "replay", "--all", "--yes").stdout == "replayed 1 job\n"
+    assert shell("dead", "replay", "--everything", "--yes").stdout == "replayed 1 job\n"
     shell.end("sad", JobState.DEAD)
-    assert len(shell.json("dead", "discard", "--all", "--yes", "--reason", "r")["discarded"]) == 1
+    assert len(shell.json("dead", "discard", "--everything", "--yes", "--reason", "r")["discarded"]) == 1
     assert shell("jobs", "cancel", "--queue", "mail").stdout == "cancelled 3\n"
     shell("prune")
     assert shell.json("doctor")["ok"]

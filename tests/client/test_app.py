@@ -74,7 +74,7 @@ async def busy(shop: Shop) -> AsyncIterator[Shop]:
 
 async def test_a_result_has_the_type_that_was_returned(busy):
     handle = await busy.charge.aenqueue(7, shop="x")
-    assert await handle.aresult(timeout=20) == Receipt(7, "x")
+    assert await handle.aresult(timeout=60) == Receipt(7, "x")
     assert (await handle.astatus()).state is JobState.DONE
 
 
@@ -87,7 +87,7 @@ async def test_sync_calls_inside_a_running_loop_do_not_deadlock(busy):
 
 async def test_sync_code_in_a_thread(busy):
     def work() -> int:
-        return busy.double.enqueue(4).result(timeout=20)
+        return busy.double.enqueue(4).result(timeout=60)
 
     assert await asyncio.gather(*(asyncio.to_thread(work) for _ in range(5))) == [8] * 5
 
@@ -98,7 +98,7 @@ async def test_sync_code_in_a_thread(busy):
 async def test_a_dead_job_says_why(busy, why, message):
     handle = await busy.fail.aenqueue(why)
     with pytest.raises(JobDead, match=message):
-        await handle.aresult(timeout=20)
+        await handle.aresult(timeout=60)
 
 
 async def test_a_cancelled_job_says_so(shop):
@@ -359,7 +359,7 @@ async def test_sync_code_asks_the_same(shop):
 async def test_a_worker_is_seen(busy):
     handle = await busy.fail.aenqueue("no")
     with pytest.raises(JobDead):
-        await handle.aresult(timeout=20)
+        await handle.aresult(timeout=60)
     found = await handle.aexplain()
     assert found.reason == "dead"
     assert found.details["last_failure"]["message"] == "no"
@@ -370,4 +370,4 @@ async def test_an_expired_job_is_cancelled_for_whoever_waits(shop):
     handle = await shop.charge.using(expires=datetime(2020, 1, 1, tzinfo=UTC)).aenqueue(7)
     async with shop.app.worker():
         with pytest.raises(JobCancelled, match="was cancelled: expired"):
-            await handle.aresult(timeout=20)
+            await handle.aresult(timeout=60)

@@ -114,7 +114,7 @@ async def test_all_who_wait_share_one_question():
     placed = await client.enqueue([JOB] * 300)
     polled = asyncio.Event()
     store.on_get = lambda: polled.set() if len(store.asked) >= 3 else None
-    waiting = [asyncio.create_task(client.finished(placed.id(place), 10)) for place in range(300)]
+    waiting = [asyncio.create_task(client.finished(placed.id(place), 60)) for place in range(300)]
     await polled.wait()
     assert {len(ids) for ids in store.asked} == {300}
     await finish(store, 300)
@@ -127,7 +127,7 @@ async def test_two_may_wait_for_the_same_job():
     store = Flaky()
     client = Client(store)
     placed = await client.enqueue([JOB])
-    waiting = [asyncio.create_task(client.finished(placed.id(0), 10)) for _ in range(2)]
+    waiting = [asyncio.create_task(client.finished(placed.id(0), 60)) for _ in range(2)]
     store.on_get = lambda: None
     await asyncio.sleep(0)
     await finish(store)
@@ -143,10 +143,10 @@ async def test_a_newcomer_is_answered_without_waiting_for_the_next_round(monkeyp
     placed = await client.enqueue([JOB, JOB])
     polled = asyncio.Event()
     store.on_get = polled.set
-    patient = asyncio.create_task(client.finished(placed.id(1), 10))
+    patient = asyncio.create_task(client.finished(placed.id(1), 60))
     await polled.wait()
     await finish(store, 1)
-    assert (await client.finished(placed.id(0), 10)).state is JobState.DONE
+    assert (await client.finished(placed.id(0), 60)).state is JobState.DONE
     assert [placed.id(0)] in [list(ids) for ids in store.asked]
     patient.cancel()
     await client.close()
@@ -166,7 +166,7 @@ async def test_the_job_goes_on_when_nobody_waits_any_longer():
 
 async def test_an_unknown_job_is_not_waited_for():
     with pytest.raises(JobNotFound, match="no job"):
-        await Client(MemoryStore()).finished(job_id(new_batch(), 0), 10)
+        await Client(MemoryStore()).finished(job_id(new_batch(), 0), 60)
 
 
 async def test_a_store_that_is_away_for_a_while_does_not_end_the_wait():
@@ -180,7 +180,7 @@ async def test_a_store_that_is_away_for_a_while_does_not_end_the_wait():
             raise failures.pop()
 
     store.on_get = fail
-    waiting = asyncio.create_task(client.finished(placed.id(0), 10))
+    waiting = asyncio.create_task(client.finished(placed.id(0), 60))
     await asyncio.sleep(0)
     await finish(store)
     assert (await waiting).state is JobState.DONE
@@ -196,7 +196,7 @@ async def test_an_error_reaches_everybody_who_waits():
         raise RuntimeError("a bug")
 
     store.on_get = fail
-    waiting = [client.finished(placed.id(place), 10) for place in range(2)]
+    waiting = [client.finished(placed.id(place), 60) for place in range(2)]
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [str(answer) for answer in answers] == ["a bug", "a bug"]
 

@@ -82,7 +82,7 @@ async def test_every_way_out_frees_the_lock(app: Headrace, way: str):
         elif way == "deleted":
             await app.adelete(one)
         else:
-            async with app.worker(concurrency=1) as worker, asyncio.timeout(20):
+            async with app.worker(concurrency=1) as worker, asyncio.timeout(60):
                 await worker.idle.wait()
         assert (await task.aenqueue(way)).created
 
@@ -96,7 +96,7 @@ def test_limits_at_run_time(app: Headrace):
         app.limits.set("stripe", rate="50/s")
 
     async def briefly() -> None:
-        async with app.worker(concurrency=1) as worker, asyncio.timeout(20):
+        async with app.worker(concurrency=1) as worker, asyncio.timeout(60):
             await worker.idle.wait()
 
     asyncio.run(briefly())
@@ -116,6 +116,8 @@ def test_limits_at_run_time(app: Headrace):
         app.limits.reset("other")
     with pytest.raises(ConfigError, match="is no limit name"):
         app.limits.reset("No:x")
+    assert app.limits.remove("stripe") == ["stripe"]
+    assert app.limits.list() == {}
     app.close()
 
 
@@ -124,6 +126,10 @@ def test_pauses(app: Headrace):
     app.pause(queue="mail", until="2h")
     app.pause(task="shop.charge")
     app.pause(tenant="acme", until=datetime.now(UTC) + timedelta(hours=1))
+    with pytest.raises(ConfigError, match="has passed: nothing would be paused"):
+        app.pause("late", until=datetime.now(UTC) - timedelta(seconds=1))
+    with pytest.raises(ConfigError, match="must be more than 0"):
+        app.pause("late", until="0s")
     found = {(pause.kind, pause.name): pause for pause in app.pauses()}
     assert set(found) == {("queue", "billing"), ("queue", "mail"), ("task", "shop.charge"), ("tenant", "acme")}
     assert found["queue", "billing"].by == "ann"
@@ -174,7 +180,7 @@ async def test_the_same_verbs_from_async_code(app: Headrace):
     async def call() -> None: ...
 
     async with app:
-        async with app.worker(concurrency=1) as worker, asyncio.timeout(20):
+        async with app.worker(concurrency=1) as worker, asyncio.timeout(60):
             await worker.idle.wait()
         assert (await app.limits.aset("api", concurrency=2)).rule.concurrency == 2
         back = await app.limits.areset("api")

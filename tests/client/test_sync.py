@@ -111,7 +111,7 @@ def test_a_caller_who_gives_up_takes_the_call_back(portal, monkeypatch):
     monkeypatch.setattr(portal, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         portal.run(forever)
-    assert cancelled.wait(10)
+    assert cancelled.wait(60)
 
 
 SCRIPT = """

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 
 from headrace.store import connect
 from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
 from http_stand import HttpStand, hand_over_clocks
-
-# A commit's run is the same every time; HEADRACE_TEST_PROFILE=deep looks further and elsewhere each time.
-settings.register_profile(
-    "commit",
-    max_examples=60,
-    stateful_step_count=40,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    # Shrinking on a real server takes minutes; the deep profile does it.
-    phases=[phase for phase in Phase if phase is not Phase.shrink],
-    report_multiple_bugs=False,
-)
-settings.register_profile(
-    "deep",
-    parent=settings.get_profile("commit"),
-    max_examples=2000,
-    stateful_step_count=80,
-    derandomize=False,
-    phases=list(Phase),
-)
-settings.load_profile(os.environ.get("HEADRACE_TEST_PROFILE", "commit"))
 
 Arena = Callable[[], str]
 """The URL of an empty store; what the one before held is gone."""

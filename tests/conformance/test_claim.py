@@ -57,6 +57,21 @@ async def test_a_claimed_job_is_running(store: Store, clock: FakeClock):
     assert await counts(store) == {"running": 1}
 
 
+async def test_a_claim_whose_answer_was_lost_may_be_repeated(store: Store):
+    [one, two, three] = await put(store, 3)
+    token = new_token()
+    lease = await claim(store, 2, token=token)
+    assert ids(lease) == [one, two]
+    for limit in (2, 1, 100):  # whatever else waits
+        assert await claim(store, limit, token=token) == lease
+    assert ids(await take(store)) == [three]
+    assert await claim(store, 2, token=token) == lease  # and also if nothing does
+    assert {(await look(store, id)).attempt for id in (one, two, three)} == {1}
+    assert lease is not None
+    await settle_all(store, lease)
+    assert await claim(store, 2, token=token) is None
+
+
 async def test_a_claimed_job_is_not_claimed_again(store: Store):
     await put(store, 3)
     await take(store, 2)

@@ -26,7 +26,7 @@ from conformance.kit import (
     tenants,
 )
 from headrace.job import JobState
-from headrace.lease import new_token
+from headrace.lease import Lease, new_token
 from headrace.outcome import DONE, Again
 from headrace.store.contract import Store
 from headrace.store.terms import LimitRule
@@ -156,6 +156,22 @@ async def test_others_pass_who_is_blocked(store: Store):
     await put(store, 3)
     assert len((await take(store)).jobs) == 1 + 3 + 3
     assert await claim(store) is None
+
+
+async def test_units_that_come_free_are_for_the_highest_priority(store: Store):
+    await rule(store, "api", concurrency=1)
+    await put(store, 1, limits=("api",))
+    lease: Lease | None = await take(store)
+    for tenant, priority in (("low", -3), ("middle", 0), ("high", 9)):
+        # Blocked in this order.
+        await put(store, 2, tenant=tenant, priority=priority, limits=("api",))
+        assert await claim(store) is None
+    begun: list[str] = []
+    while lease is not None:
+        await settle_all(store, lease)
+        lease = await claim(store)
+        begun += tenants(lease)
+    assert begun == ["high", "high", "middle", "middle", "low", "low"]
 
 
 async def test_many_blocked_lanes_hide_nothing(store: Store):
@@ -371,6 +387,97 @@ async def test_a_closed_limit_lets_nothing_through_until_then(store: Store, cloc
     assert await claim(store) is None
     clock.advance(MS)
     assert len((await take(store)).jobs) == 1
+
+
+@pytest.mark.parametrize("figures", [{}, {"concurrency": 9}, {"rate": 5.0, "burst": 9.0}])
+async def test_a_limit_that_was_closed_lets_one_job_at_a_time_through(
+    store: Store, clock: FakeClock, figures: dict[str, float]
+):
+    await rule(store, "api", closed_until=clock.now() + S, **figures)
+    await put(store, 3, limits=("api",), priority=5)
+    await put(store, 2, limits=("api@3",), tenant="x")
+    await put(store, 2, limits=("api@2",), tenant="y")
+    assert await claim(store) is None
+    clock.advance(S)
+    begun: list[str] = []
+    [last] = await put(store, limits=("api@2",), priority=-9)
+    for _ in range(7):
+        lease = await take(store)
+        assert len(lease.jobs) == 1
+        assert await claim(store) is None
+        ahead = await store.ahead(last)
+        assert ahead is not None
+        [blocked] = ahead.blocked
+        assert (blocked.key, blocked.concurrency, blocked.never) == ("api", 2, False)
+        assert blocked.by == (lease.jobs[0].id,)
+        begun += tenants(lease)
+        await settle_all(store, lease)
+        clock.advance(S)
+    assert begun[:3] == ["", "", ""]
+    assert sorted(begun[3:]) == ["x", "x", "y", "y"]
+
+
+async def test_one_job_at_a_time_is_also_without_those_that_run_already(store: Store, clock: FakeClock):
+    await put(store, 5, limits=("api",))
+    lease = await take(store, 2)
+    await rule(store, "api", rate=5, burst=9, closed_until=clock.now())
+    assert await claim(store) is None
+    await store.settle(lease.token, [(0, DONE)])
+    assert await claim(store) is None
+    await store.settle(lease.token, [(1, DONE)])
+    assert len((await take(store)).jobs) == 1
+    await rule(store, "api", rate=5, burst=9)
+    assert len((await take(store)).jobs) == 2
+
+
+# ── what can never run ───────────────────────────────────────────────────────
+
+
+async def test_what_needs_more_than_there_can_be_waits_for_another_rule(store: Store, clock: FakeClock):
+    await rule(store, "api", rate=50, burst=5)
+    await rule(store, "disk", concurrency=2)
+    [first] = await put(store, limits=("api@6",), priority=9)
+    [second] = await put(store, limits=("disk@3",), priority=9)
+    for id, key, concurrency in ((first, "api", None), (second, "disk", 2)):
+        ahead = await store.ahead(id)
+        assert ahead is not None
+        [blocked] = ahead.blocked
+        assert (blocked.key, blocked.concurrency, blocked.opens_at, blocked.never) == (key, concurrency, None, True)
+    assert await claim(store) is None
+    clock.advance(60 * S)
+    assert await claim(store) is None
+    # Nobody wakes for it but for hints on their way, and it is in nobody's way.
+    hints = 0
+    while await store.wait(["default"], 0.2):
+        hints += 1
+        assert hints < 5
+        assert await claim(store) is None
+    await put(store, 9, limits=("api",))
+    lease = await take(store)
+    assert len(lease.jobs) == 5
+    await settle_all(store, lease)
+    clock.advance(S)
+    assert len((await take(store)).jobs) == 4
+    assert await claim(store) is None
+    await rule(store, "api", rate=50, burst=6)
+    await rule(store, "disk", concurrency=3)
+    clock.advance(S)
+    assert set(ids(await take(store))) == {first, second}
+
+
+# ── the clock ────────────────────────────────────────────────────────────────
+
+
+async def test_a_clock_that_is_set_back_does_not_stop_a_rate(store: Store, clock: FakeClock):
+    await rule(store, "api", rate=1, burst=2)
+    await put(store, 9, limits=("api",))
+    assert len((await take(store)).jobs) == 2
+    clock.advance(-3600 * S)
+    assert len((await take(store)).jobs) == 2
+    assert await claim(store) is None
+    clock.advance(S)
+    assert len((await take(store)).jobs) == 1
+    assert await claim(store) is None
 
 
 # ── waiting and looking ──────────────────────────────────────────────────────

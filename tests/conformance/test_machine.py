@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -473,11 +474,13 @@ class Machine(RuleBasedStateMachine):
         said = [(position % (size + 1), told)]
         assert self.run(self.other.report(theirs, said)) == self.run(self.spec.report(mine, said))
 
-    @move(2, which=st.lists(pick, min_size=1, max_size=3))
-    def delete(self, which: list[int]) -> None:
+    @move(
+        2, which=st.lists(pick, min_size=1, max_size=3), states=st.none() | st.frozensets(st.sampled_from([*JobState]))
+    )
+    def delete(self, which: list[int], states: frozenset[JobState] | None) -> None:
         ids = self.some(which)
-        gone = self.run(self.other.delete(ids))
-        assert gone == self.run(self.spec.delete(ids))
+        gone = self.run(self.other.delete(ids, states=states))
+        assert gone == self.run(self.spec.delete(ids, states=states))
         self.deleted |= gone
 
     @move(tenant=st.sampled_from(["", "x"]), until=st.sampled_from([None, timedelta(seconds=10)]), stay=st.booleans())
@@ -571,6 +574,7 @@ def _comparable(job: Job) -> Job:
     return replace(job, note=None) if job.state in {JobState.READY, JobState.RUNNING} else job
 
 
+@pytest.mark.timeout(600)  # on the slowest machine
 def test_the_store_behaves_like_the_specification(arena: Arena):
     class InThisArena(Machine):
         def __init__(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from conformance.kit import (
     CANCELLED,
     DEAD,
@@ -138,6 +140,33 @@ async def test_delete_forgets_what_is_not_running(store: Store, clock: FakeClock
     assert await claim(store) is None
     clock.advance(1)
     assert await store.promote() == Promoted(0, None)
+
+
+@pytest.mark.parametrize("wanted", JobState)
+async def test_a_guarded_delete_takes_only_jobs_in_these_states(store: Store, wanted: JobState):
+    made = await put_jobs(store, new(), new(), new(), new(), new(), new(), new(due=S))
+    lease = await take(store, 5)
+    await store.settle(lease.token, [(0, DONE), (1, DEAD), (2, CANCELLED), (4, DEAD)])
+    assert await store.retry([made[4]]) == {made[4]}
+    before = await states(store, made)
+    assert set(before) == set(JobState)
+    fit = {id for id, state in zip(made, before, strict=True) if state is wanted and state is not JobState.RUNNING}
+    assert await store.delete(made, states=set[JobState]()) == frozenset()
+    assert await store.delete(made, states={wanted}) == fit
+    assert await states(store, made) == [None if id in fit else state for id, state in zip(made, before, strict=True)]
+    rest = {id for id in made if id not in fit and id != made[3]}
+    assert await store.delete(made, states=frozenset(JobState)) == rest
+
+
+async def test_a_guarded_delete_spares_what_came_back_to_life(store: Store):
+    made = await put(store, 3)
+    await settle_all(store, await take(store, 3), DEAD)
+    await store.retry(made[1:])
+    await store.retry(made[2:])
+    assert await store.delete(made, states={JobState.DEAD}) == {made[0]}
+    assert await counts(store) == {"ready": 2}
+    assert ids(await claim(store, 10)) == made[1:]
+    assert await store.delete(made, states={JobState.DEAD}) == frozenset()
 
 
 async def test_totals_outlive_deleted_jobs(store: Store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -24,11 +25,12 @@ WAIT = 60.0
 
 FAST = {
     "HEADRACE_APP": "crash.crash_app:app",
-    "HEADRACE_LEASE": "1500ms",
+    # Short, for many tests wait for it to run out; long enough for a worker that a busy machine keeps waiting.
+    "HEADRACE_LEASE": "3s",
     "HEADRACE_HEARTBEAT": "400ms",
     "HEADRACE_POLL": "200ms",
     "HEADRACE_REAP": "200ms",
-    "HEADRACE_DRAIN": "10s",
+    "HEADRACE_DRAIN": "40s",
     "HEADRACE_KILL_GRACE": "500ms",
     "HEADRACE_CONCURRENCY": "8",
 }
@@ -102,7 +104,7 @@ class Scene:
         await self.until(seen, "the worker joins")
 
     def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-        return psutil.Process(process.pid).children()
+        return [child for child in psutil.Process(process.pid).children() if alive(child)]
 
     def clear(self) -> None:
         """End what this test started."""
@@ -112,7 +114,8 @@ class Scene:
             except psutil.NoSuchProcess:
                 family = []
             for member in family:
-                member.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
             process.kill()
             process.wait()
 
@@ -158,6 +161,14 @@ class Scene:
             await asyncio.wait_for(wait(), WAIT)
         except TimeoutError:
             raise AssertionError(f"{what}: not within {WAIT:.0f} s; the workers said:\n{self.logs}") from None
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it still runs: one that ended stays listed until somebody asks how, and an orphan's keeper may never."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,7 @@ from crash.scene import PLAIN, Scene, stop
 from headrace.job import JobState
 from headrace.worker.faults import EXIT_CODE, POINTS
 
+pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 JOBS = 24
 
 

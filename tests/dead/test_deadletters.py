@@ -16,12 +16,14 @@ import pytest
 from conformance.kit import DEAD, claim, new, put, put_jobs, settle_all, states, take
 from headrace import fingerprint
 from headrace.canary import Canary, Trial
+from headrace.codec import JobOptions, encode_options
 from headrace.deadletters import PAGE, Choice, DeadLetters
 from headrace.errors import ConfigError, JobNotFound
 from headrace.job import Failure, JobId, JobState
 from headrace.outcome import DONE, Finish, Settlement
 from headrace.store.contract import Store
 from headrace.store.terms import Filter
+from headrace.task import TaskOptions
 from headrace.testing.clock import FakeClock
 
 
@@ -260,10 +262,57 @@ async def test_canaries_that_do_not_end(store: Store):
 
 async def test_cancelled_and_deleted_canaries_count_as_neither(store: Store):
     ids = await kill(store, 12)
+    work = Work(store, lambda ran: Finish(JobState.CANCELLED) if ran else DONE)
+    answer = await work.letters().replay(Choice.of(everything=True), canary=Canary(4))
+    assert answer.trial == Trial(tried=4, done=1, gone=3)
+    assert len(answer.replayed) == len(ids)
+
+
+async def test_canaries_of_which_none_shows_anything_stop_it(store: Store):
+    ids = await kill(store, 12)
     work = Work(store, lambda _: Finish(JobState.CANCELLED))
     answer = await work.letters().replay(Choice.of(everything=True), canary=Canary(4))
     assert answer.trial == Trial(tried=4, gone=4)
-    assert len(answer.replayed) == len(ids)
+    assert answer.stopped == "all 4 canaries were cancelled or deleted and have shown nothing: the rest stays dead"
+    assert (await states(store, ids)).count(JobState.DEAD) == 8
+
+
+async def test_canaries_that_expired_stop_it(store: Store):
+    ids = await kill(store, 30)
+    work = Work(store, lambda _: Finish(JobState.CANCELLED, note="expired"))
+    answer = await work.letters().replay(Choice.of(everything=True), canary=Canary(5))
+    assert answer.trial == Trial(tried=5, expired=5)
+    assert answer.stopped is not None
+    assert answer.stopped.startswith("5 of 5 canaries had expired before they could start again, at most 0 may")
+    assert (await states(store, ids)).count(JobState.DEAD) == 25
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_what_is_too_late_to_start_stays_dead(store: Store, clock: FakeClock, by_id: bool):
+    options = (
+        None,
+        JobOptions(expires=60.0),
+        JobOptions(deadline=60.0),
+        JobOptions(expires=3600.0, deadline=clock.now() + timedelta(hours=1)),
+    )
+    made = await put_jobs(store, *(new(options=None if each is None else encode_options(each)) for each in options))
+    others = await put(store, 1, task="short")
+    await settle_all(store, await take(store, 5), DEAD)
+    clock.advance(60)
+    letters = DeadLetters(
+        store, options_of=lambda name: TaskOptions(expires=timedelta(seconds=60)) if name == "short" else None
+    )
+    answer = await letters.replay(Choice.of([*made, *others]) if by_id else Choice.of(everything=True))
+    assert set(answer.replayed) == {made[0], made[3]}
+    assert set(answer.late) == {made[1], made[2], *others}
+    assert answer.refused == []
+    assert await states(store, [*made, *others]) == [
+        JobState.READY,
+        JobState.DEAD,
+        JobState.DEAD,
+        JobState.READY,
+        JobState.DEAD,
+    ]
 
 
 async def test_fewer_jobs_than_canaries_are_watched_all_the_same(store: Store):
@@ -344,25 +393,28 @@ async def test_discard_touches_only_the_dead(store: Store, caplog: pytest.LogCap
     assert lines(caplog) == []
 
 
-async def test_a_job_that_runs_again_meanwhile_is_kept_and_the_record_taken_back(
-    store: Store, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("starts", [False, True])
+async def test_a_job_that_is_replayed_meanwhile_is_kept_and_the_record_taken_back(
+    store: Store, caplog: pytest.LogCaptureFixture, starts: bool
 ):
     [id] = await kill(store)
 
     class Racing:
-        """Somebody replays the job, and it starts, right before the delete."""
+        """Somebody replays the job, and perhaps it starts, right before the delete."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
+        async def delete(self, ids: Sequence[JobId], **how: Any) -> frozenset[JobId]:
             await store.retry(ids)
-            await take(store)
-            return await store.delete(ids)
+            if starts:
+                await take(store)
+            return await store.delete(ids, **how)
 
     racing: Any = Racing()
     answer = await DeadLetters(racing).discard(Choice.of([id]), reason="r")
     assert (answer.records, answer.refused) == ([], [id])
+    assert await states(store, [id]) == [JobState.RUNNING if starts else JobState.READY]
     assert [line["event"] for line in lines(caplog)] == ["dead.discard", "dead.discard_refused"]
 
 
@@ -373,8 +425,8 @@ async def test_every_record_is_written_before_its_job_is_gone(store: Store, capl
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-            await store.delete(ids)
+        async def delete(self, ids: Sequence[JobId], **how: Any) -> frozenset[JobId]:
+            await store.delete(ids, **how)
             raise KeyboardInterrupt
 
     dying: Any = Dying()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -100,8 +102,13 @@ async def test_what_makes_no_sense_is_refused_before_anything_moves(shop: Shop):
         await dead.adiscard(reason="r")
     with pytest.raises(ConfigError, match="is no rate"):
         await dead.areplay(everything=True, rate="fast")
-    with pytest.raises(ConfigError, match="canary = -1"):
-        await dead.areplay(everything=True, canary=-1)
+    wrong: list[Any] = [-1, 0, 1.5, True, "3"]
+    for canary in wrong:
+        with pytest.raises(ConfigError, match=re.escape(f"canary = {canary!r}: a whole number from 1 to 1,000")):
+            await dead.areplay(everything=True, canary=canary)
+    share: Any = "0.1"
+    with pytest.raises(ConfigError, match=re.escape("tolerate = '0.1'")):
+        await dead.areplay(everything=True, canary=1, tolerate=share)
     with pytest.raises(ConfigError, match="patience = 'long'"):
         await dead.areplay(everything=True, canary=1, patience="long")
     with pytest.raises(ConfigError, match="no job id"):

@@ -89,6 +89,7 @@ def run_sql(block: Block, url: str) -> None:
         connection.execute(block.text.encode())
 
 
+@pytest.mark.timeout(600)  # on the slowest machine
 @pytest.mark.parametrize(
     ("page_folder", "page"), [(page, page) for page in PAGES], ids=name_of, indirect=["page_folder"]
 )

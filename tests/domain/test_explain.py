@@ -17,6 +17,7 @@ from headrace.lane import Ahead, Blocked, LaneView
 from headrace.lease import Presence, new_worker_id
 from headrace.outcome import PAUSED as PUT_OFF
 from headrace.queue import declare
+from headrace.recovery import Health, State, pack
 from headrace.retry import Retry
 from headrace.store.terms import LimitRule, Pause
 from headrace.task import TaskOptions
@@ -119,6 +120,15 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         f"dead at 2030-01-01 11:57:00 UTC (3m ago) after 3 crashes (worker_lost); {AGAIN}",
     ),
     (
+        "dead and too late to run again",
+        why(job(JobState.DEAD, note="max_attempts", options=own(expires=600.0))),
+        Reason.DEAD,
+        (
+            "dead at 2030-01-01 11:57:00 UTC (3m ago) (max_attempts); its expires (2030-01-01 11:10:00 UTC) has passed: to run it "
+            "again, enqueue it anew"
+        ),
+    ),
+    (
         "dead without a failure",
         why(job(JobState.DEAD, note="deadline")),
         Reason.DEAD,
@@ -150,6 +160,12 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         why(job(JobState.CANCELLED, note="expired", options=own(expires=600.0))),
         Reason.CANCELLED,
         "cancelled at 2030-01-01 11:57:00 UTC (3m ago): it had not started before it expired (2030-01-01 11:10:00 UTC)",
+    ),
+    (
+        "expired after it had run",
+        why(job(JobState.CANCELLED, note="expired", attempt=3, options=own(expires=600.0))),
+        Reason.CANCELLED,
+        "cancelled at 2030-01-01 11:57:00 UTC (3m ago): it expired before its next attempt could start (2030-01-01 11:10:00 UTC)",
     ),
     (
         "running",
@@ -393,6 +409,51 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         ),
     ),
     (
+        "its limit lets less go at once",
+        why(
+            job(limits=("api@5",)),
+            FREE,
+            blocked=(Blocked(key="api", never=True),),
+            around=Around(rules={"api": LimitRule(rate=1.0, burst=4.0)}),
+        ),
+        Reason.LIMITED,
+        "limit api lets 4 units go at once, and this job needs 5: it can never run; headrace limits set api --burst 5",
+    ),
+    (
+        "its limit lets less go until it has recovered",
+        why(
+            job(limits=("api@5",)),
+            FREE,
+            blocked=(Blocked(key="api", concurrency=4, never=True),),
+            around=Around(rules={"api": LimitRule(concurrency=4, state=pack(State(health=Health(factor=0.5))))}),
+        ),
+        Reason.LIMITED,
+        (
+            "limit api allows 4 units, and this job needs 5: it was cut down after a refusal and recovers by and by; to open "
+            "it: headrace limits reset api"
+        ),
+    ),
+    (
+        "its limit has less left than it needs",
+        why(job(limits=("api@3",)), FREE, blocked=(Blocked(key="api", concurrency=5, held=4, by=(ID,)),)),
+        Reason.LIMITED,
+        f"limit api has too little left: this job needs 3 units, 1 free, 4 of 5 held by job {ID}",
+    ),
+    (
+        "its limit is half open",
+        why(
+            job(),
+            FREE,
+            blocked=(Blocked(key="api", concurrency=1, held=1, by=(ID,)),),
+            around=Around(rules={"api": LimitRule(rate=1.0, closed_until=NOW - MINUTE)}),
+        ),
+        Reason.LIMITED,
+        (
+            "limit api is being tried with one job at a time after a refusal or failures, until one succeeds; it is held by "
+            f"job {ID}"
+        ),
+    ),
+    (
         "its queue is paused for a time",
         why(job(), FREE, paused_by="ann", paused_since=NOW - MINUTE),
         Reason.PAUSED,
@@ -462,6 +523,8 @@ def test_what_ends_by_itself_says_when():
         "limit api is rate limited until 2030-01-01 12:01:00 UTC (in 60s)",
         NOW + MINUTE,
     )
+    # Those before it need what there is then.
+    assert why(job(), FREE, blocked=(closed,), lane=2).until is None
     full = Blocked(key="shop", concurrency=1, held=1)
     assert why(job(), FREE, blocked=(closed, full)).until is None
     pause: dict[str, Any] = {

@@ -20,6 +20,8 @@ from headrace.recovery import (
     GROWS_EVERY,
     LEAST_FACTOR,
     LONGEST_COOL_DOWN,
+    QUIET,
+    RESTS_EVERY,
     WELL,
     Health,
     Seen,
@@ -29,9 +31,11 @@ from headrace.recovery import (
     figures_of,
     moment,
     pack,
+    rested,
     rule_of,
     unpack,
 )
+from headrace.task import JobCall
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -141,7 +145,6 @@ def test_split_limit_is_the_inverse(own: str, cost: int):
         ({"key": lambda _: "x" * 300}, "printable characters"),
         ({"cost": lambda _: 0}, "cost = 0"),
         ({"cost": lambda _: 5}, "cost = 5 is over concurrency = 4"),
-        ({"key": lambda: "x"}, "raised TypeError"),
     ],
 )
 def test_a_bad_key_or_cost_is_the_callers_error(options: dict[str, Any], problem: str):
@@ -152,6 +155,48 @@ def test_a_bad_key_or_cost_is_the_callers_error(options: dict[str, Any], problem
 
     with pytest.raises(BadArguments, match=problem):
         task.job(1)
+
+
+def test_functions_get_the_tasks_defaults():
+    app = Headrace("memory://")
+    per_shop = Limit("shop", concurrency=9, key=lambda order, shop, size: shop, cost=lambda order, shop, size: size)
+    others = Limit("api", concurrency=9, key=lambda a, b, *, size: f"{a} {b} {size}")
+
+    @app.task(limits=[per_shop])
+    async def plain(order: int, shop: str = "acme", size: int = 2) -> None: ...
+
+    @app.task(limits=[others])
+    async def mixed(order: int, /, shop: str = "acme", *, size: int = 2) -> None: ...
+
+    @app.task(limits=[Limit("only", concurrency=9, key=lambda *, shop, **_: shop)])
+    async def by_name(order: int, shop: str = "acme") -> None: ...
+
+    @app.task(limits=[Limit("any", concurrency=9, key=lambda *args, **kwargs: len(args) + len(kwargs))])
+    async def anything(*args: int, **kwargs: int) -> None: ...
+
+    def keys(call: JobCall[None]) -> tuple[str, ...]:
+        return call.job.lane.limits
+
+    assert keys(plain.job(1)) == keys(plain.job(1, "acme", 2)) == keys(plain.job(size=2, order=1)) == ("shop@2:acme",)
+    assert keys(plain.job(1, "b", size=3)) == ("shop@3:b",)
+    assert keys(by_name.job(1)) == ("only:acme",)
+    assert keys(by_name.job(order=1, shop="b")) == ("only:b",)
+    assert keys(anything.job(1, 2, three=3)) == ("any:3",)
+    assert keys(mixed.job(1)) == ("api:1 acme 2",)
+    assert keys(mixed.job(1, shop="b", size=3)) == ("api:1 b 3",)
+
+
+@pytest.mark.parametrize("options", [{"key": lambda: "x"}, {"cost": lambda a, b: 1}, {"key": lambda other, *, x: "x"}])
+def test_a_function_of_another_shape_is_refused_where_it_is_declared(options: dict[str, Any]):
+    app = Headrace("memory://")
+    with pytest.raises(
+        ConfigError, match=r"task .*call: limit 'api': its \w+ function must take what the task takes: number"
+    ):
+
+        @app.task(limits=[Limit("api", concurrency=4, **options)])
+        async def call(number: int) -> None: ...
+
+    assert app.tasks == {}
 
 
 def test_a_cost_that_no_bucket_holds():
@@ -222,7 +267,8 @@ def test_a_refusal_closes_then_one_probe_then_half_then_more():
     until = NOW + 30 * SECOND
     health = after(WELL, seen(What.REFUSED, NOW, until), API, NOW)
     allowed = rule_of(API, None, health)
-    assert (allowed.closed_until, allowed.concurrency, allowed.rate) == (until, 1, 20.0)
+    # From then on one job at a time, which stores see by the time that has passed.
+    assert (allowed.closed_until, allowed.concurrency, allowed.rate, allowed.burst) == (until, 8, 20.0, 10.0)
     # Those that were under way say nothing new.
     assert after(health, seen(What.REFUSED, NOW - SECOND, until), API, NOW) == health
     assert after(health, seen(What.SUCCEEDED, NOW), API, NOW + SECOND) == health
@@ -238,6 +284,45 @@ def test_a_refusal_closes_then_one_probe_then_half_then_more():
         opened = after(opened, seen(What.SUCCEEDED, now), API, now)
         assert after(opened, seen(What.SUCCEEDED, now), API, now) == opened  # not faster than time goes by
     assert steps == 10
+
+
+def test_one_burst_of_refusals_closes_a_limit_once():
+    until = NOW + 30 * SECOND
+    health = after(WELL, seen(What.REFUSED, NOW - SECOND, until), API, NOW)
+    # Claimed after the limit was found closed and before claims knew of it.
+    late = seen(What.REFUSED, NOW + SECOND / 100, until)
+    assert after(health, late, API, NOW + SECOND) == health
+    assert after(health, seen(What.FAILED, NOW + SECOND / 100), API, NOW + SECOND) == health
+    # Also when a probe has opened it meanwhile.
+    opened = after(health, seen(What.SUCCEEDED, until), API, until + SECOND)
+    assert after(opened, late, API, until + 2 * SECOND) == opened
+    # One that was let through by a limit half open is news.
+    assert after(health, seen(What.REFUSED, until, until + SECOND), API, until).closings == 2
+
+
+def test_a_cost_that_is_a_function_changes_nothing_of_how_a_limit_is_cut():
+    by_size = Limit("api", rate="10/s", burst=10, concurrency=10, cost=lambda n: n)
+    allowed = rule_of(by_size.declared, None, Health(factor=0.25))
+    assert (allowed.rate, allowed.burst, allowed.concurrency) == (2.5, 2.0, 2)
+    # Half open: whichever job comes first must fit.
+    allowed = rule_of(by_size.declared, None, Health(factor=0.25, closed_until=NOW))
+    assert (allowed.rate, allowed.burst, allowed.concurrency) == (2.5, 10.0, 10)
+
+
+def test_time_heals_too():
+    until = NOW + SECOND
+    closed = after(WELL, seen(What.REFUSED, NOW, until), API, NOW)
+    assert rested(closed, until + QUIET - SECOND) == closed  # nobody has tried it
+    assert rested(closed, until + QUIET) == WELL
+    opened = after(closed, seen(What.SUCCEEDED, until), API, until)
+    assert rested(opened, until + RESTS_EVERY / 2) == opened
+    assert rested(opened, until + RESTS_EVERY).factor == pytest.approx(0.55)
+    assert rested(opened, until + 10 * RESTS_EVERY) == WELL
+    # One success a day, say.
+    assert after(opened, seen(What.SUCCEEDED, until + QUIET), API, until + QUIET) == WELL
+    failed = after(WELL, seen(What.FAILED, NOW), API, NOW)
+    assert rested(failed, NOW + QUIET - SECOND) == failed
+    assert rested(failed, NOW + QUIET) == WELL
 
 
 def test_a_longer_refusal_of_one_under_way_counts():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -246,7 +247,25 @@ def test_wrong_policies_are_refused_where_they_are_written(wrong):
 def test_signals_carry_what_they_say():
     assert Snooze("30s").due == timedelta(seconds=30)
     assert Snooze(NOW).due == NOW
+    assert Snooze(5).due == timedelta(seconds=5)
+    assert RetryAfter(30).delay == timedelta(seconds=30)
+    assert RetryAfter(0.25).delay == timedelta(milliseconds=250)
+    assert str(RetryAfter(30)) == str(RetryAfter("30s")) == "retry after 30s"
     assert RetryAfter("10s").delay == timedelta(seconds=10)
     assert Dead("gone").reason == "gone"
     with pytest.raises(ConfigError, match="Snooze"):
         Snooze("later")
+
+
+@pytest.mark.parametrize("wrong", [None, True, -1, float("nan"), float("inf"), 1e300, "30", b"30s", [30], "later"])
+@pytest.mark.parametrize("signal", [Snooze, RetryAfter])
+def test_signals_refuse_anything_else_in_one_sentence(signal, wrong):
+    with pytest.raises(ConfigError, match=rf"^{signal.__name__} = .*(is no duration: write|is out of range: 0 to)"):
+        signal(wrong)
+
+
+def test_signals_refuse_times_that_mean_nothing():
+    with pytest.raises(ConfigError, match=r"RetryAfter = .* is no duration: write 30 for seconds"):
+        RetryAfter(cast("Any", NOW))
+    with pytest.raises(ConfigError, match=r"Snooze = .* has no time zone"):
+        Snooze(NOW.replace(tzinfo=None))

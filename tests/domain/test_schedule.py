@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace.codec import JobOptions, encode_options
 from headrace.cron import check_cron
 from headrace.errors import ConfigError, InvalidCron, NeverFires
-from headrace.job import Key, NewJob, split_id
+from headrace.job import JobState, Key, NewJob, UniqueLock, split_id
 from headrace.lane import Lane
 from headrace.schedule import (
     ON_TIME,
@@ -32,6 +33,9 @@ OWN = encode_options(JobOptions(timeout=5))
 JOB = NewJob("t", b"{}", Lane("mail", 3, "acme"), options=OWN)
 NOW = datetime(2026, 5, 4, 12, 0, 0, 250_000, tzinfo=UTC)
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+LOCK = UniqueLock("k", frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING}), replace=True)
+QUIET = NewJob("t", b"", Lane(), due=MINUTE, unique=LOCK)
 
 
 def make(name: str = "s", job: Any = JOB, **rule: Any) -> Schedule:
@@ -51,7 +55,21 @@ def make(name: str = "s", job: Any = JOB, **rule: Any) -> Schedule:
         ("@never", "@daily"),
         ("*/0 * * * *", "minute"),
         ("60 * * * *", "minute field is wrong: 0 to 59"),
-        ("5-1 * * * *", "minute"),
+        ("5-1 * * * *", "the range 5-1 runs backwards; write 5-59,0-1"),
+        ("0 22-2 * * *", "the range 22-2 runs backwards; write 22-23,0-2"),
+        ("0 1,22-2/3 * * *", "the range 22-2/3 runs backwards; write each of its values"),
+        ("0 0 * * FRI-MON", "the range FRI-MON runs backwards; write 5-6,0-1"),
+        ("0 0 * * SAT-SUN", "the range SAT-SUN runs backwards; write 6,0"),
+        ("0 0 * * 7-2", "the range 7-2 runs backwards; write 0-2"),
+        ("0 0 1 NOV-FEB *", "the range NOV-FEB runs backwards; write 11-12,1-2"),
+        ("0 0 30-2 * *", "the range 30-2 runs backwards; write 30-31,1-2"),
+        ("70-2 * * * *", "minute field is wrong: 0 to 59"),
+        ("*/61 * * * *", "the step of */61 is wider than the minute field, which has 60 values"),
+        ("0 1,2/25 * * *", "the step of 2/25 is wider than the hour field"),
+        ("*/90 * * * * *", "the step of */90 is wider than the second field"),
+        ("0 0 */32 * *", "day-of-month"),
+        ("0 0 1 */13 *", "month field, which has 12 values"),
+        ("0 0 * * */8", "day-of-week field, which has 7 values"),
         ("* 24 * * *", "hour"),
         ("* * 0 * *", "day-of-month"),
         ("* * 32 * *", "1 to 31"),
@@ -70,10 +88,10 @@ def make(name: str = "s", job: Any = JOB, **rule: Any) -> Schedule:
     ],
 )
 def test_a_malformed_expression_is_refused_at_once(cron: Any, says: str):
-    begun = time.perf_counter()
+    begun = time.thread_time()
     with pytest.raises(ConfigError, match=re.escape(says)) as refused:
         make(cron=cron)
-    assert time.perf_counter() - begun < 1
+    assert time.thread_time() - begun < 5  # of the processor, on any machine; what is tried in vain would take hours
     assert str(refused.value).startswith("schedule s: ")
     assert cron is None or (isinstance(refused.value, InvalidCron) and refused.value.code == "invalid_cron")
 
@@ -112,11 +130,32 @@ def test_a_rule_that_never_fires_is_refused(cron: str):
         ({"every": "1h", "job": NewJob("t", b"", Lane(), key=Key("k", DAY, b""))}, "no key"),
         ({"every": "1h", "job": NewJob("t", b"", Lane(), due=NOW)}, "no run_at"),
         ({"every": "1h", "job": "report"}, "write job=task.job(…)"),
+        ({"every": "1s", "job": QUIET}, "waits for 1m and the next slot, which is never later than that"),
+        ({"every": "1m", "job": QUIET}, "it would never run"),
+        ({"cron": "* * * * *", "job": QUIET}, "it would never run"),
+        ({"cron": "*/30 * * * * *", "tz": "Europe/Rome", "job": QUIET}, "it would never run"),
     ],
 )
 def test_a_bad_declaration_is_refused_with_the_fix(options: dict[str, Any], says: str):
     with pytest.raises(ConfigError, match=re.escape(says)):
         make(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"every": "61s", "job": QUIET},
+        {"cron": "*/2 * * * *", "job": QUIET},
+        {"cron": "* 9-17 * * MON-FRI", "job": QUIET},  # every minute, and quiet from 18 on
+        {"every": "1s", "job": replace(QUIET, due=None)},
+        {"every": "1s", "job": replace(QUIET, unique=replace(LOCK, replace=False))},
+        {"every": "1m", "job": replace(QUIET, unique=replace(LOCK, within=SECOND))},
+        {"every": "1m", "job": replace(QUIET, unique=replace(LOCK, states=frozenset({JobState.RUNNING})))},
+        {"cron": "*/60 * * * *"},
+    ],
+)
+def test_what_can_run_is_not_refused(options: dict[str, Any]):
+    assert make(**options).name == "s"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-x", "x" * 64, "a\n", "é", None, "x;drop"])
@@ -168,9 +207,9 @@ def test_the_next_slot_is_found_quickly():
     rules = [
         make(cron=c, tz="America/New_York") for c in ("0 0 29 2 MON", "0 * 29 2 *", "0 0 * 2 MON#5", "5 4 31 12 *")
     ]
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert all(next_slot(rule, NOW) for rule in rules)
-    assert time.perf_counter() - begun < 1
+    assert time.thread_time() - begun < 5  # of the processor, on any machine
 
 
 # ── what to fire ─────────────────────────────────────────────────────────────
@@ -220,9 +259,9 @@ def test_last_means_the_last_of_all():
 
 
 def test_a_long_downtime_is_decided_quickly():
-    begun = time.perf_counter()
+    begun = time.thread_time()
     found = due(make(cron="* * * * * *", tz="Europe/Rome", catch_up="all(1000)"), SLOT - 900 * DAY, SLOT)
-    assert time.perf_counter() - begun < 5
+    assert time.thread_time() - begun < 20  # of the processor, on any machine
     assert found is not None
     assert len(found.fire) == 1030
     assert found.missed is not None

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.settings import NAMES, Settings, mask_url
+from headrace.store import connect
 
 
 def project(folder: Path, text: str) -> Path:
@@ -212,3 +213,12 @@ def test_the_defaults_have_no_problems():
 def test_settings_that_do_not_go_together(values, level, about):
     (problem,) = Settings().replace(**values).problems()
     assert (problem.level, problem.about) == (level, about)
+
+
+@pytest.mark.parametrize("url", ["redis://u:[s3cret@h", "postgresql://u:s3]cret@h/db", "http://[s3cret"])
+def test_a_url_that_cannot_be_read_says_how_to_write_it_and_shows_nothing(tmp_path, url):
+    with pytest.raises(ConfigError, match=r"write \[ as %5B") as caught:
+        load(project(tmp_path, ""), url=url)
+    assert "cret" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"write \[ as %5B"):
+        connect(url)

@@ -17,7 +17,7 @@ CASES = Path(__file__).parent / "django_cases.py"
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_cases(database: str, tmp_path: Path, valkey_server: RedisServer, request: pytest.FixtureRequest) -> None:
     server: PostgresServer | None = request.getfixturevalue("postgres_server") if database == "postgres" else None
     url = f"sqlite:///{tmp_path}/site.db" if server is None else server.create_database()

@@ -16,7 +16,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from headrace import ConfigError, Headrace, Retry
+from headrace.errors import Unavailable
 from headrace.integrations.flask import FlaskHeadrace
+from headrace.testing.process import free_port
 from integrations.kit import ROOT, load
 
 
@@ -73,8 +75,8 @@ async def test_tasks_run_in_the_applications_context() -> None:
 
     assert plain.name.endswith("plain")
     async with queue.worker():
-        assert await (await plain.aenqueue(2)).aresult(timeout=20) == "tea shoptea shop"
-        assert await (await waits.aenqueue(times=1)).aresult(timeout=20) == "tea shop"
+        assert await (await plain.aenqueue(2)).aresult(timeout=60) == "tea shoptea shop"
+        assert await (await waits.aenqueue(times=1)).aresult(timeout=60) == "tea shop"
     assert left == ["torn down"] * 2
     assert not has_app_context()
     assert plain(1) == "tea shop"  # called here and now, too
@@ -129,6 +131,47 @@ def test_jobs_wait_for_the_commit(queue: FlaskHeadrace, sessions: sessionmaker[S
         write(session)
         session.commit()
     assert shipped(queue) == [1, 2, 3]
+
+
+def test_a_store_that_comes_back_gets_the_jobs(
+    queue: FlaskHeadrace, sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ship = queue.tasks["ship"]
+    enqueue_many, faults = queue.enqueue_many, [Unavailable("away")] * 3
+
+    def sometimes(calls: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return enqueue_many(calls)
+
+    monkeypatch.setattr("headrace.integrations.sessions.PAUSE", 0.0)
+    monkeypatch.setattr(queue, "enqueue_many", sometimes)
+    with sessions() as session:
+        write(session)
+        queue.after_commit(session, ship.job(1), ship.job(2))
+        session.commit()
+    assert shipped(queue) == [1, 2]
+
+
+def test_a_commit_is_one_also_when_the_store_is_away(
+    sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows are there: to say that they are not would be wrong, and the jobs are in the log."""
+    monkeypatch.setattr("headrace.integrations.sessions.PATIENCE", 0.0)
+    away = FlaskHeadrace(Flask("shop"), f"redis://127.0.0.1:{free_port()}")
+
+    @away.task(name="ship")
+    def ship(order: int) -> None: ...
+
+    with sessions() as session:
+        write(session)
+        away.after_commit(session, ship.job(1), ship.job(2))
+        session.commit()
+        assert session.execute(text("select count(*) from orders")).scalar() == 1
+        session.commit()  # and they are not tried again by another
+    [said] = [each.message for each in caplog.records if each.name == "headrace.integrations"]
+    assert said.startswith("committed, but its 2 jobs (ship) were not enqueued: ")
+    away.close()
 
 
 def test_jobs_vanish_with_a_rollback(queue: FlaskHeadrace, sessions: sessionmaker[Session]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from starlette.routing import Mount, Route
 from headrace import Headrace
 from headrace.integrations.starlette import lifespan, mounted
 from headrace.server import asgi, tokens
+from headrace.testing.process import free_port
 from integrations.kit import load
 
 
@@ -46,7 +49,7 @@ def queue() -> Headrace:
 async def test_a_worker_lives_as_long_as_the_web_application(queue: Headrace) -> None:
     async def sum_of(request: Request) -> JSONResponse:
         handle = await queue.tasks["add"].aenqueue(int(request.query_params["a"]), 2)
-        return JSONResponse(await handle.aresult(timeout=20))
+        return JSONResponse(await handle.aresult(timeout=60))
 
     web = Starlette(routes=[Route("/sum", sum_of)], lifespan=lifespan(queue, worker=True, concurrency=3))
     async with running(web) as client:
@@ -88,7 +91,7 @@ async def test_ones_own_lifespan_is_there_for_as_long_as_jobs_run(queue: Headrac
     async with web.router.lifespan_context(web) as given:
         assert given == {"answer": 42}
         handle = await look.aenqueue()
-        await handle.aresult(timeout=20)
+        await handle.aresult(timeout=60)
     assert seen == [True, True]
     assert not open_now
     await queue.aclose()
@@ -132,7 +135,7 @@ async def test_the_api_works_under_a_prefix(client: httpx.AsyncClient, queue: He
     assert (await client.get("/hello")).json() == "hello"
     made = await client.post("/admin/queue/v1/jobs", json={"task": "add", "args": [20, 22]})
     assert made.status_code == 201
-    assert await queue.tasks["add"].handle(made.json()["id"]).aresult(timeout=20) == 42
+    assert await queue.tasks["add"].handle(made.json()["id"]).aresult(timeout=60) == 42
     found = await client.get(f"/admin/queue/v1/jobs/{made.json()['id']}")
     assert found.json()["state"] == "done"
     assert (await client.get("/admin/queue/livez")).status_code == 200
@@ -182,3 +185,69 @@ async def test_an_order_that_is_rolled_back_leaves_no_job(shop: tuple[Any, httpx
     async with example.sessions() as session:
         assert await session.get(example.Order, 1) is None
     assert (await client.get("/receipts/00000000-0000-7000-8000-000000000000")).status_code == 404
+
+
+WEB = """
+from fastapi import FastAPI
+
+from headrace import Headrace
+from headrace.integrations.starlette import lifespan
+from headrace.server import asgi
+
+queue = Headrace("memory://")
+api = asgi(queue)
+web = FastAPI(lifespan=lifespan(queue))
+web.mount("/queue", api)
+"""
+
+
+@pytest.mark.parametrize(("served", "prefix"), [("web:web", "/queue"), ("web:api", "")])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_listeners_and_long_polls_do_not_keep_a_web_server_from_stopping(
+    served: str, prefix: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """Other servers than ours close what they run after the last answer: a stream has to hear of it before."""
+    (tmp_path / "web.py").write_text(WEB)
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "uvicorn", served, "--port", str(port), "--log-level", "warning", cwd=tmp_path
+    )
+    url = f"http://127.0.0.1:{port}{prefix}"
+    try:
+        async with asyncio.timeout(60), httpx.AsyncClient(timeout=60) as client:
+            while True:
+                try:
+                    assert (await client.get(f"{url}/readyz")).status_code == 200
+                    break
+                except httpx.TransportError:
+                    assert process.returncode is None
+                    await asyncio.sleep(0.05)  # a process says nothing when it begins to listen
+            async with client.stream("GET", f"{url}/v1/events") as stream:
+                lines = stream.aiter_lines()
+                assert await anext(lines) == "retry: 2000"
+                poll = asyncio.create_task(client.post(f"{url}/v1/claim", json={"queues": ["q"], "wait": 30}))
+                await anext(lines)
+                process.send_signal(number)
+                assert [line async for line in lines] == []
+            with suppress(httpx.TransportError):  # it may not even have come in
+                assert (await poll).status_code == 204
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def test_a_loop_for_every_request(queue: Headrace, caplog: pytest.LogCaptureFixture) -> None:
+    """As test clients have that run no lifespan: what was opened in one loop is opened anew in the next."""
+    web = Starlette(routes=[Mount("/queue", asgi(queue))])
+
+    async def post() -> int:
+        transport = httpx.ASGITransport(web, client=("127.0.0.1", 5000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            assert (await client.get("/queue/v1/queues")).status_code == 200
+            return (await client.post("/queue/v1/jobs", json={"task": "add", "args": [1, 2]})).status_code
+
+    assert [asyncio.run(post()) for _ in range(3)] == [201, 201, 201]
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+    asyncio.run(queue.aclose())

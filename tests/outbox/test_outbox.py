@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiosqlite
@@ -27,7 +27,6 @@ from headrace.lane import Lane
 from headrace.outbox import TABLE, Outbox
 from headrace.store.memory import MemoryStore
 from headrace.store.terms import Enqueued, Filter
-from headrace.testing.servers import PostgresServer
 
 MINUTE = timedelta(minutes=1)
 
@@ -35,11 +34,6 @@ MINUTE = timedelta(minutes=1)
 def batch(*payloads: bytes, **options: Any) -> Batch:
     lane = Lane("billing", 3, "acme", ("shop:1",))
     return Batch(new_batch(), [NewJob("t", payload, lane, **options) for payload in payloads or (b"p",)])
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    return str(tmp_path / "business.db")
 
 
 @pytest.fixture
@@ -242,13 +236,6 @@ async def test_async_sqlalchemy(file: str, store: MemoryStore):
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.drop_database(url)
-
-
-@pytest.fixture
 async def pg_outbox(postgres_url: str) -> Outbox:
     box = Outbox(postgres_url)
     await box.prepare()
@@ -327,6 +314,63 @@ async def test_django(file: str, django_alias: str, store: MemoryStore):
         outbox.enqueue_in("nobody", batch())
 
 
+# ── a table that is missing ──────────────────────────────────────────────────
+
+
+async def test_where_nobody_made_the_table_the_way_out_is_told(file: str, postgres_url: str, django_alias: str):
+    box = Outbox(f"sqlite:///{file}")
+    way_out = pytest.raises(BadTransaction, match=r"headrace_outbox.*prepare\(\)")
+    with closing(sqlite3.connect(file)) as connection, way_out:
+        box.enqueue_in(connection, batch())
+    async with aiosqlite.connect(file) as connection:
+        with way_out:
+            await box.aenqueue_in(connection, batch())
+    with psycopg.connect(postgres_url) as connection, way_out:
+        box.enqueue_in(connection, batch())
+    connection = await asyncpg.connect(postgres_url)
+    with way_out:
+        async with connection.transaction():
+            await box.aenqueue_in(connection, batch())
+    await connection.close()
+    for url in (f"sqlite:///{file}", postgres_url.replace("postgresql://", "postgresql+psycopg://")):
+        engine = sqlalchemy.create_engine(url)
+        with Session(engine) as session, way_out:
+            box.enqueue_in(session, batch())
+        engine.dispose()
+    aengine = create_async_engine(postgres_url.replace("postgresql://", "postgresql+asyncpg://"))
+    async with AsyncSession(aengine) as session:
+        with way_out:
+            await box.aenqueue_in(session, batch())
+    await aengine.dispose()
+
+    def use() -> None:
+        db: Any = import_module("django.db")
+        with way_out, db.transaction.atomic(using=django_alias):
+            box.enqueue_in(django_alias, batch())
+        db.connections[django_alias].close()
+
+    await asyncio.to_thread(use)
+
+
+async def test_another_problem_stays_what_it_is(outbox: Outbox, file: str):
+    made = batch()
+    with closing(sqlite3.connect(file)) as connection:
+        outbox.enqueue_in(connection, made)
+        with pytest.raises(sqlite3.IntegrityError):
+            outbox.enqueue_in(connection, made)
+
+
+async def test_a_delay_counts_from_the_writing_not_from_the_beginning_of_the_transaction(
+    pg_outbox: Outbox, postgres_url: str
+):
+    connection = await asyncpg.connect(postgres_url)
+    async with connection.transaction():
+        await connection.execute("select now()")
+        await pg_outbox.aenqueue_in(connection, batch(due=MINUTE))
+        assert await connection.fetchval(f"select written_at > now() from {TABLE}")
+    await connection.close()
+
+
 # ── bad input ────────────────────────────────────────────────────────────────
 
 
@@ -334,6 +378,22 @@ async def test_django(file: str, django_alias: str, store: MemoryStore):
 def test_no_database_for_an_outbox(given: object):
     with pytest.raises(ConfigError, match="outbox"):
         Outbox(given)
+
+
+@pytest.mark.parametrize("given", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///%3Amemory%3A"])
+def test_no_outbox_in_memory(given: str):
+    with pytest.raises(ConfigError, match="memory"):
+        Outbox(given)
+    engine = sqlalchemy.create_engine(given)
+    with pytest.raises(ConfigError, match="memory"):
+        Outbox(engine)
+    engine.dispose()
+
+
+async def test_no_outbox_in_another_database():
+    engine = sqlalchemy.create_engine("mysql+pymysql://nobody@nowhere/db", module=SimpleNamespace(paramstyle="format"))
+    with pytest.raises(ConfigError, match="PostgreSQL or SQLite"):
+        await Outbox(engine).prepare()
 
 
 @pytest.mark.parametrize("tx", [object(), 7, None])

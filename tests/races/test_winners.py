@@ -301,6 +301,19 @@ async def test_retry_against_delete(store_url: str):
             await one.delete(made)
 
 
+async def test_retry_against_a_guarded_delete(store_url: str):
+    async with side_by_side(store_url, 2) as (one, other):
+        for _ in range(ROUNDS):
+            made = await put(one, 6)
+            await one.cancel(made)
+            moved, deleted = await asyncio.gather(one.retry(made), other.delete(made, states={JobState.CANCELLED}))
+            # Each went one way: nobody has lost what somebody was told is ready again.
+            assert moved == set(made) - deleted
+            assert [job.id for job in reversed(await find_all(one))] == [id for id in made if id in moved]
+            assert await counts(one) == ({"ready": len(moved)} if moved else {})
+            await one.delete(made)
+
+
 # ── enqueue ──────────────────────────────────────────────────────────────────
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator
@@ -24,12 +23,6 @@ async def add(a: int, b: int = 0) -> int:
 """
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @asynccontextmanager
 async def serving(
     folder: Path, url: str, port: int, *flags: str, command: str = "serve"
@@ -41,7 +34,7 @@ async def serving(
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(60), httpx.AsyncClient() as client:
+        async with asyncio.timeout(60), httpx.AsyncClient(timeout=30) as client:
             while True:
                 try:
                     if (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200:

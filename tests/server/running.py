@@ -41,13 +41,14 @@ class Running:
         """A fresh token that this server knows already."""
         made, _ = await tokens.create(self.store, name or f"t{uuid4().hex}", scopes=scopes, **bound)
         self.service.auth._asked = float("-inf")  # it would ask within a second
+        self.service.auth._asking.forget()
         return made
 
     def client(self, token: str | None = None, **headers: str) -> httpx.AsyncClient:
         """Another client, to be closed by whoever asks for it."""
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60)
 
 
 class Calls:
@@ -65,7 +66,7 @@ class Calls:
 
     async def __call__(self, count: int = 1) -> None:
         """Return when it was called so many times more."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for _ in range(count):
                 await self._seen.acquire()
 
@@ -113,7 +114,7 @@ async def running(app: Headrace, settings: ServerSettings | None = None) -> Asyn
         await server.up()
         port = server.port
         url = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             yield Running(url, port, app, frame, server, await frame.service(), http)
     finally:
         server.should_exit = True

@@ -164,21 +164,21 @@ def test_commands_leave_entries(url: str) -> None:
     call("jobs", "cancel", ids[0])
     call("jobs", "cancel", "--task", "t", "--queue", "default", "--state", "ready", "--json")
     call("jobs", "retry", *ids)
-    call("jobs", "delete", "--all", "--yes")
+    call("jobs", "delete", "--everything", "--yes")
     call("queues", "pause", "mail", "billing")
     call("queues", "resume", "mail")
-    call("dead", "replay", "--all", "--yes")
+    call("dead", "replay", "--everything", "--yes")
     call("dead", "discard", "--task", "t", "--reason", "all wrong")
     entries = json.loads(call("audit", "--json").stdout)
     assert [(entry["action"], entry["what"], entry["jobs"]) for entry in reversed(entries)] == [
         ("jobs.cancel", ids[0], 1),
         ("jobs.cancel", "state=ready queue=default task=t", 2),
         ("jobs.retry", ", ".join(ids), 3),
-        ("jobs.delete", "all", 3),
+        ("jobs.delete", "everything", 3),
         ("queues.pause", "mail", 0),
         ("queues.pause", "billing", 0),
         ("queues.resume", "mail", 0),
-        ("dead.replay", "all", 0),
+        ("dead.replay", "everything", 0),
         ("dead.discard", "task=t: all wrong", 0),
     ]
     assert {entry["who"] for entry in entries} == {whoami()}
@@ -226,6 +226,15 @@ async def declare(url: str) -> None:
     """A limit that there is."""
     async with opened(connect(url)) as store:
         await store.limit("shop", LimitRule(concurrency=9), None)
+
+
+def test_pruning_leaves_an_entry(url: str) -> None:
+    id = json.loads(call("enqueue", "t", "--raw", "--json").stdout)["id"]
+    call("jobs", "cancel", id)
+    call("prune")
+    call("prune", "--done", "0s")
+    entry, _ = json.loads(call("audit", "--json").stdout)
+    assert (entry["action"], entry["what"], entry["jobs"]) == ("jobs.prune", "kept: done 0ms, dead 14d", 1)
 
 
 def test_looking_leaves_none(url: str) -> None:

@@ -198,9 +198,18 @@ async def test_others_are_not(auth: Auth, client: str | None) -> None:
     assert "tokens create" in (await refused(auth, request(client=client))).detail
 
 
-@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded"])
+@pytest.mark.parametrize(
+    "header", ["x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-proto", "x-forwarded-host"]
+)
 async def test_those_behind_a_proxy_on_this_machine_are_not(auth: Auth, header: str) -> None:
     await refused(auth, request((header, "for=203.0.113.9"), client=HERE))
+
+
+async def test_nor_behind_one_that_says_nothing(auth: Auth) -> None:
+    """Some add no header at all unless they are told to; what they speak to us gives them away."""
+    call = request(client=HERE)
+    call.scope["http_version"] = "1.0"
+    await refused(auth, call)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8200", "[::1", "a.b"])

@@ -15,7 +15,9 @@ import pytest
 
 from headrace.job import JobId, JobState
 from headrace.server import tokens
+from headrace.server.auth import Brake
 from server.running import Running
+from server.security import sent
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ async def raw(server: Running, *headers: bytes, target: bytes = b"/v1/queues") -
     try:
         lines = [b"GET " + target + b" HTTP/1.1", b"Host: 127.0.0.1", b"Connection: close", *headers, b"", b""]
         writer.write(b"\r\n".join(lines))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()
@@ -76,6 +78,7 @@ async def test_a_token_in_the_url_is_refused_and_not_logged(server: Running, cap
 
 
 async def test_many_wrong_tokens(server: Running, admin: httpx.AsyncClient) -> None:
+    server.service.auth._brake = Brake(20, lambda: 1000.0)  # all of them in one moment, however slow this machine is
     async with server.client("hr_000000000000_" + "a" * 27) as client:
         replies = [await client.get("/v1/queues") for _ in range(25)]
     statuses = [reply.status_code for reply in replies]
@@ -149,6 +152,13 @@ async def test_a_lease_is_worth_nothing_to_another(server: Running, crew: dict[s
     assert await server.store.get([before.id]) == [before]
     ours = {"lease": lease, "settlements": [{"position": 0, "id": made.json()["id"], "outcome": "succeeded"}]}
     assert (await crew["t2"].post("/v1/settle", json=ours)).status_code == 200
+
+
+async def test_an_old_protocol_is_a_proxys(server: Running) -> None:
+    """As nginx speaks it to whatever is behind it, unless it is told otherwise."""
+    answer = await sent.raw(server, b"GET /v1/jobs HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    assert b" 401 " in answer.split(b"\r\n")[0]
+    assert b" 200 " in (await sent.raw(server, b"GET /livez HTTP/1.0\r\nHost: localhost\r\n\r\n")).split(b"\r\n")[0]
 
 
 async def test_a_queue_of_others_cannot_be_claimed(crew: dict[str, httpx.AsyncClient]) -> None:

@@ -86,6 +86,20 @@ async def test_a_producer_in_shell_and_a_worker_in_javascript(server: Running) -
         assert "worker.mjs" in job.history[0].traceback
 
 
+async def test_a_task_named_like_something_that_every_object_has(server: Running) -> None:
+    work, _ = await tokens.create(server.store, "worker", scopes=["work"], queues=["foreign"])
+    enqueue, _ = await tokens.create(server.store, "producer", scopes=["enqueue", "read"])
+    async with js_worker(server, work) as worker, server.client(enqueue) as http:
+        assert await line(worker) == f"working on foreign at {server.url}"
+        for task in ("constructor", "toString"):
+            made = await http.post("/v1/jobs", json={"task": task, "queue": "foreign"})
+            id = JobId(UUID(made.json()["id"]))
+            assert await line(worker) == f"{id} scheduled"
+            [job] = await server.store.get([id])
+            assert job is not None
+            assert (job.failures, job.note) == (0, f"nobody here knows {task}")
+
+
 async def test_a_producer_without_a_good_token_fails_and_does_not_say_it(server: Running) -> None:
     await tokens.create(server.store, "somebody", scopes=["enqueue"])
     producer = await start(str(EXAMPLES / "produce.sh"), server.url, token="hr_not_a_token")

@@ -91,7 +91,7 @@ async def test_s61_who_sends_too_slowly_is_closed(app: Headrace, beginning: byte
 
         dripping = asyncio.create_task(drip())
         try:
-            async with asyncio.timeout(10 * patience):
+            async with asyncio.timeout(60):
                 await reader.read()
         except ConnectionError:
             pass
@@ -111,7 +111,7 @@ async def test_an_idle_connection_between_requests_is_no_slow_client(app: Headra
         for pause in (0, 2):
             await asyncio.sleep(pause)
             writer.write(request)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 head = await reader.readuntil(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 200 ")
                 await reader.readexactly(len(b'{"status":"ok"}'))
@@ -133,7 +133,7 @@ async def test_a_client_that_leaves_halfway_is_no_fault(server: Running, caplog:
 async def test_no_bytes_that_are_http(server: Running) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"\x16\x03\x01 no HTTP at all\r\n\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     writer.close()
     assert isinstance(await server.http.get("/livez"), httpx.Response)

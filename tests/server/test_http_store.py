@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,19 @@ from headrace.errors import (
 from headrace.job import Batch, Job, JobId, JobState, Key, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, Band, Presence, Report, new_token, new_worker_id
+from headrace.limit import Figures
+from headrace.limits import Limits
 from headrace.outcome import DONE, Finish
+from headrace.schedule import Schedule, declare
+from headrace.schedules import Schedules
 from headrace.server import ServerSettings, tokens
 from headrace.settings import mask_url
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.store.http import address, wire
 from headrace.store.http.store import HttpStore
-from headrace.store.terms import CancelAnswer, Filter, Promoted, Retention
+from headrace.store.terms import CancelAnswer, Filter, LimitRule, Promoted, Retention
+from headrace.testing.process import free_port
 from server.running import Running, running
 
 TTL = timedelta(seconds=15)
@@ -104,7 +110,7 @@ async def test_a_work_token_works_and_does_nothing_else(server: Running) -> None
         assert (await look(server.store, id)).state is JobState.DONE
         await store.promote()
         assert await store.reap(new_worker_id(), TTL) == []
-        await store.prune(Retention())
+        assert (await store.prune(Retention(done=timedelta(0), dead=timedelta(0)))).jobs == 0
         assert await store.wait(["default"], 0.01) is False
         assert await store.records("schedule") == {}
         with pytest.raises(Unsupported, match="lacks the scope enqueue"):
@@ -133,6 +139,47 @@ async def test_an_admin_does_not_get_the_secret_either(server: Running) -> None:
             await store.records("secret")
         with pytest.raises(Unsupported):
             await store.record("secret", "lease", b"known", None)
+
+
+def every_hour(name: str) -> Schedule:
+    return declare(name, every="1h", job=NewJob("t", b"", Lane()))
+
+
+async def test_what_is_an_operators_takes_an_operators_token(server: Running) -> None:
+    await server.store.limit("shop", LimitRule(concurrency=9), None)
+    async with as_(server, "work", "enqueue") as store:
+        with pytest.raises(Unsupported, match="lacks the scope operate"):
+            await Limits(store).set("shop", Figures(concurrency=3))
+        limit = (await store.limits())["shop"]
+        assert (
+            await store.limit("shop", dataclasses.replace(limit, closed_until=datetime.now(UTC)), limit.version)
+            is not None
+        )
+        await Schedules(store).declare({"nightly": every_hour("nightly")}, app="shop", tasks={"t"})
+        with pytest.raises(Unsupported, match="lacks the scope operate"):
+            await Schedules(store).pause("nightly", by="me")
+        with pytest.raises(Unsupported, match="lacks the scope operate"):
+            await Schedules(store).remove("nightly")
+        with pytest.raises(Unsupported, match="lacks the scope operate"):
+            await Schedules(store).add(every_hour("mine"))
+    assert (await Limits(server.store).all())["shop"].override is None
+    assert set(await Schedules(server.store).all()) == {"nightly"}
+    async with as_(server, "work") as store:
+        with pytest.raises(Unsupported, match="lacks the scope enqueue"):
+            await Schedules(store).declare({"planted": every_hour("planted")}, app="shop", tasks={"t"})
+
+
+async def test_jobs_that_an_operator_prunes_are_noted(server: Running) -> None:
+    [id] = await put(server.store)
+    lease = await server.store.claim(ask())
+    assert lease is not None
+    await server.store.settle(lease.token, [(0, DONE)])
+    async with as_(server, "operate") as store:
+        assert (await store.prune(Retention())).jobs == 0
+        assert (await store.prune(Retention(done=timedelta(0)))).jobs == 1
+    [entry] = await server.service.audit.read(await server.store.now() - timedelta(hours=1), limit=10)
+    assert (entry.action, entry.jobs) == ("jobs.prune", 1)
+    assert await server.store.get([id]) == [None]
 
 
 async def test_what_an_operator_does_is_noted(server: Running) -> None:
@@ -444,7 +491,7 @@ async def test_what_the_server_tidies_it_is_not_asked_for(app: Headrace) -> None
         await store.enqueue(made)
         assert await store.promote() == Promoted(0, None)
         assert await store.reap(new_worker_id(), TTL) == []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (lease := await store.claim(ask())) is None:
                 await store.wait(["default"], 1)
         assert lease.jobs[0].id == job_id(made.id, 0)
@@ -538,7 +585,7 @@ async def test_an_app_on_a_server(server: Running) -> None:
 
     async with app, app.worker(poll="50ms"):
         handle = await add.aenqueue(2, 3)
-        assert await handle.aresult(timeout=20) == 5
+        assert await handle.aresult(timeout=60) == 5
         job = await app.aget(handle)
         assert job is not None
         assert (job.progress, job.doing, [line.text for line in job.log]) == (0.5, "adding", ["2 and 3"])
@@ -556,7 +603,8 @@ async def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async with opened(store):
-        async with running(Headrace(url)) as first:
+        # Nobody else gets this port while no server has it.
+        async with running(Headrace(url), ServerSettings(port=free_port())) as first:
             remote = Headrace(first.url)
 
             @remote.task(name="t")

@@ -52,11 +52,11 @@ def address() -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), name="server")
     thread.start()
-    assert up.wait(30)
+    assert up.wait(60)
     yield found[0].url
     loop, stop = loops[0]
     loop.call_soon_threadsafe(stop.set)
-    thread.join(30)
+    thread.join(60)
 
 
 every_operation: Any = schemathesis.openapi.from_dict(json.loads(openapi.encoded())).parametrize()
@@ -73,7 +73,7 @@ every_operation: Any = schemathesis.openapi.from_dict(json.loads(openapi.encoded
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 def test_every_answer_is_documented(case: Any, address: str) -> None:
-    answer = case.call(base_url=address, timeout=30)
+    answer = case.call(base_url=address, timeout=60)
     # It is documented, too, and yet must never be.
     assert answer.status_code != 500, answer.text
     case.validate_response(answer, checks=CHECKS)
@@ -125,6 +125,19 @@ async def test_methods_that_a_path_does_not_take(server: Running) -> None:
     assert answer.json()["code"] == "method_not_allowed"
     assert (await server.http.head("/livez")).status_code == 200
     assert (await server.http.options("/v1/jobs")).status_code == 405
+
+
+def test_headers_and_a_full_store_are_named() -> None:
+    paths = openapi.document(ENDPOINTS)["paths"]
+
+    def headers(path: str, method: str = "get") -> set[str]:
+        return {each["name"] for each in paths[path][method].get("parameters", ()) if each["in"] == "header"}
+
+    assert headers("/v1/events") == headers("/v1/jobs/{id}/events") == {"Last-Event-ID"}
+    assert headers("/v1/jobs", "post") == headers("/v1/jobs/batch", "post") == {"Idempotency-Key"}
+    for methods in paths.values():
+        for method, operation in methods.items():
+            assert ("507" in operation["responses"]) is (method != "get")
 
 
 def test_field_descriptions_are_the_docstrings() -> None:

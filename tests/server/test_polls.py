@@ -13,9 +13,11 @@ import httpx
 import pytest
 
 from headrace import Headrace
-from headrace.server import ServerSettings, service
+from headrace.errors import Unavailable
+from headrace.server import ServerSettings, shared
 from headrace.server.pace import Pace
 from headrace.server.resources import ENDPOINTS
+from headrace.server.shared import Cached
 from server.running import Running, running
 
 FIGURES = ["/v1/stats", "/v1/queues", "/metrics", "/v1/pauses", "/v1/workers"]
@@ -68,6 +70,64 @@ def test_callers_are_remembered_within_bounds() -> None:
     assert len(pace) == 100
     assert pace.wait("99999") > 0
     assert pace.wait("0") == 0
+
+
+class Slow:
+    """A store that answers, or fails, when it is told to."""
+
+    def __init__(self) -> None:
+        self.questions: list[asyncio.Future[int]] = []
+
+    async def ask(self) -> int:
+        self.questions.append(asyncio.get_running_loop().create_future())
+        return await self.questions[-1]
+
+
+async def begun(slow: Slow, questions: int) -> None:
+    async with asyncio.timeout(60):
+        while len(slow.questions) < questions:  # noqa: ASYNC110  # everything happens in this loop
+            await asyncio.sleep(0)
+
+
+async def test_a_question_that_fails_fails_for_all_who_asked() -> None:
+    """When the store hangs, nobody waits for the patience of those before."""
+    slow = Slow()
+    cached = Cached(slow.ask, 60)
+    people = [asyncio.create_task(cached.get()) for _ in range(100)]
+    await begun(slow, 1)
+    people[0].cancel()  # whoever leaves does not take the answer away
+    slow.questions[0].set_exception(Unavailable("away"))
+    answers = await asyncio.gather(*people, return_exceptions=True)
+    assert [type(each) for each in answers] == [asyncio.CancelledError] + [Unavailable] * 99
+    again = asyncio.create_task(cached.get())
+    await begun(slow, 2)
+    slow.questions[1].set_result(7)
+    assert (await again, await cached.get(), len(slow.questions)) == (7, 7, 2)
+
+
+async def test_a_question_that_nobody_waits_for_any_more_may_fail() -> None:
+    slow = Slow()
+    cached = Cached(slow.ask, 60)
+    person = asyncio.create_task(cached.get())
+    await begun(slow, 1)
+    person.cancel()
+    await asyncio.wait([person])
+    slow.questions[0].set_exception(Unavailable("away"))
+    await cached.aclose()
+
+
+async def test_what_was_changed_while_the_store_was_asked_is_asked_again() -> None:
+    slow = Slow()
+    cached = Cached(slow.ask, 60)
+    before = asyncio.create_task(cached.get())
+    await begun(slow, 1)
+    cached.forget()
+    after = asyncio.create_task(cached.get())
+    await begun(slow, 2)
+    slow.questions[1].set_result(2)
+    assert await after == 2
+    slow.questions[0].set_result(1)  # late, and out of date
+    assert (await before, await cached.get()) == (1, 2)
 
 
 def still(server: Running) -> Watch:
@@ -133,7 +193,7 @@ async def test_s53_a_thousand_looks_a_second_ask_the_store_once(app: Headrace, m
             kept._ask = counted
         with monkeypatch.context() as patch:
             clock = SimpleNamespace(monotonic=lambda: clock.now, now=time.monotonic())
-            patch.setattr(service, "time", clock)
+            patch.setattr(shared, "time", clock)
             for second, times in ((1, 20), (2, 1), (3, 1)):
                 for _ in range(times):
                     answers = await asyncio.gather(*(server.http.get(path) for path in FIGURES * 10))

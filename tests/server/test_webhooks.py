@@ -128,7 +128,7 @@ async def test_a_python_worker_over_http_tells_with_a_token_that_may_only_work(s
         try:
             async with Worker(app.tasks, store, far, duties=app.duties) as worker:
                 assert worker.queues == ("sums",)
-                await own.aresult(timeout=20)
+                await own.aresult(timeout=60)
             forged = Herald(()).news(await own.astatus(), Finish(JobState.DEAD, note="a lie"))
             assert forged
             await store.enqueue(batch_of(forged))  # of a job that this worker does not hold: nothing comes of it

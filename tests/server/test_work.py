@@ -17,9 +17,10 @@ from headrace.codec import JobOptions, encode_options
 from headrace.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import new_worker_id
-from headrace.server import ServerSettings, tokens
+from headrace.server import ServerSettings, tokens, waiting
 from headrace.server.leases import Seals
 from server.running import Calls, Running, running
+from server.test_work_waiting import asleep
 
 TTL = timedelta(seconds=15)
 
@@ -206,7 +207,7 @@ def _local(server: Running) -> Any:
 
 async def test_whoever_waits_for_the_result_is_told(server: Running) -> None:
     [id] = await put(server)
-    waiting = asyncio.create_task(server.service.hub.finished(id, 20))
+    waiting = asyncio.create_task(server.service.hub.finished(id, 60))
     lease = await claim(server.http)
     await settle(server.http, lease, result=1)
     job = await waiting
@@ -293,7 +294,7 @@ async def test_progress_and_log(server: Running) -> None:
 
 async def test_a_long_poll_answers_when_a_job_comes(server: Running) -> None:
     arrived = Calls(server.service.leases.room, "until_found")
-    polls = [asyncio.create_task(claim(server.http, wait="20s")) for _ in range(3)]
+    polls = [asyncio.create_task(claim(server.http, wait="30s")) for _ in range(3)]
     await arrived(3)
     assert server.service.leases.room.listening == 1
     ids = await put(server, count=3)
@@ -309,12 +310,12 @@ async def test_a_long_poll_ends_with_its_time(server: Running) -> None:
 async def test_who_hangs_up_gets_no_job(server: Running) -> None:
     arrived = Calls(server.service.leases.room, "until_found")
     async with server.client() as http:
-        poll = asyncio.create_task(claim(http, wait=20))
+        poll = asyncio.create_task(claim(http, wait=30))
         await arrived()
         poll.cancel()
         await asyncio.wait([poll])
     [id] = await put(server)
-    lease = await claim(server.http, wait=20)
+    lease = await claim(server.http, wait=30)
     assert lease["jobs"][0]["id"] == str(id)
     assert (await look(server, id)).attempt == 1
 
@@ -335,16 +336,51 @@ async def test_who_hangs_up_while_jobs_are_claimed_gives_them_back(
     assert (job.state, job.attempt, job.failures, job.crashes) == (JobState.READY, 1, 0, 0)
 
 
+async def test_who_hung_up_while_asleep_does_not_take_the_turn_of_others(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one hint that comes must reach the one that is still there."""
+    monkeypatch.setattr(waiting, "POLL", 600.0)
+    room = server.service.leases.room
+    gone: list[asyncio.Task[httpx.Response]] = []
+    for count in range(1, 4):
+        gone.append(asyncio.create_task(server.http.post("/v1/claim", json={"queues": ["foreign"], "wait": 30})))
+        await asleep(room, count)
+    there = asyncio.create_task(claim(server.http, wait=30))
+    await asleep(room, 4)
+    connections = server.server.server_state.connections
+    for each in gone:
+        each.cancel()
+    await asyncio.wait(gone)
+    async with asyncio.timeout(60):
+        while len(connections) > 1:  # noqa: ASYNC110  # the server hears of it in this very loop
+            await asyncio.sleep(0)
+    [id] = await put(server)
+    assert (await there)["jobs"][0]["id"] == str(id)
+    assert (await look(server, id)).attempt == 1
+
+
+async def test_jobs_that_came_too_late_do_not_hide_those_behind(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "POLL", 600.0)
+    past = await server.store.now() - timedelta(seconds=1)
+    late = await put(server, count=2, options=JobOptions(expires=past))
+    [id] = await put(server)
+    assert (await claim(server.http, wait=30))["jobs"][0]["id"] == str(id)
+    assert {(await look(server, each)).state for each in late} == {JobState.CANCELLED}
+
+
 async def test_delayed_jobs_come_without_a_python_worker(server: Running) -> None:
     """The server tidies: what is due is promoted, what was orphaned comes back."""
     job = NewJob("t", msgspec.msgpack.encode(([], {})), Lane(queue="foreign"), timedelta(milliseconds=50))
     await server.store.enqueue(Batch(new_batch(), [job]))
-    lease = await claim(server.http, wait=20)
+    lease = await claim(server.http, wait=30)
     [claimed] = lease["jobs"]
     worker = (await look(server, claimed["id"])).worker
     assert worker is not None
     await server.store.abandon(worker, "killed")  # type: ignore[arg-type]  # a worker's id
-    again = await claim(server.http, wait=20)
+    again = await claim(server.http, wait=30)
     assert (again["jobs"][0]["id"], again["jobs"][0]["attempt"], again["suspect"]) == (claimed["id"], 2, True)
 
 
@@ -354,7 +390,7 @@ async def test_a_server_that_stops_sends_its_polls_home(app: Headrace) -> None:
         poll = asyncio.create_task(post(server.http, "claim", 204, queues=["foreign"], wait=30))
         await arrived()
         server.frame.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(25):  # it would wait for longer
             assert await poll is None
 
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import nothing_left_behind
 from headrace.errors import Unavailable
 from headrace.server import waiting
+from headrace.server.boundary import Gone
 from headrace.server.waiting import WaitingRoom
 
 
@@ -58,13 +59,13 @@ async def room(jobs: Jobs) -> AsyncIterator[WaitingRoom]:
 
 
 def wait(
-    room: WaitingRoom, jobs: Jobs, seconds: float = 20, *, queues: Sequence[str] = ("a",), tenant: str | None = None
+    room: WaitingRoom, jobs: Jobs, seconds: float = 60, *, queues: Sequence[str] = ("a",), tenant: str | None = None
 ) -> asyncio.Task[int | None]:
     return asyncio.create_task(room.until_found(tuple(queues), tenant, seconds, jobs.look))
 
 
 async def asleep(room: WaitingRoom, people: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while room.sleeping < people:  # noqa: ASYNC110  # everything happens in this loop: each pass is the event
             await asyncio.sleep(0)
 
@@ -90,7 +91,7 @@ async def test_one_job_wakes_one_of_a_thousand(room: WaitingRoom, jobs: Jobs) ->
     jobs.put(2, 3, 4)
     left = set(people)
     while sum(each.done() for each in people) < 4:
-        _, left = await asyncio.wait(left, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        _, left = await asyncio.wait(left, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     await asleep(room, 996)
     assert jobs.looks - looks <= 6
     await room.close()
@@ -157,7 +158,7 @@ async def test_one_that_fails_hands_its_turn_on(room: WaitingRoom, jobs: Jobs) -
             raise Unavailable("away")
         return None
 
-    first = asyncio.create_task(room.until_found(("a",), None, 20, fail))
+    first = asyncio.create_task(room.until_found(("a",), None, 60, fail))
     await asleep(room, 1)
     second = wait(room, jobs)
     await asleep(room, 2)
@@ -165,6 +166,23 @@ async def test_one_that_fails_hands_its_turn_on(room: WaitingRoom, jobs: Jobs) -
     with pytest.raises(Unavailable):
         await first
     assert await second == 1
+
+
+async def test_one_that_has_left_hands_its_turn_on(room: WaitingRoom, jobs: Jobs) -> None:
+    async def left() -> int | None:
+        if jobs.jobs:
+            raise Gone
+        return None
+
+    people = []
+    for count in range(1, 4):
+        people.append(asyncio.create_task(room.until_found(("a",), None, 60, left)))
+        await asleep(room, count)
+    there = wait(room, jobs)
+    await asleep(room, 4)
+    jobs.put(1)
+    assert await there == 1
+    assert [type(each) for each in await asyncio.gather(*people, return_exceptions=True)] == [Gone] * 3
 
 
 async def test_listening_goes_on_after_a_failure(

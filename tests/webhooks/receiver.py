@@ -51,7 +51,7 @@ class Receiver:
         return f"{scheme}://{host}:{self.port}{path}"
 
     async def gets(self, count: int) -> list[Got]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(self.got) < count:
                 self.arrived.clear()
                 await self.arrived.wait()

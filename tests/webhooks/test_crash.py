@@ -13,6 +13,7 @@ from headrace.webhooks import QUEUE
 from headrace.worker.faults import EXIT_CODE
 from webhooks.receiver import receiver
 
+pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 JOBS = 12
 
 SCRIPT = """

@@ -84,7 +84,7 @@ class Scene:
 
     async def deliveries(self, count: int | None = None, *states: JobState) -> list[Job]:
         """Those there are, or as soon as there are so many in one of these states."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 self.written.clear()
                 page = await self.store.find(Filter(queue=QUEUE))
@@ -516,7 +516,7 @@ async def test_deliveries_leave_slots_for_the_apps_own_tasks(there: Receiver):
         done.release()
 
     async def worked(count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for _ in range(count):
                 await done.acquire()
 
@@ -543,7 +543,7 @@ async def test_a_delivery_that_somebody_else_made_tells_nothing_of_others(scene:
         return "theirs"
 
     [id] = await scene.put(secret.using(tenant="t2").job())
-    async with scene.worker() as worker, asyncio.timeout(30):
+    async with scene.worker() as worker, asyncio.timeout(60):
         await worker.idle.wait()
     [job] = await scene.store.get([id])
     assert job is not None
@@ -554,7 +554,7 @@ async def test_a_delivery_that_somebody_else_made_tells_nothing_of_others(scene:
         for lane in (Lane(QUEUE, 0, "t1"), Lane(QUEUE, 0, ""), Lane("default", 0, "t2"))
     ]
     await scene.store.enqueue(batch_of(forged))
-    async with scene.worker() as worker, asyncio.timeout(30):
+    async with scene.worker() as worker, asyncio.timeout(60):
         await worker.idle.wait()
     dead = await scene.store.find(Filter(states=frozenset({JobState.DEAD})))
     assert len(dead.jobs) == 3
@@ -574,7 +574,7 @@ async def test_an_alert_from_elsewhere_is_made_anew(scene: Scene, queue: str, th
     for name in ("mail", "mail", "hidden"):
         batch = batch_of([NewJob("die", b"\x92\x90\x80", Lane(name))])
         await scene.store.enqueue(batch)
-    async with scene.worker(queues=("mail", "hidden")) as worker, asyncio.timeout(30):
+    async with scene.worker(queues=("mail", "hidden")) as worker, asyncio.timeout(60):
         await worker.idle.wait()
     herald = Herald([webhook.declare("https://example.com/ours", on="alert")])
     lie = {"queue": "lies", "dead": 10**6, "threshold": threshold, "at": "never"}

@@ -18,7 +18,7 @@ from headrace.store.memory import MemoryStore
 from headrace.task import Task
 from headrace.worker import Worker
 
-WAIT = 30.0
+WAIT = 60.0
 """Seconds until a condition that should hold soon counts as broken."""
 
 

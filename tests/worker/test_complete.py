@@ -193,7 +193,7 @@ async def test_a_long_transaction_keeps_the_lease(bench: Bench, shop: Shop) -> N
 
     id = await bench.enqueue(work)
     others = await bench.enqueue_many(plain, [()] * 5)
-    async with bench.worker(lease="1s", heartbeat="100ms"):
+    async with bench.worker(lease="5s", heartbeat="100ms"):
         await entered.wait()
         for other in others:
             await bench.reach(other, JobState.DONE)

@@ -14,11 +14,11 @@ import pytest
 from conftest import nothing_left_behind, opened
 from headrace.app import Headrace
 from headrace.errors import Unavailable
-from headrace.job import Job, JobId, JobState, NewJob
+from headrace.job import FINISHED, Batch, Job, JobId, JobState, NewJob, UniqueLock, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import DONE
-from headrace.schedule import Schedule, declare, slot_batch, slots
+from headrace.outcome import DONE, Finish
+from headrace.schedule import Schedule, declare, next_slot, slot_batch, slots
 from headrace.schedules import KIND, Entry, Schedules, decode
 from headrace.store import connect
 from headrace.store.contract import Store
@@ -31,8 +31,11 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 JOB = NewJob("t", b"{}", Lane())
 
 
-def rule(name: str = "s", **options: Any) -> Schedule:
-    return declare(name, job=JOB, **options)
+ALONE = NewJob("t", b"{}", Lane(), unique=UniqueLock("k", frozenset(JobState) - FINISHED))
+
+
+def rule(name: str = "s", *, job: NewJob = JOB, **options: Any) -> Schedule:
+    return declare(name, job=job, **options)
 
 
 def ticker(store: Store, *schedules: Schedule, **options: Any) -> Ticker:
@@ -290,6 +293,89 @@ async def test_overlap_allow(store: Store, clock: FakeClock):
     assert [job.state for job in await jobs(store)] == [JobState.READY] * 3
 
 
+async def test_overlap_skip_fires_the_slot_that_is_on_time_not_the_oldest(store: Store, clock: FakeClock):
+    schedule = rule(cron="0 * * * *", overlap="skip", catch_up="all(3)")
+    begun = clock.now()
+    await rounds(ticker(store, schedule))
+    on_time = next_slot(schedule, begun + 10 * HOUR)
+    assert on_time is not None
+    clock.advance(on_time - begun + SECOND)
+    await rounds(ticker(store, schedule))
+    last = slots(schedule, begun, clock.now(), 100)[-1]
+    assert [job.id for job in await jobs(store)] == of_slots("s", [last])
+    now = await entry(store)
+    told = [(each.answer, each.reason, each.count) for each in now.recent]
+    assert told == [("fired", "", 1), ("skipped", "overlap", 3), ("skipped", "missed", 7)]
+
+
+# ── a task that is unique ────────────────────────────────────────────────────
+
+
+async def test_a_slot_that_meets_a_unique_job_is_skipped(
+    store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+):
+    said: list[tuple[str, dict[str, Any]]] = []
+    one = ticker(store, rule(every="1m", job=ALONE), emit=lambda what, **how: said.append((what, how)))
+    batch = Batch(new_batch(), [ALONE])
+    await store.enqueue(batch)
+    holder = job_id(batch.id, 0)
+    await rounds(one)
+    with caplog.at_level(logging.WARNING, "headrace.worker"):
+        for _ in range(2):
+            clock.advance(MINUTE)
+            await rounds(one)
+    now = await entry(store)
+    assert (now.fired, now.skipped, now.last, now.pending) == (0, 2, None, ())
+    assert [(each.answer, each.reason, each.job) for each in now.recent] == [("skipped", "unique", holder)] * 2
+    assert [what for what, _ in said] == ["schedule.skipped"] * 2
+    assert caplog.text.count("1 slot skipped (unique)") == 2
+    assert [job.id for job in await jobs(store)] == [holder]
+    await finish(store)
+    clock.advance(MINUTE)
+    await rounds(one)
+    now = await entry(store)
+    assert (now.fired, now.skipped, now.last) == (1, 2, slot_batch("s", now.cursor))
+    assert len(await jobs(store)) == 2
+
+
+async def test_a_slot_that_meets_its_own_unique_job_does_not_blind_overlap(store: Store, clock: FakeClock):
+    one = ticker(store, rule(every="1m", overlap="cancel", job=ALONE))
+    await rounds(one)
+    clock.advance(MINUTE)
+    await rounds(one)
+    first = (await entry(store)).last
+    lease = await store.claim(Ask(new_worker_id(), ("default",), 1, HOUR, new_token()))
+    assert lease is not None
+    clock.advance(MINUTE)
+    await rounds(one)
+    # It runs, is asked to stop, and holds its lock until it has: that slot makes nothing, and says so.
+    now = await entry(store)
+    assert (now.fired, now.skipped, now.last, now.recent[0].reason) == (1, 1, first, "unique")
+    await store.settle(lease.token, [(0, Finish(JobState.CANCELLED))])
+    clock.advance(MINUTE)
+    await rounds(one)
+    now = await entry(store)
+    assert (now.fired, now.last) == (2, slot_batch("s", now.cursor))
+
+
+async def test_running_it_now_does_not_make_somebodys_job_its_own(store: Store, clock: FakeClock):
+    batch = Batch(new_batch(), [ALONE])
+    await store.enqueue(batch)
+    holder = job_id(batch.id, 0)
+    lease = await store.claim(Ask(new_worker_id(), ("default",), 1, HOUR, new_token()))
+    assert lease is not None
+    one = ticker(store, rule(every="1m", overlap="cancel", job=ALONE))
+    await rounds(one)
+    assert await Schedules(store).run_now("s") == holder
+    now = await entry(store)
+    assert now.last is None
+    assert (now.recent[0].answer, now.recent[0].reason, now.recent[0].job) == ("run", "unique", holder)
+    clock.advance(MINUTE)
+    await rounds(one)
+    [job] = await jobs(store)
+    assert (job.state, job.cancelling) == (JobState.RUNNING, False)
+
+
 # ── catching up, jitter ──────────────────────────────────────────────────────
 
 
@@ -360,6 +446,34 @@ async def test_what_code_no_longer_declares_is_reported_and_stays(store: Store, 
     assert set(await Schedules(store).all()) == {"old", "new", "by-hand"}
 
 
+@pytest.mark.parametrize(("one", "other"), [("shop:app", "mail:app"), ("", "")])
+async def test_two_apps_that_declare_one_name_are_told(
+    store: Store, caplog: pytest.LogCaptureFixture, one: str, other: str
+):
+    first, second = rule(every="1h"), rule(every="2h", job=NewJob("u", b"{}", Lane()))
+    with caplog.at_level(logging.WARNING, "headrace.schedules"):
+        await rounds(ticker(store, first, app=one, tasks=["t"]))
+        assert caplog.text == ""
+        for _ in range(2):
+            await rounds(ticker(store, second, app=other, tasks=["u"]))
+    [record] = caplog.records
+    said = record.getMessage()
+    assert said.startswith("schedule s is declared by two apps of this store: ")
+    for part in (one, other, "every 1h, task t", "every 2h, task u"):
+        assert part in said
+    assert record.__dict__["event"] == "schedule.contested"
+
+
+@pytest.mark.parametrize("app", ["shop:app", ""])
+async def test_a_deploy_is_no_second_app(store: Store, caplog: pytest.LogCaptureFixture, app: str):
+    with caplog.at_level(logging.WARNING, "headrace.schedules"):
+        await rounds(ticker(store, rule(every="1h"), app=app, tasks=["t"]))
+        await rounds(ticker(store, rule(every="2h"), app=app, tasks=["t", "u"]))
+        await Schedules(store).add(rule("by-hand", every="1h"))
+        await rounds(ticker(store, rule("by-hand", every="2h"), app=app, tasks=["t"]))
+    assert "two apps" not in caplog.text
+
+
 async def test_one_that_cannot_be_read_stops_nobody(store: Store, clock: FakeClock):
     await store.record(KIND, "junk", b"\xc1", None)
     elsewhere = Schedule(name="mars", cron="0 * * * *", tz="Mars/Olympus", job=rule(every="1h").job)
@@ -409,7 +523,7 @@ async def test_a_worker_ticks(real_store: Store):
     events: list[tuple[str, Any]] = []
     worker.on_event(lambda name, fields: events.append((name, fields)))
     async with worker:
-        await until(lambda: len(ran) >= 2)
+        await until(lambda: len(ran) >= 2 and sum(name == "schedule.fired" for name, _ in events) >= 2)
     fired = [fields for name, fields in events if name == "schedule.fired"]
     assert len(fired) >= 2
     assert len({each["slot"] for each in fired}) == len(fired)

@@ -9,13 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.lease import Ask, Lease
+from headrace.errors import OutcomeUnknown
+from headrace.job import JobState
+from headrace.lease import Ask, Lease, Token
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import Flavour, RedisServer
 from stores.redis.kit import eventually
-from worker.harness import WAIT, Bench
+from worker.harness import WAIT, Bench, Tally, until
 
 NEVER = timedelta(days=1)
 
@@ -105,11 +107,12 @@ async def test_a_full_worker_does_not_take_the_hint_of_an_idle_one(flavour: Flav
     bench = Bench(poll=NEVER, lease=timedelta(seconds=60), heartbeat=timedelta(seconds=10))
     release = asyncio.Event()
     began: list[int] = []
-    both = asyncio.Event()
+    one, both = asyncio.Event(), asyncio.Event()
 
     @bench.app.task(name="hold")
     async def hold(number: int) -> None:
         began.append(number)
+        one.set()
         if len(began) == 2:
             both.set()
         await release.wait()
@@ -123,6 +126,7 @@ async def test_a_full_worker_does_not_take_the_hint_of_an_idle_one(flavour: Flav
             async with bench.worker(concurrency=1) as first, asyncio.timeout(WAIT):
                 await first.idle.wait()
                 await bench.enqueue(hold, 1)
+                await one.wait()
                 await eventually(lambda: "blocked_clients:0\r\n" in server.command("INFO", "clients"))
                 bench.store = idle
                 async with bench.worker(concurrency=1) as second:
@@ -135,3 +139,153 @@ async def test_a_full_worker_does_not_take_the_hint_of_an_idle_one(flavour: Flav
             await full.close()
             await idle.close()
     assert began == [1, 2]
+
+
+# ── a store that claims for whoever it wakes ─────────────────────────────────
+
+
+class PromptStore:
+    """A memory store that brings leases, and notes how it is listened to."""
+
+    def __init__(self) -> None:
+        self._inner = MemoryStore()
+        self.heard: list[str] = []
+        self.tokens: list[Token] = []
+        self.fail_next = False
+        self.brought = asyncio.Event()
+        self.waited = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def claim(self, ask: Ask) -> Lease | None:
+        self.heard.append("claim")
+        self.tokens.append(ask.token)
+        return await self._inner.claim(ask)
+
+    async def wait(self, queues: Sequence[str], timeout: float) -> bool:
+        self.heard.append("wait")
+        self.waited.set()
+        return await self._inner.wait(queues, timeout)
+
+    async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
+        self.heard.append("wait_to_claim")
+        self.tokens.append(ask.token)
+        if (lease := await self._inner.claim(ask)) is None:
+            woken = await self._inner.wait(ask.queues, timeout)
+            if self.fail_next:
+                self.fail_next = False
+                raise OutcomeUnknown("lost")
+            if (lease := await self._inner.claim(ask)) is None:
+                return woken
+        self.brought.set()
+        return lease
+
+
+def prompt_bench(**settings: Any) -> tuple[PromptStore, Bench]:
+    store = PromptStore()
+    return store, Bench(cast("Store", store), poll=NEVER, **settings)
+
+
+async def test_an_idle_worker_is_brought_its_jobs():
+    store, bench = prompt_bench()
+    ran = Tally()
+
+    @bench.app.task(name="quick")
+    async def quick() -> None:
+        ran.add()
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        for number in range(1, 6):
+            await worker.idle.wait()
+            await bench.enqueue(quick)
+            await ran.reach(number)
+    # One claim at the start; each job then came with its wake-up.
+    assert store.heard == ["claim", *["wait_to_claim"] * 6]
+
+
+async def test_a_worker_that_runs_something_only_listens():
+    store, bench = prompt_bench()
+    release, ended = asyncio.Event(), asyncio.Event()
+    ran = Tally()
+
+    @bench.app.task(name="hold")
+    async def hold() -> None:
+        ran.add()
+        await release.wait()
+        ended.set()
+
+    @bench.app.task(name="quick")
+    async def quick() -> None:
+        ran.add()
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        await worker.idle.wait()
+        await bench.enqueue(hold)
+        await store.waited.wait()
+        assert store.heard[:3] == ["claim", "wait_to_claim", "wait"]
+        await bench.enqueue(quick)
+        await ran.reach(2)
+        assert "wait_to_claim" not in store.heard[3:]
+        # And once it has nothing to do, it is brought its jobs again.
+        release.set()
+        await ended.wait()
+        await bench.enqueue(quick)
+        await until(lambda: store.heard[-1] == "wait_to_claim")
+        assert ran.count == 3
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["at once", "after a while"])
+async def test_what_was_brought_to_a_worker_that_stops_is_handed_back(quick: bool):
+    store, bench = prompt_bench()
+
+    @bench.app.task(name="never")
+    async def never() -> None:
+        raise AssertionError("it has stopped")
+
+    async with asyncio.timeout(WAIT):
+        async with bench.worker() as worker:
+            await worker.idle.wait()
+            id = await bench.enqueue(never)
+            if quick:
+                worker.quiet()
+            else:
+                # The listener has come back, and nobody has looked yet.
+                await store.brought.wait()
+        [job] = await bench.store.get([id])
+    assert job is not None
+    assert (job.state, job.failures, job.crashes) == (JobState.READY, 0, 0)
+
+
+async def test_a_lease_that_may_have_been_made_is_asked_for():
+    store, bench = prompt_bench()
+    ran = Tally()
+
+    @bench.app.task(name="quick")
+    async def quick() -> None:
+        ran.add()
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        await worker.idle.wait()
+        store.fail_next = True
+        await bench.enqueue(quick)
+        await ran.reach(1)
+        assert store.heard[:3] == ["claim", "wait_to_claim", "claim"]
+        assert store.tokens[1] == store.tokens[2]
+        await until(lambda: store.heard[-1] == "wait_to_claim")
+    assert len(set(store.tokens)) == len(store.tokens) - 1
+
+
+async def test_a_worker_with_reserved_slots_claims_by_itself():
+    store, bench = prompt_bench(reserve=["high=2"])
+    ran = Tally()
+
+    @bench.app.task(name="quick")
+    async def quick() -> None:
+        ran.add()
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        await worker.idle.wait()
+        await bench.enqueue(quick)
+        await ran.reach(1)
+    assert "wait_to_claim" not in store.heard

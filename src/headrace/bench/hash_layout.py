@@ -190,6 +190,9 @@ class HashLayoutStore(RedisStore):
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         return bool(await self._wire.wait([_keys(queue)[3] for queue in queues], timeout))
 
+    async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
+        return await self.wait(ask.queues, timeout)
+
 
 def _keys(queue: str) -> list[str]:
     base = f"{PREFIX}{{{queue}}}:"

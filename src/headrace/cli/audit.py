@@ -65,4 +65,6 @@ def chosen(ids: Sequence[UUID], where: Filter, *, group: str | None = None, ever
         "until": where.until,
         "text": where.text,
     }
-    return " ".join(f"{name}={value}" for name, value in said.items() if value is not None) or ("all" if every else "")
+    return " ".join(f"{name}={value}" for name, value in said.items() if value is not None) or (
+        "everything" if every else ""
+    )

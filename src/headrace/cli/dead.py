@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from headrace.store.contract import Store
+    from headrace.task import TaskOptions
 
 _FINGERPRINT = params.Checked("fingerprint", fingerprint.check)
 _RATE = params.Checked("rate", rate.parse)
@@ -36,7 +38,11 @@ def command() -> None:
 
 
 def _letters(store: Store, target: Target) -> DeadLetters:
-    return DeadLetters(store, arguments=lambda job: show.payload(job, target))
+    def options_of(name: str) -> TaskOptions | None:
+        task = target.task(name)
+        return None if task is None else task.options
+
+    return DeadLetters(store, arguments=lambda job: show.payload(job, target), options_of=options_of)
 
 
 # ── looking ──────────────────────────────────────────────────────────────────
@@ -44,8 +50,15 @@ def _letters(store: Store, target: Target) -> DeadLetters:
 
 @command.command("list")
 @filters.filter_options(state=False)
-@click.option("--group/--no-group", default=None, help="By bug, or job by job [default: by bug on a terminal].")
-@click.option("--fingerprint", "bug", type=_FINGERPRINT, help="Job by job, those that died of this bug.")
+@click.option(
+    "--group",
+    type=_FINGERPRINT,
+    is_flag=False,
+    flag_value=True,
+    metavar="[FINGERPRINT]",
+    help="By bug, the default on a terminal; with a fingerprint: those that died of this bug, job by job.",
+)
+@click.option("--no-group", "one_by_one", is_flag=True, help="Job by job.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Jobs per page.")
 @click.option("--before", type=params.JOB_ID, help="The next page: jobs older than this id.")
 @json_option
@@ -53,19 +66,20 @@ def _letters(store: Store, target: Target) -> DeadLetters:
 def list_(
     target: Target,
     where: Filter,
-    group: bool | None,
-    bug: str | None,
+    group: str | bool | None,
+    one_by_one: bool,
     limit: int,
     before: JobId | None,
     as_json: bool,
 ) -> None:
     """Dead jobs: the bugs they died of, or the jobs themselves, newest first."""
-    one_by_one = bug is not None or before is not None
-    if group and one_by_one:
+    bug = group if isinstance(group, str) else None
+    if group is not None and (one_by_one or (bug is None and before is not None)):
         raise click.UsageError(
-            "--group lists bugs, --fingerprint and --before list jobs: leave one out", click.get_current_context()
+            "--group lists bugs, --no-group and --before list jobs: leave one out", click.get_current_context()
         )
-    if on_terminal() and not as_json and not one_by_one if group is None else group:
+    jobs = bug is not None or one_by_one or before is not None
+    if not jobs and (group is not None or (on_terminal() and not as_json)):
         _list_groups(target, where, as_json=as_json)
         return
 
@@ -95,7 +109,7 @@ def _list_groups(target: Target, where: Filter, *, as_json: bool) -> None:
     first = groups[0]
     say(
         f"{filters.named(dead, 'dead job')}, {filters.named(len(groups), 'bug')}.\n"
-        f"one bug's jobs:  headrace dead list --fingerprint {first.fingerprint}\n"
+        f"one bug's jobs:  headrace dead list --group {first.fingerprint}\n"
         f"one of them:     headrace dead show {first.sample}\n"
         f"once fixed:      headrace dead replay --group {first.fingerprint} --canary 10"
     )
@@ -129,14 +143,14 @@ def show_(target: Target, id: JobId, as_json: bool) -> None:
     click.echo(show.page(job, target, datetime.now(UTC)))
     if found is not None:
         click.echo(f"\nbug {found.id}: {clean(found.title)}")
-        say(f"all that died of it:  headrace dead list --fingerprint {found.id}")
+        say(f"all that died of it:  headrace dead list --group {found.id}")
 
 
 # ── moving ───────────────────────────────────────────────────────────────────
 
 _ids = click.argument("ids", nargs=-1, type=params.JOB_ID)
 _group = click.option("--group", type=_FINGERPRINT, metavar="FINGERPRINT", help="Those that died of this bug.")
-_all = click.option("--all", "every", is_flag=True, help="Every dead job; asks first.")
+_everything = click.option("--everything", "every", is_flag=True, help="Every dead job; asks first.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
@@ -144,7 +158,7 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 @_ids
 @_group
 @filters.filter_options(state=False)
-@_all
+@_everything
 @_yes
 @click.option("--rate", "pace", type=_RATE, help='At most so many, e.g. "50/s" or "600/m".')
 @click.option("--canary", type=click.IntRange(1, 1000), help="Replay so many first, watch them, then the rest.")
@@ -178,11 +192,19 @@ def replay(
     first = None if canary is None else Canary(canary, tolerate, patience)
 
     async def act(store: Store) -> Replayed:
-        with progress("replay", quiet=as_json) as meter:
-            answer = await _letters(store, target).replay(choice, rate=pace, canary=first, progress=meter)
-        what = audit.chosen(ids, where, group=group, every=every)
-        await audit.note(target, store, "dead.replay", what, len(answer.replayed))
-        return answer
+        answer = Replayed()
+        try:
+            with progress("replay", quiet=as_json) as meter:
+                return await _letters(store, target).replay(
+                    choice, rate=pace, canary=first, progress=meter, into=answer
+                )
+        except asyncio.CancelledError:
+            say(f"stopped: {filters.named(len(answer.replayed))} replayed, the rest stay dead")
+            raise
+        finally:
+            # Also of what was done before somebody lost patience.
+            what = audit.chosen(ids, where, group=group, every=every)
+            await audit.note(target, store, "dead.replay", what, len(answer.replayed))
 
     answer = run(target.with_store(act))
     if as_json:
@@ -192,14 +214,20 @@ def replay(
         click.echo(f"replayed {filters.named(len(answer.replayed))}")
     if answer.stopped:
         complain(f"stopped: {answer.stopped}")
-    _end(choice, answer.refused, found=bool(answer.replayed or answer.refused), failed=answer.stopped is not None)
+    if answer.late:
+        complain(
+            f"{filters.named(len(answer.late))} left dead, as expires or deadline has passed: {filters.listed(answer.late)}: "
+            "enqueue anew what is still wanted, and discard them"
+        )
+    found = bool(answer.replayed or answer.refused or answer.late)
+    _end(choice, answer.refused, found=found, failed=answer.stopped is not None or bool(choice.ids and answer.late))
 
 
 @command.command()
 @_ids
 @_group
 @filters.filter_options(state=False)
-@_all
+@_everything
 @_yes
 @click.option("--reason", required=True, help="Why; kept in the record.")
 @json_option
@@ -218,11 +246,16 @@ def discard(
     choice = _choose(ids, where, group, every=every, yes=yes, verb="discard")
 
     async def act(store: Store) -> Discarded:
-        with progress("discard", quiet=as_json) as meter:
-            answer = await _letters(store, target).discard(choice, reason=reason, progress=meter)
-        what = f"{audit.chosen(ids, where, group=group, every=every)}: {reason}"
-        await audit.note(target, store, "dead.discard", what, len(answer.records))
-        return answer
+        answer = Discarded()
+        try:
+            with progress("discard", quiet=as_json) as meter:
+                return await _letters(store, target).discard(choice, reason=reason, progress=meter, into=answer)
+        except asyncio.CancelledError:
+            say(f"stopped: {filters.named(len(answer.records))} discarded, the rest stay dead")
+            raise
+        finally:
+            what = f"{audit.chosen(ids, where, group=group, every=every)}: {reason}"
+            await audit.note(target, store, "dead.discard", what, len(answer.records))
 
     answer = run(target.with_store(act))
     if as_json:

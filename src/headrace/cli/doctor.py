@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import click
 
@@ -10,6 +11,8 @@ from headrace.cli.output import clean, emit, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import HeadraceError
+from headrace.settings import Origin
+from headrace.store import REDIS_SCHEMES
 from headrace.store.terms import Finding
 
 if TYPE_CHECKING:
@@ -29,18 +32,34 @@ def command(target: Target, strict: bool, as_json: bool) -> None:
         emit(
             {
                 "ok": not bad,
-                "settings": [origin._asdict() for origin in target.settings.explain()],
+                "settings": [origin._asdict() for origin in _origins(target)],
                 "findings": [
                     {"level": finding.level, "about": finding.about, "message": finding.message} for finding in findings
                 ],
             }
         )
     else:
-        table(("setting", "value", "from"), target.settings.explain())
+        table(("setting", "value", "from"), _origins(target))
         click.echo()
         table(("", "about", "finding"), [(each.level, each.about, clean(each.message)) for each in findings])
     if bad:
         raise SystemExit(FAILED)
+
+
+def _origins(target: Target) -> list[Origin]:
+    """The settings, with what is true of `durability`: the URL's own word counts, and Redis is not refused for the default."""
+    url = target.settings.store_url
+    if url.partition(":")[0] not in REDIS_SCHEMES:
+        return target.settings.explain()
+    said = dict(parse_qsl(url.partition("?")[2])).get("durability")
+    return [
+        origin
+        if origin.name != "durability" or origin.source != "default"
+        else origin._replace(
+            value="as the server is set" if said is None else said, source="url" if said else "default"
+        )
+        for origin in target.settings.explain()
+    ]
 
 
 def _settings(target: Target) -> list[Finding]:

@@ -66,7 +66,7 @@ def must_choose(ids: Sequence[JobId], where: Filter, *, every: bool) -> None:
         raise click.UsageError("give job ids or filters, not both", click.get_current_context(silent=True))
     if not ids and not every and empty(where):
         raise click.UsageError(
-            "which jobs? give ids, a filter such as --task, or --all", click.get_current_context(silent=True)
+            "which jobs? give ids, a filter such as --task, or --everything", click.get_current_context(silent=True)
         )
 
 

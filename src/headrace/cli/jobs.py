@@ -116,14 +116,14 @@ def _not_found(id: JobId) -> JobNotFound:
 
 
 _ids = click.argument("ids", nargs=-1, type=params.JOB_ID)
-_all = click.option("--all", "every", is_flag=True, help="Every job; asks first.")
+_everything = click.option("--everything", "every", is_flag=True, help="Every job; asks first.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @command.command()
 @_ids
 @filters.filter_options(state=True)
-@_all
+@_everything
 @_yes
 @click.option("--reason", help="Kept with the job.")
 @json_option
@@ -143,7 +143,7 @@ def cancel(
 @command.command()
 @_ids
 @filters.filter_options(state=True)
-@_all
+@_everything
 @_yes
 @json_option
 @store_command()
@@ -160,7 +160,7 @@ def retry(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, ye
 @command.command()
 @_ids
 @filters.filter_options(state=True)
-@_all
+@_everything
 @_yes
 @json_option
 @store_command()

@@ -23,7 +23,7 @@ NAME = params.Checked("limit", check_limit)
 
 @click.group()
 def command() -> None:
-    """List limits, set other figures, and reset them."""
+    """List limits, set other figures, reset them, and remove those that no code declares any more."""
 
 
 @command.command("list")
@@ -89,7 +89,33 @@ def reset(target: Target, name: str, as_json: bool) -> None:
     if as_json:
         emit({"name": name, "limit": None if entry is None else _document(entry)})
     else:
-        click.echo(f"{name}: " + ("gone, as no code declares it" if entry is None else _allows(entry)))
+        own = f"no figures of its own, those of {name.partition(':')[0]} count"
+        click.echo(f"{name}: " + (own if entry is None else _allows(entry)))
+
+
+@command.command()
+@click.argument("name", type=NAME)
+@json_option
+@store_command()
+def remove(target: Target, name: str, as_json: bool) -> None:
+    """Forget a limit that no code declares any more, or one key's own figures.
+
+    Nothing holds its jobs back any more. A worker whose code declares it after all stores it when it starts.
+    """
+
+    async def act(store: Store) -> list[str]:
+        gone = await Limits(store).remove(name)
+        if gone:
+            await audit.note(target, store, "limits.remove", name)
+        return gone
+
+    gone = run(target.with_store(act))
+    if as_json:
+        emit({"removed": gone})
+    elif gone:
+        click.echo(f"removed {', '.join(gone)}")
+    else:
+        click.echo(f"{name}: no figures of its own, nothing to remove")
 
 
 def _allows(entry: Entry) -> str:

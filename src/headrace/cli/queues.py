@@ -12,6 +12,7 @@ import click
 from headrace.cli import audit, params, stats
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
+from headrace.client import Client
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -47,6 +48,8 @@ def end_of(until: datetime | None, lasting: timedelta | None) -> datetime | time
     """One of the two, or neither."""
     if until is not None and lasting is not None:
         raise click.UsageError("--until or --for, not both", click.get_current_context(silent=True))
+    if lasting is not None and not lasting:
+        raise click.UsageError("--for 0s pauses nothing: how long?", click.get_current_context(silent=True))
     return until if until is not None else lasting
 
 
@@ -85,8 +88,7 @@ def _turn(
     async def act(store: Store) -> None:
         for name in names:
             if paused:
-                end = await store.now() + until if isinstance(until, timedelta) else until
-                await store.pause(name, by=me(), until=end)
+                await Client(store).pause(name, by=me(), until=until)
             else:
                 await store.resume(name)
             await audit.note(target, store, f"queues.{'pause' if paused else 'resume'}", name)

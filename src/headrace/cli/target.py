@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -114,9 +114,9 @@ def resolve(*, app: str | None = None, url: str | None = None, create: bool = Fa
         # Before the import: an app that names no store of its own, and what it starts, then uses this one.
         os.environ["HEADRACE_URL"] = url
     found = load_app(settings.app)
-    # Where it comes from the environment or pyproject.toml, the app has read that itself.
-    own = {} if spec is None else {"app": spec}
-    return Target(found.settings.replace(url=url, **own, **flags), found, create)
+    own = found.settings.replace(app=settings.app, url=url, **flags)
+    # The app itself may not know yet what it is called; who said so, these settings know.
+    return Target(replace(own, sources={**own.sources, "app": settings.sources["app"]}), found, create)
 
 
 def dotted(spec: str) -> str:

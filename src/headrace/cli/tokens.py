@@ -60,7 +60,7 @@ def create(
 
     async def act(store: Store) -> tuple[str, Token, datetime]:
         text, token = await tokens.create(store, name, scopes=scopes, queues=queues, tenant=tenant, expires=expires)
-        await note(target, store, "tokens.create", f"{name} ({token.id}): {', '.join(sorted(token.scopes))}")
+        await note(target, store, "tokens.create", tokens.describe(token))
         return text, token, await store.now()
 
     text, token, now = run(target.with_store(act))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
+from headrace.errors import HeadraceError, Unavailable
+
 if TYPE_CHECKING:
     from headrace.app import Headrace
     from headrace.task import JobCall
+
+log = logging.getLogger("headrace.integrations")
+
+PATIENCE = 5.0
+"""Seconds after a commit in which a store that is away may come back."""
+PAUSE = 0.1
 
 _KEY = "headrace"
 
@@ -34,10 +44,30 @@ class Waiting:
         if session.in_nested_transaction() or not self._calls:
             return  # a savepoint is no commit
         calls, self._calls = self._calls, []
-        self._app.enqueue_many(call for _, call in calls)
+        self._enqueue([call for _, call in calls])
+
+    def _enqueue(self, calls: Sequence[JobCall[Any]]) -> None:
+        """The rows are committed: whatever happens here, nobody must be told that they are not."""
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._app.enqueue_many(calls)
+            except Unavailable as error:
+                if time.monotonic() < give_up:
+                    time.sleep(PAUSE)  # it could not be reached at all; once it was, the client itself has patience
+                    continue
+                _lost(calls, error)
+            except HeadraceError as error:
+                _lost(calls, error)
+            return
 
     def _rolled_back(self, session: Session, previous: SessionTransaction) -> None:  # noqa: ARG002 - SQLAlchemy's signature
         self._calls = [(inside, call) for inside, call in self._calls if not _within(inside, previous)]
+
+
+def _lost(calls: Sequence[JobCall[Any]], error: HeadraceError) -> None:
+    tasks = ", ".join(sorted({call.job.task for call in calls}))
+    log.error("committed, but its %d jobs (%s) were not enqueued: %s", len(calls), tasks, error)
 
 
 def _within(inside: SessionTransaction | None, outer: SessionTransaction) -> bool:

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 
 from headrace.app import Headrace
+from headrace.server.ending import at_signal
 from headrace.server.frame import Frame
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
@@ -37,6 +38,7 @@ def lifespan(
             for frame in mounted(web.routes):
                 await frame.service()
                 stack.push_async_callback(frame.aclose)
+                stack.enter_context(at_signal(frame.stop))
             state = None if within is None else await stack.enter_async_context(within(web))
             if worker:
                 # Entered last, so left first: what your lifespan opened is there for as long as jobs run.

@@ -5,55 +5,40 @@
     await outbox.run(store)                  # in any worker: moves what is committed into the store
 
 A call is one row. The relay reads rows, enqueues each under the batch id that it was written with, then deletes it:
-at least once as a delivery and, because a batch that is there already changes nothing, exactly once as jobs.
-Whoever crashes in between leaves the row to the next relay. Several relays may run at once.
+at least once as a delivery and, because a batch that is there already changes nothing, exactly once as jobs for as long
+as the store keeps them. Whoever crashes in between leaves its rows to the next relay. Several may run at once: they take
+turns, a round each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
-from headrace.errors import EnqueueError, StoreError
+from headrace.errors import BadTransaction, ConfigError, HeadraceError, StoreError
 from headrace.job import Batch
 from headrace.outbox import row
 from headrace.outbox.carrier import async_execute, sync_execute
-from headrace.outbox.database import database_at
+from headrace.outbox.database import Session, database_at, lacks_table
+from headrace.outbox.relay import ROWS, Page, Relay
+from headrace.outbox.table import POSTGRES, SQLITE, SQLITE_RELAY, TABLE
 from headrace.store.contract import Store
 from headrace.store.terms import Enqueued
 
-TABLE: Final = "headrace_outbox"
-
-POSTGRES: Final = f"""
-create table if not exists {TABLE} (
-    batch varchar(32) primary key,
-    jobs bytea not null,
-    written_at timestamptz not null default now(),
-    refused text
-)"""
-SQLITE: Final = f"""
-create table if not exists {TABLE} (
-    batch text primary key,
-    jobs blob not null,
-    written_at real not null default (julianday('now')),
-    refused text
-) without rowid"""
-"""The table, for your own migrations; `Outbox.prepare` makes it, too."""
+__all__ = ["POSTGRES", "SQLITE", "TABLE", "Depth", "Outbox"]
 
 _INSERT = f"insert into {TABLE} (batch, jobs) values (?, ?)"
-_READ = {
-    "postgresql": f"select batch, jobs, extract(epoch from clock_timestamp() - written_at) from {TABLE} "
-    "where refused is null order by batch limit ?",
-    "sqlite": f"select batch, jobs, (julianday('now') - written_at) * 86400 from {TABLE} "
-    "where refused is null order by batch limit ?",
-}
-_DELETE = f"delete from {TABLE} where batch = ?"
-_REFUSE = f"update {TABLE} set refused = ? where batch = ?"
+_LOOK = f"select 1 from {TABLE} limit 1"
 _COUNT = f"select count(*) - count(refused), count(refused) from {TABLE}"
+
+_LONGEST_PAUSE: Final = 10.0
+_PASS: Final = 50
+"""Pages after which a relay begins at the first again: what was put off waits no longer than that."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +49,7 @@ class Depth:
 
     waiting: int
     refused: int
-    """Rows that the store will never take (their key was used with other arguments); `refused` says why."""
+    """Rows that the store will never take (their key was used with other arguments, …); `refused` says why."""
 
 
 class Outbox:
@@ -75,17 +60,46 @@ class Outbox:
 
     async def prepare(self) -> None:
         """Make the table where it is missing."""
-        ddl = POSTGRES if await self._database.dialect() == "postgresql" else SQLITE
+        async with self._database.session() as session:
+            await self._prepare(session, await self._dialect())
+
+    async def _prepare(self, session: Session, dialect: str) -> None:
+        # Asked first: a role that may only use the table is refused even "create if not exists".
+        if not await self._there(session):
+            try:
+                async with session.transaction() as execute:
+                    await execute(POSTGRES if dialect == "postgresql" else SQLITE, ())
+            except self._database.errors():
+                # Two at once: PostgreSQL lets the second know in an odd way.
+                if not await self._there(session):
+                    raise
+        if dialect == "sqlite":
+            async with session.transaction() as execute:
+                await execute(SQLITE_RELAY, ())
+
+    async def _there(self, session: Session) -> bool:
         try:
-            await self.depth()
-        except self._database.errors():
-            # Asked first: a role that may only use the table is refused even "create if not exists".
-            await self._database.run([(ddl, ())])
+            async with session.transaction() as execute:
+                await execute(_LOOK, ())
+        except self._database.errors() as error:
+            if not lacks_table(error, TABLE):
+                raise
+            return False
+        return True
+
+    async def _dialect(self) -> str:
+        dialect = await self._database.dialect()
+        if dialect not in {"postgresql", "sqlite"}:
+            raise ConfigError(f"an outbox is a table in PostgreSQL or SQLite: {dialect} has none")
+        return dialect
+
+    # ── in the user's transaction ────────────────────────────────────────────
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
         """Write a batch inside the user's transaction. What keys made before is known only when it is relayed."""
         if batch.jobs:
-            sync_execute(tx)(_INSERT, row.written(batch))
+            with _table_there():
+                sync_execute(tx)(_INSERT, row.written(batch))
         return Enqueued({})
 
     async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
@@ -94,51 +108,95 @@ class Outbox:
             execute = async_execute(tx)
             if execute is None:
                 return self.enqueue_in(tx, batch)
-            await execute(_INSERT, row.written(batch))
+            with _table_there():
+                await execute(_INSERT, row.written(batch))
         return Enqueued({})
 
+    # ── relaying ─────────────────────────────────────────────────────────────
+
     async def depth(self) -> Depth:
-        [(waiting, refused)] = await self._database.run([(_COUNT, ())])
+        async with self._database.session() as session, session.transaction() as execute:
+            [(waiting, refused)] = await execute(_COUNT, ())
         return Depth(int(waiting), int(refused))
 
-    async def relay(self, store: Store, limit: int = 100) -> int:
-        """Move up to `limit` committed calls into the store. Answers how many it moved."""
-        read = _READ[await self._database.dialect()]
-        moved = 0
-        for hex, jobs, waited in await self._database.run([(read, (limit,))]):
-            try:
-                await store.enqueue(row.read(hex, bytes(jobs), float(waited)))
-            except EnqueueError as error:
-                # No repetition will help. It stays where an operator can see it.
-                _log.error("outbox: %s is refused: %s", UUID(hex=hex), error)
-                await self._database.run([(_REFUSE, (str(error), hex))])
-                continue
-            await self._database.run([(_DELETE, (hex,))])
-            moved += 1
-        return moved
+    async def relay(self, store: Store, limit: int = ROWS) -> int:
+        """Move up to `limit` committed calls into the store. Answers how many it moved; 0: there are none that it takes now."""
+        async with self._relaying(store) as relay:
+            page = await relay.round(limit=limit)
+            while not page.moved and page.next is not None:
+                page = await relay.round(page.next, limit)
+        return page.moved
 
     async def run(
         self, store: Store, *, poll: timedelta = timedelta(milliseconds=500), stop: asyncio.Event | None = None
     ) -> None:
         """Relay until `stop` is set (or for ever), through outages of either side."""
         stop = stop or asyncio.Event()
-        trouble: tuple[type[Exception], ...] = (StoreError, *self._database.errors())
-        pause = poll.total_seconds()
-        prepared = False
+        trouble: tuple[type[Exception], ...] = (StoreError, ConfigError, *self._database.errors())
+        pauses = _Pauses(poll.total_seconds())
         while not stop.is_set():
             try:
-                if not prepared:
-                    await self.prepare()
-                    prepared = True
-                if await self.relay(store):
-                    pause = poll.total_seconds()
-                    continue
+                async with self._relaying(store) as relay:
+                    await _keep_on(relay, pauses, stop)
             except trouble as error:
-                pause = min(2 * pause, 10.0)
-                _log.warning("outbox: the relay goes on in %.1f s: %s", pause, type(error).__name__)
-            else:
-                pause = poll.total_seconds()
-            try:
-                await asyncio.wait_for(stop.wait(), pause)
-            except TimeoutError:
-                continue
+                pause = pauses.longer()
+                # A driver's own words may hold what was written.
+                why = str(error) if isinstance(error, HeadraceError) else type(error).__name__
+                _log.warning("outbox: the relay goes on in %.1f s: %s", pause, why)
+                await _pause(stop, pause)
+
+    @asynccontextmanager
+    async def _relaying(self, store: Store) -> AsyncGenerator[Relay]:
+        dialect = await self._dialect()
+        async with self._database.session() as session:
+            await self._prepare(session, dialect)
+            yield Relay(session, dialect, store)
+
+
+async def _keep_on(relay: Relay, pauses: _Pauses, stop: asyncio.Event) -> None:
+    """Page after page, and from the beginning when there are no more."""
+    page, pages = Page(), 0
+    while not stop.is_set():
+        pages += 1
+        page = await relay.round(page.next or "")
+        pause = pauses.over()
+        if page.next is not None and pages < _PASS:
+            continue
+        if not page.moved:
+            await _pause(stop, pause)
+        page, pages = Page(), 0
+
+
+class _Pauses:
+    """How long to sleep: the poll, and twice as long each time that nothing goes."""
+
+    def __init__(self, poll: float) -> None:
+        self._poll = self._pause = poll
+
+    def over(self) -> float:
+        self._pause = self._poll
+        return self._pause
+
+    def longer(self) -> float:
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return self._pause
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+@contextmanager
+def _table_there() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not lacks_table(error, TABLE):
+            raise
+        raise BadTransaction(
+            f"there is no table {TABLE} in this database: run `await outbox.prepare()` once before, or make it in a "
+            "migration of yours (headrace.outbox.POSTGRES, SQLITE)"
+        ) from error

@@ -41,7 +41,7 @@ def sync_execute(tx: Any) -> Execute:
             return _on_psycopg(tx)
         case Kind.ALCHEMY:
             connection = alchemy_connection(tx)
-            return lambda sql, args: alchemy_rows(connection, [(sql, args)])
+            return lambda sql, args: alchemy_rows(connection, sql, args)
         case _ if kind in ASYNC:
             raise BadTransaction("an async connection cannot be used by a sync call: await the a-method, e.g. aenqueue")
         case _:
@@ -87,7 +87,7 @@ def _on_asyncpg(tx: Any) -> Execute:
 
 async def _on_async_alchemy(tx: Any, sql: str, args: tuple[Any, ...]) -> None:
     connection = await async_alchemy_connection(tx)
-    await connection.run_sync(alchemy_rows, [(sql, args)])
+    await connection.run_sync(alchemy_rows, sql, args)
 
 
 def _on_django(wrapper: Any) -> Execute:

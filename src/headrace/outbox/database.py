@@ -1,20 +1,48 @@
-"""The relay's own way to the database that holds the outbox."""
+"""The relay's own way to the database that holds the outbox: a session for as long as it relays, transactions in it."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+)
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import BadTransaction, ConfigError
 from headrace.tx import comes_from, django_connection
 
-Statement = tuple[str, tuple[Any, ...]]
+Rows = list[Sequence[Any]]
+Execute = Callable[[str, tuple[Any, ...]], Awaitable[Rows]]
+"""Run a statement; the rows it answers."""
+
+_Now = Callable[[str, tuple[Any, ...]], Rows]
+"""The same of a sync driver."""
+_Begin = Callable[[], AbstractContextManager[_Now]]
+"""Begin a transaction of a sync driver: committed when left, rolled back when left by an error."""
+
+_PATIENCE: Final = 10.0
+"""Seconds to wait for a connection, or for the user's writers to let us write in SQLite."""
+_LONGEST: Final = 60.0
+"""Seconds that a statement may take."""
+
+
+class Session(Protocol):
+    """A connection, or the right to one of a pool."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Execute]:
+        """Committed when left, rolled back when left by an error."""
+        ...
 
 
 class Database(Protocol):
@@ -22,9 +50,7 @@ class Database(Protocol):
 
     async def dialect(self) -> str: ...
 
-    async def run(self, statements: Sequence[Statement]) -> list[Sequence[Any]]:
-        """In one transaction; answers the rows of the last."""
-        ...
+    def session(self) -> AbstractAsyncContextManager[Session]: ...
 
     def errors(self) -> tuple[type[Exception], ...]:
         """What it raises when the database cannot be reached."""
@@ -40,7 +66,7 @@ def database_at(given: object) -> Database:
         return _DjangoAlias(given)
     scheme = urlsplit(given).scheme if isinstance(given, str) else ""
     if scheme == "sqlite":
-        return _SqliteFile(unquote(urlsplit(str(given)).path[1:]))
+        return _SqliteFile(_on_disk(unquote(urlsplit(str(given)).path[1:])))
     if scheme in {"postgresql", "postgres"}:
         return _PostgresUrl(str(given))
     raise ConfigError(
@@ -49,14 +75,54 @@ def database_at(given: object) -> Database:
     )
 
 
-class _InThread(ABC):
-    """Sync drivers, each call in a thread."""
+def _on_disk(path: str | None) -> str:
+    if not path or path == ":memory:":
+        raise ConfigError(
+            "an outbox in memory is seen by nobody else, the relay included: give a file, e.g. sqlite:///business.db"
+        )
+    return path
 
-    async def run(self, statements: Sequence[Statement]) -> list[Sequence[Any]]:
-        return await asyncio.to_thread(self.run_here, statements)
+
+# ── sync drivers ─────────────────────────────────────────────────────────────
+
+
+class _InThread(ABC):
+    """Each session has a thread of its own: what a driver keeps by thread stays, and the event loop never waits."""
 
     @abstractmethod
-    def run_here(self, statements: Sequence[Statement]) -> list[Sequence[Any]]: ...
+    def connected(self) -> AbstractContextManager[_Begin]: ...
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Session]:
+        with ThreadPoolExecutor(1, thread_name_prefix="headrace-outbox") as thread:
+            session, connection = _ThreadSession(thread), ExitStack()
+            try:
+                session.begin = await session.call(connection.enter_context, self.connected())
+                yield session
+            finally:
+                await session.call(connection.close)
+
+
+class _ThreadSession:
+    begin: _Begin
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Execute]:
+        # The thread does one thing after the other: what was called off in the middle is over before it is undone.
+        stack = ExitStack()
+        try:
+            execute: _Now = await self.call(stack.enter_context, self.begin())
+            yield lambda sql, args: self.call(execute, sql, args)
+        except BaseException as error:
+            await self.call(stack.__exit__, type(error), error, error.__traceback__)
+            raise
+        await self.call(stack.__exit__, None, None, None)
 
 
 class _SqliteFile(_InThread):
@@ -69,44 +135,17 @@ class _SqliteFile(_InThread):
     def errors(self) -> tuple[type[Exception], ...]:
         return (sqlite3.Error,)
 
-    def run_here(self, statements: Sequence[Statement]) -> list[Sequence[Any]]:
-        with closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
-            rows: list[Sequence[Any]] = []
-            for sql, args in statements:
-                rows = connection.execute(sql, args).fetchall()
-            return rows
+    @contextmanager
+    def connected(self) -> Generator[_Begin]:
+        with closing(sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)) as connection:
+            yield lambda: _sqlite_transaction(connection)
 
 
-class _AnyEngine:
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-
-    async def dialect(self) -> str:
-        return str(self._engine.dialect.name)
-
-    def errors(self) -> tuple[type[Exception], ...]:
-        return (import_module("sqlalchemy.exc").SQLAlchemyError, OSError)
-
-
-class _Engine(_AnyEngine, _InThread):
-    def run_here(self, statements: Sequence[Statement]) -> list[Sequence[Any]]:
-        with self._engine.begin() as connection:
-            return alchemy_rows(connection, statements)
-
-
-class _AsyncEngine(_AnyEngine):
-    async def run(self, statements: Sequence[Statement]) -> list[Sequence[Any]]:
-        async with self._engine.begin() as connection:
-            rows: list[Sequence[Any]] = await connection.run_sync(alchemy_rows, statements)
-            return rows
-
-
-def alchemy_rows(connection: Any, statements: Sequence[Statement]) -> list[Sequence[Any]]:
-    rows: list[Sequence[Any]] = []
-    for sql, args in statements:
-        result = connection.exec_driver_sql(spelled(sql, connection.dialect), args)
-        rows = [tuple(row) for row in result.fetchall()] if result.returns_rows else []
-    return rows
+@contextmanager
+def _sqlite_transaction(connection: sqlite3.Connection) -> Generator[_Now]:
+    connection.execute("begin")
+    with connection:
+        yield lambda sql, args: connection.execute(sql, args).fetchall()
 
 
 class _DjangoAlias(_InThread):
@@ -119,18 +158,67 @@ class _DjangoAlias(_InThread):
     def errors(self) -> tuple[type[Exception], ...]:
         return (import_module("django.db").Error, OSError)
 
-    def run_here(self, statements: Sequence[Statement]) -> list[Sequence[Any]]:
+    @contextmanager
+    def connected(self) -> Generator[_Begin]:
         # Django keeps a connection per thread; this thread is not its own.
         wrapper = django_database(self._alias)
         try:
-            with import_module("django.db").transaction.atomic(using=self._alias), wrapper.cursor() as cursor:
-                rows: list[Sequence[Any]] = []
-                for sql, args in statements:
-                    cursor.execute(sql.replace("%", "%%").replace("?", "%s"), args)
-                    rows = cursor.fetchall() if cursor.description else []
-                return rows
+            yield lambda: self._transaction(wrapper)
         finally:
             wrapper.close()
+
+    @contextmanager
+    def _transaction(self, wrapper: Any) -> Generator[_Now]:
+        with import_module("django.db").transaction.atomic(using=self._alias), wrapper.cursor() as cursor:
+
+            def execute(sql: str, args: tuple[Any, ...]) -> Rows:
+                cursor.execute(sql.replace("%", "%%").replace("?", "%s"), args)
+                return cursor.fetchall() if cursor.description else []
+
+            yield execute
+
+
+class _AnyEngine:
+    def __init__(self, engine: Any) -> None:
+        if engine.dialect.name == "sqlite":
+            _on_disk(engine.url.database)
+        self._engine = engine
+
+    async def dialect(self) -> str:
+        return str(self._engine.dialect.name)
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (import_module("sqlalchemy.exc").SQLAlchemyError, OSError)
+
+
+class _Engine(_AnyEngine, _InThread):
+    @contextmanager
+    def connected(self) -> Generator[_Begin]:
+        yield self._transaction
+
+    @contextmanager
+    def _transaction(self) -> Generator[_Now]:
+        with self._engine.begin() as connection:
+            yield lambda sql, args: alchemy_rows(connection, sql, args)
+
+
+# ── async drivers ────────────────────────────────────────────────────────────
+
+
+class _AsyncEngine(_AnyEngine):
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Session]:
+        yield self
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Execute]:
+        async with self._engine.begin() as connection:
+            yield lambda sql, args: connection.run_sync(alchemy_rows, sql, args)
+
+
+def alchemy_rows(connection: Any, sql: str, args: tuple[Any, ...]) -> Rows:
+    result = connection.exec_driver_sql(spelled(sql, connection.dialect), args)
+    return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
 
 class _PostgresUrl:
@@ -144,16 +232,31 @@ class _PostgresUrl:
         asyncpg = import_module("asyncpg")
         return (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
-    async def run(self, statements: Sequence[Statement]) -> list[Sequence[Any]]:
-        connection: Any = await import_module("asyncpg").connect(self._url, statement_cache_size=0, timeout=10)
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Session]:
+        connection: Any = await import_module("asyncpg").connect(
+            self._url, statement_cache_size=0, timeout=_PATIENCE, command_timeout=_LONGEST
+        )
         try:
-            async with connection.transaction():
-                rows: list[Sequence[Any]] = []
-                for sql, args in statements:
-                    rows = [tuple(row) for row in await connection.fetch(numbered(sql), *args)]
-                return rows
+            yield _AsyncpgSession(connection)
         finally:
-            await connection.close()
+            try:
+                await connection.close(timeout=_PATIENCE)
+            except self.errors():
+                connection.terminate()
+
+
+class _AsyncpgSession:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Execute]:
+        async with self._connection.transaction():
+            yield self._execute
+
+    async def _execute(self, sql: str, args: tuple[Any, ...]) -> Rows:
+        return [tuple(row) for row in await self._connection.fetch(numbered(sql), *args)]
 
 
 def django_database(tx: Any) -> Any:
@@ -179,3 +282,13 @@ def spelled(sql: str, dialect: Any) -> str:
     if dialect.name == "sqlite":
         return sql
     return numbered(sql) if dialect.driver == "asyncpg" else sql.replace("?", "%s")
+
+
+def lacks_table(error: BaseException | None, table: str) -> bool:
+    """Whether this is some driver's way to say that the table is not there."""
+    while error is not None:
+        code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        if code == "42P01" or f"no such table: {table}" in str(error):
+            return True
+        error = getattr(error, "orig", None) or error.__cause__
+    return False

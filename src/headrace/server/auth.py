@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import math
@@ -19,6 +18,7 @@ from headrace.server import tokens
 from headrace.server.endpoint import Scope
 from headrace.server.pace import Pace
 from headrace.server.problems import Problem
+from headrace.server.shared import Shared
 from headrace.store.contract import Store
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ ADDRESSES: Final = 10_000
 
 _CHALLENGE: Final = {"WWW-Authenticate": "Bearer"}
 _IN_QUERY: Final = frozenset({"token", "access_token"})
+_PASSED_ON: Final = frozenset(
+    {b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"}
+)
+"""Headers that proxies add."""
 _NOBODY: Final = tokens.digest(b"")
 
 
@@ -82,7 +86,7 @@ class Auth:
         self._store = store
         self._clock = clock
         self._brake = Brake(failures, clock)
-        self._asking = asyncio.Lock()
+        self._asking = Shared(self._refresh)
         self._asked = -math.inf
         self._time: datetime | None = None
         """The store's, when it was asked."""
@@ -92,7 +96,8 @@ class Auth:
 
     async def principal(self, request: HTTPConnection) -> Principal:
         """Who calls; a Problem 401 (or 429, after many) if that is nobody."""
-        await self._refresh()
+        if self._clock() - self._asked >= FRESH:
+            await self._asking.get()
         if (query := request.scope["query_string"]) and _IN_QUERY.intersection(
             name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         ):
@@ -128,24 +133,21 @@ class Auth:
         return self._time + timedelta(seconds=self._clock() - self._asked)
 
     async def _refresh(self) -> None:
-        if self._clock() - self._asked < FRESH:
-            return
-        async with self._asking:
-            asked = self._clock()
-            if asked - self._asked < FRESH:
-                return  # somebody else did, meanwhile
-            now = await self._store.now()
-            records = await self._store.records(tokens.KIND)
-            self._known = {
-                id: _Known(
-                    token.sha256, token.expires_at, Principal(token.name, token.scopes, token.queues, token.tenant)
-                )
-                for id, token in tokens.read(records).items()
-                if token.revoked_at is None
-            }
-            # One that cannot be read closes the door like any other.
-            self._open = not records
-            self._time, self._asked = now, asked
+        asked = self._clock()
+        now = await self._store.now()
+        records = await self._store.records(tokens.KIND)
+        self._known = {
+            id: _Known(token.sha256, token.expires_at, Principal(token.name, token.scopes, token.queues, token.tenant))
+            for id, token in tokens.read(records).items()
+            if token.revoked_at is None
+        }
+        # One that cannot be read closes the door like any other.
+        self._open = not records
+        self._time, self._asked = now, asked
+
+    async def aclose(self) -> None:
+        """Ask no longer."""
+        await self._asking.aclose()
 
 
 def check_origin(request: HTTPConnection) -> None:
@@ -220,9 +222,10 @@ def _local(request: HTTPConnection) -> Principal:
     for name, value in request.scope["headers"]:
         if name == b"host":
             host = value
-        elif name in {b"x-forwarded-for", b"forwarded"}:
+        elif name in _PASSED_ON:
             near = False
-    if not near:
+    # Proxies that say nothing of the sort speak this to us unless they are told otherwise; no client of today does.
+    if not near or request.scope.get("http_version") == "1.0":
         raise _refused(
             "there are no tokens, so only this machine is answered: make one with `headrace tokens create NAME --scope …`"
         )

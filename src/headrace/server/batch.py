@@ -7,12 +7,14 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 from starlette.responses import Response
 
+from headrace.lane import check_key
 from headrace.server import produce
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
-from headrace.server.jobs import PRODUCE_PROBLEMS
+from headrace.server.jobs import PRODUCE_PROBLEMS, read_key
 from headrace.server.problems import Problem
 from headrace.server.produce import JobRequest
 
@@ -39,7 +41,8 @@ async def create(call: Call) -> Response:
     if not 1 <= len(asked.jobs) <= MOST:
         raise Problem(422, "batch_too_large" if asked.jobs else "batch_empty", f"a batch has 1 to {MOST:,} jobs")
     service, principal = call.service, call.principal
-    jobs = [produce.make(service, principal, each, f"jobs[{place}].") for place, each in enumerate(asked.jobs)]
+    wanted = asked.jobs if call.head.idempotency_key is None else _keyed(asked.jobs, call.head.idempotency_key)
+    jobs = [produce.make(service, principal, each, f"jobs[{place}].") for place, each in enumerate(wanted)]
     placed = await service.client.enqueue(jobs)
     if placed.existing:
         await produce.reveal(call, placed.existing.values())
@@ -47,12 +50,18 @@ async def create(call: Call) -> Response:
     return answer(Placed(ids, sorted(placed.existing)), 201)
 
 
+def _keyed(jobs: list[JobRequest], header: bytes) -> list[JobRequest]:
+    """The header's key is that of the whole batch: each job has its place in it, unless it has a key of its own."""
+    key = produce.check(check_key, read_key(header), "invalid_key", "jobs")
+    return [each if each.key is not None else replace(each, key=f"{key}#{place}") for place, each in enumerate(jobs)]
+
+
 ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/v1/jobs/batch",
         scope=Scope.ENQUEUE,
-        does="Enqueue up to 1,000 jobs, all or nothing.",
+        does="Enqueue up to 1,000 jobs, all or nothing. The same Idempotency-Key again answers the same ids.",
         handler=create,
         body=BatchRequest,
         answers={201: Placed},

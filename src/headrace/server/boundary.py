@@ -123,7 +123,7 @@ def body_too_large(settings: ServerSettings) -> Problem:
 
 
 class Gone(Exception):
-    """The client left before it had sent everything."""
+    """The client left before it had sent everything, or while it waited: nobody reads an answer."""
 
 
 async def read(receive: Receive, settings: ServerSettings) -> bytes:

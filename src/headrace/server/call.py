@@ -50,6 +50,10 @@ class Call:
         """An instance of the endpoint's query type, or None."""
         self.head = head
 
+    async def still_welcome(self) -> None:
+        """A Problem 401 if the token was revoked, or is over, while this call waited."""
+        await self.service.auth.principal(self.request)
+
     @property
     def job_id(self) -> JobId:
         """The `{id}` of the path."""

@@ -154,7 +154,7 @@ class DeadAnswer(msgspec.Struct):
 
     changed: int
     refused: int
-    """Not dead any more, or not there."""
+    """Not dead any more, or not there, or too late to start: its `expires` or `deadline` has passed."""
     more: bool
     next: UUID | None
 
@@ -191,7 +191,11 @@ async def discard(call: Call) -> Response:
 
 def _letters(call: Call) -> DeadLetters:
     app = call.service.app
-    return DeadLetters(call.service.store, arguments=lambda job: view.arguments(app, job))
+    return DeadLetters(
+        call.service.store,
+        arguments=lambda job: view.arguments(app, job),
+        options_of=lambda name: app.tasks[name].options if name in app.tasks else None,
+    )
 
 
 def _what(asked: DeadChoice) -> str:

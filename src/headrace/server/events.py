@@ -10,10 +10,9 @@ from headrace.server import follow, tail, visible
 from headrace.server.auth import check_origin
 from headrace.server.call import Call, nothing
 from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.feed import MEDIA
 from headrace.server.results import shown
 from headrace.store.terms import Ending
-
-MEDIA = "text/event-stream"
 
 
 async def follow_one(call: Call) -> Response:
@@ -27,7 +26,7 @@ async def follow_one(call: Call) -> Response:
     if heard.over and job.state.finished and job.attempt == heard.attempt:
         # The browser's way of being told not to come again.
         return nothing()
-    return call.service.hub.follow(id, heard, shown)
+    return call.service.hub.follow(id, heard, shown, call.still_welcome)
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -54,7 +53,7 @@ async def follow_all(call: Call) -> Response:
         )
 
     after = tail.read_id(call.request.headers.get("last-event-id"))
-    return await call.service.hub.follow_all(wants, after)
+    return await call.service.hub.follow_all(wants, after, call.still_welcome)
 
 
 ENDPOINTS = (

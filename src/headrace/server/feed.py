@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headrace.errors import StoreError
 from headrace.server.call import encode
+from headrace.server.problems import Problem
 
+MEDIA: Final = "text/event-stream"
 MOST: Final = 1000
 """Events that wait for a slow listener; with one more it is sent away."""
 HEARTBEAT: Final = 15.0
@@ -76,16 +79,17 @@ class Feed:
 class EventStream(Response):
     """The answer that a feed is."""
 
-    media_type = "text/event-stream"
+    media_type = MEDIA
 
-    def __init__(self, feed: Feed, close: Callable[[], None], headers: Mapping[str, str] | None = None) -> None:
-        """`close` is called when the listener has gone, however that comes about."""
+    def __init__(self, feed: Feed, close: Callable[[], None], welcome: Callable[[], Awaitable[None]]) -> None:
+        """`close` is called when the listener has gone, however that comes about; `welcome` raises if it must go."""
         self.status_code = 200
         self.body = b""
         self.background = None
         self._feed = feed
         self._close = close
-        self.init_headers({"X-Accel-Buffering": "no", **(headers or {})})
+        self._welcome = welcome
+        self.init_headers({"X-Accel-Buffering": "no"})
         # It has no length that anybody knows.
         self.raw_headers = [each for each in self.raw_headers if each[0] != b"content-length"]
 
@@ -108,6 +112,19 @@ class EventStream(Response):
             if monotonic() > until:
                 self._feed.end()
             some = await self._feed.next(HEARTBEAT)
+            if some is not None and not await self._may_hear():
+                some = None
+
+    async def _may_hear(self) -> bool:
+        """Whether the token is still good: what happens from then on is none of the listener's business."""
+        try:
+            await self._welcome()
+        except Problem:
+            return False
+        except StoreError:
+            # Then nothing new is heard of it either, and streams outlast that.
+            return True
+        return True
 
     async def _until_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

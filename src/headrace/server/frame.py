@@ -4,18 +4,63 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Self
 
 from starlette.applications import Starlette
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.app import Headrace
+from headrace.errors import ConfigError
 from headrace.server import routes
 from headrace.server.config import ServerSettings
+from headrace.server.ending import at_signal
 from headrace.server.resources import ENDPOINTS
 from headrace.server.service import Service
 from headrace.store.contract import Store
+
+
+class _Held:
+    """A service that a task of its loop holds open: should the loop end without a word, that task closes it."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[Service]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[Service] = self._loop.create_future()
+        self._closing = asyncio.Event()
+        self._task = asyncio.create_task(self._hold(opening), name="headrace-service")
+
+    async def _hold(self, opening: AbstractAsyncContextManager[Service]) -> None:
+        try:
+            async with opening as service:
+                self._opened.set_result(service)
+                await self._closing.wait()
+        except Exception as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)
+
+    async def opened(self) -> Self:
+        """Return when it is, or raise why it cannot be."""
+        try:
+            await self._opened
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        return self
+
+    @property
+    def service(self) -> Service:
+        return self._opened.result()
+
+    @property
+    def over(self) -> bool:
+        """Its loop is, and so is everything that was opened in it."""
+        return self._loop.is_closed()
+
+    async def close(self) -> None:
+        self._closing.set()
+        await self._task
 
 
 class Frame(Starlette):
@@ -25,9 +70,10 @@ class Frame(Starlette):
         self._app = app
         self._settings = settings
         self._store = store
-        self._open: Service | None = None
+        self.told = False
+        """Whoever serves it says by `stop` that the end is near; else signals do."""
+        self._held: _Held | None = None
         self._opening = asyncio.Lock()
-        self._stack = AsyncExitStack()
         super().__init__(lifespan=self._lifespan)
         found = routes.routes(ENDPOINTS, self.service)
         self._exact = {route.path: route.app for route in found if not route.param_convertors}
@@ -53,34 +99,44 @@ class Frame(Starlette):
 
     async def service(self) -> Service:
         """The service, opened by the lifespan, or by the first request where a server runs none."""
-        if self._open is None:
+        held = self._held
+        if held is None or held.over:
+            if held is not None:
+                # A test client without a lifespan has a loop for each request, and with it goes what was opened in it.
+                self._held, self._opening = None, asyncio.Lock()
             async with self._opening:
-                if self._open is None:
-                    opening = Service.open(self._app, self._settings, self._store)
-                    self._open = await self._stack.enter_async_context(opening)
-        return self._open
+                if self._held is None:
+                    self._held = await _Held(Service.open(self._app, self._settings, self._store)).opened()
+                held = self._held
+        return held.service
 
     def stop(self) -> None:
         """Say that the end is near: no new long polls, and /readyz says no."""
-        if self._open is not None:
-            self._open.stop()
+        if self._held is not None:
+            self._held.service.stop()
 
     async def aclose(self) -> None:
         """Close what was opened; the next request opens it again."""
-        self._open = None
-        await self._stack.aclose()
+        held, self._held = self._held, None
+        if held is not None and not held.over:
+            await held.close()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None, None]:
         await self.service()
         try:
-            yield
+            with nullcontext() if self.told else at_signal(self.stop):
+                yield
         finally:
             await self.aclose()
 
 
 def asgi(app: Headrace, *, settings: ServerSettings | None = None, store: Store | None = None) -> Frame:
     """The app's queue as an ASGI application, to be served or mounted. A store that is given is open already."""
+    if store is None and app.settings.url.startswith(("http://", "https://")):
+        raise ConfigError(
+            "a server cannot serve another server's jobs: give it the store itself, such as postgresql://… or redis://…"
+        )
     return Frame(app, settings or ServerSettings(), store)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Any, Final, Self
 
@@ -48,6 +48,7 @@ class Hub:
     """One for each server process."""
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._waiter = Waiter(store)
         self._tail = Tail(store)
         self._ear: _Ear | None = None
@@ -72,12 +73,16 @@ class Hub:
 
     async def look(self, id: JobId) -> Job | None:
         """One job as it is, by a look that is shared with others who ask at the same time."""
-        return await self._waiter.look(id)
+        try:
+            return await self._waiter.look(id)
+        except _Stopping:
+            [job] = await self._store.get([id])  # the shared look was called off in the middle
+            return job
 
     async def finished(self, id: JobId, timeout: float) -> Job | None:
         """The job when it has ended, or as it is when the time is up or the server stops; None: there is none."""
         until = monotonic() + timeout
-        job = await self._waiter.look(id)
+        job = await self.look(id)
         if job is None or job.state.finished or self._stopping:
             return job
         try:
@@ -107,7 +112,9 @@ class Hub:
         self._waiter.wake(ids)
         self._tail.wake()
 
-    def follow(self, id: JobId, heard: Heard, ending: Callable[[Job], Any]) -> EventStream:
+    def follow(
+        self, id: JobId, heard: Heard, ending: Callable[[Job], Any], welcome: Callable[[], Awaitable[None]]
+    ) -> EventStream:
         """Everything that happens to one job, until it ends. `ending` makes the data of the last event."""
         feed = Feed()
         follower = Follower(feed, heard, ending)
@@ -115,16 +122,18 @@ class Hub:
             feed.end()
         else:
             self._waiter.watch(id, follower)
-        return EventStream(feed, lambda: self._waiter.leave(id, follower))
+        return EventStream(feed, lambda: self._waiter.leave(id, follower), welcome)
 
-    async def follow_all(self, wants: Callable[[Ending], bool], after: Place | None) -> EventStream:
+    async def follow_all(
+        self, wants: Callable[[Ending], bool], after: Place | None, welcome: Callable[[], Awaitable[None]]
+    ) -> EventStream:
         """The ends of all jobs that this listener wants to hear of, from now on or from that place."""
         listener = Listener(Feed(), wants)
         if self._stopping:
             listener.feed.end()
         else:
             await self._tail.join(listener, after)
-        return EventStream(listener.feed, lambda: self._tail.leave(listener))
+        return EventStream(listener.feed, lambda: self._tail.leave(listener), welcome)
 
     def dismiss(self) -> None:
         """Answer every long poll and end every stream: the server is about to stop."""

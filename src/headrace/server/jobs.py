@@ -41,12 +41,17 @@ async def create(call: Call) -> Response:
     return answer(Created(id), 201 if new else 200)
 
 
-def with_key(asked: JobRequest, header: bytes) -> JobRequest:
-    """The key of the header stands in for that of the body."""
+def read_key(header: bytes) -> str:
+    """The text of an Idempotency-Key."""
     try:
-        key = header.decode()
+        return header.decode()
     except UnicodeDecodeError:
         raise Problem(422, "invalid_key", "the header Idempotency-Key is not UTF-8") from None
+
+
+def with_key(asked: JobRequest, header: bytes) -> JobRequest:
+    """The key of the header stands in for that of the body."""
+    key = read_key(header)
     if asked.key is not None and asked.key != key:
         raise Problem(422, "invalid_key", "the header Idempotency-Key and the field key differ: give one of them")
     return msgspec.structs.replace(asked, key=key)

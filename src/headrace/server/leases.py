@@ -8,7 +8,7 @@ import hmac
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -42,6 +42,8 @@ KIND: Final = "secret"
 """Records of this kind never leave a server."""
 REMEMBERED: Final = 20_000
 """Claimed jobs that are remembered until they are settled; beyond, the store is asked for them."""
+REMEMBERED_BYTES: Final = 64 * 1024 * 1024
+"""And what their arguments may have together."""
 REPEATABLE: Final = 256
 """Claims whose answers are kept until their holders have been heard of."""
 SEEN_EVERY: Final = 20.0
@@ -95,6 +97,19 @@ class Seals:
         return hmac.digest(self._secret, len(binding).to_bytes(4, "big") + binding + data, hashlib.sha256)
 
 
+class _Remembered:
+    """A lease that was claimed through this server and is not settled yet."""
+
+    __slots__ = ("jobs", "left", "size", "suspect")
+
+    def __init__(self, lease: Lease) -> None:
+        self.jobs: Sequence[Claimed] = lease.jobs
+        self.suspect = lease.suspect
+        self.left = set(range(len(lease.jobs)))
+        """Positions that nobody has settled."""
+        self.size = sum(len(job.payload) + len(job.options or b"") for job in lease.jobs)
+
+
 class Leases:
     """What this server does for workers in any language, on top of its store."""
 
@@ -106,8 +121,9 @@ class Leases:
         self._hands = Hands(
             app.tasks, store, app.settings, id=new_worker_id(), queues=(), herald=Herald(app.webhooks.declared)
         )
-        self._claimed: OrderedDict[Token, tuple[Sequence[Claimed], bool]] = OrderedDict()
-        self._jobs = 0
+        self._claimed: OrderedDict[Token, _Remembered] = OrderedDict()
+        self._jobs = self._bytes = 0
+        """Of those."""
         self._calls: OrderedDict[Token, asyncio.Task[Lease | None]] = OrderedDict()
         self._seen: OrderedDict[WorkerId, float] = OrderedDict()
 
@@ -155,14 +171,24 @@ class Leases:
     # ── memory ──────────────────────────────────────────────────────────────
     def remember(self, lease: Lease) -> None:
         """So that its settlements need not ask the store what was claimed."""
-        self._claimed[lease.token] = lease.jobs, lease.suspect
-        self._jobs += len(lease.jobs)
-        while self._jobs > REMEMBERED and len(self._claimed) > 1:
-            self._jobs -= len(self._claimed.popitem(last=False)[1][0])
+        known = self._claimed[lease.token] = _Remembered(lease)
+        self._jobs += len(known.jobs)
+        self._bytes += known.size
+        while len(self._claimed) > 1 and (self._jobs > REMEMBERED or self._bytes > REMEMBERED_BYTES):
+            self.forget(next(iter(self._claimed)))
+
+    def settled(self, token: Token, positions: Iterable[int]) -> None:
+        """These are over, whether written or refused; with the last one nothing of the lease is kept."""
+        known = self._claimed.get(token)
+        if known is not None:
+            known.left.difference_update(positions)
+            if not known.left:
+                self.forget(token)
 
     def forget(self, token: Token) -> None:
-        if (found := self._claimed.pop(token, None)) is not None:
-            self._jobs -= len(found[0])
+        if (known := self._claimed.pop(token, None)) is not None:
+            self._jobs -= len(known.jobs)
+            self._bytes -= known.size
 
     async def claimed(
         self, token: Token, named: Sequence[tuple[int, UUID]], principal: Principal
@@ -170,7 +196,7 @@ class Leases:
         """The jobs of these (position, id)s as they were claimed; None: not under this lease, or not any more."""
         known = self._claimed.get(token)
         if known is not None:
-            jobs = known[0]
+            jobs = known.jobs
             return [
                 jobs[position] if 0 <= position < len(jobs) and jobs[position].id == id else None
                 for position, id in named
@@ -217,8 +243,8 @@ class Leases:
 
     def _attempt(self, token: Token, position: int, job: Claimed) -> Attempt:
         known = self._hands.known(job.task) or Unknown(job.task)
-        suspect = self._claimed.get(token, ((), False))[1]
-        return Attempt(Held(self._hands, token, suspect=suspect), position, job, known)
+        lease = self._claimed.get(token)
+        return Attempt(Held(self._hands, token, suspect=lease is not None and lease.suspect), position, job, known)
 
     def timeout(self, token: Token, position: int, job: Claimed) -> float | None:
         """Seconds that an attempt may take; None: no limit."""

@@ -182,6 +182,7 @@ class Server(uvicorn.Server):
     ) -> None:
         """Without `signals`, whoever runs it sets `should_exit` to stop it. `listening` is called with the port."""
         self._frame = frame
+        frame.told = True
         self._settings = settings
         self._signals = signals
         self._listening = listening

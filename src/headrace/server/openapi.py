@@ -21,9 +21,11 @@ from starlette.responses import Response
 from headrace.server import problems
 from headrace.server.call import Answer, Call, encode
 from headrace.server.endpoint import Endpoint
+from headrace.server.feed import MEDIA as EVENTS
 from headrace.server.problems import ProblemDocument
 
 _COMMON = ((414, "uri_too_long"), (431, "headers_too_large"), (500, "internal"), (503, "store_unavailable"))
+_WRITES = ((507, "store_full"),)
 _KNOWN = ((401, "unauthorized"), (403, "missing_scope"), (429, "too_many_failures"))
 _TAKES_BODY = (
     (400, "malformed_json"),
@@ -49,6 +51,8 @@ def problems_of(endpoint: Endpoint) -> dict[int, list[str]]:
     parts = [*_COMMON, *endpoint.problems, (422, "unknown_parameter")]
     if endpoint.scope is not None:
         parts += _KNOWN
+    if endpoint.method != "GET":
+        parts += _WRITES
     if endpoint.looks:
         parts.append((429, "too_many_polls"))
     if endpoint.body is not None:
@@ -168,14 +172,11 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
     if endpoint.query is not None:
         parameters += _query_parameters(shapes[_key(endpoint.query)], components)
     if endpoint.body is not None and any(code == "idempotency_conflict" for _, code in endpoint.problems):
-        parameters.append(
-            {
-                "name": "Idempotency-Key",
-                "in": "header",
-                "description": "The same as the field `key`.",
-                "schema": {"type": "string", "minLength": 1, "maxLength": 256},
-            }
-        )
+        text = "The same as the field `key`; in a batch with `#` and its place for each job that has no key of its own."
+        parameters.append(_header("Idempotency-Key", text, {"minLength": 1, "maxLength": 256}))
+    if endpoint.media == EVENTS:
+        text = "The id of the last event that was heard: what came after it is told first."
+        parameters.append(_header("Last-Event-ID", text, {"maxLength": 128}))
     if parameters:
         found["parameters"] = parameters
     if endpoint.body is not None:
@@ -185,6 +186,10 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
             "content": {"application/json": {"schema": shapes[_key(endpoint.body)]}},
         }
     return found
+
+
+def _header(name: str, description: str, bounds: Mapping[str, int]) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": description, "schema": {"type": "string", **bounds}}
 
 
 def _path_parameter(name: str) -> dict[str, Any]:

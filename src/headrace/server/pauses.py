@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 from starlette.responses import Response
 
+from headrace.client import Client
 from headrace.errors import ConfigError
 from headrace.operate import pausable
 from headrace.server import visible
@@ -112,8 +113,7 @@ async def end_of(call: Call, until: str | None) -> datetime | None:
     """When a pause ends, from what a caller wrote."""
     if until is None:
         return None
-    found = moment(until, "until", "")
-    return await call.service.store.now() + found if isinstance(found, timedelta) else found
+    return await Client(call.service.store).pause_end(moment(until, "until", ""))
 
 
 async def turn(call: Call, kind: PauseKind, name: str, *, paused: bool, until: datetime | None = None) -> None:

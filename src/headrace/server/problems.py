@@ -52,7 +52,8 @@ def document(problem: Problem, request_id: str) -> dict[str, Any]:
         "type": f"urn:headrace:problem:{problem.code}",
         "title": HTTPStatus(problem.status).phrase,
         "status": problem.status,
-        "detail": problem.detail,
+        # The domain's own words are for those who call it from Python.
+        "detail": problem.detail.replace(" or a timedelta", ""),
         "code": problem.code,
         "request_id": request_id,
         **problem.extra,

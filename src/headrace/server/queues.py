@@ -137,7 +137,7 @@ ENDPOINTS = (
         handler=pause,
         body=PauseRequest,
         answers={200: Paused},
-        problems=_NAMED,
+        problems=(*_NAMED, (422, "invalid_value")),
     ),
     Endpoint(
         method="POST",

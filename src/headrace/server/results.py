@@ -27,7 +27,7 @@ class ResultQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How long to wait."""
 
     wait: str = "0s"
-    """For the job's end, up to 30s."""
+    """For the job's end, up to 30s; a number without a unit is one of seconds."""
 
 
 class ResultView(msgspec.Struct, kw_only=True):
@@ -71,6 +71,7 @@ async def show(call: Call) -> Response:
     # Whose it is comes first: nobody may learn by waiting that somebody else's job ends.
     if job is not None and visible.sees(call.principal, job) and not job.state.finished and wait:
         job = await hub.finished(id, wait)
+        await call.still_welcome()
     if job is None or not visible.sees(call.principal, job):
         raise visible.no_job()
     if job.state.finished:
@@ -80,7 +81,9 @@ async def show(call: Call) -> Response:
 
 def _seconds(text: str) -> float:
     try:
-        found = duration.parse(text, name="wait").total_seconds()
+        found = duration.parse(
+            f"{text}s" if text.isascii() and text[-1:].isdigit() else text, name="wait"
+        ).total_seconds()
     except ConfigError as error:
         raise Problem(422, "invalid_value", str(error), path="wait") from None
     if found > LONGEST:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from headrace.app import Headrace
 from headrace.client import Client
@@ -20,40 +20,12 @@ from headrace.server.hub import Hub
 from headrace.server.leases import Leases
 from headrace.server.pace import Pace
 from headrace.server.problems import Problem
+from headrace.server.shared import Cached
 from headrace.store.contract import Store
 from headrace.store.terms import Pause, Stats
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
-
-T = TypeVar("T")
-
-
-class Cached(Generic[T]):
-    """Something of the store, asked for at most once in so many seconds, however many ask."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]], ttl: float) -> None:
-        self._ask = ask
-        self._ttl = ttl
-        self._found: tuple[float, T] | None = None
-        """When it was asked for, and what the answer was."""
-        self._changes = 0
-        self._asking = asyncio.Lock()
-
-    async def get(self) -> T:
-        """As it was not longer ago than that."""
-        async with self._asking:
-            if self._found is None or time.monotonic() - self._found[0] >= self._ttl:
-                asked, changes = time.monotonic(), self._changes
-                answer = await self._ask()
-                # What was changed meanwhile may not be in it.
-                self._found = (asked if changes == self._changes else -math.inf, answer)
-            return self._found[1]
-
-    def forget(self) -> None:
-        """It was changed here: whoever asks from now on gets it as it is."""
-        self._changes += 1
-        self._found = None
 
 
 class FiguresKept:
@@ -81,6 +53,11 @@ class FiguresKept:
     def forget_pauses(self) -> None:
         """Something was paused or resumed here."""
         self._pauses.forget()
+
+    async def aclose(self) -> None:
+        """Ask no longer."""
+        for each in (self._stats, self._pauses, self._workers):
+            await each.aclose()
 
     def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:
         """A look by this token, or from this address where there are no tokens; a Problem 429 if there were too many."""
@@ -136,16 +113,21 @@ class Service:
             await store.open()
         client = Client(store, queues=app.queues)
         try:
-            async with Hub(store) as hub, Leases.open(app, store, tidy=settings.tidy) as leases:
+            async with (
+                Hub(store) as hub,
+                Leases.open(app, store, tidy=settings.tidy) as leases,
+                aclosing(Auth(store, failures=settings.max_failures)) as auth,
+                aclosing(FiguresKept(store, settings)) as figures,
+            ):
                 yield cls(
                     app=app,
                     settings=settings,
                     store=store,
                     client=client,
                     hub=hub,
-                    auth=Auth(store, failures=settings.max_failures),
+                    auth=auth,
                     audit=Audit(store),
-                    figures=FiguresKept(store, settings),
+                    figures=figures,
                     leases=leases,
                     at_stop=[hub.dismiss, leases.room.dismiss],
                 )

@@ -97,16 +97,16 @@ async def settle(call: Call) -> Response:
     asked: SettleRequest = call.body
     leases = call.service.leases
     token = leases.seals.read(asked.lease, call.principal)
+    _check_once(asked.settlements)
     jobs = await leases.claimed(token, [(each.position, each.id) for each in asked.settlements], call.principal)
     name = address(call)
     ended = [
-        (each.position, job, _outcome(each, job, name, leases.secrets(token, each.position, job)))
-        for each, job in zip(asked.settlements, jobs, strict=True)
+        (each.position, job, _outcome(each, place, job, name, leases.secrets(token, each.position, job)))
+        for place, (each, job) in enumerate(zip(asked.settlements, jobs, strict=True))
         if job is not None
     ]
     states = await write(call, token, ended) if ended else {}
     if not states:
-        leases.forget(token)
         raise LeaseLost("these jobs are somebody else's by now, or were settled before: nothing was written")
     return answer(
         SettleAnswer(
@@ -124,6 +124,7 @@ async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Ou
     settlements = await service.leases.decide(token, ended)
     await service.leases.announce(ended, settlements)
     refused = await service.store.settle(token, settlements)
+    service.leases.settled(token, (position for position, _ in settlements))
     written = {position: _state(each) for position, each in settlements if position not in refused}
     over = {JobState.DONE.value, JobState.DEAD.value, JobState.CANCELLED.value}
     finished: list[JobId] = [job.id for position, job, _ in ended if written.get(position) in over]
@@ -139,10 +140,20 @@ def _state(settlement: Settlement) -> str:
     return settlement.state.value
 
 
-def _outcome(asked: OutcomeRequest, job: Claimed, worker: str, secrets: Iterable[str]) -> Outcome:
+def _check_once(settlements: Sequence[OutcomeRequest]) -> None:
+    """A job has one outcome, whichever of two would be taken."""
+    seen: set[int] = set()
+    for place, each in enumerate(settlements):
+        if each.position in seen:
+            text = f"position {each.position} is there twice: say once how each job ended"
+            raise Problem(422, "invalid_value", text, path=f"settlements[{place}].position")
+        seen.add(each.position)
+
+
+def _outcome(asked: OutcomeRequest, place: int, job: Claimed, worker: str, secrets: Iterable[str]) -> Outcome:
     match asked:
         case SucceededRequest():
-            return Succeeded(None if asked.result is None else msgspec.msgpack.encode(asked.result))
+            return Succeeded(None if asked.result is None else _packed(asked.result, place))
         case FailedRequest():
             failure = Failure(
                 attempt=job.attempt,
@@ -160,6 +171,14 @@ def _outcome(asked: OutcomeRequest, job: Claimed, worker: str, secrets: Iterable
             return Cancelled(asked.reason)
         case ReleasedRequest():
             return Released()
+
+
+def _packed(result: Any, place: int) -> bytes:
+    try:
+        return msgspec.msgpack.encode(result)
+    except OverflowError:
+        text = "a whole number in it is beyond 64 bits: send it as a text; nothing of this call was written"
+        raise Problem(422, "invalid_value", text, path=f"settlements[{place}].result") from None
 
 
 def delay(value: float | str, path: str) -> timedelta:

@@ -1,14 +1,18 @@
-"""What an operator did through the http store, read from a limit's rule or a schedule's record before and after."""
+"""What an operator does through the http store, read from what is written of a limit, a schedule, a token or old jobs."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.duration import show
+from headrace.errors import ConfigError
 from headrace.limit import Figures, describe
-from headrace.limits import Limits
+from headrace.recovery import unpack
 from headrace.schedules import KIND, Entry, decode
+from headrace.server import tokens
+from headrace.settings import Settings
 from headrace.store.contract import Store
-from headrace.store.terms import LimitRule, Record
+from headrace.store.terms import LimitRule, Record, Retention
 
 
 class Deed(NamedTuple):
@@ -19,31 +23,45 @@ class Deed(NamedTuple):
     jobs: int = 0
 
 
-Written = tuple[int | None, Deed | None]
-"""What the store answers, and what was done."""
+async def limit(store: Store, name: str, rule: LimitRule | None) -> Deed | None:
+    """What writing this rule is."""
+    return of_limit(name, _override((await store.limits()).get(name)), _override(rule))
 
 
-async def limit(store: Store, name: str, rule: LimitRule | None, expect: int | None) -> Written:
-    """Write a limit's rule."""
-    before = await _override(store, name)
-    written = await store.limit(name, rule, expect)
-    return written, None if written is None else of_limit(name, before, await _override(store, name))
+def _override(rule: LimitRule | None) -> Figures | None:
+    return None if rule is None else unpack(rule.state).override
 
 
-async def _override(store: Store, name: str) -> Figures | None:
-    entry = (await Limits(store).all()).get(name)
-    return None if entry is None else entry.override
-
-
-async def schedule(store: Store, name: str, value: bytes | None, expect: int | None) -> Written:
-    """Write a schedule's record."""
+async def schedule(store: Store, name: str, value: bytes | None) -> Deed | None:
+    """What writing this record is."""
     old = (await store.records(KIND)).get(name)
-    written = await store.record(KIND, name, value, expect)
-    if written is None:
-        return None, None
     before = None if old is None else decode(name, old)
-    after = None if value is None else decode(name, Record(written, value))
-    return written, of_schedule(name, before, after)
+    after = None if value is None else decode(name, Record(0, value))
+    return of_schedule(name, before, after)
+
+
+async def token(store: Store, id: str, value: bytes | None) -> Deed | None:
+    """What writing this token is; a ConfigError if it is none."""
+    before = tokens.read(await store.records(tokens.KIND)).get(id)
+    if value is None:
+        return None if before is None else _revoked(before)
+    after = tokens.read({id: Record(0, value)}).get(id)
+    if after is None or after.id != id:
+        raise ConfigError("that is no token: make tokens by `headrace tokens create`")
+    if after.revoked_at is not None:
+        return None if before is None or before.revoked_at is not None else _revoked(after)
+    return Deed("tokens.create", tokens.describe(after))
+
+
+def _revoked(token: tokens.Token) -> Deed:
+    return Deed("tokens.revoke", f"{token.name} ({token.id})")
+
+
+def pruning(keep: Retention, usual: Settings, jobs: int) -> Deed | None:
+    """None: no more than workers do all the time."""
+    if not jobs or (keep.done >= usual.keep_done and keep.dead >= usual.keep_dead):
+        return None
+    return Deed("jobs.prune", f"kept: done {show(keep.done)}, dead {show(keep.dead)}", jobs)
 
 
 def of_limit(name: str, before: Figures | None, after: Figures | None) -> Deed | None:

@@ -1,6 +1,6 @@
-"""`/v1/store/{verb}`: the store itself over HTTP, for `store/http`; what each token may do and see is decided here.
+"""The store itself over HTTP, for `store/http`: what each token may do and see is decided here; its endpoints are in `storeverbs.py`.
 
-The bodies are MessagePack, typed by `store/http/wire.py`. Whoever is bound to a tenant or to queues sees only those:
+Whoever is bound to a tenant or to queues sees only those:
 what is everybody's (figures, pauses, limits, schedules, other workers) is not there for them, and tidying up is the
 server's own business.
 """
@@ -8,30 +8,26 @@ server's own business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace as changed
-from starlette.responses import Response
 
-from headrace.errors import IdempotencyConflict, QueueFull
-from headrace.job import Job, JobId
-from headrace.lane import Ahead, LaneView
+from headrace.audit import DAYS as AUDIT
+from headrace.errors import IdempotencyConflict
+from headrace.job import Job, JobId, JobState
+from headrace.lane import Ahead, LaneView, check_key
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
 from headrace.schedules import KIND as SCHEDULES
-from headrace.server import boundary, narrowed, storeaudit, storechecks, visible
+from headrace.server import narrowed, storeaudit, storechecks, visible
 from headrace.server.auth import Principal
-from headrace.server.call import Call
-from headrace.server.endpoint import Endpoint, Scope
+from headrace.server.endpoint import Scope
 from headrace.server.leases import KIND as SECRET
 from headrace.server.problems import Problem, not_found
 from headrace.server.service import Service
-from headrace.server.storerules import RULES
+from headrace.server.tokens import KIND as TOKENS
 from headrace.store.contract import Store
 from headrace.store.http import wire
 from headrace.store.terms import (
@@ -84,8 +80,7 @@ class Calls:
             # anew from those jobs: what is signed is never the caller's word.
             batch = await self._service.leases.deliveries(batch, self._who)
             return {} if not batch.jobs else dict((await self._store.enqueue(batch)).existing)
-        if not self._who.may(Scope.ENQUEUE):
-            raise Problem(403, "missing_scope", f"this token lacks the scope {Scope.ENQUEUE}", scope=str(Scope.ENQUEUE))
+        self._must(Scope.ENQUEUE)
         if self._who.bound and not all(
             self._who.sees(job.lane.queue, storechecks.tenant_of(job)) for job in batch.jobs
         ):
@@ -106,6 +101,7 @@ class Calls:
 
     async def claim(self, ask: Ask) -> Lease | None:
         who = self._who
+        storechecks.check_ask(ask)
         self._see_queues(ask.queues)
         for band in ask.bands:
             self._see_queues(band.queues)
@@ -119,6 +115,8 @@ class Calls:
 
     async def heartbeat(self, tokens: list[Token], ttl: timedelta, presence: Presence | None) -> Pulse:
         ttl = storechecks.lease_time(ttl)
+        if presence is not None:
+            storechecks.check_presence(presence)
         self._service.leases.answered(*(self._own(token) for token in tokens))
         if not self._who.bound:
             return await self._store.heartbeat(tokens, ttl, presence)
@@ -132,6 +130,8 @@ class Calls:
 
     async def settle(self, token: Token, packed: wire.Positions) -> frozenset[int]:
         settlements = [(position, wire.read_settlement(each)) for position, each in packed if 0 <= position < MAX_LEASE]
+        for _, settlement in settlements:
+            storechecks.check_settlement(settlement)
         never_had = {position for position, _ in packed if not 0 <= position < MAX_LEASE}
         own = self._own(token)
         refused = await self._store.settle(own, settlements)
@@ -141,9 +141,12 @@ class Calls:
     async def report(self, token: Token, reports: wire.Reports) -> frozenset[int]:
         never_had = {position for position, _ in reports if not 0 <= position < MAX_LEASE}
         known = [each for each in reports if each[0] not in never_had]
+        for _, report in known:
+            storechecks.check_report(report)
         return await self._store.report(self._own(token), known) | never_had
 
     async def wait(self, queues: list[str], timeout: float) -> bool:
+        storechecks.check_queues(queues)
         self._see_queues(queues)
         heard = asyncio.create_task(self._store.wait(queues, min(max(timeout, 0.0), wire.LONGEST_WAIT)))
         # A server that stops lets nobody wait.
@@ -174,7 +177,12 @@ class Calls:
         await self._store.retire(self._own(worker))
 
     async def prune(self, keep: Retention, limit: int) -> Pruned:
-        return Pruned(0, more=False) if self._who.bound else await self._store.prune(keep, limit)
+        if self._who.bound or not self._who.may(Scope.OPERATE):
+            return Pruned(0, more=False)  # the server does it by itself, and keeps what its app says
+        storechecks.check_retention(keep)
+        pruned = await self._store.prune(keep, storechecks.bounded(limit))
+        await self._did(storeaudit.pruning(keep, self._service.app.settings, pruned.jobs))
+        return pruned
 
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: list[JobId]) -> list[Job | None]:
@@ -182,6 +190,7 @@ class Calls:
         return [job if job is not None and visible.sees(self._who, job) else None for job in found]
 
     async def find(self, where: Filter, before: JobId | None, limit: int) -> Page:
+        storechecks.check_filter(where)
         return await visible.find(self._service, self._who, where, before=before, limit=storechecks.bounded(limit))
 
     async def stats(self) -> Stats:
@@ -195,10 +204,12 @@ class Calls:
         return await self._store.workers()
 
     async def ended(self, since: datetime, limit: int) -> list[Ending]:
+        storechecks.check_time(since)
         found = await self._store.ended(since, storechecks.bounded(limit))
         return [each for each in found if self._who.sees(each.queue, each.tenant)]
 
     async def lanes(self, queues: list[str], limit: int) -> list[LaneView]:
+        storechecks.check_queues(queues)
         self._see_queues(queues)
         found = await self._store.lanes(queues, storechecks.bounded(limit))
         return [each for each in found if self._who.sees(each.queue, each.tenant)]
@@ -220,18 +231,20 @@ class Calls:
         await self._note("jobs.retry", _named(ids), len(moved))
         return moved
 
-    async def delete(self, ids: list[JobId]) -> frozenset[JobId]:
-        gone = await self._store.delete(await self._visible(ids))
+    async def delete(self, ids: list[JobId], states: frozenset[JobState] | None) -> frozenset[JobId]:
+        gone = await self._store.delete(await self._visible(ids), states=states)
         await self._note("jobs.delete", _named(ids), len(gone))
         return gone
 
     async def pause(self, name: str, kind: PauseKind, by: str, until: datetime | None) -> None:
+        storechecks.check_pause(name, kind, until)
         self._may_pause(name, kind)
         await self._store.pause(name, kind=kind, by=by, until=until)
         self._service.figures.forget_pauses()
         await self._note(f"{kind}s.pause", name)
 
     async def resume(self, name: str, kind: PauseKind) -> None:
+        storechecks.check_pause(name, kind)
         self._may_pause(name, kind)
         await self._store.resume(name, kind=kind)
         self._service.figures.forget_pauses()
@@ -247,25 +260,40 @@ class Calls:
 
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
         self._everybodys()
-        written, deed = await storeaudit.limit(self._store, name, rule, expect)
-        await self._did(deed)
+        storechecks.check_rule(name, rule)
+        deed = self._may_do(await storeaudit.limit(self._store, name, rule))
+        written = await self._store.limit(name, rule, expect)
+        if written is not None:
+            await self._did(deed)
         return written
 
     async def records(self, kind: str) -> dict[str, Record]:
+        check_key(kind)
         if not self._may_know(kind):
             raise not_found(f"there are no records of kind {kind[:60]!r} here")
         return {} if self._who.bound else await self._store.records(kind)
 
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
-        if self._who.bound or not self._may_know(kind):
-            raise not_found(f"there are no records of kind {kind[:60]!r} here")
-        if kind != SCHEDULES:
-            return await self._store.record(kind, name, value, expect)
-        written, deed = await storeaudit.schedule(self._store, name, value, expect)
-        await self._did(deed)
+        check_key(kind)
+        check_key(name)
+        # The audit log is this server's own to write: what stands in it was done.
+        if self._who.bound or not self._may_know(kind) or kind.partition(".")[0] == AUDIT:
+            raise not_found(f"there are no records of kind {kind[:60]!r} here that a caller writes")
+        deed = None
+        if kind == SCHEDULES:
+            if not self._who.may(Scope.OPERATE):
+                self._must(Scope.ENQUEUE)  # whoever writes a schedule has jobs enqueued
+            deed = self._may_do(await storeaudit.schedule(self._store, name, value))
+        elif kind == TOKENS:
+            deed = await storeaudit.token(self._store, name, value)
+        written = await self._store.record(kind, name, value, expect)
+        if written is not None:
+            await self._did(deed)
         return written
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
+        if not 0 <= position < MAX_LEASE:
+            return False  # no lease ever had it
         return await self._store.detach(self._own(token), position, self._own(fresh))
 
     # ── who may what ────────────────────────────────────────────────────────
@@ -303,6 +331,16 @@ class Calls:
             return False
         return kind in HARMLESS or self._who.may(Scope.ADMIN)
 
+    def _must(self, scope: Scope) -> None:
+        if not self._who.may(scope):
+            raise Problem(403, "missing_scope", f"this token lacks the scope {scope}", scope=str(scope))
+
+    def _may_do(self, deed: storeaudit.Deed | None) -> storeaudit.Deed | None:
+        """Workers write limits and schedules, too; what an operator changes in them is an operator's."""
+        if deed is not None:
+            self._must(Scope.OPERATE)
+        return deed
+
     async def _did(self, deed: storeaudit.Deed | None) -> None:
         if deed is not None:
             await self._service.audit.note(self._who.name, *deed)
@@ -320,61 +358,3 @@ def _named(ids: Sequence[JobId]) -> str:
 
 def _not_yours() -> Problem:
     return not_found("this is everybody's: a token that is bound to a tenant or to queues has no part in it")
-
-
-# ── the endpoints ────────────────────────────────────────────────────────────
-
-
-async def _answer(verb: wire.Verb, call: Call) -> Response:
-    """POST /v1/store/{verb}"""
-    if call.request.headers.get("content-type") != wire.MEDIA:
-        raise Problem(415, "content_type_not_allowed", f"send MessagePack with the header Content-Type: {wire.MEDIA}")
-    settings = call.service.settings
-    if verb.large:
-        settings = replace(settings, max_body=wire.MAX_BODY)
-    body = await boundary.read(call.request.receive, settings)
-    method: Callable[..., Awaitable[Any]] = getattr(Calls(call.service, call.principal), verb.name)
-    try:
-        arguments = wire.read_arguments(verb, body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
-        raise Problem(422, "invalid_value", f"these are no arguments for {verb.name}: see store/http/wire.py") from None
-    try:
-        found = await method(*arguments)
-    except IdempotencyConflict as error:
-        raise Problem(
-            409, error.code, str(error), task=error.task, key=error.key, existing=str(error.existing)
-        ) from None
-    except QueueFull as error:
-        raise Problem(
-            429, error.code, str(error), headers={"Retry-After": "1"}, queue=error.queue, max_length=error.max_length
-        ) from None
-    except (ValueError, OverflowError) as error:
-        raise Problem(422, "invalid_value", f"{verb.name}: {error}") from None
-    return Response(wire.encode(found), media_type=wire.MEDIA)
-
-
-def _endpoint(verb: wire.Verb) -> Endpoint:
-    rule = RULES[verb.name]
-    own = (
-        ((409, "idempotency_conflict"), (409, "unique_conflict"), (429, "queue_full")) if verb.name == "enqueue" else ()
-    )
-    return Endpoint(
-        method="POST",
-        path=f"/v1/store/{verb.name}",
-        scope=rule.scope,
-        also=rule.also,
-        does=f"For the http store: {rule.does[0].lower()}{rule.does[1:]}",
-        handler=partial(_answer, verb),
-        answers={200: bytes},
-        problems=(
-            (404, "not_found"),
-            (413, "body_too_large"),
-            (415, "content_type_not_allowed"),
-            (422, "invalid_value"),
-            *own,
-        ),
-        media=wire.MEDIA,
-    )
-
-
-ENDPOINTS = tuple(_endpoint(verb) for verb in wire.VERBS.values())

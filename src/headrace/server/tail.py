@@ -134,11 +134,18 @@ class Listener:
         self.feed.end()
 
     def begin(self, missed: Iterable[Ending] = (), *, more: bool = False) -> None:
-        """Tell what was missed, once; and then what came meanwhile."""
+        """Tell what was missed, once, up to a page of it whatever the rate; and then what came meanwhile."""
         held, self._held = self._held or [], None
-        told = list(missed)
-        self.hear(told, more=more)
-        self._had.update(place(each) for each in told)
+        all_ = list(missed)
+        wanted = [each for each in all_ if self._wants(each)]
+        events = [event("ended", _shown(each), event_id(each)) for each in wanted[:PAGE]]
+        if more or len(wanted) > PAGE:
+            skipped = SkippedEvent(count=max(0, len(wanted) - PAGE), more=more)
+            events.append(event("skipped", skipped, event_id(all_[-1]) if all_ else ""))
+        if events:
+            # As one: who has come back for them is not too slow to take them.
+            self.feed.put(b"".join(events))
+        self._had.update(place(each) for each in all_)
         self.hear(held)
 
 

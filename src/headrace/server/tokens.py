@@ -7,7 +7,7 @@ import re
 import secrets
 import string
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -79,6 +79,18 @@ def read(records: Mapping[str, Record]) -> dict[str, Token]:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
     return found
+
+
+def describe(token: Token) -> str:
+    """What it may do and for how long, for the audit log."""
+    parts = [", ".join(sorted(token.scopes))]
+    if token.tenant is not None:
+        parts.append(f"tenant {token.tenant}")
+    if token.queues is not None:
+        parts.append(f"queues {', '.join(sorted(token.queues))}")
+    if token.expires_at is not None:
+        parts.append(f"until {token.expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
+    return f"{token.name} ({token.id}): {'; '.join(parts)}"
 
 
 async def any(store: Store) -> bool:  # it reads `tokens.any(store)`

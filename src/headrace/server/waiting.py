@@ -104,9 +104,17 @@ class WaitingRoom:
                 line.wake()
 
     async def until_found(
-        self, queues: tuple[str, ...], tenant: str | None, seconds: float, look: Callable[[], Awaitable[T | None]]
+        self,
+        queues: tuple[str, ...],
+        tenant: str | None,
+        seconds: float,
+        look: Callable[[], Awaitable[T | None]],
+        woken_look: Callable[[], Awaitable[T | None]] | None = None,
     ) -> T | None:
-        """Look until something is found; None: nothing was within that time, or the server stops."""
+        """Look until something is found; None: nothing was within that time, or the server stops.
+
+        `woken_look`: how one looks that has slept, if that is another matter.
+        """
         until = monotonic() + seconds
         queues = tuple(sorted(set(queues)))
         ear = self._join(queues)
@@ -123,11 +131,11 @@ class WaitingRoom:
                 if not await self._sleep(line, left):
                     break
                 woken = True
-                found = await line.look(look)
+                found = await line.look(woken_look or look)
             return found
         finally:
             if found is not None or (woken and not line.empty):
-                # There may be more where this came from; or this one was woken, and something went wrong with it.
+                # There may be more where this came from; or this one was woken and has left, or something went wrong.
                 line.wake()
             self._leave(queues, ear, tenant, line)
 

@@ -18,6 +18,7 @@ from headrace.lease import MAX_LEASE, MAX_LOG, Ask, Lease, Report, new_token
 from headrace.outcome import Released
 from headrace.server import settling
 from headrace.server.auth import Principal
+from headrace.server.boundary import Gone
 from headrace.server.call import Call, answer, nothing
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.problems import Problem, not_found
@@ -97,20 +98,29 @@ async def claim(call: Call) -> Response:
     await leases.seen(leases.presence(principal, name, queues, tasks, asked.limit))
 
     async def look() -> tuple[Lease, list[ClaimedJob]] | None:
-        if await call.request.is_disconnected():
-            return None
-        ask = Ask(worker, queues, asked.limit, timedelta(seconds=ttl), new_token(), tenant=principal.tenant)
-        lease = await service.store.claim(ask)
-        if lease is None:
-            return None
-        if await call.request.is_disconnected():
+        found = None
+        while found is None:
+            if await call.request.is_disconnected():
+                raise Gone  # None would say that there is nothing, and nobody else in line would look
+            ask = Ask(worker, queues, asked.limit, timedelta(seconds=ttl), new_token(), tenant=principal.tenant)
+            lease = await service.store.claim(ask)
+            if lease is None:
+                return None
             leases.remember(lease)
-            await write(call, lease.token, [(at, job, Released()) for at, job in enumerate(lease.jobs)])
-            leases.forget(lease.token)
-            return None
-        return await _hand_out(call, lease)
+            if await call.request.is_disconnected():
+                await write(call, lease.token, [(at, job, Released()) for at, job in enumerate(lease.jobs)])
+                raise Gone
+            found = await _hand_out(call, lease)  # None: all of them came too late, and there may be others behind
+        return found
 
-    found = await leases.room.until_found(queues, principal.tenant, wait, look)
+    async def woken() -> tuple[Lease, list[ClaimedJob]] | None:
+        await call.still_welcome()
+        return await look()
+
+    try:
+        found = await leases.room.until_found(queues, principal.tenant, wait, look, woken)
+    except Gone:
+        found = None  # nobody reads the answer
     if found is None:
         return nothing()
     lease, jobs = found
@@ -122,7 +132,6 @@ async def claim(call: Call) -> Response:
 async def _hand_out(call: Call, lease: Lease) -> tuple[Lease, list[ClaimedJob]] | None:
     """The jobs that may still start; what came too late is ended here."""
     leases = call.service.leases
-    leases.remember(lease)
     late = await leases.too_late(lease)
     if late:
         ended = [(position, lease.jobs[position], outcome) for position, outcome in late.items()]

@@ -22,9 +22,14 @@ SCHEMES = "sqlite:///file.db, postgresql://user@host/db, redis://host:6379/0, ht
 def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] | None = None) -> Store:
     """The store behind a URL, not yet opened. `clock` replaces the store's own, for tests.
 
-    `shards`: queue → in how many parts it is spread, for stores where one queue is bound to one node.
+    `shards`: queue → over how many shards it is spread, for stores where one queue is bound to one node.
     """
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        raise ConfigError(
+            "the store's URL cannot be read: in a password write [ as %5B, ] as %5D, / as %2F and @ as %40"
+        ) from None
     if scheme == "memory":
         from headrace.store.memory import MemoryStore
 
@@ -48,7 +53,8 @@ def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] |
             from headrace.store.http.store import HttpStore
 
         return HttpStore(url, clock=clock)
-    raise ConfigError(f"no store for {scheme or url[:20]!r}: use one of {SCHEMES}")
+    # Not what was given: a URL without a scheme may begin with a password.
+    raise ConfigError(f"no store for {scheme!r}: use one of {SCHEMES}")
 
 
 @contextmanager

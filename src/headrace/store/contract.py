@@ -7,7 +7,8 @@ implement it outside this repository and it may break under you.
 
 Rules worth knowing before reading an implementation:
 
-* enqueue may be repeated: a batch id that is already there changes nothing and answers as before.
+* enqueue may be repeated: a batch id that is already there changes nothing and answers as before. So may a claim whose
+  answer was lost: a token that has a lease gets that lease, whatever else waits; nothing more is taken under it.
 * An idempotency key lives out its window whatever becomes of its job. Inside one batch, too, the first job with
   a key makes it and the others meet it.
 * An instant belongs to what begins with it: a lease is expired, a job due, a key or a result over from that very
@@ -27,12 +28,14 @@ Rules worth knowing before reading an implementation:
 * A limit key (see `lane.split_limit`) without a rule limits nothing; the rule of a whole key stands before that of its
   name. A claim takes from a lane at most what every one of its keys leaves: `concurrency` minus the units of jobs
   under a lease, reaped ones included, until they are settled; the units in a bucket that starts full with `burst`,
-  refills at `rate` and is drawn from at claim; nothing while `closed_until` lies ahead. At no moment do leases hold
+  refills at `rate` and is drawn from at claim; nothing while `closed_until` lies ahead, and when it has passed one job at
+  a time, whatever it costs: only while no unit is held. A bucket drawn from more than 10 s after now (somebody has set
+  the clock back) is full. At no moment do leases hold
   more than a rule that was there when they were made allows. Lanes that are blocked are passed over and stay as they are.
 * A unique lock belongs to the job that took it last; whether it holds is read from that job, never written: its state,
   its age, whether it is there at all. So every way out frees it. Keys are looked at before locks.
 * wait: after a claim of the same store object that passed something over for a reason that ends by time (a rate, a
-  closed limit, a pause until), wait returns by then.
+  closed limit, a pause until), wait returns by then; not for what needs more than there can ever be (`Blocked.never`).
 * cancel: waiting → cancelled at once; running → `Pulse.stops`, and an `Again` for it becomes cancelled (with what
   it says of failures) under the cancel's reason, which also stands in where a `Finish` as cancelled has no note;
   finished → untouched.
@@ -42,11 +45,11 @@ Rules worth knowing before reading an implementation:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
-from headrace.job import Batch, Job, JobId
+from headrace.job import Batch, Job, JobId, JobState
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Settlement
@@ -200,8 +203,11 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        """Forget jobs that are not running (their totals stay). Answers those deleted."""
+    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+        """Forget jobs that are not running (their totals stay). Answers those deleted.
+
+        `states`: only those that are in one of these at that very moment; whatever else they have become, they stay.
+        """
         ...
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
@@ -280,3 +286,16 @@ class Transactional(Protocol):
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]: ...
+
+
+@runtime_checkable
+class Prompt(Protocol):
+    """Stores that can claim for a sleeper in the moment in which they wake it: one trip less before the job starts."""
+
+    async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
+        """Sleep like `wait`, then claim. A bool is as of `wait`, and the caller claims itself: there may be something.
+
+        Misses nothing that was there before. Called off (cancelled), it gives back whatever it has claimed. When it
+        raises, a claim of the same store object with the same token gets what it may have claimed.
+        """
+        ...

@@ -75,6 +75,7 @@ class LimitRule:
     burst: float = 1.0
     """Units that may go at once, if there is a rate."""
     closed_until: datetime | None = None
+    """Nothing starts before that, and from then on one job at a time, whatever it costs; None: it is open."""
     state: bytes = b""
     """For the owner; opaque."""
     version: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,9 +15,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from headrace.errors import ConfigError, Unavailable
+
+_PORTS: Final = range(10_000, 22_000)
+"""Below those that systems give to whoever asks for any, an outgoing connection for one: what is found free stays so."""
+_CHANCE: Final = random.SystemRandom()
 
 
 class ServerProcess(ABC):
@@ -152,14 +157,25 @@ class ServerProcess(ABC):
         # One that was frozen hears nothing before it goes on.
         process.send_signal(signal.SIGCONT)
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on right now."""
+def free_port(*, also: int = 0) -> int:
+    """A loopback port that nobody has right now, nor the one so far above it; nobody gets it by chance later."""
+    for _ in range(1000):
+        port = _CHANCE.choice(_PORTS)
+        if _is_free(port) and (not also or _is_free(port + also)):
+            return port
+    raise Unavailable(f"no port from {_PORTS[0]} to {_PORTS[-1]} is free")
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

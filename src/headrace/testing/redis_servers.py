@@ -131,7 +131,8 @@ class RedisServer(ServerProcess):
         return [
             f"sentinel monitor mymaster 127.0.0.1 {primary.port} 1\n",
             f"sentinel auth-pass mymaster {primary.password}\n",
-            "sentinel down-after-milliseconds mymaster 500\n",
+            # As long as a busy machine may keep the primary waiting.
+            "sentinel down-after-milliseconds mymaster 2000\n",
             "sentinel failover-timeout mymaster 5000\n",
         ]
 
@@ -143,8 +144,7 @@ class RedisServer(ServerProcess):
 
     def _free_port(self) -> int:
         # A cluster node takes the port 10,000 above its own, too.
-        port = free_port()
-        return port if port < 55000 else port - 20000
+        return free_port(also=10_000)
 
 
 class RedisCluster:
@@ -161,7 +161,8 @@ class RedisCluster:
         password = secrets.token_urlsafe(18)
         ours = {
             "cluster-enabled": "yes",
-            "cluster-node-timeout": "2000",
+            # As long as a busy machine may keep one of them waiting, else the others give it up.
+            "cluster-node-timeout": "5000",
             # The others go on when one is down.
             "cluster-require-full-coverage": "no",
             **(settings or {}),
@@ -223,12 +224,16 @@ class RedisCluster:
         for number, node in enumerate(self.nodes):
             low, high = 16384 * number // count, 16384 * (number + 1) // count - 1
             node.command("CLUSTER", "ADDSLOTSRANGE", str(low), str(high))
-            if node is not first:
-                node.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))
-        deadline = time.monotonic() + _START_TIMEOUT
+        deadline = time.monotonic() + 2 * _START_TIMEOUT
+        introduce_at = 0.0
         while not all(self._settled(node) for node in self.nodes):
             if time.monotonic() > deadline:
                 raise Unavailable("the nodes did not find each other")
+            if time.monotonic() > introduce_at:
+                # A node forgets whom it has met when the handshake takes too long: then it is told again.
+                introduce_at = time.monotonic() + 10.0
+                for node in self.nodes[1:]:
+                    node.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))
             time.sleep(0.05)
 
     def _settled(self, node: RedisServer) -> bool:

@@ -97,12 +97,24 @@ class PostgresServer(ServerProcess):
         """A fresh database, and its URL. `template` names (or is the URL of) a database to copy."""
         name = name or f"test_{secrets.token_hex(6)}"
         source = f" template {_quoted(_database_name(template))}" if template else ""
-        self.psql(f"create database {_quoted(name)}{source}")
+        self._alone(f"create database {_quoted(name)}{source}")
         return self.url(name)
 
     def drop_database(self, name_or_url: str) -> None:
         """Remove a database, whoever is connected to it."""
-        self.psql(f"drop database if exists {_quoted(_database_name(name_or_url))} with (force)")
+        self._alone(f"drop database if exists {_quoted(_database_name(name_or_url))} with (force)")
+
+    def _alone(self, statement: str) -> None:
+        """The server waits five seconds for those who leave a database; a busy machine may take longer."""
+        for _ in range(5):
+            try:
+                self.psql(statement)
+            except Unavailable as error:
+                if "being accessed by other users" not in str(error):
+                    raise
+            else:
+                return
+        self.psql(statement)
 
     def psql(self, statement: str, *, database: str = "postgres") -> str:
         """Run a statement as superuser; answers its rows as unaligned text."""

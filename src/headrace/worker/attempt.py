@@ -46,6 +46,7 @@ class Known:
         "redact",
         "result_ttl",
         "retry",
+        "shape",
         "timed",
         "timeout",
         "told",
@@ -68,6 +69,7 @@ class Known:
         self.result_ttl = options.result_ttl
         self.redact = options.redact
         self.limits = options.limits
+        self.shape = task.shape
         self.told = told
         """The app has webhooks for its ends."""
 

@@ -11,6 +11,7 @@ from time import monotonic
 from headrace.lease import Lease
 from headrace.outcome import Outcome, Released
 from headrace.retry import Retry
+from headrace.webhooks import QUEUE
 from headrace.worker import verdict
 from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, Known, Slots
 from headrace.worker.completer import Completer
@@ -45,6 +46,17 @@ class Unknown(Known):
         self.told = True  # its jobs end rarely, and then somebody may want to know
 
 
+def _all_in_processes(hands: Hands) -> bool:
+    """Whether none of the tasks of the queues served runs elsewhere (deliveries of webhooks come seldom)."""
+    served = set(hands.queues) - {QUEUE}
+    kinds = {
+        known.executor
+        for task in hands.tasks.values()
+        if task.options.queue in served and (known := hands.known(task.name))
+    }
+    return kinds == {"process"}
+
+
 class Executor(Room):
     """Sorts attempts into slots and watches them."""
 
@@ -56,11 +68,14 @@ class Executor(Room):
         self._settler = settler
         self._completer = completer
         self._said_unknown: dict[str, float] = {}
-        self.size = size = hands.settings.concurrency
+        size = hands.settings.concurrency
+        # A process costs tens of megabytes, and more of them than cores only take turns.
+        processes = min(size, max(2, 2 * (os.cpu_count() or 1)))
+        self.size = processes if _all_in_processes(hands) else size
+        """Slots that jobs are claimed for."""
         self.loop = LoopSlots(hands, size, done=settler.done, end=self.end, low=low)
         self.threads = ThreadSlots(hands, size, end=self.end, low=low)
-        # A process costs tens of megabytes, and more of them than cores only take turns.
-        self.processes = ProcessSlots(hands, min(size, max(2, 2 * (os.cpu_count() or 1))), end=self.end, low=low)
+        self.processes = ProcessSlots(hands, processes, end=self.end, low=low)
         self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes)
         self._by_name: dict[str, Slots] = {"async": self.loop, "thread": self.threads, "process": self.processes}
         self._max_wait = min(MAX_WAIT, hands.settings.lease.total_seconds() / 3)

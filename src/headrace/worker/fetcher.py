@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from time import monotonic
+from typing import Any, cast
 
 from headrace import flow
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, OutcomeUnknown
 from headrace.flow import Order
-from headrace.lease import Ask, Lease, new_token
+from headrace.lease import Ask, Lease, Token, new_token
+from headrace.store.contract import Prompt
 from headrace.worker import faults
 from headrace.worker.executor import Executor
 from headrace.worker.governor import Governor
@@ -20,6 +22,9 @@ from headrace.worker.settler import Settler
 
 HORIZON = 0.025
 """Seconds of work to have in line at least, so that no slot waits for the next claim."""
+PLAIN = Order()
+QUICK = 4
+"""Turns of the loop within which a job that never waits is over."""
 MAX_LEASES = 64
 """Batches whose results the store has not taken yet: beyond, nothing more is claimed."""
 COMPANY_WAIT = 10.0
@@ -80,8 +85,16 @@ class Fetcher(Room):
         self._deaf = Complaint("listening for new jobs")
         self._deafness = Backoff()
         self._resting = False
-        self._waiter: asyncio.Task[bool] | None = None
-        self._leaving: set[asyncio.Task[bool]] = set()
+        self._waiter: asyncio.Task[Lease | bool] | None = None
+        self._leaving: set[asyncio.Task[Lease | bool]] = set()
+        # By name, so that a store in a wrapper is found, too. Reserved slots ask in an order of their own.
+        self._prompt = (
+            cast("Prompt", hands.store) if hasattr(hands.store, "wait_to_claim") and not self._reserves else None
+        )
+        self._asked: Ask | None = None
+        """What the listener is to claim, too, when there is something."""
+        self._unsure: Token | None = None
+        """A lease that may have been made, though nobody heard of it: the next claim asks for it."""
         self._handed_back = 0
         self.nudge = Bell()
         """Rung when there may be something to claim, or no reason to sleep."""
@@ -108,6 +121,10 @@ class Fetcher(Room):
         executor = self._executor()
         await self._governor().declared.wait()
         while True:
+            if (brought := self._brought()) is not None:
+                await self._claimed(brought[0])
+                await self._start(executor, *brought)
+                continue
             if self.is_quiet():
                 self._stop_listening()
                 await self.bell.wait()
@@ -122,7 +139,7 @@ class Fetcher(Room):
             await self._heed()
             lease = await self._claim_into(room)
             if lease is not None:
-                await self._start(executor, lease, room)
+                await self._start(executor, lease, room.ordinary)
             elif self._backoff.failures:
                 continue
             elif room.ordinary <= 0:
@@ -133,7 +150,7 @@ class Fetcher(Room):
             else:
                 await self._rest()
 
-    async def _start(self, executor: Executor, lease: Lease, room: flow.Room) -> None:
+    async def _start(self, executor: Executor, lease: Lease, asked: int) -> None:
         self.idle.clear()
         held = self._hands.take(lease)
         if self.is_quiet():
@@ -144,12 +161,18 @@ class Fetcher(Room):
             await self._alone(executor, held, lease)
         else:
             executor.deliver(held, lease)
-            if self._waiter is None and len(lease.jobs) < room.ordinary:
+            if self._waiter is None and len(lease.jobs) < asked:
                 # Less than asked for: most likely the next claim finds nothing, and may as well be the last look.
+                if self._prompt is not None and len(lease.jobs) <= executor.size:
+                    await self._let_run(executor)
                 await self._listen()
 
     async def stop(self) -> None:
         await super().stop()
+        if (brought := self._brought()) is not None:
+            lease, _ = brought
+            self._executor().deliver(self._hands.take(lease), lease)
+            self._executor().hand_back()
         self._stop_listening()
         if self._leaving:
             await asyncio.wait(self._leaving)
@@ -179,7 +202,8 @@ class Fetcher(Room):
         """Reserved slots first, with what they are for; then the others."""
         if room.reserved:
             share = min(sum(band.share for band in room.reserved), MAX_CLAIM)
-            lease = await self._claim(share, Order(room.reserved))
+            weights = (await self._governor().order(share)).weights
+            lease = await self._claim(share, Order(room.reserved, weights))
             if lease is not None or self._backoff.failures:
                 return lease
         return await self._claim(room.ordinary) if room.ordinary > 0 else None
@@ -187,41 +211,55 @@ class Fetcher(Room):
     async def _claim(self, limit: int, only: Order | None = None) -> Lease | None:
         hands = self._hands
         began = monotonic()
+        token = self._unsure or new_token()
         self.claiming = True
         try:
             if not hands.watch.is_set:
                 await hands.watch.set(hands.store)
             order = await self._governor().order(limit) if only is None else only
-            lease = await hands.store.claim(
-                Ask(
-                    hands.id,
-                    hands.queues,
-                    limit,
-                    hands.settings.lease,
-                    new_token(),
-                    bands=order.bands,
-                    only_bands=only is not None,
-                    weights=order.weights,
-                )
-            )
+            self._plain = order == PLAIN
+            ask = self._ask(limit, order, token, only_bands=only is not None)
+            lease = await hands.store.claim(ask)
+        except OutcomeUnknown as error:
+            self._unsure = token
+            self._complaint.raise_(error)
         except HeadraceError as error:
             self._complaint.raise_(error)
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
             log.exception("the store failed in a way it should not while claiming")
             self._complaint.raise_(error)
         else:
-            if faults.ARMED and lease is not None:
-                faults.reach("claimed")
+            self._unsure = None
+            self._pace.claimed(monotonic() - began)
             self._complaint.settle()
             self._backoff.reset()
-            self._pace.claimed(monotonic() - began)
             if lease is not None:
-                await self._governor().look(lease)
+                await self._claimed(lease)
             return lease
         finally:
             self.claiming = False
         await self.nudge.wait(self._backoff.next())
         return None
+
+    def _ask(self, limit: int, order: Order, token: Token, *, only_bands: bool = False) -> Ask:
+        hands = self._hands
+        return Ask(
+            hands.id,
+            hands.queues,
+            limit,
+            hands.settings.lease,
+            token,
+            bands=order.bands,
+            only_bands=only_bands,
+            weights=order.weights,
+        )
+
+    async def _claimed(self, lease: Lease) -> None:
+        if faults.ARMED:
+            faults.reach("claimed")
+        self.claiming = True
+        await self._governor().look(lease)
+        self.claiming = False
 
     # ── asleep ──────────────────────────────────────────────────────────────
     # No job is overlooked, whenever it comes, because this room sleeps only while it listens, and only after a claim
@@ -232,14 +270,44 @@ class Fetcher(Room):
     # Who wakes claims at once. Listening begins again when a claim has found nothing (or less than it asked for), so a
     # busy worker does not listen at all, and a wake-up costs one claim before the job starts. Every sleep has a new
     # listener, because a store reckons from the last claim until when it need not wake (a rate, a pause that ends).
+    # Some stores claim for a listener in the moment in which they wake it, and miss nothing that was there before: no last
+    # look is needed. But only a worker that runs nothing asks for that. One whose job blocks the loop would sit on a lease
+    # that came meanwhile; for a hint that it does not hear, others are none the worse for long.
+
+    def _may_bring(self) -> bool:
+        executor = self._executor()
+        free = not executor.running and not executor.waiting
+        return free and self._prompt is not None and self._plain and not self._reserves
+
+    def _brought(self) -> tuple[Lease, int] | None:
+        """What the listener has claimed, and how much it asked for."""
+        waiter, ask = self._waiter, self._asked
+        if waiter is None or ask is None or not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
+            return None
+        lease = waiter.result()
+        if isinstance(lease, bool):
+            return None
+        self._waiter = self._asked = None
+        self._deaf.settle()
+        self._deafness.reset()
+        return lease, ask.limit
+
+    async def _let_run(self, executor: Executor) -> None:
+        """Quick jobs that start at once are over within a few turns of the loop: then a lease may be brought."""
+        for _ in range(QUICK):
+            if not executor.running and not executor.waiting:
+                return
+            await asyncio.sleep(0)
 
     async def _heed(self) -> None:
         """The claim that follows looks for whatever was heard up to now."""
         self.nudge.forget()
         waiter = self._waiter
         if waiter is not None and waiter.done():
+            ask, self._asked = self._asked, None
             self._waiter = None
             if not waiter.cancelled() and (error := waiter.exception()) is not None:
+                self._unsure = None if ask is None else ask.token
                 self._deaf.raise_(error)
                 await self.nudge.wait(self._deafness.next())
             else:
@@ -257,24 +325,33 @@ class Fetcher(Room):
 
     async def _listen(self) -> None:
         poll = self._hands.settings.poll.total_seconds() * random.uniform(0.9, 1.0)
-        waiter = asyncio.create_task(self._hands.store.wait(self._hands.queues, poll), name="headrace-wait")
-        self._waiter = waiter
+        room = self._room(self._executor()).ordinary if self._may_bring() else 0
+        listening: Coroutine[Any, Any, Lease | bool]
+        if self._prompt is not None and room > 0:
+            self._asked = self._ask(room, PLAIN, new_token())
+            listening = self._prompt.wait_to_claim(self._asked, poll)
+        else:
+            listening = self._hands.store.wait(self._hands.queues, poll)
+        waiter = self._waiter = asyncio.create_task(listening, name="headrace-wait")
         waiter.add_done_callback(self._heard)
-        await asyncio.sleep(0)  # it begins
+        if self._asked is not None:
+            await self._rest()
+        else:
+            await asyncio.sleep(0)  # it begins
 
-    def _heard(self, waiter: asyncio.Task[bool]) -> None:
+    def _heard(self, waiter: asyncio.Task[Lease | bool]) -> None:
         if waiter is self._waiter:
             self.nudge.ring()
 
     def _stop_listening(self) -> None:
         """Nobody waits for the listener's end but `stop`: a claim must not."""
-        waiter, self._waiter = self._waiter, None
+        waiter, self._waiter, self._asked = self._waiter, None, None
         if waiter is not None:
             waiter.cancel()
             self._leaving.add(waiter)
             waiter.add_done_callback(self._left)
 
-    def _left(self, waiter: asyncio.Task[bool]) -> None:
+    def _left(self, waiter: asyncio.Task[Lease | bool]) -> None:
         self._leaving.discard(waiter)
         if not waiter.cancelled():
             waiter.exception()  # it failed, and nobody listens to it any more

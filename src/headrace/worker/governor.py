@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from headrace.lease import Lease
 from headrace.limit import Declared, Limit
 from headrace.limits import Limits
 from headrace.outcome import Failed, Outcome, Succeeded
-from headrace.recovery import WELL, Health, Seen, What, moment, unpack
+from headrace.recovery import WELL, Health, Seen, What, moment, rested, unpack
 from headrace.worker.attempt import Attempt
 from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, Room, log
@@ -26,6 +27,10 @@ LOOK = 1.0
 """Seconds for which a look at pauses, rules and lanes is good."""
 MAX_KEYS = 1000
 """Limit keys with news that nobody has written yet; of more than that the rest is left out."""
+MAX_HEALED = 20
+"""Limit keys that one look finds healed: writing each costs a look at all rules."""
+REST = 60.0
+"""Seconds after which a worker that claims nothing looks at its limits all the same."""
 LAST_WORDS = 2.0
 """Seconds in which a worker that leaves may say what its jobs have shown."""
 MAX_NEWS = 1000
@@ -104,10 +109,23 @@ class Governor(Room):
         hands.paused = {pause.name: pause for pause in pauses if pause.kind == "task"}
         unwell = {key: health for key, rule in rules.items() if (health := unpack(rule.state).health) != WELL}
         self._see(unwell)
+        self._rest(unwell)
 
     def _see(self, unwell: Mapping[str, Health]) -> None:
         self._sight = Sight(monotonic(), unwell)
         self._hands.attentive = bool(self._timed or unwell)
+
+    def _rest(self, unwell: Mapping[str, Health]) -> None:
+        """What time alone has healed nobody's success needs to: whoever sees it says so, of a few at a time."""
+        now = self._now()
+        healed = (
+            key
+            for key, health in unwell.items()
+            if key not in self._news and key.partition(":")[0] in self._declared and rested(health, now) == WELL
+        )
+        for key in islice(healed, MAX_HEALED):
+            self._news[key] = deque(maxlen=MAX_NEWS)
+            self.bell.ring()
 
     async def order(self, limit: int) -> Order:
         """What the queues' policies make of a claim of so many."""
@@ -163,10 +181,14 @@ class Governor(Room):
     # ── the room ────────────────────────────────────────────────────────────
     async def run(self) -> None:
         if not self.declared.is_set():
-            await self._insist(self._declaring, lambda: self._limits.declare(self._declared))
+            await self._insist(
+                self._declaring, lambda: self._limits.declare(self._declared, app=self._hands.settings.app)
+            )
             self.declared.set()
         while True:
-            await self.bell.wait()
+            if not await self.bell.wait(REST if self._declared else None) and monotonic() - self._sight.at > REST:
+                # Nothing of it may run, as it is: nobody else would look.
+                await self._look()
             while self._news:
                 await self._tell()
 
@@ -240,7 +262,7 @@ def _key_of(attempt: Attempt, limit: Limit) -> str | None:
     if limit.key is None:
         return limit.name
     try:
-        args, kwargs = attempt.arguments()
+        args, kwargs = attempt.known.shape.full(*attempt.arguments())
         keys = limit.keys_for(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  # a user's function may do anything
         log.warning("the key of limit %s cannot be told for job %s: %s", limit.name, attempt.job.id, error)

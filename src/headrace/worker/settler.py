@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 
 from headrace import retry
-from headrace.errors import OutcomeUnknown, StoreError, Unsupported
+from headrace.errors import ConfigError, OutcomeUnknown, StoreError, Unsupported
 from headrace.job import NewJob
 from headrace.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
 from headrace.webhooks import batch_of
@@ -232,7 +232,7 @@ class Settler(Room):
             except Unsupported as error:
                 log.error("%d webhook deliveries are lost, for this worker may not enqueue them: %s", len(news), error)
                 return
-            except StoreError as error:
+            except (StoreError, ConfigError) as error:
                 self._complaint.raise_(error)
             except Exception:  # noqa: BLE001  # a store's bug must not end the worker
                 log.exception("the store failed in a way it should not while taking %d webhook deliveries", len(news))
@@ -253,7 +253,8 @@ class Settler(Room):
                 faults.reach("settle")
             try:
                 refused = await self._hands.store.settle(held.token, batch)
-            except StoreError as error:
+            except (StoreError, ConfigError) as error:
+                # A right that was taken away, a password that was changed: either may be put back.
                 unsure = unsure or isinstance(error, OutcomeUnknown)
                 self._complaint.raise_(error)
             except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
@@ -268,6 +269,8 @@ class Settler(Room):
                 return refused, unsure
             self.failing = True
             await asyncio.sleep(backoff.next())
+        # Nobody waits for this answer any more; whoever waits for another says so again.
+        self.failing = False
         return frozenset(position for position, _ in batch), unsure
 
     def _say_refused(self, held: Held, refused: frozenset[int], *, unsure: bool) -> None:

@@ -11,14 +11,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import monotonic
 
-from msgspec.structs import replace
-
 from headrace.errors import ConfigError, HeadraceError
 from headrace.job import Batch, JobId
 from headrace.schedule import Schedule, slot_batch, slot_job
-from headrace.schedules import KIND, Decision, Entry, Schedules, decide, decode, encode, slot_job_id
+from headrace.schedules import KIND, UNIQUE, Entry, Schedules, decide, decode, encode, fired, slot_job_id
 from headrace.store.contract import Store
 from headrace.store.terms import Record
+from headrace.wording import count
 from headrace.worker.room import Backoff, Complaint, Room, log
 
 POLL = 1.0
@@ -226,11 +225,15 @@ class Ticker(Room):
         """Safe to repeat, and by anybody."""
         if entry.cancel is not None:
             await self._store.cancel([JobId(entry.cancel)], f"the next slot of schedule {name} has come")
+        met: dict[datetime, JobId] = {}
         for slot in entry.pending:
-            await self._store.enqueue(Batch(slot_batch(name, slot), [slot_job(entry.schedule, slot)]))
-            if self._emit is not None:
+            answer = await self._store.enqueue(Batch(slot_batch(name, slot), [slot_job(entry.schedule, slot)]))
+            if 0 in answer.existing:
+                met[slot] = answer.existing[0]
+            elif self._emit is not None:
                 self._emit("schedule.fired", schedule=name, slot=slot, job=slot_job_id(name, slot))
-        await self._write(name, replace(entry, pending=(), cancel=None))
+        if await self._write(name, fired(entry, met)) and met:
+            self._tell_skipped(name, len(met), UNIQUE)
 
     async def _write(self, name: str, entry: Entry) -> bool:
         version = await self._store.record(KIND, name, encode(entry), self._seen[name].version)
@@ -245,12 +248,14 @@ class Ticker(Room):
         skipped = decided.skipped - before.skipped
         if not skipped:
             return
-        fresh: list[Decision] = [each for each in decided.recent if each.slot > before.cursor and each.reason]
-        reasons = ", ".join(sorted({each.reason for each in fresh}))
+        fresh = [each for each in decided.recent if each.slot > before.cursor and each.answer == "skipped"]
+        self._tell_skipped(name, skipped, ", ".join(sorted({each.reason for each in fresh})))
+
+    def _tell_skipped(self, name: str, skipped: int, reasons: str) -> None:
         log.warning(
-            "schedule %s: %d slots skipped (%s)",
+            "schedule %s: %s skipped (%s)",
             name,
-            skipped,
+            count(skipped, "slot"),
             reasons,
             extra={"event": "schedule.skipped", "schedule": name, "slots": skipped, "reason": reasons},
         )

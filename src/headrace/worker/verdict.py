@@ -15,6 +15,7 @@ from headrace.codec import scrub
 from headrace.errors import BadArguments, SerializationError
 from headrace.job import Failure
 from headrace.outcome import (
+    EXPIRED,
     PARKED,
     PAUSED,
     Cancel,
@@ -40,9 +41,6 @@ PARKED_FOR = timedelta(minutes=1)
 PAUSED_FOR, PAUSED_LONGEST = timedelta(seconds=5), timedelta(minutes=5)
 
 _OWN_FRAMES = str(Path(__file__).parent)
-
-
-EXPIRED = "expired"
 
 
 def too_late(attempt: Attempt) -> Outcome | None:

@@ -43,7 +43,7 @@ async def raw(server: Running, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
         writer.write(data)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()

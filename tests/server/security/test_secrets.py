@@ -102,7 +102,7 @@ async def test_s72_an_argument_that_is_hidden_is_seen_nowhere(caplog: pytest.Log
         assert bad.status_code == 422
         seen.append(bad.text)
         async with app.worker():
-            answer = await server.http.get(f"/v1/jobs/{id}/result", params={"wait": "20s"})
+            answer = await server.http.get(f"/v1/jobs/{id}/result", params={"wait": "30s"})
             seen.append(answer.text)
             [got] = await there.gets(1)
         assert answer.json()["state"] == JobState.DEAD

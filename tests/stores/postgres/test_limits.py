@@ -12,13 +12,14 @@ import pytest
 
 from headrace.job import Batch, NewJob, new_batch
 from headrace.lane import Lane
-from headrace.lease import Lease, new_token
+from headrace.lease import Lease, Token, new_token
 from headrace.outcome import DONE, Again
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
 from headrace.store.terms import LimitRule, Retention
 from stores.postgres.kit import TTL, WORKER, claim, put, take
 
+pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 API = Lane(limits=("api", "shop:1"))
 
 
@@ -69,7 +70,7 @@ async def test_many_claimers_never_hold_more_than_allowed(crowd: list[PostgresSt
             assert now.get("api", 0) <= 5
             assert all(units <= 2 for key, units in now.items() if key.startswith("shop"))
 
-    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(500), asyncio.TaskGroup() as group:
         watcher = group.create_task(watch())
         async with asyncio.TaskGroup() as workers:
             for store in crowd:
@@ -117,8 +118,8 @@ async def test_a_claim_that_dies_before_its_commit_holds_nothing(pg: PostgresSto
     await put(pg, 5, lane=API)
     connection = await asyncpg.connect(url)
     await connection.execute("begin")
-    args = [["default"], 1, new_token(), WORKER, TTL, *[None] * 20]
-    statement = f"select * from headrace.claim({', '.join(f'${n}' for n in range(1, 26))})"
+    args = [["default"], 1, new_token(), WORKER, TTL, *[None] * 20, 1000]
+    statement = f"select * from headrace.claim({', '.join(f'${n}' for n in range(1, 27))})"
     await connection.fetch(statement, *args)
     # Whoever counts the same key waits for its end.
     waiting = asyncio.create_task(claim(pg))
@@ -145,14 +146,52 @@ async def test_thousands_of_blocked_lanes(pg: PostgresStore):
     assert await claim(pg, 10) is None
 
 
+@pytest.mark.parametrize("tenants", [1, 2000])
+async def test_a_claim_that_finds_only_blocked_lanes_ends_when_the_ring_has_gone_round(
+    pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, tenants: int
+):
+    await pg.limit("shop", LimitRule(concurrency=0), None)
+    lanes = [Lane(tenant=f"t{n % tenants}", limits=(f"shop:{n}",)) for n in range(2000)]
+    await pg.enqueue(Batch(new_batch(), [NewJob("t", b"", lane) for lane in lanes]))
+    searches = 0
+    search = PostgresStore._claim
+
+    async def count(store: PostgresStore, token: Token, args: tuple[Any, ...]) -> list[Any] | Lease:
+        nonlocal searches
+        searches += 1
+        return await search(store, token, args)
+
+    monkeypatch.setattr(PostgresStore, "_claim", count)
+    assert await claim(pg, 10) is None
+    assert searches == 2
+    assert await claim(pg, 10) is None
+    assert searches == 3
+
+
+async def test_units_wake_who_waits_in_another_queue(crowd: list[PostgresStore]):
+    here, there = crowd[:2]
+    await here.limit("api", LimitRule(concurrency=1), None)
+    await put(here, lane=API)
+    lease = await take(here)
+    async with asyncio.timeout(100):
+        hearing = asyncio.create_task(there.wait(["other"], 600))
+        while not hearing.done():
+            # Until the other one listens, nobody hears this.
+            await put(here, lane=Lane("other"))
+            await asyncio.wait([hearing], timeout=0.05)
+        woken = asyncio.create_task(there.wait(["third"], 600))
+        await here.settle(lease.token, [(0, DONE)])
+        assert await woken
+
+
 async def test_who_waits_for_units_is_woken_by_a_settle_elsewhere(crowd: list[PostgresStore]):
     here, there = crowd[:2]
     await here.limit("api", LimitRule(concurrency=1), None)
     await put(here, 2, lane=API)
     lease = await take(here)
     assert await claim(there) is None
-    async with asyncio.timeout(30):
-        woken = asyncio.create_task(there.wait(["default"], 20))
+    async with asyncio.timeout(100):
+        woken = asyncio.create_task(there.wait(["default"], 60))
         got: Lease | None = None
         await here.settle(lease.token, [(0, DONE)])
         assert await woken

@@ -43,10 +43,10 @@ async def test_a_missing_database(postgres_server: PostgresServer):
 
 
 async def test_nobody_listens():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert "is it running?" in await trouble(f"postgresql://u:s3cret@127.0.0.1:{port}/x", Unavailable)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # so nobody else gets it meanwhile
+        port = taken.getsockname()[1]
+        assert "is it running?" in await trouble(f"postgresql://u:s3cret@127.0.0.1:{port}/x", Unavailable)
 
 
 async def test_not_migrated(postgres_server: PostgresServer):

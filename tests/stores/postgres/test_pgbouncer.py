@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -38,31 +39,41 @@ def bouncer(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFa
     """host:port of a pooler with two server connections per database, so that sessions are really mixed."""
     parts = urlsplit(postgres_server.url())
     folder = tmp_path_factory.mktemp("pgbouncer")
-    port = free_port()
     users = folder / "users.txt"
     users.write_text(f'"{parts.username}" "{parts.password}"\n')
-    config = folder / "pgbouncer.ini"
-    config.write_text(f"""
+    for _ in range(5):
+        port = free_port()
+        config = folder / "pgbouncer.ini"
+        config.write_text(CONFIG.format(server=parts.port, port=port, folder=folder))
+        command = [find_pgbouncer(), "-q", config]
+        with (folder / "said").open("wb") as said:
+            process = subprocess.Popen(command, user=_unprivileged(folder), cwd="/", stdout=said, stderr=said)
+        try:
+            # Between finding a free port and taking it somebody else may have it.
+            if not asyncio.run(_answers(port, process)):
+                continue
+            yield f"127.0.0.1:{port}"
+            return
+        finally:
+            process.kill()
+            process.wait()
+    pytest.fail(f"pgbouncer did not start: {(folder / 'said').read_text()}{(folder / 'log').read_text()}")
+
+
+CONFIG = """
 [databases]
-* = host=127.0.0.1 port={parts.port}
+* = host=127.0.0.1 port={server}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = scram-sha-256
-auth_file = {users}
+auth_file = {folder}/users.txt
 pool_mode = transaction
 default_pool_size = 2
 max_client_conn = 200
 logfile = {folder}/log
-""")
-    user = _unprivileged(folder)
-    with subprocess.Popen([find_pgbouncer(), "-q", config], user=user, cwd="/", stderr=subprocess.PIPE) as process:
-        try:
-            asyncio.run(_wait_for(port, process))
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
+"""
 
 
 def _unprivileged(folder: Path) -> str | None:
@@ -77,7 +88,8 @@ def _unprivileged(folder: Path) -> str | None:
     return "nobody"
 
 
-async def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+async def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until it takes connections; False: it ended."""
     while process.poll() is None:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -85,9 +97,8 @@ async def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
             await asyncio.sleep(0.02)
         else:
             writer.close()
-            return
-    assert process.stderr is not None
-    pytest.fail(f"pgbouncer did not start: {process.stderr.read().decode()}")
+            return process.poll() is None
+    return False
 
 
 @pytest.fixture
@@ -201,11 +212,13 @@ async def test_migrating_through_the_pooler(postgres_server: PostgresServer, bou
 
 
 async def test_a_pooler_that_is_gone(url: str):
-    parts = urlsplit(url)
-    store = PostgresStore(url.replace(f":{parts.port}/", f":{free_port()}/") + "?pooler=transaction")
-    with pytest.raises(Unavailable):
-        await store.open()
-    await store.close()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # so nobody else gets it meanwhile
+        nobody = f":{taken.getsockname()[1]}/"
+        store = PostgresStore(url.replace(f":{urlsplit(url).port}/", nobody) + "?pooler=transaction")
+        with pytest.raises(Unavailable):
+            await store.open()
+        await store.close()
 
 
 async def test_shares_hold_over_claims_of_one_through_the_pooler(pooled: PostgresStore, pooled_url: str):

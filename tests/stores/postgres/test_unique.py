@@ -60,7 +60,7 @@ async def test_many_names_crosswise_do_not_wait_for_each_other_in_circles(pg: Po
 
     for _ in range(10):
         batches = [some(names), some(names[::-1]), some(names[::2] + names[1::2])]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             answers = await asyncio.gather(*[pg.enqueue(batch) for batch in batches])
         assert sum(len(answer.existing) for answer in answers) == 40
         lease = await take(pg)

@@ -13,6 +13,8 @@ class Proxy:
     def __init__(self, server: RedisServer) -> None:
         self._server = server
         self._tasks: set[asyncio.Task[None]] = set()
+        self.spare_answers = 0
+        """So many answers to `cut_word` come through before."""
         self.cut_answers = 0
         """So many answers that come next to `cut_word` are lost, each with its connection."""
         self.cut_word = b"EVALSHA"
@@ -32,7 +34,7 @@ class Proxy:
         back = asyncio.ensure_future(self._answers(inner, writer, asked))
         with suppress(ConnectionError, asyncio.CancelledError):
             while data := await reader.read(65536):
-                asked[0] = data
+                asked[0] += data
                 outer.write(data)
                 await outer.drain()
         back.cancel()
@@ -44,7 +46,10 @@ class Proxy:
             while data := await reader.read(65536):
                 if self.silent:
                     continue
-                if self.cut_answers and self.cut_word in asked[0]:
+                meant, asked[0] = self.cut_word in asked[0], b""
+                if meant and self.spare_answers:
+                    self.spare_answers -= 1
+                elif meant and self.cut_answers:
                     self.cut_answers -= 1
                     self.cuts += 1
                     writer.transport.abort()

@@ -124,7 +124,7 @@ async def test_every_call_of_a_working_life_may_lose_its_answer(store: RedisStor
 
 
 async def test_a_silent_server_is_given_up(server: RedisServer, proxy: Proxy):
-    store = RedisStore(f"{proxy.url}?timeout=1")
+    store = RedisStore(f"{proxy.url}?timeout=3")
     await store.open()
     proxy.silent = True
     with pytest.raises(StoreError):

@@ -190,6 +190,16 @@ async def test_a_node_is_killed_and_comes_back_during_work():
         await store.close()
 
 
+@pytest.mark.parametrize("kind", ["unknown-endpoint", "hostname"])
+async def test_nodes_that_do_not_say_by_what_name_to_call_them(kind: str):
+    with RedisCluster.start(3, settings={"cluster-preferred-endpoint-type": kind}) as cluster:
+        store = RedisStore(cluster.url())
+        await store.open()
+        made = await put_jobs(store, *[new(queue=queue) for queue in QUEUES])
+        assert sorted(ids(await take(store, 100, *QUEUES))) == made
+        await store.close()
+
+
 async def test_a_cluster_that_is_down_says_so():
     with RedisCluster.start(3) as cluster:
         store = RedisStore(cluster.url())

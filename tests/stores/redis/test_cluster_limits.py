@@ -12,6 +12,7 @@ from headrace.job import JobState, UniqueLock
 from headrace.lease import Ask, Band, new_token
 from headrace.outcome import DONE
 from headrace.store.redis.store import RedisStore
+from headrace.store.redis.wire import slot_of
 from headrace.store.terms import LimitRule
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisCluster
@@ -47,6 +48,27 @@ async def test_a_rule_reaches_every_queue_and_those_that_come_later(spread: Redi
     await put(other, 3, queue="c", limits=("api",))
     assert len((await take(spread, 10, "c")).jobs) == 2
     await other.close()
+
+
+async def test_thousands_of_rules_and_paused_tenants_reach_every_queue(spread: RedisStore, cluster: RedisCluster):
+    await put(spread, 1, queue="a")
+    await spread.limit("shop:0", LimitRule(concurrency=1), None)
+    await spread.pause("t0", kind="tenant")
+    # As many calls would have written, each of which would copy all to every queue.
+    home = cluster.node_of(slot_of("hr:{#limits}:"))
+    for name, field, own in (("#r", "shop:0", "shop:%d"), ("#t", "t0", "t%d")):
+        copy = (
+            "local raw = redis.call('HGET', KEYS[1], ARGV[1]) "
+            "for n = 1, 9999 do redis.call('HSET', KEYS[1], string.format(ARGV[2], n), raw) end"
+        )
+        home.command("EVAL", copy, "1", "hr:{#limits}:" + name, field, own)
+    await put(spread, 2, queue="b", limits=("shop:9999",))
+    await put(spread, 1, queue="b", tenant="t9999")
+    assert len((await take(spread, 10, "b")).jobs) == 1
+    await spread.limit("other", LimitRule(concurrency=1), None)
+    await spread.resume("t9999", kind="tenant")
+    assert [job.tenant for job in (await take(spread, 10, "b")).jobs] == ["t9999"]
+    assert len(await spread.limits()) == 10_001
 
 
 async def test_units_that_are_given_back_open_their_own_queue(spread: RedisStore):

@@ -21,8 +21,8 @@ from stores.redis.kit import eventually
 
 
 @asynccontextmanager
-async def answering(answer: Callable[[bytes], bytes]) -> AsyncGenerator[Pool]:
-    """A pool of connections to a server that answers whatever comes with this."""
+async def answering(answer: Callable[[bytes], bytes], patience: int = 60) -> AsyncGenerator[Pool]:
+    """A pool of connections to a server that answers whatever comes with this; how many seconds they wait for it."""
     talks: list[asyncio.Future[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,7 +35,7 @@ async def answering(answer: Callable[[bytes], bytes]) -> AsyncGenerator[Pool]:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        pool = Pool("127.0.0.1", port, parse(f"redis://127.0.0.1:{port}/0?timeout=1"))
+        pool = Pool("127.0.0.1", port, parse(f"redis://127.0.0.1:{port}/0?timeout={patience}"))
         yield pool
         await pool.close()
         await asyncio.gather(*talks)
@@ -64,7 +64,7 @@ async def test_a_connection_out_of_step_is_not_used_again():
 
 
 async def test_silence_is_an_answer_that_may_have_been():
-    async with answering(lambda _: b"") as pool:
+    async with answering(lambda _: b"", patience=1) as pool:
         with pytest.raises(Cut, match="no answer within 1 s") as caught:
             await pool.ask([("PING",)])
         assert caught.value.sent

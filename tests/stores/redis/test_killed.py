@@ -28,9 +28,10 @@ from headrace.testing.redis_servers import Flavour, RedisServer
 from headrace.worker import Worker
 from stores.redis.kit import asked_until_answered
 
+pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 KILLS = int(os.environ.get("HEADRACE_TEST_KILLS", "3"))
-AGAIN_WITHIN = 10.0
-"""Seconds from the server's return to the first job of after the kill that is done."""
+AGAIN_WITHIN = 60.0
+"""Seconds from the server's return to the first job of after the kill that is done, on the slowest machine."""
 WORKERS = 2
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ class Scene:
         self._server = server
         self.app = Headrace(server.url())
         self.acknowledged: dict[JobId, float] = {}
-        self.kills: list[float] = []
+        self.kills: list[tuple[float, float]] = []
+        """Each happened between two moments."""
         self._round = 0
         self._ran = asyncio.Event()
         self._stopping = False
@@ -90,8 +92,9 @@ class Scene:
 
     async def kill(self, down: float) -> float:
         """Kill the server under load, start it again; how long until a job enqueued after that was run."""
+        before = monotonic()
         await asyncio.to_thread(self._server.crash)
-        self.kills.append(monotonic())
+        self.kills.append((before, monotonic()))
         await asyncio.sleep(down)
         await asyncio.to_thread(self._server.restart)
         self._round += 1
@@ -102,12 +105,15 @@ class Scene:
         return monotonic() - back
 
     def age_at_kill(self, id: JobId) -> float:
-        """Seconds from the acknowledgement of a job to the next kill."""
-        return min((kill - self.acknowledged[id] for kill in self.kills if kill >= self.acknowledged[id]), default=inf)
+        """Seconds from the acknowledgement of a job to the next kill, at least."""
+        at = self.acknowledged[id]
+        return min((max(0.0, begun - at) for begun, over in self.kills if over >= at), default=inf)
 
 
-@pytest.mark.parametrize(("flavour", "fsync", "budget"), [("redis", "everysec", 2.0), ("valkey", "always", 0.0)])
-async def test_workers_consume_again_and_nothing_acknowledged_is_lost(flavour: Flavour, fsync: str, budget: float):
+@pytest.mark.parametrize(("flavour", "fsync", "budget"), [("redis", "everysec", 2.0), ("valkey", "always", None)])
+async def test_workers_consume_again_and_nothing_acknowledged_is_lost(
+    flavour: Flavour, fsync: str, budget: float | None
+):
     chance = random.Random(7)
     with RedisServer.start(flavour, {"appendfsync": fsync}) as server:
         scene = Scene(server)
@@ -128,7 +134,7 @@ async def test_workers_consume_again_and_nothing_acknowledged_is_lost(flavour: F
         ages = sorted({round(scene.age_at_kill(id), 3) for id in lost})
         log.info("%s, %s: %d acknowledged, %d kills", flavour, fsync, len(scene.acknowledged), KILLS)
         log.info("%d lost, in %d calls, seconds before a kill: %s", len(lost), len({id.int >> 16 for id in lost}), ages)
-        assert [id for id in lost if scene.age_at_kill(id) > budget] == []
+        assert [id for id in lost if budget is None or scene.age_at_kill(id) > budget] == []
         await client.close()
 
 

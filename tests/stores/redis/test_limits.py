@@ -70,7 +70,7 @@ async def audit(store: RedisStore, queue: str = "default") -> None:
     parked = await ask(store, "HGETALL", prefix + "K")
     by_key: Counter[str] = Counter(parked[1::2])
     for key, count in by_key.items():
-        lanes = await ask(store, "LRANGE", f"{HOME}#k:{key}", "0", "-1")
+        lanes = await ask(store, "ZRANGE", f"{HOME}#k:{key}", "0", "-1")
         assert sum(lane.startswith(prefix) for lane in lanes) == count
     places += parked[::2]
     assert max(Counter(places).values(), default=1) == 1

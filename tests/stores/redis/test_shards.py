@@ -237,7 +237,7 @@ async def test_a_queue_that_is_split_later_keeps_what_waits(server: RedisServer,
     ),
     st.integers(2, 9),
 )
-@settings(max_examples=50, derandomize=True, database=None)
+@settings(max_examples=50, derandomize=True, database=None, deadline=None)
 def test_a_lane_is_whole_in_one_part(jobs: list[tuple[str, tuple[str, ...]]], count: int):
     shards = Shards({"hot": count})
     homes: defaultdict[Lane, set[str]] = defaultdict(set)

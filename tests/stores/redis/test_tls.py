@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +13,7 @@ from conformance.kit import put, settle_all, states, take
 from headrace.errors import ConfigError, Unavailable
 from headrace.job import JobState
 from headrace.store.redis.store import RedisStore
+from headrace.testing.process import free_port
 from headrace.testing.redis_servers import RedisServer
 
 
@@ -47,9 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(folder: Path, name: str, clients: str = "no") -> tuple[RedisServer, int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     settings = {
         "tls-port": str(port),
         "tls-cert-file": str(folder / f"{name}.pem"),
@@ -117,9 +116,25 @@ async def test_a_certificate_for_another_host_is_refused(folder: Path):
 async def test_nothing_falls_back_to_plain_text(secured: tuple[RedisServer, int], folder: Path):
     server, port = secured
     # TLS asked of the plain port, and plain text of the TLS port.
-    for there, scheme in ((server.port, "rediss"), (port, "redis")):
-        address = url((server, there), {"tls_ca": folder / "ours.pem"}, scheme)
+    for address in (url((server, server.port), {"tls_ca": folder / "ours.pem"}), url((server, port), {}, "redis")):
         assert isinstance(await refused(address, server.password), Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"tls_ca": "nowhere.pem"}, "tls_ca=.*nowhere.pem.*No such file"),
+        ({"tls_ca": "ours.key"}, "tls_ca=.*ours.key"),
+        ({"tls_ca": "ours.pem", "tls_cert": "nowhere.pem"}, "tls_cert=.*nowhere.pem.*No such file"),
+        ({"tls_ca": "ours.pem", "tls_cert": "client.pem", "tls_key": "server.key"}, "tls_key=.*server.key"),
+    ],
+)
+async def test_a_file_that_cannot_be_used_is_named(
+    secured: tuple[RedisServer, int], folder: Path, options: dict[str, str], named: str
+):
+    error = await refused(url(secured, {name: folder / file for name, file in options.items()}), secured[0].password)
+    assert isinstance(error, ConfigError)
+    assert re.search(named, str(error))
 
 
 async def test_a_server_that_asks_for_a_certificate_gets_one(folder: Path):

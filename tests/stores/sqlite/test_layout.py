@@ -167,7 +167,7 @@ async def test_the_oldest_job_of_a_long_line(sqlite_store: SqliteStore, monkeypa
     ages = [found.queues[0].oldest_ready for found in (exact, by_heads, by_looking)]
     assert None not in ages
     assert ages == sorted(ages, key=lambda age: age or timedelta(0))  # each asked a moment later
-    assert (ages[2] or timedelta(0)) - (ages[0] or timedelta(0)) < timedelta(seconds=5)
+    assert (ages[2] or timedelta(0)) - (ages[0] or timedelta(0)) < timedelta(seconds=60)
 
 
 HOT = {

@@ -166,7 +166,7 @@ async def test_without_a_folder_everything_works_but_hints(url: str, monkeypatch
     store = SqliteStore(url)
     await store.open()
     await put(store)
-    assert await store.wait(("default",), 5)
+    assert await store.wait(("default",), 60)
     assert len(ids(await claim(store))) == 1
     assert not await store.wait(("default",), 0.01)
     await store.close()

@@ -200,7 +200,7 @@ async def test_things_that_are_no_connection(sqlite_store: SqliteStore, tx: obje
 
 
 async def test_a_waiter_hears_of_the_commit(sqlite_store: SqliteStore, conn: sqlite3.Connection):
-    waiting = asyncio.ensure_future(sqlite_store.wait(("default",), 30))
+    waiting = asyncio.ensure_future(sqlite_store.wait(("default",), 60))
     await asyncio.sleep(0)
     sqlite_store.enqueue_in(conn, one()[0])
     conn.commit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from time import monotonic
@@ -15,7 +15,7 @@ import msgspec
 from headrace.clock import Clock
 from headrace.errors import ConfigError, Unavailable
 from headrace.hosts import on_this_machine
-from headrace.job import Batch, Job, JobId
+from headrace.job import Batch, Job, JobId, JobState
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Finish, Settlement
@@ -201,8 +201,8 @@ class HttpStore:
         moved: frozenset[JobId] = await self._call("retry", ids, afresh)
         return moved
 
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        gone: frozenset[JobId] = await self._call("delete", ids)
+    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+        gone: frozenset[JobId] = await self._call("delete", ids, None if states is None else list(states))
         return gone
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:

@@ -237,7 +237,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         Verb("ahead", tuple[JobId, int], Ahead | None, reads=True),
         Verb("cancel", tuple[list[JobId], str | None], dict[JobId, CancelAnswer]),
         Verb("retry", tuple[list[JobId], bool], frozenset[JobId]),
-        Verb("delete", tuple[list[JobId]], frozenset[JobId]),
+        Verb("delete", tuple[list[JobId], frozenset[JobState] | None], frozenset[JobId]),
         Verb("pause", tuple[str, PauseKind, str, datetime | None], None, repeats=True),
         Verb("resume", tuple[str, PauseKind], None, repeats=True),
         Verb("pauses", tuple[()], list[Pause], reads=True),

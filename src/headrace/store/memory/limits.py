@@ -12,6 +12,8 @@ from headrace.store.terms import LimitRule
 
 _DUST = 1e-6
 """Units that rounding may have lost."""
+_AHEAD = timedelta(seconds=10)
+"""A bucket that was drawn from so much later than now is from before the clock was set back: it counts as full."""
 
 
 class Limits:
@@ -34,11 +36,16 @@ class Limits:
             if rule.closed_until is not None and rule.closed_until > now:
                 found.append(Blocked(key=key, opens_at=rule.closed_until))
                 continue
-            if rule.concurrency is not None and self._held[key] + cost > rule.concurrency:
-                found.append(Blocked(key=key, concurrency=rule.concurrency, held=self._held[key]))
+            held = self._held[key]
+            if rule.closed_until is not None and held:
+                found.append(Blocked(key=key, concurrency=cost, held=held))
+            elif rule.concurrency is not None and held + cost > rule.concurrency:
+                never = cost > rule.concurrency
+                found.append(Blocked(key=key, concurrency=rule.concurrency, held=held, never=never))
             if rule.rate is not None and (missing := cost - self._units(key, rule, now)) > _DUST:
-                wait = timedelta(microseconds=math.ceil(missing / rule.rate * 1e6))
-                found.append(Blocked(key=key, opens_at=now + wait))
+                never = cost - rule.burst > _DUST
+                wait = timedelta(0) if never else timedelta(microseconds=math.ceil(missing / rule.rate * 1e6))
+                found.append(Blocked(key=key, opens_at=None if never else now + wait, never=never))
         return found
 
     def take(self, lane: Lane, now: datetime) -> None:
@@ -60,6 +67,8 @@ class Limits:
 
     def _units(self, key: str, rule: LimitRule, now: datetime) -> float:
         units, at = self._buckets.get(key, (rule.burst, now))
+        if at - now > _AHEAD:
+            return rule.burst
         return min(rule.burst, units + (rule.rate or 0.0) * (now - at).total_seconds())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,8 +29,9 @@ class Operating(Base):
             self._put(job, None)
         return frozenset(job.id for job in moved)
 
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        gone = {id for id in ids if (job := self._jobs.get(id.int)) and job.state is not JobState.RUNNING}
+    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+        takes = frozenset(JobState if states is None else states) - {JobState.RUNNING}
+        gone = {id for id in ids if (job := self._jobs.get(id.int)) and job.state in takes}
         for id in gone:
             del self._jobs[id.int]
         return frozenset(gone)

@@ -112,6 +112,8 @@ class MemoryStore(Looking, Operating):
 
     async def claim(self, ask: Ask) -> Lease | None:
         now = self._clock.now()
+        if (held := self._leases.get(ask.token)) is not None:
+            return Lease(ask.token, [job.claimed() for _, job in held.open()], held.suspect)
         taken = self._line.take(ask, now)
         if not taken:
             return None

@@ -22,6 +22,8 @@ CHANNEL: Final = "headrace"
 _EVERYBODY: Final = "*"
 _GAP, _LONGEST_GAP = 0.002, 0.01
 """Seconds between two NOTIFYs while enqueues go on and on: whoever works already needs no waking."""
+_LATER: Final = 0.05
+"""Seconds between two NOTIFYs to everybody of units that came free: hardly anybody waits for them in another queue."""
 _NOTIFY: Final = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 """A transaction of its own in one round trip; a hint need not reach the disk."""
 _LAST_WORDS: Final = 1.0
@@ -56,11 +58,15 @@ class Bell:
         self.searched = False
         """A claim has found nothing yet."""
         self._opens: float | None = None
+        self._soon: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     async def close(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._ring_all_now()
         self._closed = True
         # A producer that enqueues and leaves has rung for its last jobs, too.
         with contextlib.suppress(TimeoutError):
@@ -89,6 +95,15 @@ class Bell:
     def ring_all(self) -> None:
         """There may be something somewhere."""
         self.ring((_EVERYBODY,))
+
+    def ring_all_soon(self) -> None:
+        """The same, but not now, and once for all that is said until then."""
+        if self._soon is None and not self._closed:
+            self._soon = asyncio.get_running_loop().call_later(_LATER, self._ring_all_now)
+
+    def _ring_all_now(self) -> None:
+        self._soon = None
+        self.ring_all()
 
     def echo(self, queues: Iterable[str]) -> None:
         """Jobs went into a transaction that will commit sooner or later; may be called from any thread."""

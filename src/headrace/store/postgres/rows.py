@@ -178,6 +178,7 @@ def ahead(row: Any, limit: int, blocked: Sequence[Any]) -> Ahead:
                 held=found["held"],
                 by=tuple(found["holders"] or ()),
                 opens_at=found["opens_at"],
+                never=found["never"],
             )
             for found in blocked
         ),

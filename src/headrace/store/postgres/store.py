@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from headrace.clock import Clock
-from headrace.errors import OutcomeUnknown
-from headrace.job import Batch, Claimed, JobId
+from headrace.errors import OutcomeUnknown, Unavailable
+from headrace.job import Batch, Claimed, JobId, JobState
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId
 from headrace.outcome import Again, Settlement
 from headrace.store.postgres import checks, migrations, pruning, rows, tx
@@ -43,11 +43,11 @@ from headrace.store.terms import (
 _LONG: Final = 600.0
 """Seconds for verbs that may have much to do."""
 _SIZES_KEPT: Final = 10_000
-_LOOKS: Final = 20
-"""Calls of one claim, where each looks at a thousand blocked lanes and goes on from there."""
+_LOOKS, _MOST_LOOKS = 1000, 16_000
+"""Blocked lanes that a claim looks at. If there are more, it looks again, at four times as many and the whole ring round."""
 
 _ENQUEUE: Final = call("enqueue_batch", 22)
-_CLAIM: Final = call("claim", 26)
+_CLAIM: Final = call("claim", 27)
 _HELD: Final = call("held", 1)
 _SETTLE: Final = call("settle", 19)
 
@@ -62,8 +62,10 @@ class PostgresStore(Looking, tx.InTransaction):
         self._heads = Heads()
         # How many jobs each lease of ours has: a whole lease is settled by naming it.
         self._sizes: dict[Token, int] = {}
-        # Which of them hold units of a limit, and in which queues others may wait for those.
+        # Which of them hold units of a limit, and in which queues others most likely wait for those.
         self._limited: dict[Token, set[str]] = {}
+        # Blocked lanes that the next claim looks at: as many as the last one had to.
+        self._looks = _LOOKS
         self._fold_after = 0.0
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -111,9 +113,10 @@ class PostgresStore(Looking, tx.InTransaction):
         if ask.only_bands and not ask.bands:
             return None
         seen = self._bell.count
-        for _ in range(_LOOKS):
+        looks, self._looks = self._looks, _LOOKS
+        while True:
             memory, full = self._heads.args()
-            found = await self._claim(ask.token, (*asked, *memory, self._now()))
+            found = await self._claim(ask.token, (*asked, *memory, looks, self._now()))
             if isinstance(found, Lease):
                 return found
             first = found[0]
@@ -121,22 +124,34 @@ class PostgresStore(Looking, tx.InTransaction):
             self._bell.opens(first["opens"])
             if first["r_batch"] is not None:
                 return self._lease(ask.token, rows.claimed(found), found)
-            if not first["more"]:
+            if not first["more"] or looks >= _MOST_LOOKS:
                 break
+            looks *= 4
+        self._looks = looks
         self._heads.forget()
         self._bell.seen, self._bell.searched = seen, True
-        return None
+        return await self._held(ask.token)
 
     async def _claim(self, token: Token, args: tuple[Any, ...]) -> list[Any] | Lease:
         try:
             return await self._pool.rows(_CLAIM, *args, write=True)
         except OutcomeUnknown:
             # What the token holds; or if the claim never happened, a new one.
-            if held := await self._pool.rows(_HELD, token, write=False):
-                jobs = [job for _, job in rows.held(held)]
-                self._remember(token, len(jobs))
-                return Lease(token, jobs, held[0]["suspect"])
-            return await self._pool.rows(_CLAIM, *args, write=True)
+            return await self._held(token) or await self._pool.rows(_CLAIM, *args, write=True)
+        except Unavailable:
+            # So it is, too, when the token has a lease already: a claim that was asked before, through another object.
+            if (held := await self._held(token)) is not None:
+                return held
+            raise
+
+    async def _held(self, token: Token) -> Lease | None:
+        """What a claim got whose answer was lost."""
+        held = await self._pool.rows(_HELD, token, write=False)
+        if not held:
+            return None
+        jobs = [job for _, job in rows.held(held)]
+        self._remember(token, len(jobs))
+        return Lease(token, jobs, held[0]["suspect"])
 
     def _lease(self, token: Token, jobs: list[Claimed], found: Sequence[Any]) -> Lease:
         self._remember(token, len(jobs))
@@ -188,6 +203,7 @@ class PostgresStore(Looking, tx.InTransaction):
             self._bell.ring_all()
         elif freed:
             self._bell.ring(freed)
+            self._bell.ring_all_soon()
         return rows.refused(settlements, found[0][0])
 
     async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
@@ -260,8 +276,9 @@ class PostgresStore(Looking, tx.InTransaction):
         self._bell.ring({row["queue"] for row in found})
         return frozenset(JobId(row["id"]) for row in found)
 
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        found = await self._pool.rows(call("delete", 1), list(ids), write=True, timeout=_LONG)
+    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+        takes = None if states is None else [str(state) for state in states]
+        found = await self._pool.rows(call("delete", 2), list(ids), takes, write=True, timeout=_LONG)
         return frozenset(JobId(row["id"]) for row in found)
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, cast
 
+from headrace.errors import OutcomeUnknown, StoreError, StoreFull, Unavailable
 from headrace.store.redis import faults
-from headrace.store.redis.connection import Pool, Reply, put_back
+from headrace.store.redis.connection import Command, Follow, Pool, Reply, put_back
 from headrace.store.redis.faults import Cut, Refused
 from headrace.store.redis.scripts import Script
 from headrace.store.redis.url import Address
+
+Unheard = Callable[[Reply], Awaitable[None]]
+Asked = tuple[str, Sequence[Command]]
+"""Commands for the server of a key."""
+
+ONE_NODE: Final = (Unavailable, OutcomeUnknown, StoreFull)
+"""What one node of a cluster may answer, or not, while the others go on."""
 
 PATIENCE: Final = 2.0
 """Seconds to wait out what passes by itself, before the caller hears of it."""
@@ -21,6 +29,7 @@ class Wire:
     """One server, and what all ways have in common."""
 
     clustered = False
+    kind: type[Pool] = Pool
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -33,6 +42,11 @@ class Wire:
         del key
         return self.pool(*self.address.hosts[0])
 
+    async def node_of(self, key: str) -> tuple[str, int] | None:
+        """On a cluster: which node that is, as far as is known."""
+        del key
+        return None
+
     async def all_pools(self) -> list[Pool]:
         """Every server that holds keys."""
         return [await self.pool_of("")]
@@ -43,10 +57,12 @@ class Wire:
     def pool(self, host: str, port: int) -> Pool:
         found = self._pools.get((host, port))
         if found is None:
-            found = self._pools[host, port] = Pool(host, port, self.address)
+            found = self._pools[host, port] = self.kind(host, port, self.address)
         return found
 
     async def close(self) -> None:
+        for pool in list(self._pools.values()):
+            await pool.finish_errands()  # which may ask here again
         pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
             await pool.close()
@@ -63,6 +79,20 @@ class Wire:
         """Run a script once per (keys, args); it may be run again after a lost answer."""
         commands = [("EVALSHA", script.sha, len(keys), *keys, *args) for keys, args in calls]
         return await self.command_many(commands, calls[0][0][0], script) if commands else []
+
+    async def ask_each(self, asks: Sequence[Asked], script: Script | None = None) -> list[list[Reply] | StoreError]:
+        """Commands that may be repeated, by key. On a cluster: the answers of those nodes that give any, else why not.
+
+        Raises where nobody answers.
+        """
+        if not asks:
+            return []
+        answers = iter(await self.command_many([one for _, some in asks for one in some], asks[0][0], script))
+        return [[next(answers) for _ in some] for _, some in asks]
+
+    async def time(self, key: str) -> Reply:
+        """The server's clock; on a cluster that of the node of this key, if it answers."""
+        return await self.command(key, "TIME")
 
     async def command(self, key: str, *command: Any) -> Reply:
         """A plain command that may be repeated."""
@@ -106,7 +136,8 @@ class Wire:
         if script is not None and faults.unknown_script(error):
             loaded = await self._load(script, pool)
             if not isinstance(loaded, Exception):
-                if await patience.left():
+                # Also when all patience went into waiting for the server that had to hear it first.
+                if patience.once("script") or await patience.left():
                     return
             else:
                 error = loaded
@@ -130,22 +161,39 @@ class Wire:
 
     async def wait(self, keys: Sequence[str], timeout: float) -> list[str]:
         """Block until one of these lists has an element and take it, or until the time is up; which of them."""
+        [taken] = await self._pop(keys, timeout)
+        return _names(taken)
+
+    async def wait_and_run(
+        self, keys: Sequence[str], timeout: float, script: Script, named: Sequence[str], *args: Any, unheard: Unheard
+    ) -> tuple[list[str], Reply]:
+        """The same, and a script right behind it, with the sleeper's bell as its last argument; None: it was refused."""
+        command = ("EVALSHA", script.sha, len(named), *named, *args)
+        taken, answer = await self._pop(keys, timeout, Follow(command, unheard))
+        return _names(taken), None if isinstance(answer, Exception) else answer
+
+    async def _pop(self, keys: Sequence[str], timeout: float, follow: Follow | None = None) -> list[Reply]:
         try:
             pool = await self.pool_of(keys[0])
-            answer = await pool.pop(keys, timeout)
+            answers = await pool.pop(keys, timeout, follow)
         except (Cut, Refused) as error:
             await self.look_again()
             raise faults.translated(error, self.address.shown) from error
-        if isinstance(answer, Exception):
-            if faults.moved(answer):
+        if isinstance(answers[0], Exception) and not isinstance(answers[-1], list):
+            if faults.moved(answers[0]):
                 await self.look_again()
-            raise faults.translated(answer, self.address.shown)
-        return [] if answer is None else [answer[0].decode()]
+            raise faults.translated(answers[0], self.address.shown)
+        return answers
 
     async def lay_back(self, keys: Sequence[str]) -> None:
         """One element in each of these lists, as before it was taken."""
         for key in keys:
             await self.command_many(put_back(key), key)
+
+
+def _names(taken: Reply) -> list[str]:
+    """The list that an element was taken from, if one was."""
+    return [cast("list[bytes]", taken)[0].decode()] if isinstance(taken, list) else []
 
 
 class Patience:

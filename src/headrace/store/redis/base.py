@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from headrace.clock import Clock
-from headrace.errors import OutcomeUnknown
+from headrace.errors import ConfigError, OutcomeUnknown, StoreError, StoreFull, Unavailable
 from headrace.store.redis import scripts
+from headrace.store.redis.asking import Asked
 from headrace.store.redis.connection import Reply
 from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.keys import Keys
+from headrace.store.redis.rounds import Round
 from headrace.store.redis.scripts import Script
 from headrace.store.redis.url import parse
 from headrace.store.redis.wire import make_wire
@@ -23,11 +26,18 @@ STEP: Final = 500
 _FRESH: Final = 30.0
 """Seconds for which the server's clock and the list of queues are taken as known."""
 
+_TRACE: Final = "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], '') return redis.call('DEL', KEYS[1])"
+"""Of a key that never exists. A server that is full takes it because it begins with what frees memory."""
+
 _T = TypeVar("_T")
 
 
 def chunks(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def foreign(key: str) -> ConfigError:
+    return ConfigError(f"{key} in Redis is not headrace's: name a prefix of its own with ?prefix= in the URL")
 
 
 class Base:
@@ -39,6 +49,8 @@ class Base:
         self._keys = Keys(self._address.prefix, self._wire.clustered)
         self._clock = clock
         self._registered: set[str] = set()
+        self._known: set[str] = set()
+        """The queues there were when the list of them was last read, and those claimed from since."""
         self._server_us = 0
         self._measured = float("-inf")
 
@@ -61,11 +73,12 @@ class Base:
 
     async def _refresh(self) -> None:
         """Ask for the time, and say again which queues there are: somebody may have flushed the server."""
-        seconds, micro = await self._wire.command(self._keys.queues, "TIME")
+        seconds, micro = await self._wire.time(self._keys.queues)
         self._server_us = int(seconds) * 1_000_000 + int(micro)
         self._measured = asyncio.get_running_loop().time()
-        if self._registered:
-            await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *self._registered)
+        with suppress(StoreError):  # whoever asked may only want to read, or want nothing of this node
+            if self._registered and (gone := await self._unlisted(self._registered)):
+                await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *gone)
 
     async def now(self) -> datetime:
         if self._clock is not None:
@@ -79,10 +92,29 @@ class Base:
         """Janitors and onlookers find queues by this list, so a queue is on it before its first job is."""
         new = set(queues) - self._registered
         if new:
-            await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *new)
+            try:
+                await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *new)
+            except StoreFull:
+                # A full server refuses even what would change nothing.
+                if await self._unlisted(new):
+                    raise
+            except (Unavailable, OutcomeUnknown):
+                if not await self._had_jobs(new):
+                    raise
+                self._known |= new
+                return  # the next call tries again
             # On the list first: whoever changes a rule now either sees the queue there or is seen here.
-            await self._follow(new)
+            try:
+                await self._follow(new)
+            except (Unavailable, OutcomeUnknown):
+                if not await self._had_jobs(new):
+                    raise
             self._registered |= new
+
+    async def _had_jobs(self, queues: Iterable[str]) -> bool:
+        """On a cluster the list, and the rules, lie on another node than a queue: one that had jobs has both long since."""
+        counters = [self._keys.pair(queue)[1] for queue in queues]
+        return self._keys.clustered and all([await self._wire.command(key, "HEXISTS", key, "e") for key in counters])
 
     async def _follow(self, queues: Iterable[str]) -> None:
         """On a cluster each queue has its own copy of the rules and of the tenants that are paused."""
@@ -91,18 +123,55 @@ class Base:
             return
         version, rules, tenants = await self._wire.run(scripts.RULES, self._keys.limits)
         if int(version):
-            await self._run_each(scripts.FOLLOW, names, version, len(rules), *rules, *tenants)
+            told = await self._ask_each(scripts.FOLLOW, names, version, len(rules), *rules, *tenants)
+            if missing := [name for name in names if name not in told]:
+                raise OutcomeUnknown(
+                    f"the nodes of {', '.join(missing[:5])} do not answer: the rules and pauses there are the old ones; ask again"
+                )
+
+    async def _unlisted(self, queues: Iterable[str]) -> list[str]:
+        """Those of them that are not on the list."""
+        names = sorted(queues)
+        listed = await self._wire.command(self._keys.queues, "SMISMEMBER", self._keys.queues, *names)
+        return [name for name, there in zip(names, listed, strict=True) if not there]
 
     async def _queues(self) -> list[str]:
         """Every queue there is."""
-        found = await self._wire.command(self._keys.queues, "SMEMBERS", self._keys.queues)
-        return sorted(name.decode() for name in found)
+        try:
+            found = await self._wire.command(self._keys.queues, "SMEMBERS", self._keys.queues)
+        except (Unavailable, OutcomeUnknown):
+            # On a cluster only the node of the list may be down: the queues of the others go on.
+            if not self._keys.clustered or not self._known | self._registered:
+                raise
+            return sorted(self._known | self._registered)
+        try:
+            self._known = {name.decode() for name in found}
+            return sorted(self._known)
+        except UnicodeDecodeError as error:
+            raise foreign(self._keys.queues) from error
 
     # ── scripts ─────────────────────────────────────────────────────────────
 
     async def _run(self, script: Script, queue: str, *args: Any) -> Reply:
         """A script that may be repeated: after a lost answer it is."""
         return await self._wire.run(script, self._keys.of(queue), *args)
+
+    async def _ask_each(self, script: Script, queues: Sequence[str], *args: Any) -> dict[str, Reply]:
+        """The same on each of these queues, by queue: without those whose node does not answer, unless none does."""
+        return await self._ask_by(script, dict.fromkeys(queues, args))
+
+    async def _ask_by(self, script: Script, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Reply]:
+        """That, with arguments by queue."""
+        asks: list[Asked] = []
+        for queue, args in calls.items():
+            keys = self._keys.of(queue)
+            asks.append((keys[0], [("EVALSHA", script.sha, len(keys), *keys, *args)]))
+        answers = await self._wire.ask_each(asks, script)
+        heard = zip(calls, answers, strict=True)
+        return {queue: answer[0] for queue, answer in heard if not isinstance(answer, StoreError)}
+
+    def _round(self) -> Round:
+        return Round(self._wire, self._keys)
 
     async def _run_each(self, script: Script, queues: Sequence[str], *args: Any) -> list[Reply]:
         """The same on each of these queues."""
@@ -113,7 +182,9 @@ class Base:
         wanted = self._address.replicas
         if not wanted:
             return
-        got = await self._wire.command(key, "WAIT", wanted, 1000)
+        # WAIT is about what its own connection wrote, and that may have been another, or nothing in a repeated call. So there
+        # is a write before it, which follows on everything and leaves nothing.
+        [_, got] = await self._wire.command_many([("EVAL", _TRACE, 1, key), ("WAIT", wanted, 1000)], key)
         if got < wanted:
             raise OutcomeUnknown(
                 f"stored, but only {got} of {wanted} replicas confirmed it within 1 s: it may be lost in a failover; ask again"

@@ -6,11 +6,12 @@ import asyncio
 import secrets
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import hiredis
 
+from headrace.errors import ConfigError
 from headrace.store.redis import faults
 from headrace.store.redis.faults import Cut, Refused
 from headrace.store.redis.url import Address
@@ -30,6 +31,15 @@ _LAST_WORDS: Final = 1.0
 _UNHEARD: Final = 60_000
 """Milliseconds after which a bell is gone that nobody heard."""
 _MORE: Final = object()
+
+
+class Follow(NamedTuple):
+    """What a server does when a sleeper wakes, before the sleeper hears of it: sent along, it waits there."""
+
+    command: Command
+    """Gets the name of the sleeper's bell as its last word: that list is there when the sleeper is called off, and nothing is to be done."""
+    unheard: Callable[[Reply], Awaitable[None]]
+    """What to do about an answer that came when the sleeper had been called off."""
 
 
 class Connection(asyncio.Protocol):
@@ -161,35 +171,42 @@ class Pool:
             self._idle.append(connection)
             return answers
 
-    async def pop(self, keys: Sequence[str], timeout: float) -> Reply:
-        """An element of the first of these lists that has one; None: the time is up.
+    async def pop(self, keys: Sequence[str], timeout: float, follow: Follow | None = None) -> list[Reply]:
+        """An element of the first of these lists that has one, None: the time is up; then the answer to what follows.
 
         Beside the others' turns: whoever sleeps must not take a connection from whoever works. A sleeper that is called
         off may have taken an element already, unheard: so it is woken by a bell of its own, and what it took is put back.
         """
         bell = f"{keys[0]}:{secrets.token_hex(8)}"
+        commands: list[Command] = [("BLPOP", *keys, bell, f"{timeout:.3f}")]
+        if follow is not None:
+            commands.append((*follow.command, bell))
         connection = self._idle_one() or await self._connect()
         try:
-            command = ("BLPOP", *keys, bell, f"{timeout:.3f}")
-            [answer] = await connection.ask([command], timeout + self._address.timeout)
+            answers = await connection.ask(commands, timeout + self._address.timeout)
         except asyncio.CancelledError:
-            self._send_off(self._call_off(connection, bell))
+            self._send_off(self._call_off(connection, bell, follow))
             raise
         except BaseException:
             self._drop(connection)
             raise
         self._idle.append(connection)
-        return answer
+        return answers
 
-    async def _call_off(self, connection: Connection, bell: str) -> None:
+    async def _call_off(self, connection: Connection, bell: str, follow: Follow | None) -> None:
         try:
-            [rung, _] = await self.ask([("RPUSH", bell, 1), ("PEXPIRE", bell, _UNHEARD)])
+            # One for the sleeper to take; the other stays, and tells what follows not to.
+            [rung, _] = await self.ask([("RPUSH", bell, 1, 1), ("PEXPIRE", bell, _UNHEARD)])
             if isinstance(rung, Refused):
                 raise rung
-            [answer] = await connection.answers(self._address.timeout)
-            taken = cast("list[bytes]", answer)[0].decode() if isinstance(answer, list) else None
-            if taken != bell:
-                await self.ask([("DEL", bell), *(() if taken is None else put_back(taken))])
+            answer, *followed = await connection.answers(self._address.timeout)
+            taken = cast("list[bytes]", answer)[0].decode() if isinstance(answer, list) else bell
+            if follow is not None and isinstance(followed[0], list):
+                # It was done before, and has seen to what was taken.
+                await self.ask([("DEL", bell)])
+                await follow.unheard(followed[0])
+            else:
+                await self.ask([("DEL", bell), *(() if taken == bell else put_back(taken))])
         except BaseException as error:
             self._drop(connection)
             if not isinstance(error, (Cut, Refused)):
@@ -236,11 +253,14 @@ class Pool:
         self._open.discard(connection)
         connection.close(at_once=True)
 
-    async def close(self) -> None:
+    async def finish_errands(self) -> None:
         if self._errands:
             await asyncio.wait(self._errands, timeout=_LAST_WORDS)
         for errand in list(self._errands):
             errand.cancel()
+
+    async def close(self) -> None:
+        await self.finish_errands()
         self._idle.clear()
         for connection in self._open:
             connection.close()
@@ -258,7 +278,12 @@ def put_back(key: str) -> tuple[Command, ...]:
 def _tls(address: Address) -> ssl.SSLContext | None:
     if not address.tls:
         return None
-    context = ssl.create_default_context(cafile=address.tls_ca)
-    if address.tls_cert is not None:
-        context.load_cert_chain(address.tls_cert, address.tls_key)
+    named = f"tls_ca={address.tls_ca}"
+    try:
+        context = ssl.create_default_context(cafile=address.tls_ca)
+        if address.tls_cert is not None:
+            named = f"tls_cert={address.tls_cert}" + (f" with tls_key={address.tls_key}" if address.tls_key else "")
+            context.load_cert_chain(address.tls_cert, address.tls_key)
+    except OSError as error:
+        raise ConfigError(f"{named} in the Redis URL cannot be used: {error.strerror or error}") from error
     return context

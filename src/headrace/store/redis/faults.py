@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ssl import SSLCertVerificationError
 
 from headrace.errors import ConfigError, HeadraceError, OutcomeUnknown, StoreError, StoreFull, Unavailable
@@ -54,7 +55,11 @@ def unknown_script(error: Exception) -> bool:
 
 def forbidden(error: BaseException) -> bool:
     """The user lacks a right."""
-    return str(error).startswith("NOPERM")
+    return str(error).startswith(("NOPERM", *_FORBIDDEN))
+
+
+_FORBIDDEN = ("ERR ACL failure in script: ", "ERR The user executing the script can't")
+"""A script runs with the rights of its caller."""
 
 
 def unwelcome(error: BaseException) -> bool:
@@ -63,6 +68,9 @@ def unwelcome(error: BaseException) -> bool:
 
 
 _UNWELCOME = ("WRONGPASS", "NOAUTH", "ERR AUTH ", "ERR invalid password", "ERR Client sent AUTH")
+
+
+_UNKNOWN = re.compile(r"(?:ERR )?unknown command ['`]([\w|.-]{1,40})['`]", re.IGNORECASE)
 
 
 def translated(error: BaseException, where: str) -> HeadraceError:
@@ -82,8 +90,14 @@ def translated(error: BaseException, where: str) -> HeadraceError:
     if unwelcome(error):
         return ConfigError(f"Redis at {where} refuses the user or password: check them in the URL")
     if forbidden(error):
+        said = re.sub(r"^(NOPERM|ERR( ACL failure in script:)?) | script: .*$", "", text)
         return ConfigError(
-            f"the user lacks rights on Redis at {where}: it needs EVALSHA, SCRIPT LOAD and every key of the prefix"
+            f"the user lacks a right on Redis at {where} ({said}): give it what the ACL line in docs/operate/security.md has"
+        )
+    if missing := _UNKNOWN.match(text):
+        return ConfigError(
+            f"the server at {where} lacks the command {missing[1].upper()}, which headrace needs: "
+            "use Redis 7.0 or newer, or Valkey, and rename no commands"
         )
     for code, make, message in _TABLE:
         if text.removeprefix("ERR ").startswith(code):
@@ -123,10 +137,15 @@ _TABLE: tuple[tuple[str, type[HeadraceError], str], ...] = (
     ("MASTERDOWN", Unavailable, "the replica at {where} has lost its primary"),
     ("CROSSSLOT", ConfigError, "Redis at {where} is a cluster: write redis+cluster:// in the URL"),
     ("max number of clients", Unavailable, "Redis at {where} takes no more connections: raise maxclients"),
+    (
+        "WRONGTYPE",
+        ConfigError,
+        "Redis at {where} has somebody else's keys where headrace's belong: name a prefix of its own with ?prefix= in the URL",
+    ),
     ("DB index", ConfigError, "Redis at {where} has no database of that number"),
     (
-        "unknown command",
+        "Unknown Redis command called from script",
         ConfigError,
-        "the server at {where} lacks a command headrace needs: use Redis 7.0 or newer, or Valkey",
+        "Redis at {where} lacks a command that headrace's scripts call: take rename-command out of its configuration",
     ),
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.errors import ConfigError, SchemaMismatch
+from headrace.errors import ConfigError, SchemaMismatch, Unavailable
 from headrace.store.redis import faults
 from headrace.store.redis.connection import Pool
 from headrace.store.redis.faults import Cut, Refused
@@ -35,6 +35,10 @@ class Health:
     """always, everysec, no; empty where the server does not say."""
     clustered: bool
     replica: bool
+    read_only: bool
+    """As a replica: takes no writes but its primary's."""
+    replicas: int
+    """That follow it and are up to date."""
     max_memory: int
     used_memory: int
     lazy_expire: bool
@@ -62,6 +66,8 @@ async def examine(pool: Pool) -> Health:
         fsync=settings.get("appendfsync", ""),
         clustered=info.get("cluster_enabled") == "1",
         replica=info.get("role") == "slave",
+        read_only=info.get("slave_read_only") != "0",
+        replicas=sum("state=online" in said for name, said in info.items() if re.fullmatch(r"slave\d+", name)),
         max_memory=int(info.get("maxmemory", "0")),
         used_memory=int(info.get("used_memory", "0")),
         lazy_expire=settings.get("lazyfree-lazy-expire", "yes") == "yes",
@@ -82,16 +88,36 @@ def refuse(health: Health, address: Address) -> None:
         raise ConfigError(f"{health.server} at {where} is part of a cluster: write redis+cluster:// in the URL")
     if not health.clustered and address.kind == "cluster":
         raise ConfigError(f"{health.server} at {where} is no cluster: write redis:// in the URL")
+    if health.replica:
+        _refuse_replica(health, address)
     if health.policy not in {"noeviction", ""}:
         raise ConfigError(
             f"{health.server} at {where} throws keys away when it is full (maxmemory-policy {health.policy}), "
             "jobs among them: set maxmemory-policy noeviction"
+        )
+    if address.strict and health.aof and not health.fsync:
+        raise ConfigError(
+            f'durability="strict", but {health.server} at {where} does not tell its appendfsync: let this user run '
+            "CONFIG GET (+config|get), or leave durability out of the URL if you know that it is always"
         )
     if address.strict and not (health.aof and health.fsync == "always"):
         raise ConfigError(
             f'durability="strict", but {health.server} at {where} acknowledges before it is on disk '
             f"({_persistence(health)}): set appendonly yes and appendfsync always"
         )
+
+
+def _refuse_replica(health: Health, address: Address) -> None:
+    """What is written to a replica is gone when it next follows its primary."""
+    what = f"{health.server} at {health.where} is a replica"
+    if address.kind != "single":
+        raise Unavailable(f"{what}, while another takes over: try again")
+    if health.read_only:
+        raise Unavailable(f"{what}: point the URL at the primary, or use Sentinel or a cluster")
+    raise ConfigError(
+        f"{what} that takes writes (replica-read-only no) and loses them when it next follows its primary: "
+        "point the URL at the primary, or use Sentinel or a cluster"
+    )
 
 
 def findings(health: Health, address: Address) -> Iterator[Finding]:
@@ -122,11 +148,24 @@ def findings(health: Health, address: Address) -> Iterator[Finding]:
             "warning", "expiry", f"{health.where}: set lazyfree-lazy-expire yes, so that old keys cost no pause"
         )
     if address.replicas:
-        yield Finding(
-            "ok",
+        yield _replication(health, address.replicas)
+
+
+def _replication(health: Health, wanted: int) -> Finding:
+    if health.replicas < wanted:
+        return Finding(
+            "error",
             "replicas",
-            f"writes wait for {address.replicas}: this narrows what a failover loses, it does not close it",
+            f"{health.where} has {health.replicas} replicas that are up to date and replicas={wanted} waits for {wanted}: "
+            "every enqueue and settlement takes a second longer and ends as OutcomeUnknown; "
+            "connect replicas, or lower replicas= in the URL",
         )
+    return Finding(
+        "ok",
+        "replicas",
+        f"{health.where} has {health.replicas}, writes wait for {wanted}: "
+        "this narrows what a failover loses, it does not close it",
+    )
 
 
 def _open_to_scripts(health: Health) -> bool:
@@ -140,6 +179,13 @@ def _open_to_scripts(health: Health) -> bool:
 def _durability(health: Health) -> Finding:
     if health.aof and health.fsync == "always":
         return Finding("ok", "durability", f"{health.where} has every job on disk before it says so (AOF always)")
+    if health.aof and not health.fsync:
+        return Finding(
+            "warning",
+            "durability",
+            f"{health.where} does not tell its appendfsync: unless it is always, it may lose about the last second when "
+            "its machine fails",
+        )
     if health.aof:
         return Finding(
             "warning",
@@ -155,4 +201,4 @@ def _durability(health: Health) -> Finding:
 
 
 def _persistence(health: Health) -> str:
-    return f"AOF {health.fsync or 'on'}" if health.aof else "AOF off"
+    return f"AOF {health.fsync}" if health.aof else "AOF off"

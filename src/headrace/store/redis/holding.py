@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import datetime
 
+from headrace.errors import StoreError
 from headrace.store.redis import scripts
+from headrace.store.redis.asking import Asked
 from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.operating import Operating
 from headrace.store.redis.records import paused_of, rule_bytes, rule_of, text_bytes
@@ -39,8 +40,10 @@ class Holding(Operating):
             self._queues(), self._wire.command_many([("HGETALL", home + "#t"), ("HGETALL", home + "#a")], home)
         )
         found: list[tuple[PauseKind, str, bytes]] = []
-        for queue, raw in zip(queues, await self._get_each(list(map(self._keys.paused, queues))), strict=True):
-            found.append(("queue", queue, raw or b""))
+        asks: list[Asked] = [(key, [("GET", key)]) for key in map(self._keys.paused, queues)]
+        for queue, answer in zip(queues, await self._wire.ask_each(asks), strict=True):
+            # Nobody claims from a queue whose node does not answer, paused or not.
+            found.append(("queue", queue, b"" if isinstance(answer, StoreError) else answer[0] or b""))
         kinds: tuple[tuple[PauseKind, list[bytes]], ...] = (("tenant", tenants), ("task", tasks))
         for kind, pairs in kinds:
             for name, raw in zip(pairs[::2], pairs[1::2], strict=True):
@@ -48,11 +51,6 @@ class Holding(Operating):
         now = from_us(await self._now_us())
         pauses = [_pause(kind, name, raw) for kind, name, raw in sorted(found)]
         return [pause for pause in pauses if pause is not None and (pause.until is None or pause.until > now)]
-
-    async def _get_each(self, keys: Sequence[str]) -> list[bytes | None]:
-        if self._keys.clustered:
-            return await asyncio.gather(*(self._wire.command(key, "GET", key) for key in keys))
-        return await self._wire.command_many([("GET", key) for key in keys], keys[0]) if keys else []
 
     # ── limits ──────────────────────────────────────────────────────────────
 

@@ -37,6 +37,7 @@ lane, given once at enqueue and kept for life.
                                is written per job when it is done
               f         ZSET   settled at → lease and offset in its log: each step of those settled in parts
               g:<no>    HASH   position → time to live and result, where there is one
+              G         ZSET   when the last result in a g is over → lease
               k         HASH   id → dead and cancelled jobs, and done ones of leases of a few, each by itself
               kd kc     ZSET   finished at → id: dead ones, other ones;   ki  ZSET  ids of dead and cancelled ones in order
               e         HASH   id → every failure of the job
@@ -47,7 +48,8 @@ lane, given once at enqueue and kept for life.
 
     limits    #r        HASH   name or key → rule            #u   HASH  key → units held by the jobs of living leases
               #b        HASH   key → units in its bucket, and when that was
-              #k:<key>  LIST   lanes parked under it, with their queues' prefixes; a paused tenant is the key `\1tenant`
+              #k:<key>  ZSET   lanes parked under it, with their queues' prefixes, by priority and time; a paused tenant is the
+                        key `\1tenant`, what needs more than there can ever be `\2key`
               #w        SET    keys with parked lanes        #q   SET   prefixes of queues with parked lanes
               #o        ZSET   keys with parked lanes by when they open; below 0: minus the lanes still to be tried now
     tenants   #t        HASH   tenant → its pause            #a   HASH  task → its pause
@@ -92,7 +94,7 @@ class Keys:
 
     @property
     def shards(self) -> str:
-        """HASH queue → the number of its parts; its other parts are queues `name#1` … (see `shards.py`)."""
+        """HASH queue → the number of its shards; those but the first are queues `name#1` … (see `shards.py`)."""
         return f"{self.prefix}:shards"
 
     def queue(self, queue: str) -> str:

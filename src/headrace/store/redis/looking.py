@@ -14,12 +14,12 @@ from headrace.job import Job, JobId, JobState, split_id
 from headrace.lane import Ahead, Blocked, LaneView
 from headrace.lease import Presence
 from headrace.store.redis import scripts
-from headrace.store.redis.base import chunks
+from headrace.store.redis.base import STEP, chunks, foreign
 from headrace.store.redis.connection import Reply
 from headrace.store.redis.element import from_us, lane_of, to_us
+from headrace.store.redis.janitoring import Janitoring
 from headrace.store.redis.jobs import ending_of, job_of
 from headrace.store.redis.records import paused_of
-from headrace.store.redis.working import Working
 from headrace.store.terms import Ending, Filter, Page, QueueStats, Stats
 
 _AT_ONCE: Final = 200
@@ -29,13 +29,16 @@ _LANES: Final = 1000
 _COUNTED: Final = 10_000
 """Jobs of a lane that `lanes` counts to."""
 _HOLDERS: Final = 5
+_FEW: Final = 10_000
+_FEW_LEASES: Final = 200
+"""Up to so many jobs, or leases in the history, are read to find those in some states; else all jobs are looked at."""
 _SEEN_WITHIN: Final = 60_000_000
 
 _presence = msgspec.msgpack.Decoder(tuple[int, Presence])
 _entry = msgspec.msgpack.Decoder(list[str | int | float])
 
 
-class Looking(Working):
+class Looking(Janitoring):
     """See the contract."""
 
     _looked = 0
@@ -47,14 +50,20 @@ class Looking(Working):
         for some in chunks(wanted, _AT_ONCE):
             # Where it was enqueued from here, its queue is known; an id alone does not say.
             likely = self._homes.get(split_id(some[0])[0].int)
+            round = self._round()
             for queue in sorted(queues, key=lambda queue: queue != likely):
                 left = [id for id in some if id not in found]
-                if left:
-                    found.update(await self._look(queue, left, history=True))
+                if left and not await round.passes_over(queue):
+                    async with round.asking(queue):
+                        found.update(await self._look(queue, left, history=True))
+            # Only who has asked everybody may say that there is no such job.
+            round.end(needs_all=any(id not in found for id in some))
         return [found.get(id) for id in ids]
 
     async def _look(self, queue: str, ids: Sequence[UUID], *, history: bool) -> dict[UUID, Job]:
-        answers: Reply = await self._run(scripts.GET, queue, int(history), *(id.bytes for id in ids))
+        answers: list[Reply] = []
+        while len(answers) < len(ids):  # fewer come at once where they are large
+            answers += await self._run(scripts.GET, queue, int(history), *(id.bytes for id in ids[len(answers) :]))
         now = await self._now_us()
         return {id: job_of(answer, queue, now) for id, answer in zip(ids, answers, strict=True) if answer}
 
@@ -98,21 +107,58 @@ class Looking(Working):
             while ids := await self._run(scripts.FIND, queue, "ended", bound, step):
                 yield [UUID(bytes=id) for id in ids]
                 bound = b"(" + ids[-1]
-        elif where.states == frozenset({JobState.RUNNING}):
-            last = before.bytes if before else b""
-            while ids := await self._run(scripts.FIND, queue, "running", last, step):
+        elif (few := await self._listed(queue, where.states, before)) is not None:
+            for ids in chunks(few, step):
                 yield [UUID(bytes=id) for id in ids]
-                last = ids[-1]
         else:
-            async for some in self._everything(queue, before, step):
+            async for some in self._everything(queue, where, before, step):
                 yield some
 
-    async def _everything(self, queue: str, before: JobId | None, step: int) -> AsyncIterator[list[UUID]]:
+    async def _listed(self, queue: str, states: frozenset[JobState], before: JobId | None) -> list[bytes] | None:
+        """Ids of all that may be in these states, newest first; None: no short list has them."""
+        if not states:
+            return None
+        ready, scheduled, leases, history, singly, ended = await self._run(scripts.FIND, queue, "counts")
+        # In the order of a job's life: what goes on meanwhile is met further on.
+        sources = {
+            JobState.READY: ((ready, 0, None),),
+            JobState.SCHEDULED: ((scheduled, _FEW, "D"),),
+            JobState.RUNNING: ((leases, None, "Z"),),
+            JobState.DONE: ((history, _FEW_LEASES, "F"), (singly, _FEW, "kc")),
+            JobState.DEAD: ((ended, _FEW, "ki"),),
+            JobState.CANCELLED: ((ended, _FEW, "ki"),),
+        }
+        wanted = [source for state, those in sources.items() if state in states for source in those if source[0]]
+        if any(most is not None and count > most for count, most, _ in wanted):
+            return None
+        below = before.bytes if before else b""
+        found: set[bytes] = set()
+        for name in dict.fromkeys(name for _, _, name in wanted if name is not None):
+            key = self._keys.queue(queue) + name
+            members = await self._wire.command(key, "ZRANGE", key, 0, -1)
+            if name in {"Z", "F"}:
+                members = await self._of_leases("running" if name == "Z" else "history", queue, members, below)
+            found.update(members)
+        return sorted((id for id in found if not below or id < below), reverse=True)
+
+    async def _of_leases(self, which: str, queue: str, numbers: Sequence[bytes], below: bytes) -> list[bytes]:
+        """Ids of the jobs of leases, as much at once as keeps nobody else waiting."""
+        ids: list[bytes] = []
+        at = 0
+        while numbers:
+            whole, at, *some = await self._run(scripts.FIND, queue, which, below, at, *numbers[:STEP])
+            ids += some
+            numbers = numbers[whole:]
+        return ids
+
+    async def _everything(
+        self, queue: str, where: Filter, before: JobId | None, step: int
+    ) -> AsyncIterator[list[UUID]]:
         bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
         highest = before.int if before else 1 << 128
         ids: list[UUID] = []
         while entries := await self._run(scripts.FIND, queue, "all", bound, step):
-            for entry in entries:
+            for entry in await self._in_time(queue, where, entries):
                 prefix = int.from_bytes(entry[:14], "big") << 16
                 runs = _entry.decode(entry[14:])[1:]
                 spans = sorted(((int(runs[n + 1]), int(runs[n + 2])) for n in range(0, len(runs), 4)), reverse=True)
@@ -122,15 +168,26 @@ class Looking(Working):
                             ids.append(UUID(int=prefix | ord))
                         if len(ids) >= step:
                             yield ids
-                            ids = []
-                bound = b"(" + entry[:14]
+                            # Who has to go on looks for something rare.
+                            ids, step = [], min(_AT_ONCE, 2 * step)
+            bound = b"(" + entries[-1][:14]
         if ids:
             yield ids
 
+    async def _in_time(self, queue: str, where: Filter, entries: list[bytes]) -> list[bytes]:
+        """Those of these batches that were enqueued in the time asked for: one job of a batch tells of all."""
+        if where.since is None and where.until is None:
+            return entries
+        firsts = [UUID(bytes=entry[:14] + int(_entry.decode(entry[14:])[2]).to_bytes(2, "big")) for entry in entries]
+        found = await self._look(queue, firsts, history=False)
+        when = Filter(since=where.since, until=where.until)
+        # Of one whose first job is gone the others tell.
+        return [entry for entry, id in zip(entries, firsts, strict=True) if id not in found or _fits(found[id], when)]
+
     async def stats(self) -> Stats:
         queues = await self._queues()
-        answers = await self._run_each(scripts.STATS, queues, self._given, _LANES)
-        found = [_stats(queue, answer) for queue, answer in zip(queues, answers, strict=True)]
+        answers = await self._ask_each(scripts.STATS, queues, self._given, _LANES)
+        found = [_stats(queue, answer) for queue, answer in answers.items()]
         return Stats([stats for stats in found if stats.enqueued_total or stats.paused])
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
@@ -142,10 +199,10 @@ class Looking(Working):
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         names = list(dict.fromkeys(queues))
         self._looked += limit
-        answers = await self._run_each(scripts.LANES, names, limit, self._looked, _COUNTED)
+        answers = await self._ask_each(scripts.LANES, names, limit, self._looked, _COUNTED)
         return [
             _lane_view(lane.decode(), queue, jobs, int(oldest))
-            for queue, answer in zip(names, answers, strict=True)
+            for queue, answer in answers.items()
             for lane, jobs, oldest in answer
         ]
 
@@ -169,12 +226,14 @@ class Looking(Working):
                     tenant_paused_since=tenant_paused.since,
                     tenant_paused_until=tenant_paused.until,
                     blocked=tuple(
-                        [await self._blocked(queue, *blocked[at : at + 4]) for at in range(0, len(blocked), 4)]
+                        [await self._blocked(queue, *blocked[at : at + 5]) for at in range(0, len(blocked), 5)]
                     ),
                 )
         return None
 
-    async def _blocked(self, queue: str, key: bytes, concurrency: bytes, held: bytes, opens: bytes) -> Blocked:
+    async def _blocked(
+        self, queue: str, key: bytes, concurrency: bytes, held: bytes, opens: bytes, never: bytes
+    ) -> Blocked:
         by: list[UUID] = []
         if int(concurrency) >= 0:
             # Elsewhere than on a cluster units are held in any queue.
@@ -187,12 +246,16 @@ class Looking(Working):
             held=int(held),
             by=tuple(by),
             opens_at=from_us(int(opens)) if int(opens) >= 0 else None,
+            never=never == b"1",
         )
 
     async def workers(self) -> list[Presence]:
         records: Reply = await self._wire.command(self._keys.workers, "HVALS", self._keys.workers)
         now = await self._now_us()
-        seen = [_presence.decode(record) for record in records]
+        try:
+            seen = [_presence.decode(record) for record in records]
+        except msgspec.DecodeError as error:
+            raise foreign(self._keys.workers) from error
         return [replace(presence, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from headrace.job import JobId, split_id
+from headrace.job import JobId, JobState, split_id
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks
 from headrace.store.redis.looking import Looking
+from headrace.store.redis.parcel import states_arg
 from headrace.store.redis.records import record_of, text_bytes
 from headrace.store.redis.scripts import Script
 from headrace.store.terms import CancelAnswer, Record
@@ -36,8 +37,9 @@ class Operating(Looking):
         moved = await self._everywhere(scripts.RETRY, ids, "0", str(int(afresh)))
         return frozenset(id for id, digit in moved.items() if digit == "1")
 
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        gone = await self._everywhere(scripts.DELETE, ids, "0")
+    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+        takes = states_arg(JobState if states is None else states)
+        gone = await self._everywhere(scripts.DELETE, ids, "0", takes)
         return frozenset(id for id, digit in gone.items() if digit == "1")
 
     async def _everywhere(
@@ -48,16 +50,22 @@ class Operating(Looking):
         queues = await self._queues() if answers else []
         for some in chunks(list(answers), _AT_ONCE):
             likely = self._homes.get(split_id(some[0])[0].int)
+            round = self._round()
             for queue in sorted(queues, key=lambda queue: queue != likely):
                 left = [id for id in some if answers[id] == nothing]
                 if not left:
                     break
-                # Not repeated after a lost answer: the second one would say of what the first has done that it was so before.
-                answer = await self._wire.run(
-                    script, self._keys.of(queue), *args, *(id.bytes for id in left), repeat=False
-                )
-                letters: str = answer.decode()
-                answers.update(zip(left, letters, strict=True))
+                if await round.passes_over(queue):
+                    continue
+                async with round.asking(queue):
+                    # Not repeated after a lost answer: the second one would say of what the first has done that it was so before.
+                    answer = await self._wire.run(
+                        script, self._keys.of(queue), *args, *(id.bytes for id in left), repeat=False
+                    )
+                    letters: str = answer.decode()
+                    answers.update(zip(left, letters, strict=True))
+            # Only who has asked everybody may say that there is no such job.
+            round.end(needs_all=any(answers[id] == nothing for id in some))
         return answers
 
     # ── records ─────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from struct import Struct
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.job import Batch, Claimed, Due, JobState, NewJob, UniqueLock
 from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.lease import MAX_WEIGHT, Ask, Band, Lease, Orphan, Token, WorkerId
+from headrace.lease import MAX_LEASE, MAX_WEIGHT, Ask, Band, Lease, Orphan, Token, WorkerId
 from headrace.outcome import DONE, Again, Finish, Settlement
 from headrace.store.batches import segments
 from headrace.store.redis.connection import Reply
@@ -71,11 +71,15 @@ _LETTERS = {
 }
 
 
+def states_arg(states: Iterable[JobState]) -> str:
+    """States as scripts take them: a letter each."""
+    return "".join(_LETTERS[state] for state in states)
+
+
 def lock_args(ord: int, number: int, job: NewJob, lock: UniqueLock) -> tuple[Any, ...]:
     """A unique lock as `enqueue.lua` takes it."""
-    states = "".join(_LETTERS[state] for state in lock.states)
     within = -1 if lock.within is None else microseconds(lock.within)
-    return ord, number, f"{job.task}\0{lock.name}", states, within, int(lock.replace)
+    return ord, number, f"{job.task}\0{lock.name}", states_arg(lock.states), within, int(lock.replace)
 
 
 # ── claims ───────────────────────────────────────────────────────────────────
@@ -110,17 +114,25 @@ def bands_of(ask: Ask, limit: int) -> list[Band]:
 
 def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
     """A lease from the answers of `claim.lua`, by queue: each number, header, elements."""
-    total = sum(len(part) - 2 for _, part in parts)
-    jobs: list[Claimed] = [None] * total  # type: ignore[list-item]  # every position is filled below
     suspect = False
+    runs: list[tuple[int, list[Claimed]]] = []
     for queue, (_, raw, *elements) in parts:
         header = header_of(raw)
         suspect = bool(header[3])
         decoder = Decoder()
         at = 0
         for lane, count, position in _runs(header):
-            jobs[position : position + count] = decoder.run(elements[at : at + count], queue, lane)
+            runs.append((position, decoder.run(elements[at : at + count], queue, lane)))
             at += count
+    if len(runs) == 1:
+        return Lease(token, runs[0][1], suspect)
+    runs.sort(key=lambda run: run[0])
+    jobs: list[Claimed] = []
+    for position, some in runs:
+        if position != len(jobs):
+            # Those between are on a node that does not answer: this lease ends here, the rest of it runs out.
+            break
+        jobs += some
     return Lease(token, jobs, suspect)
 
 
@@ -168,6 +180,17 @@ def _settled(log: bytes) -> set[int]:
 # ── settlements ──────────────────────────────────────────────────────────────
 
 
+def all_done(settlements: Sequence[tuple[int, Settlement]]) -> bool:
+    """What a busy worker says: each of the first so many positions, in order, plainly done."""
+    done = [position for position, settlement in settlements if settlement is DONE]
+    return 0 < len(settlements) <= MAX_LEASE and done == list(range(len(settlements)))
+
+
+def done_args(count: int) -> list[Any]:
+    """That, as `settle.lua` takes it."""
+    return [_PAIR.pack(0, count - 1), 0, 0]
+
+
 class Told:
     """Settlements as `settle.lua` takes them: plain ends as ranges, results beside them, others one by one."""
 
@@ -175,12 +198,7 @@ class Told:
         impossible: set[int] = set()
         self._results: list[Any] = []
         self._others: list[tuple[int, list[Any]]] = []
-        self._done: list[int] = [position for position, settlement in settlements if settlement is DONE]
-        if self._done == list(range(len(settlements))):
-            # What a busy worker says: all of it, done.
-            self.positions, self.impossible = set(self._done), frozenset[int]()
-            return
-        self._done = []
+        self._done: list[int] = []
         seen = self.positions = set[int]()
         for position, settlement in settlements:
             # The first word on a position counts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 from struct import Struct
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _TEXTS = ("kind", "message", "traceback", "worker")
 
 _failures = msgspec.msgpack.Decoder(Failure)
+_seen = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -79,6 +81,14 @@ def presence_bytes(seen_us: int, presence: Presence) -> bytes:
         return _encode((seen_us, presence))
     except UnicodeEncodeError:
         return _encode((seen_us, replace(presence, name=text_bytes(presence.name).decode())))
+
+
+def seen_us(record: bytes) -> float:
+    """When who is there said so; what is not one of these records was said just now."""
+    try:
+        return _seen.decode(record)[0]
+    except msgspec.DecodeError:
+        return math.inf
 
 
 def record_of(raw: bytes) -> tuple[int, bytes]:

@@ -1,18 +1,23 @@
-"""The Redis store as the outside sees it: queues in parts look like one."""
+"""The Redis store as the outside sees it: a queue in shards looks like one."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from headrace.errors import ConfigError, StoreError
 from headrace.job import Batch, Claimed, Job, JobId
 from headrace.lane import LaneView
 from headrace.lease import Ask, Lease, Orphan, WorkerId
+from headrace.store.redis import scripts
+from headrace.store.redis.asking import ONE_NODE
 from headrace.store.redis.shards import MARK, Shards, whole
 from headrace.store.redis.store import RedisStore
 from headrace.store.terms import (
@@ -33,9 +38,9 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ShardedRedisStore(RedisStore):
-    """A RedisStore whose queues may have parts. How many is written down once in Redis, for everybody.
+    """A RedisStore whose queues may have shards. How many is written down once in Redis, for everybody.
 
-    Without parts every verb is RedisStore's own.
+    Without shards every verb is RedisStore's own.
     """
 
     def __init__(self, url: str, *, shards: Mapping[str, int] | None = None, **options: Any) -> None:
@@ -48,17 +53,68 @@ class ShardedRedisStore(RedisStore):
         await super().open()
         for queue, count in self._declared.items():
             known = self._shards.counts.get(queue, 1)
-            if known < count:
-                await self._wire.command(self._keys.shards, "HSET", self._keys.shards, queue, count)
-                self._shards.learn(queue, count)
-            elif known > count:
+            if known > count:
                 _log.warning("queue %s has %d shards already: it keeps them, declare shards=%d", queue, known, known)
+
+    # ── how many ────────────────────────────────────────────────────────────
 
     async def _refresh(self) -> None:
         await super()._refresh()
-        found = await self._wire.command(self._keys.shards, "HGETALL", self._keys.shards)
-        for queue, count in zip(found[::2], found[1::2], strict=True):
-            self._shards.learn(queue.decode(), int(count))
+        written: dict[str, int] = {}
+        try:
+            found = await self._wire.command(self._keys.shards, "HGETALL", self._keys.shards)
+            written = {queue.decode(): int(count) for queue, count in zip(found[::2], found[1::2], strict=True)}
+            for queue, count in written.items():
+                self._shards.learn(queue, count)
+            for queue, count in self._declared.items():
+                if written.get(queue, 1) < count:
+                    await self._grow(queue, written.get(queue, 1), count)
+        except ONE_NODE as error:
+            if not self._keys.clustered:
+                raise
+            # One node is down: the queues of the others go on with what is known, and the next refresh tries again.
+            _log.warning("how many shards queues have cannot be told or written: %s", error)
+            if not written:
+                await self._guess()
+
+    async def _guess(self) -> None:
+        """The list of queues tells as much; without it, what is declared most likely is what was declared before."""
+        try:
+            await self._queues()
+        except StoreError:
+            for queue, count in self._declared.items():
+                self._shards.learn(queue, count)
+
+    async def _grow(self, queue: str, known: int, count: int) -> None:
+        """Write down that a queue has more shards: paused like the first, which a job in them must find so."""
+        new = Shards({queue: count}).of(queue)[known:]
+        paused = await self._copy_pause(queue, new)
+        self._shards.learn(queue, await self._wire.run(scripts.SHARDS, (self._keys.shards,), queue, count))
+        await self._register(new)
+        # Whoever paused or resumed it meanwhile may not have known of these; whoever does so from here on does.
+        while await self._wire.command(self._keys.paused(queue), "GET", self._keys.paused(queue)) != paused:
+            paused = await self._copy_pause(queue, new)
+
+    async def _copy_pause(self, queue: str, shards: Sequence[str]) -> bytes | None:
+        first = self._keys.paused(queue)
+        paused: bytes | None = await self._wire.command(first, "GET", first)
+        for shard in shards:
+            key = self._keys.paused(shard)
+            if paused is not None:
+                await self._wire.command(key, "SET", key, paused)
+            elif await self._wire.command(key, "EXISTS", key):
+                await super().resume(shard)
+        return paused
+
+    async def _queues(self) -> list[str]:
+        """This is asked every second by whoever tidies up: so workers soon know of shards that were added."""
+        found = await super()._queues()
+        for name in found:
+            queue, mark, number = name.partition(MARK)
+            if mark and number.isdecimal():
+                with suppress(ConfigError):  # somebody else's
+                    self._shards.learn(queue, int(number) + 1)
+        return found
 
     # ── workers ─────────────────────────────────────────────────────────────
 
@@ -74,6 +130,9 @@ class ShardedRedisStore(RedisStore):
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         return await super().wait(self._shards.all_of(queues), timeout)
 
+    async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
+        return await (self.wait(ask.queues, timeout) if self._shards else super().wait_to_claim(ask, timeout))
+
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         found = await super().reap(worker, ttl, limit)
         if not self._shards:
@@ -81,8 +140,8 @@ class ShardedRedisStore(RedisStore):
         return [replace(one, jobs=[(at, _claimed(job)) for at, job in one.jobs]) for one in found]
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
-        by_part = {part: kept for queue, kept in keep.dead_by_queue.items() for part in self._shards.of(queue)}
-        return await super().prune(changed(keep, dead_by_queue=by_part), limit, progress)
+        by_shard = {shard: kept for queue, kept in keep.dead_by_queue.items() for shard in self._shards.of(queue)}
+        return await super().prune(changed(keep, dead_by_queue=by_shard), limit, progress)
 
     # ── onlookers ───────────────────────────────────────────────────────────
 
@@ -90,14 +149,16 @@ class ShardedRedisStore(RedisStore):
         return [job and _job(job) for job in await super().get(ids)]
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        parts = self._shards.of(where.queue) if where.queue is not None else []
-        if len(parts) < 2:
+        if where.queue is not None:
+            await self._queues()  # it may have more shards by now
+        shards = self._shards.of(where.queue) if where.queue is not None else []
+        if len(shards) < 2:
             page = await super().find(where, before=before, limit=limit)
             return Page([_job(job) for job in page.jobs], page.next)
         jobs: list[Job] = []
         more = False
-        for part in parts:
-            page = await super().find(changed(where, queue=part), before=before, limit=limit)
+        for shard in shards:
+            page = await super().find(changed(where, queue=shard), before=before, limit=limit)
             jobs += page.jobs
             more = more or page.next is not None
         jobs.sort(key=lambda job: job.id.int, reverse=True)
@@ -111,8 +172,8 @@ class ShardedRedisStore(RedisStore):
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         found: list[LaneView] = []
         for queue in dict.fromkeys(queues):
-            parts = self._shards.of(queue)
-            views = await super().lanes(parts, max(1, limit // len(parts)))
+            shards = self._shards.of(queue)
+            views = await super().lanes(shards, max(1, limit // len(shards)))
             found += [replace(view, queue=queue) for view in views]
         return found
 
@@ -126,12 +187,29 @@ class ShardedRedisStore(RedisStore):
     # ── operators ───────────────────────────────────────────────────────────
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
-        for part in self._shards.of(name) if kind == "queue" else [name]:
-            await super().pause(part, kind=kind, by=by, until=until)
+        pause = partial(super().pause, kind=kind, by=by, until=until)
+        await (self._to_each_shard(name, pause) if kind == "queue" else pause(name))
 
     async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
-        for part in self._shards.of(name) if kind == "queue" else [name]:
-            await super().resume(part, kind=kind)
+        resume = partial(super().resume, kind=kind)
+        await (self._to_each_shard(name, resume) if kind == "queue" else resume(name))
+
+    async def _to_each_shard(self, queue: str, act: Callable[[str], Awaitable[None]]) -> None:
+        """Also to those that somebody has added, before this call or during it."""
+        round = self._round()
+        done = 0
+        while True:
+            with suppress(*ONE_NODE if self._keys.clustered else ()):
+                if (count := await self._wire.command(self._keys.shards, "HGET", self._keys.shards, queue)) is not None:
+                    self._shards.learn(queue, int(count))
+            shards = self._shards.of(queue)
+            if len(shards) == done:
+                break
+            for shard in shards[done:]:
+                async with round.asking(shard):
+                    await act(shard)
+            done = len(shards)
+        round.end(needs_all=True)
 
     async def pauses(self) -> list[Pause]:
         return [one for one in await super().pauses() if one.kind != "queue" or MARK not in one.name]

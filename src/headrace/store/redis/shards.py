@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ MARK: Final = "#"
 
 
 class Shards:
-    """How many parts each queue has. A part is a queue of its own, whole in its own hash slot: `billing#2`."""
+    """How many shards each queue has. A shard is a queue of its own, whole in its own hash slot: `billing#2`."""
 
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
         self.counts: dict[str, int] = {}
@@ -38,18 +39,18 @@ class Shards:
             self.counts[queue] = count
 
     def of(self, queue: str) -> list[str]:
-        """The parts of a queue; of one that is whole, itself."""
+        """The shards of a queue; of one that is whole, itself."""
         count = self.counts.get(queue)
-        # The first part keeps the plain name, so that what waits when a queue is first split stays where it is.
+        # The first shard keeps the plain name, so that what waits when a queue is first split stays where it is.
         return [queue] if count is None else [queue, *(f"{queue}{MARK}{number}" for number in range(1, count))]
 
     def all_of(self, queues: Iterable[str]) -> list[str]:
-        return [part for queue in queues for part in self.of(queue)]
+        return [shard for queue in queues for shard in self.of(queue)]
 
     # ── on the way in ───────────────────────────────────────────────────────
 
     def spread(self, batch: Batch) -> Batch:
-        """The batch with each job in its part. A lane lies whole in one part, so its order and its limits hold as ever."""
+        """The batch with each job in its shard. A lane lies whole in one, so its order and its limits hold as ever."""
         if not any(job.lane.queue in self.counts for job in batch.jobs):
             return batch
         known: dict[tuple[Lane, str], Lane] = {}
@@ -69,15 +70,15 @@ class Shards:
         return Batch(batch.id, jobs)
 
     def ask(self, ask: Ask) -> Ask:
-        """The same question of all parts; they take turns like queues do."""
-        weights = {part: weights for queue, weights in ask.weights.items() for part in self.of(queue)}
+        """The same question of all shards; they take turns like queues do."""
+        weights = {shard: weights for queue, weights in ask.weights.items() for shard in self.of(queue)}
         bands = tuple(replace(band, queues=tuple(self.all_of(band.queues))) for band in ask.bands)
         return replace(ask, queues=tuple(self.all_of(ask.queues)), bands=bands, weights=weights)
 
 
-def whole(part: str) -> str:
-    """The queue that a part belongs to."""
-    return part.partition(MARK)[0]
+def whole(shard: str) -> str:
+    """The queue that a shard belongs to."""
+    return shard.partition(MARK)[0]
 
 
 def parse_counts(text: str) -> dict[str, int]:
@@ -94,19 +95,32 @@ def parse_counts(text: str) -> dict[str, int]:
 def _belongs(job: NewJob, batch: Batch) -> str:
     """What keeps jobs together: the tenant, else the limit keys, else the lock or key that must meet its like.
 
+    A lane must lie in one shard, and its limits with it: so a key of jobs of several lanes does not meet its like.
     Jobs with none of these go wherever their call goes, whole: only among them order is not kept over calls.
     """
-    parts: Sequence[str] = ()
+    words: Sequence[str] = ()
     if job.lane.tenant:
-        parts = ("tenant", job.lane.tenant)
+        words = ("tenant", job.lane.tenant)
     elif job.lane.limits:
-        parts = ("limits", *job.lane.limits)
+        words = ("limits", *job.lane.limits)
     elif job.unique is not None:
-        parts = ("unique", job.task, job.unique.name)
+        words = ("unique", job.task, job.unique.name)
     elif job.key is not None:
-        parts = ("key", job.task, job.key.name)
-    return "\0".join(parts) or batch.id.hex
+        words = ("key", job.task, job.key.name)
+    return "\0".join(words) or batch.id.hex
 
 
+@lru_cache(4096)
 def _number(belongs: str, count: int) -> int:
-    return int.from_bytes(hashlib.blake2b(belongs.encode(), digest_size=8).digest(), "big") % count
+    """Of so many shards, the one of this name. A shard that is added takes its share of names, and no other name moves.
+
+    So each name has its own row of shards: the first, then that of those added later which first took it, and so on. From
+    n shards on it stays where it is until there are m with a chance of n / m.
+    """
+    shard, name = 0, belongs.encode()
+    while True:
+        drawn = hashlib.blake2b(name, digest_size=8, salt=shard.to_bytes(2, "big")).digest()
+        following = ((shard + 1) << 64) // (int.from_bytes(drawn, "big") + 1)
+        if following >= count:
+            return shard
+        shard = following

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from binascii import crc_hqx
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from headrace.errors import StoreError
 from headrace.store.redis import faults
-from headrace.store.redis.asking import Wire
-from headrace.store.redis.connection import Pool, Reply
+from headrace.store.redis.asking import ONE_NODE, Asked, Wire
+from headrace.store.redis.connection import Command, Connection, Follow, Pool, Reply
 from headrace.store.redis.faults import Cut, Refused
 from headrace.store.redis.scripts import Script
 from headrace.store.redis.url import Address
+
+_log: Final = logging.getLogger(__name__)
+
+_LATE: Final = 0.25
+"""Seconds that one node may be slower than another to say that the time is up."""
 
 
 class SentinelWire(Wire):
@@ -58,41 +65,184 @@ class SentinelWire(Wire):
         return found
 
 
+class Node(Pool):
+    """A node of a cluster. One that takes no connections is left alone three times as long as it took to find out.
+
+    So it holds up work on the others for a quarter of the time at most. Where it refuses them, which costs nothing, it is
+    asked again at once.
+    """
+
+    _rests_until = float("-inf")
+    _why = ""
+
+    async def ask(self, commands: Sequence[Command]) -> list[Reply]:
+        self._check()
+        return await super().ask(commands)
+
+    async def pop(self, keys: Sequence[str], timeout: float, follow: Follow | None = None) -> list[Reply]:
+        self._check()
+        return await super().pop(keys, timeout, follow)
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            return await super()._connect()
+        except Cut as error:
+            self._rests_until, self._why = loop.time() + 3 * (loop.time() - began), str(error)
+            raise
+
+    def _check(self) -> None:
+        if asyncio.get_running_loop().time() < self._rests_until:
+            raise Cut(self._why, sent=False)
+
+
 class ClusterWire(Wire):
     """Every queue on the node that holds its slot."""
 
     clustered = True
+    kind = Node
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self._slots: list[tuple[str, int] | None] = []
         self._looking = asyncio.Lock()
+        self._silent: set[tuple[str, int]] = set()
+        """Nodes that were said to be down."""
 
     async def pool_of(self, key: str) -> Pool:
-        if not self._slots:
-            await self._learn()
-        node = self._slots[slot_of(key)]
+        node = await self._held_by(key)
         if node is None:
             await self.look_again()
             raise Refused("CLUSTERDOWN no node holds this slot")
         return self.pool(*node)
 
+    async def _held_by(self, key: str) -> tuple[str, int] | None:
+        while not self._slots:
+            await self._learn()
+        return self._slots[slot_of(key)]
+
+    async def node_of(self, key: str) -> tuple[str, int] | None:
+        try:
+            return await self._held_by(key)
+        except (Cut, Refused):
+            return None
+
     async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], tuple[Any, ...]]]) -> list[Reply]:
         return list(await asyncio.gather(*(self.run(script, keys, *args) for keys, args in calls)))
 
+    # ── whoever answers ─────────────────────────────────────────────────────
+
+    async def ask_each(self, asks: Sequence[Asked], script: Script | None = None) -> list[list[Reply] | StoreError]:
+        found: list[list[Reply] | StoreError] = [[]] * len(asks)
+        by_node: dict[tuple[str, int] | None, list[int]] = {}
+        for number, (key, _) in enumerate(asks):
+            try:
+                node = await self._held_by(key)
+            except (Cut, Refused) as error:
+                raise faults.translated(error, self.address.shown) from error
+            by_node.setdefault(node, []).append(number)
+        await asyncio.gather(*(self._ask_node(node, asks, numbers, script, found) for node, numbers in by_node.items()))
+        if found and all(isinstance(each, StoreError) for each in found):
+            raise next(each for each in found if isinstance(each, StoreError))
+        return found
+
+    async def _ask_node(
+        self,
+        node: tuple[str, int] | None,
+        asks: Sequence[Asked],
+        numbers: list[int],
+        script: Script | None,
+        found: list[list[Reply] | StoreError],
+    ) -> None:
+        """All that one node is asked, in one go; what it refuses by itself, with the usual patience."""
+        left = list(numbers)
+        if node is not None:
+            try:
+                answers = iter(await self.pool(*node).ask([command for n in numbers for command in asks[n][1]]))
+            except (Cut, Refused):
+                await self.look_again()
+            else:
+                for n in numbers:
+                    found[n] = mine = [next(answers) for _ in asks[n][1]]
+                    if not any(isinstance(one, Exception) for one in mine):
+                        left.remove(n)
+        if len(left) == len(numbers):
+            # Nothing was answered. If it is the node, what one hears is what all would.
+            first = left.pop(0)
+            found[first] = trouble = await self._ask_alone(asks[first], script)
+            if isinstance(trouble, StoreError):
+                self._said_nothing(node, trouble)
+                for n in [n for n in left if await self.node_of(asks[n][0]) in (node, None)]:
+                    found[n] = trouble
+                    left.remove(n)
+            else:
+                self._said_something(node)
+        else:
+            self._said_something(node)
+        alone = await asyncio.gather(*(self._ask_alone(asks[n], script) for n in left))
+        for n, answer in zip(left, alone, strict=True):
+            found[n] = answer
+
+    async def _ask_alone(self, asked: Asked, script: Script | None) -> list[Reply] | StoreError:
+        key, commands = asked
+        try:
+            return await self.command_many(commands, key, script)
+        except ONE_NODE as error:
+            return error
+
+    def _said_nothing(self, node: tuple[str, int] | None, error: StoreError) -> None:
+        if node is not None and node not in self._silent:
+            self._silent.add(node)
+            _log.warning("the queues on %s:%d are left out until it answers: %s", *node, error)
+
+    def _said_something(self, node: tuple[str, int] | None) -> None:
+        if node in self._silent:
+            self._silent.discard(node)
+            _log.info("%s:%d answers again", *node)
+
     async def wait(self, keys: Sequence[str], timeout: float) -> list[str]:
         # Queues live in different slots: one sleeper each, the first to wake ends the night.
+        # Those of a node that is down, and those whose time is up, are no reason to call off the others.
         sleepers = [asyncio.ensure_future(super(ClusterWire, self).wait([key], timeout)) for key in keys]
+        asleep, heard = set(sleepers), False
         try:
-            done, _ = await asyncio.wait(sleepers, return_when=asyncio.FIRST_COMPLETED)
-            return [key for sleeper in done for key in sleeper.result()]
+            while True:
+                late = _LATE if heard else None
+                done, asleep = await asyncio.wait(asleep, timeout=late, return_when=asyncio.FIRST_COMPLETED)
+                answered = [sleeper for sleeper in done if not isinstance(sleeper.exception(), ONE_NODE)]
+                taken = [key for sleeper in answered for key in sleeper.result()]
+                heard = heard or bool(answered)
+                if taken or (heard and not (asleep and done)):
+                    return taken
+                if not asleep:
+                    return done.pop().result()
         finally:
             for sleeper in sleepers:
                 sleeper.cancel()
             await asyncio.gather(*sleepers, return_exceptions=True)
 
+    async def time(self, key: str) -> Reply:
+        try:
+            return await super().time(key)
+        except ONE_NODE:
+            for pool in await self._all_that_may_answer():
+                try:
+                    [answer] = await pool.ask([("TIME",)])
+                except (Cut, Refused):
+                    continue
+                if not isinstance(answer, Exception):
+                    return answer
+            raise
+
+    async def _all_that_may_answer(self) -> list[Pool]:
+        try:
+            return await self.all_pools()
+        except (Cut, Refused):
+            return []
+
     async def all_pools(self) -> list[Pool]:
-        if not self._slots:
+        while not self._slots:
             await self._learn()
         return [self.pool(*node) for node in sorted({node for node in self._slots if node is not None})]
 
@@ -127,10 +277,18 @@ def _slots(answer: list[Any], asked: str) -> list[tuple[str, int] | None]:
     """By slot: the node that holds it."""
     slots: list[tuple[str, int] | None] = [None] * 16384
     for first, last, primary, *_ in answer:
-        # An empty name is the node that was asked.
-        node = (primary[0].decode() or asked, int(primary[1]))
+        node = (_host(primary, asked), int(primary[1]))
         slots[first : last + 1] = [node] * (last - first + 1)
     return slots
+
+
+def _host(node: list[Any], asked: str) -> str:
+    """What a node says to call it by. None, or an empty name: as the one that was asked; ?: by its address."""
+    name = (node[0] or b"").decode()
+    if name == "?" and len(node) > 3:
+        said: dict[bytes, bytes] = dict(zip(node[3][::2], node[3][1::2], strict=False))
+        return said.get(b"ip", b"").decode() or asked
+    return name or asked
 
 
 def make_wire(address: Address) -> Wire:

@@ -1,46 +1,46 @@
-"""The other verbs of workers: enqueue, heartbeat, settle, report, and what janitors do with time."""
+"""The other verbs of workers: enqueue, heartbeat, settle and report."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
-from headrace.errors import IdempotencyConflict, OutcomeUnknown
+from headrace.errors import HeadraceError, IdempotencyConflict, OutcomeUnknown, StoreError
 from headrace.job import Batch, JobId
 from headrace.lease import (
     MAX_LOG,
-    Orphan,
     Presence,
     Pulse,
     Report,
     Stop,
     Token,
-    WorkerId,
-    new_token,
 )
 from headrace.outcome import Settlement
 from headrace.store.redis import scripts
-from headrace.store.redis.base import STEP, chunks
+from headrace.store.redis.asking import ONE_NODE
+from headrace.store.redis.base import chunks
 from headrace.store.redis.claiming import Claiming
 from headrace.store.redis.connection import Reply
-from headrace.store.redis.element import encode_run, header_of, lane_name
-from headrace.store.redis.keys import LIMITS
+from headrace.store.redis.element import encode_run, lane_name
 from headrace.store.redis.parcel import (
     Runs,
     Told,
+    all_done,
     by_queue,
+    done_args,
     due_args,
     lock_args,
     microseconds,
-    orphan_of,
 )
-from headrace.store.redis.records import presence_bytes, report_bytes, text_bytes
+from headrace.store.redis.records import presence_bytes, report_bytes
 from headrace.store.redis.scripts import Script
-from headrace.store.terms import Enqueued, Progress, Promoted, Pruned, Retention
+from headrace.store.terms import Enqueued
 
 pack = msgspec.msgpack.Encoder().encode
 
@@ -58,10 +58,12 @@ class Working(Claiming):
         super().__init__(url, **options)
         self._doubtful: set[Token] = set()
         """Leases with a settlement that was sent and not answered."""
-        self._tidied: dict[str, Reply] = {}
-        """How far `_tidy` has come."""
         self._homes: dict[int, str] = {}
         """The queue of batches enqueued here, to look there first."""
+        self._unheard: dict[Token, float] = {}
+        """Since when a node that has a part of a lease does not answer to its heartbeat."""
+        self._given_up: set[Token] = set()
+        """Leases that have run out on such a node: what cannot be settled there is refused, not tried for ever."""
 
     # ── enqueue ─────────────────────────────────────────────────────────────
 
@@ -128,22 +130,67 @@ class Working(Claiming):
     # ── heartbeat ───────────────────────────────────────────────────────────
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
-        if presence is not None:
-            record = presence_bytes(await self._now_us(), presence)
-            await self._wire.command(self._keys.workers, "HSET", self._keys.workers, presence.id.bytes, record)
         alive: set[Token] = set()
         stops: list[Stop] = []
-        for queue, theirs in (await self._by_home(dict.fromkeys(tokens))).items():
-            args = (self._given, microseconds(ttl), *(token.hex for token in theirs))
+        homes = await self._by_home(dict.fromkeys(tokens))
+        words = {queue: [token.hex for token in theirs] for queue, theirs in homes.items()}
+        calls = {queue: (self._given, microseconds(ttl), *said) for queue, said in words.items()}
+        trouble: StoreError | None = None
+        try:
+            answers = await self._ask_by(scripts.HEARTBEAT, calls)
+        except ONE_NODE as error:
+            if not self._keys.clustered:
+                raise
+            answers, trouble = {}, error
+            # Should no node answer at all, this raises: then leases are worth holding on to.
+            await self._wire.time(self._keys.queues)
+        for queue, answer in answers.items():
             living: list[int]
             stop: list[int]
-            living, stop = await self._run(scripts.HEARTBEAT, queue, *args)
+            (living, stop), theirs = answer, homes[queue]
             alive.update(token for token, lives in zip(theirs, living, strict=True) if lives)
             stops += [Stop(theirs[at], position) for at, position in zip(stop[::2], stop[1::2], strict=True)]
-        lost = frozenset(tokens) - alive
+        unheard = {token for queue, theirs in homes.items() if queue not in answers for token in theirs}
+        lost = frozenset(tokens) - alive - unheard | self._run_out(tokens, alive, unheard, ttl)
+        if trouble is not None and not lost:
+            raise trouble
         for token in lost:
             self._leases.pop(token, None)
+        if presence is not None:
+            await self._present(presence, renewed=bool(tokens))
         return Pulse(lost, tuple(stops))
+
+    def _run_out(
+        self, tokens: Sequence[Token], alive: set[Token], unheard: set[Token], ttl: timedelta
+    ) -> frozenset[Token]:
+        """Leases that a node had a part of which has not answered for as long as they last: they have run out there."""
+        if not unheard:
+            for token in self._unheard.keys() & set(tokens):
+                del self._unheard[token]
+            return frozenset()
+        now = asyncio.get_running_loop().time()
+        # One that is not known to have jobs there, and lives elsewhere, is well.
+        ill = {token for token in unheard if token in self._leases or token not in alive}
+        for token in tokens:
+            if token in ill:
+                self._unheard.setdefault(token, now)
+            else:
+                self._unheard.pop(token, None)
+        gone = frozenset(token for token in ill if now - self._unheard[token] >= ttl.total_seconds())
+        if len(self._given_up) > _MOST_HOMES:
+            self._given_up.clear()
+            self._unheard.clear()
+        self._given_up |= gone
+        return gone
+
+    async def _present(self, presence: Presence, *, renewed: bool) -> None:
+        """Who is there. Only who has no leases hears that it could not be said: what was renewed is renewed."""
+        try:
+            record = presence_bytes(await self._now_us(), presence)
+            await self._wire.run(scripts.PRESENCE, (self._keys.workers,), presence.id.bytes, record)
+        except StoreError:
+            if not renewed:
+                raise
 
     async def _by_home(self, tokens: Iterable[Token]) -> dict[str, list[Token]]:
         """Tokens by the queues where they may be."""
@@ -160,21 +207,48 @@ class Working(Claiming):
     # ── settle ──────────────────────────────────────────────────────────────
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        try:
+            refused = await self._settle(token, settlements)
+        except HeadraceError:
+            # It may be over by what was sent: the caller's own repetition must not be taken for a late one.
+            self._doubtful.add(token)
+            raise
+        self._doubtful.discard(token)
+        return refused
+
+    async def _settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        homes = self._leases.get(token)
+        if homes is not None and len(homes) == 1 and all_done(settlements):
+            return await self._settle_done(homes[0], token, len(settlements))
         told = Told(settlements)
         if not told.positions:
             return told.impossible
-        homes = self._leases.get(token)
         accepted: set[int] = set()
         states: dict[str, int] = {}
+        round = self._round()
         for queue in homes if homes is not None else await self._queues():
-            for args, positions in told.calls():
-                answer = await self._settle_in(queue, token, args)
-                if answer == -1:
-                    break
-                accepted |= positions.difference(answer[1:])
-                states[queue] = answer[0]
-        await self._end_if_over(token, states)
-        return told.impossible | (told.positions - accepted)
+            if await round.passes_over(queue):
+                continue
+            async with round.asking(queue):
+                for args, positions in told.calls():
+                    answer = await self._settle_in(queue, token, args)
+                    if answer == -1:
+                        break
+                    accepted |= positions.difference(answer[1:])
+                    states[queue] = answer[0]
+        refused = told.positions - accepted
+        round.end(needs_all=bool(refused) and token not in self._given_up)
+        if round.complete:
+            await self._end_if_over(token, states)
+        return told.impossible | refused
+
+    async def _settle_done(self, queue: str, token: Token, count: int) -> frozenset[int]:
+        """The common case, without a set of positions: those cost more than everything else here."""
+        answer = await self._settle_in(queue, token, done_args(count))
+        if answer == -1:
+            return frozenset(range(count))
+        await self._end_if_over(token, {queue: answer[0]})
+        return frozenset(answer[1:])
 
     async def _end_if_over(self, token: Token, states: dict[str, int]) -> None:
         """A lease that spans queues ends when the last of its parts is settled."""
@@ -193,10 +267,7 @@ class Working(Claiming):
                 scripts.SETTLE, keys, *words, int(token in self._doubtful), *args, repeat=False
             )
         except OutcomeUnknown:
-            # Should this fail, too, the caller's own repetition counts as one.
-            self._doubtful.add(token)
             answer = await self._wire.run(scripts.SETTLE, keys, *words, 1, *args, repeat=False)
-        self._doubtful.discard(token)
         await self._confirmed(keys[0])
         return answer
 
@@ -204,106 +275,40 @@ class Working(Claiming):
         positions = frozenset(position for position, _ in reports)
         refused = positions
         homes = self._leases.get(token)
+        round = self._round()
         for queue in (homes if homes is not None else await self._queues()) if reports else ():
-            for some in chunks(reports, _REPORTS):
-                said = [report_bytes(position, report) for position, report in some]
-                answer = await self._run(scripts.REPORT, queue, token.hex, MAX_LOG, *said)
-                if answer == -1:
-                    break
-                refused -= {position for position, _ in some}.difference(answer)
+            if await round.passes_over(queue):
+                continue
+            async with round.asking(queue):
+                for some in chunks(reports, _REPORTS):
+                    said = [report_bytes(position, report) for position, report in some]
+                    answer = await self._run(scripts.REPORT, queue, token.hex, MAX_LOG, *said)
+                    if answer == -1:
+                        break
+                    refused -= {position for position, _ in some}.difference(answer)
+        round.end(needs_all=bool(refused))
         return refused
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         known = self._leases.get(token)
         homes = known if known is not None else await self._queues()
+        round = self._round()
+        detached = False
         for queue in homes:
-            args = (self._given, token.hex, position, fresh.hex)
-            if await self._run(scripts.DETACH, queue, *args):
+            if await round.passes_over(queue):
+                continue
+            async with round.asking(queue):
+                detached = bool(await self._run(scripts.DETACH, queue, self._given, token.hex, position, fresh.hex))
+            if detached:
                 self._leases[fresh] = (queue,)
                 if len(homes) > 1:
-                    await self._end_if_over(token, await self._states(token, homes))
+                    with suppress(*ONE_NODE):  # done is done; whoever settles the last part ends it, or it runs out
+                        await self._end_if_over(token, await self._states(token, homes))
                 return True
+        round.end(needs_all=True)
         return False
 
     async def _states(self, token: Token, queues: Sequence[str]) -> dict[str, int]:
         """How far the parts of a lease are settled."""
         answers = await self._run_each(scripts.SETTLE, queues, self._given, token.hex, 0, b"", 0, 0)
         return {queue: answer[0] for queue, answer in zip(queues, answers, strict=True) if answer != -1}
-
-    # ── time ────────────────────────────────────────────────────────────────
-
-    async def promote(self, limit: int = 1000) -> Promoted:
-        queues = await self._queues()
-        moved = 0
-        waits: dict[str, int] = {}
-        asked: list[str] = queues
-        while asked:
-            share = min(STEP, (limit - moved) // len(asked))
-            answers = await self._run_each(scripts.PROMOTE, asked, self._given, share)
-            waits.update((queue, int(answer[1])) for queue, answer in zip(asked, answers, strict=True))
-            moved += sum(int(answer[0]) for answer in answers)
-            asked = [queue for queue in asked if waits[queue] == 0][: limit - moved]
-        due = [wait for wait in waits.values() if wait >= 0]
-        return Promoted(moved, timedelta(microseconds=min(due)) if due else None)
-
-    async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
-        orphans: list[Orphan] = []
-        queues = await self._queues()
-        waiting = queues[::-1]
-        while waiting and len(orphans) < limit:
-            queue = waiting[-1]
-            fresh = new_token()
-            args = (self._given, worker.hex, microseconds(ttl), fresh.hex)
-            answer = await self._run(scripts.REAP, queue, *args, "")
-            if not answer:
-                waiting.pop()
-                continue
-            parts = [(queue, answer)]
-            token, *_, spans = header_of(answer[0])[:6]
-            if spans:
-                others = [other for other in queues if other != queue]
-                answers = await self._run_each(scripts.REAP, others, *args, token)
-                parts += [(other, part) for other, part in zip(others, answers, strict=True) if part]
-            orphan = orphan_of(fresh, parts)
-            self._leases[fresh] = tuple(queue for queue, _ in parts)
-            if orphan.jobs:
-                orphans.append(orphan)
-            else:
-                # Whoever settled the last part of it did not come to end it.
-                await self._end_if_over(fresh, await self._states(fresh, self._leases[fresh]))
-        return orphans
-
-    async def abandon(self, worker: WorkerId, cause: str) -> int:
-        theirs: set[bytes] = set()
-        for queue in await self._queues():
-            key = self._keys.leases(queue)
-            numbers = await self._wire.command(key, "ZRANGE", key, 0, -1)
-            for some in chunks(numbers, STEP):
-                theirs.update(
-                    await self._run(scripts.ABANDON, queue, self._given, worker.hex, text_bytes(cause), *some)
-                )
-        return len(theirs)
-
-    async def retire(self, worker: WorkerId) -> None:
-        await self._wire.command(self._keys.workers, "HDEL", self._keys.workers, worker.bytes)
-
-    async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
-        dropped, more = 0, False
-        for queue in await self._queues():
-            while True:
-                args = (self._given, microseconds(keep.done), microseconds(keep.dead_in(queue)), limit - dropped)
-                gone, rest = await self._run(scripts.PRUNE, queue, *args)
-                dropped += gone
-                if progress is not None:
-                    progress(dropped, limit, "jobs")
-                if not rest or dropped >= limit:
-                    more = more or bool(rest)
-                    break
-        await self._tidy()
-        return Pruned(dropped, more)
-
-    async def _tidy(self) -> None:
-        """Some of what lies beside the jobs, more with the next call."""
-        for queue in await self._queues() if self._keys.clustered else [LIMITS]:
-            at = self._tidied.get(queue, ("0", "0"))
-            self._tidied[queue] = await self._run(scripts.TIDY, queue, self._given, *at)

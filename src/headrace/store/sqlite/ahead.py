@@ -66,8 +66,15 @@ def _blocked(tx: Tx, key: int) -> list[Blocked]:
             continue
         for one in obstacles(unit, rule, states[unit.key], tx.now):
             by = _users(tx, unit.key) if one.concurrency is not None else ()
-            opens_at = maybe_moment(one.opens_at)
-            found.append(Blocked(key=one.key, concurrency=one.concurrency, held=one.held, by=by, opens_at=opens_at))
+            blocked = Blocked(
+                key=one.key,
+                concurrency=one.concurrency,
+                held=one.held,
+                by=by,
+                opens_at=maybe_moment(one.opens_at),
+                never=one.never,
+            )
+            found.append(blocked)
     return found
 
 

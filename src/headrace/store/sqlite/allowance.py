@@ -25,6 +25,8 @@ _decode = msgspec.json.Decoder(list[tuple[str, int, float | None, int, int, int 
 _DUST = 1e-6
 """Units that rounding may have lost."""
 _SECOND = 1_000_000
+_AHEAD = 10 * _SECOND
+"""A bucket that was drawn from so much later than now is from before the clock was set back: it counts as full."""
 _SPARE = 3600 * _SECOND
 """A bucket is remembered this long after it is full, in case its rule changes."""
 _CENTURY = 100 * 365 * 86_400
@@ -103,7 +105,7 @@ class State:
 
     def units(self, rule: Rule, now: int) -> float:
         """What is in the bucket."""
-        if self.level is None:
+        if self.level is None or self.at - now > _AHEAD:
             return rule.burst
         return min(rule.burst, self.level + (rule.rate or 0.0) * (now - self.at) / _SECOND)
 
@@ -115,16 +117,20 @@ class Obstacle(NamedTuple):
     concurrency: int | None
     held: int
     opens_at: int | None
+    never: bool = False
 
 
 def obstacles(unit: Unit, rule: Rule, state: State, now: int) -> list[Obstacle]:
     if rule.closed_until is not None and rule.closed_until > now:
         return [Obstacle(unit.key, None, 0, rule.closed_until)]
     found: list[Obstacle] = []
-    if rule.concurrency is not None and state.held + unit.cost > rule.concurrency:
-        found.append(Obstacle(unit.key, rule.concurrency, state.held, None))
+    if rule.closed_until is not None and state.held:
+        found.append(Obstacle(unit.key, unit.cost, state.held, None))
+    elif rule.concurrency is not None and state.held + unit.cost > rule.concurrency:
+        found.append(Obstacle(unit.key, rule.concurrency, state.held, None, unit.cost > rule.concurrency))
     if rule.rate is not None and (missing := unit.cost - state.units(rule, now)) > _DUST:
-        found.append(Obstacle(unit.key, None, 0, later(now, missing, rule.rate)))
+        never = unit.cost - rule.burst > _DUST
+        found.append(Obstacle(unit.key, None, 0, None if never else later(now, missing, rule.rate), never))
     return found
 
 
@@ -165,9 +171,11 @@ class Allowance:
             rule = self._rules.of(unit)
             if rule is None:
                 continue
-            if rule.closed_until is not None and rule.closed_until > self._tx.now:
-                return 0
             state = self._states[unit.key]
+            if rule.closed_until is not None:
+                if rule.closed_until > self._tx.now or state.held:
+                    return 0
+                least = min(least, 1)
             if rule.concurrency is not None:
                 least = min(least, (rule.concurrency - state.held) // unit.cost)
             if rule.rate is not None:

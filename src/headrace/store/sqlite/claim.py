@@ -59,10 +59,13 @@ def nothing_to_claim(tx: Tx, ask: Ask, desk: Desk) -> bool:
         return False
     ends = [until for queue in ask.queues if (until := paused.get(queue)) is not None]
     desk.passed_over(ask, min(ends, default=None))
-    return True
+    return leases.read(tx, ask.token) is None
 
 
 def claim(tx: Tx, ask: Ask, desk: Desk) -> Lease | None:
+    if (held := leases.read(tx, ask.token)) is not None:
+        # Asked before, and the answer was lost.
+        return Lease(ask.token, [job for _, job in claimed(tx, held)], bool(held.suspect))
     limit = min(ask.limit, MAX_LEASE)
     picker = Picker(tx, ask, desk.rota, desk.rules)
     rest = () if ask.only_bands else (Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit),)

@@ -1,10 +1,10 @@
-"""DELETE: forget jobs that are not running."""
+"""DELETE: forget jobs that are not running and in a state that was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from headrace.job import JobId
+from headrace.job import JobId, JobState
 from headrace.store.sqlite.depth import DEAD, READY, SCHEDULED, Tx
 from headrace.store.sqlite.locate import locate, take_out
 from headrace.store.sqlite.statements import load
@@ -13,13 +13,14 @@ _SQL = load("delete")
 _COUNTED = {"ready": READY, "scheduled": SCHEDULED, "dead": DEAD}
 
 
-def delete(tx: Tx, ids: Sequence[JobId]) -> frozenset[JobId]:
-    return frozenset(id for id in dict.fromkeys(ids) if _delete(tx, id))
+def delete(tx: Tx, ids: Sequence[JobId], states: Collection[JobState] | None) -> frozenset[JobId]:
+    takes = frozenset(JobState if states is None else states) - {JobState.RUNNING}
+    return frozenset(id for id in dict.fromkeys(ids) if _delete(tx, id, takes))
 
 
-def _delete(tx: Tx, id: JobId) -> bool:
+def _delete(tx: Tx, id: JobId, takes: frozenset[str]) -> bool:
     spot = locate(tx, id)
-    if spot is None or spot.state == "running":
+    if spot is None or spot.state not in takes:
         return False
     take_out(tx, spot)
     if (counter := _COUNTED.get(spot.state)) is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 from headrace.clock import Clock
 from headrace.errors import Unavailable
-from headrace.job import Batch, Job, JobId
+from headrace.job import Batch, Job, JobId, JobState
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
 from headrace.outcome import Settlement
@@ -229,8 +229,8 @@ class SqliteStore:
     async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
         return await self._write(lambda tx: retry(tx, ids, afresh=afresh))
 
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        return await self._write(lambda tx: delete(tx, ids))
+    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+        return await self._write(lambda tx: delete(tx, ids, states))
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         await self._write(lambda tx: pause(tx, kind, name, by, until))

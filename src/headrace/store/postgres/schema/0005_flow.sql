@@ -93,6 +93,7 @@ drop function if exists headrace.enqueue_batch(uuid, text[], bytea[], bytea[], i
     int4[], text[], bytea[], interval[], timestamptz);
 drop function if exists headrace.ahead(uuid, int4);
 drop function if exists headrace.retry(uuid[]);
+drop function if exists headrace.delete(uuid[]);
 drop function if exists headrace.pause(text, text, timestamptz);
 drop function if exists headrace.take_waiting(headrace.job, bool);
 drop function if exists headrace.held(uuid);

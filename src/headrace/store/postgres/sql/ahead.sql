@@ -55,7 +55,7 @@ end $$;
 
 -- blocked: the limit keys that would stop a claim of a job's lane now, and some of the jobs that hold their units.
 create or replace function headrace.blocked(p_id uuid, p_now timestamptz default null) returns table (
-    key text, concurrency int4, held int8, holders uuid[], opens_at timestamptz
+    key text, concurrency int4, held int8, holders uuid[], opens_at timestamptz, never bool
 ) language plpgsql stable rows 1
 set enable_seqscan = off
 as $$
@@ -72,14 +72,15 @@ begin
     loop
         select * into n from headrace.limit_now(s.name, s.key, s.cost, v_now);
         continue when not found;
-        key := s.key;
+        key := s.key; never := false;
         if n.closed then
             concurrency := null; held := 0; holders := null; opens_at := n.opens_at;
             return next;
             continue;
         end if;
-        if n.held + s.cost > n.concurrency then
-            concurrency := n.concurrency; held := n.held; opens_at := null;
+        if (n.one and n.held > 0) or n.held + s.cost > n.concurrency then
+            concurrency := case when n.one and n.held > 0 then s.cost else n.concurrency end; held := n.held; opens_at := null;
+            never := s.cost > concurrency;
             holders := array(
                 select headrace.job_id(j.batch, j.ord)
                 from (select h.token from headrace.hold h where h.key = s.key order by h.token limit 5) t
@@ -95,7 +96,7 @@ begin
             return next;
         end if;
         if n.opens_at is not null then
-            concurrency := null; held := 0; holders := null; opens_at := n.opens_at;
+            concurrency := null; held := 0; holders := null; opens_at := nullif(n.opens_at, 'infinity'); never := s.cost > n.burst;
             return next;
         end if;
     end loop;

@@ -12,6 +12,7 @@
 --               (under an old snapshot the dead entries before it cost milliseconds); when they hold nothing,
 --               everything is looked at after all
 --   p_many      so many wasted index entries, and the client wants to know the lanes' heads
+--   p_looks     so many lanes of a queue's priority may be looked at where limits may block them
 --   p_now       the clock, when a test injects one
 --
 -- In each band strictly higher priority first, over all asked queues. Inside a priority queues take turns, and inside a
@@ -28,7 +29,7 @@ create or replace function headrace.claim(
     ring_priority int2[], ring_queue text[], ring_tenant text[], ring_owed int4[],
     lane_priority int2[], lane_queue text[], lane_tenant text[], lane_lane int8[],
     head_priority int2[], head_queue text[], head_tenant text[], head_lane int8[], head_seq int8[], p_many int4,
-    p_now timestamptz default null
+    p_looks int4, p_now timestamptz default null
 ) returns table (
     turn_priority int2[], turn_queue text[], turn_tenant text[], turn_owed int4[],
     served_priority int2[], served_queue text[], served_tenant text[], served_lane int8[],
@@ -146,7 +147,7 @@ begin
                                 from unnest(lane_priority, lane_queue, lane_tenant, lane_lane) s(p, q, t, l) where s.p = v_level and s.q = v_name;
                             end if;
                             x := headrace.take_limited(v_name, v_level, v_wanted, p_token, v_now, v_left = p_limit, v_left = p_limit,
-                                p_tenant, p_weights -> v_name, v_paused, ring_tenant[i], ring_owed[i], s_tenant, s_lane);
+                                p_tenant, p_weights -> v_name, v_paused, ring_tenant[i], ring_owed[i], s_tenant, s_lane, p_looks);
                             more := more or x.more; limited := limited or x.limited; v_opens := least(v_opens, x.opens);
                             if cardinality(x.served_tenant) > 0 then
                                 served_priority := served_priority || array_fill(v_level, array[cardinality(x.served_tenant)]);

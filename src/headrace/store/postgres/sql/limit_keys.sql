@@ -10,29 +10,33 @@ $$;
 -- limit_now: the rule for a key and what it leaves right now. No row: nothing limits it.
 --
 --   free       units that a claim may take
---   held       units held, if the rule has a concurrency
+--   held       units held, if the rule has a concurrency or was closed
 --   units      what the bucket holds, if it has a rate
---   opens_at   when p_cost units will have come, or the limit is no longer closed; null: not a matter of time
+--   opens_at   when p_cost units will have come, or the limit is no longer closed; null: not a matter of time; infinity: never
+--   one        half open: one job at a time, whatever it costs
+--
+-- A bucket drawn from more than 10 s after now is from before the clock was set back: it counts as full.
 create or replace function headrace.limit_now(p_name text, p_key text, p_cost int4, p_now timestamptz) returns table (
-    concurrency int4, rate float8, burst float8, free float8, held int8, units float8, opens_at timestamptz, closed bool
+    concurrency int4, rate float8, burst float8, free float8, held int8, units float8, opens_at timestamptz, closed bool, one bool
 ) language sql stable rows 1 as $$
     select r.concurrency, r.rate, r.burst,
-        case when n.closed then 0 else least(coalesce(r.concurrency - n.held, 'infinity'::float8), coalesce(n.units, 'infinity'::float8)) end,
+        case when n.closed or (r.closed_until is not null and n.held > 0) then 0 else least(coalesce(r.concurrency - n.held, 'infinity'::float8), coalesce(n.units, 'infinity'::float8)) end,
         n.held, n.units,
         case when n.closed then r.closed_until
             when n.units + 1e-6 >= p_cost then null
             when r.rate > 0 and p_cost <= r.burst then p_now + make_interval(secs => (p_cost - n.units) / r.rate)
             when r.rate is not null then 'infinity' end,
-        n.closed
+        n.closed, r.closed_until is not null
     from (select x.* from headrace.limit_rule x where x.name = p_key
         union all
         select x.* from headrace.limit_rule x where x.name = p_name and p_name <> p_key limit 1) r
     cross join lateral (
         select coalesce(r.closed_until > p_now, false) as closed,
-            case when r.concurrency is not null
+            case when r.concurrency is not null or r.closed_until is not null
                 then (select coalesce(sum(h.units), 0) from headrace.hold h where h.key = p_key) else 0 end as held,
             case when r.rate is not null then coalesce((
-                select least(r.burst, b.units + r.rate * greatest(0, extract(epoch from p_now - b.at)::float8))
+                select case when b.at > p_now + interval '10 seconds' then r.burst
+                    else least(r.burst, b.units + r.rate * greatest(0, extract(epoch from p_now - b.at)::float8)) end
                 from headrace.bucket b where b.key = p_key), r.burst) end as units
     ) n
 $$;
@@ -45,11 +49,12 @@ $$;
 -- Claims that count the same key come one after the other: whoever counts holds the key's lock until it has committed what
 -- it took. The locks are taken in one statement, in one order, and the units counted in the next, which sees what the
 -- last holder did. They are few whatever the number of keys, for a server's room for locks is small.
--- Answers each lane's l_cap; one k_* per lane and key that has a rule, f_free by key, for `share_units`; when the first lane
+-- Answers each lane's l_cap; one k_* per lane and key that has a rule, f_free and f_one by key, for `share_units`; when the first lane
 -- that is closed now opens by itself; whether locks were taken.
 create or replace function headrace.count_units(
     l_limits text[], p_block bool, p_now timestamptz,
-    out l_cap int4[], out k_lane int4[], out k_key int4[], out k_cost int4[], out f_free float8[], out opens timestamptz, out locked bool
+    out l_cap int4[], out k_lane int4[], out k_key int4[], out k_cost int4[], out f_free float8[], out f_one bool[],
+    out opens timestamptz, out locked bool
 ) language plpgsql as $$
 declare
     f_key text[]; f_cost int4[]; f_opens timestamptz[];
@@ -88,8 +93,8 @@ begin
             where pg_try_advisory_xact_lock(1214538831, s.n));
     end if;
     select array_agg(case when v_got is null or hashtext(k.key) & 127 = any (v_got) then n.free else 0 end order by k.o),
-        array_agg(n.opens_at order by k.o)
-    into f_free, f_opens
+        array_agg(n.opens_at order by k.o), array_agg(n.one order by k.o)
+    into f_free, f_opens, f_one
     from unnest(f_key, f_cost) with ordinality k(key, cost, o)
     left join lateral headrace.limit_now(split_part(k.key, ':', 1), k.key, k.cost, p_now) n on true;
 
@@ -97,6 +102,7 @@ begin
     for i in 1 .. cardinality(k_lane) loop
         j := k_lane[i];
         v_cap := case when f_free[k_key[i]] = 'infinity' then 1000000 else greatest(0, floor(f_free[k_key[i]] / k_cost[i] + 1e-6)) end;
+        if f_one[k_key[i]] then v_cap := least(v_cap, 1); end if;
         if v_cap = 0 then
             -- Not a matter of time for one of the keys: not for the lane.
             l_opens[j] := greatest(l_opens[j], coalesce(f_opens[k_key[i]], 'infinity'));
@@ -109,7 +115,7 @@ end $$;
 -- share_units: how many jobs to take from each lane: its tenant's share, split over the tenant's lanes that are open, in their
 -- order, as far as all of a lane's keys leave it. Lanes and keys as `count_units` gives them; l_of: the tenant's place.
 create or replace function headrace.share_units(
-    l_of int4[], l_cap int4[], t_share int4[], k_lane int4[], k_key int4[], k_cost int4[], f_free float8[]
+    l_of int4[], l_cap int4[], t_share int4[], k_lane int4[], k_key int4[], k_cost int4[], f_free float8[], f_one bool[]
 ) returns int4[] language plpgsql immutable as $$
 declare
     l_quota int4[] := '{}';
@@ -133,7 +139,7 @@ begin
             v_give := least(v_give, greatest(0, floor(least(f_free[k_key[h]], 1e9) / k_cost[h] + 1e-6)));
         end loop;
         while j <= v_keys and k_lane[j] = i loop
-            f_free[k_key[j]] := f_free[k_key[j]] - v_give * k_cost[j];
+            f_free[k_key[j]] := case when f_one[k_key[j]] and v_give > 0 then 0 else f_free[k_key[j]] - v_give * k_cost[j] end;
             j := j + 1;
         end loop;
         t_share[t] := t_share[t] - v_give;
@@ -160,5 +166,6 @@ begin
     select u.key, n.units - u.units, p_now
     from used u cross join lateral headrace.limit_now(u.name, u.key, 1, p_now) n
     where n.rate is not null and exists (select from headrace.limit_rule r where r.rate is not null)
-    on conflict (key) do update set units = excluded.units, at = greatest(b.at, excluded.at);
+    on conflict (key) do update set units = excluded.units,
+        at = case when b.at > p_now + interval '10 seconds' then excluded.at else greatest(b.at, excluded.at) end;
 end $$;

@@ -4,6 +4,7 @@
 --   p_block           may wait for others who claim under the same limit keys (nothing is held yet that they could wait for)
 --   p_tenant          this one only (null: all); p_paused: not these
 --   s_tenant, s_lane  which lane was served last, of tenants with several
+--   p_looks           so many lanes may be looked at
 --   p_first, p_weights, at_*   as in `take_turns`
 --
 -- The lanes of a tenant share its turn, in turns. Whoever has nothing that may run now is passed over.
@@ -14,6 +15,7 @@
 create or replace function headrace.take_limited(
     p_queue text, p_priority int2, p_quota int4, p_token uuid, p_now timestamptz, p_first bool, p_block bool,
     p_tenant text, p_weights jsonb, p_paused text[], at_tenant text, at_owed int4, s_tenant text[], s_lane int8[],
+    p_looks int4,
     out n_tenant text[], out n_batch uuid[], out n_lo int4[], out n_hi int4[],
     out n_attempt int4[], out n_failures int4[], out n_crashes int4[], out got int4, out suspect bool, out stop bool,
     out ring_tenant text, out ring_owed int4, out served_tenant text[], out served_lane int8[],
@@ -29,7 +31,7 @@ declare
     v_round   int4 := 0;
     v_tries   int4 := 0;
     v_met     int4 := 0;                              -- tenants so far
-    v_looks   int4 := 1000;                           -- so many lanes may still be looked at
+    v_looks   int4 := p_looks;                        -- so many lanes may still be looked at
     v_after   text := at_tenant;
     v_wrapped bool := at_tenant is null;
     v_owed    int4 := coalesce(at_owed, 0);
@@ -101,7 +103,7 @@ begin
                 continue pass;
             end if;
             t_share := y.shares; ring_tenant := t_name[y.last]; ring_owed := y.owed;
-            l_quota := headrace.share_units(l_of, k.l_cap, t_share, k.k_lane, k.k_key, k.k_cost, k.f_free);
+            l_quota := headrace.share_units(l_of, k.l_cap, t_share, k.k_lane, k.k_key, k.k_cost, k.f_free, k.f_one);
             l_rows := headrace.rows_for(l_quota, l_rows, l_len);
             v_asked := null;
             for i in 1 .. cardinality(l_of) loop
@@ -163,7 +165,7 @@ begin
                 served_tenant := served_tenant || t_name[i]; served_lane := served_lane || t_served[i];
             end if;
         end loop;
-        if v_looks <= 0 and v_left > 0 then
+        if v_looks <= 0 and v_left > 0 and (not v_done or true = any (t_unseen)) then
             -- Enough for one claim: the next one goes on where this one stands.
             more := true;
             for i in 1 .. v_count loop

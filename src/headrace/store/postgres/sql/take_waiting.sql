@@ -1,8 +1,8 @@
 -- take_waiting: take one job out of what waits, ready or scheduled, whoever else wants it; the row lock decides.
 --
 -- The range around it is split. Answers what the job had counted so far and where it waited; no row when it does not
--- wait. `p_ready` false: only from scheduled.
-create or replace function headrace.take_waiting(j headrace.job, p_ready bool default true)
+-- wait. `p_ready` false: not from ready; `p_scheduled` false: not from scheduled.
+create or replace function headrace.take_waiting(j headrace.job, p_ready bool default true, p_scheduled bool default true)
 returns table (was_ready bool, attempt int4, failures int4, crashes int4, suspect bool, note text) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -30,6 +30,7 @@ begin
             return;
         end if;
     end if;
+    if not p_scheduled then return; end if;
     select x.ctid as tid, x.* into r from headrace.scheduled x
     where x.batch = j.batch and x.hi >= j.ord and x.lo <= j.ord order by x.hi limit 1 for update;
     if found then

@@ -1,6 +1,7 @@
 -- Expire the leases of a worker that is known to be dead.
 -- ARGV: 1 clock, 2 worker, 3 cause, 4… numbers of leases to look at.  Answer: the tokens of those that are its.
 local p, now, theirs = KEYS[1], clock(ARGV[1]), {}
+c('DEL', p)  -- as in settle
 for a = 4, #ARGV do
   local no = ARGV[a]
   local head = c('ZSCORE', p .. 'Z', no) and c('LINDEX', p .. 'l:' .. no, 0)

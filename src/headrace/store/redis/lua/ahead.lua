@@ -63,19 +63,24 @@ for _, own_key in ipairs(keys) do
   local _, key, units = unpack(own_key)
   local limit_now = limits[key]
   local rule = limit_now.rule
-  local function blocked(concurrency, at)
+  local function blocked(concurrency, at, never)
     local held = concurrency >= 0 and limit_now.held or 0
-    for _, word in ipairs({key, format('%.0f', concurrency), format('%.0f', held), format('%.0f', at)}) do
+    local words = {key, format('%.0f', concurrency), format('%.0f', held), format('%.0f', at), never and '1' or '0'}
+    for _, word in ipairs(words) do
       answer[#answer + 1] = word
     end
   end
   if rule and rule.closed > now then
     blocked(-1, rule.closed)
   elseif rule then
-    if rule.concurrency and limit_now.held + units > rule.concurrency then blocked(rule.concurrency, -1) end
+    if rule.closed >= 0 and limit_now.held > 0 then
+      blocked(units, -1)
+    elseif rule.concurrency and limit_now.held + units > rule.concurrency then
+      blocked(rule.concurrency, -1, units > rule.concurrency)
+    end
     if limit_now.units and units - limit_now.units > DUST then
-      local at = refilled(limit_now, units, now)
-      blocked(-1, at < math.huge and at or -1)
+      local at, never = refilled(limit_now, units, now), units - rule.burst > DUST
+      blocked(-1, not never and at < math.huge and at or -1, never)
     end
   end
 end

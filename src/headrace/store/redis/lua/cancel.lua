@@ -4,6 +4,7 @@
 local p, now, reason = KEYS[1], clock(ARGV[1]), ARGV[2]
 local note = byte(reason) == 49 and sub(reason, 2) or nil
 local answer = {}
+c('DEL', p)  -- as in settle: an operator must be able to make room on a full server
 for a = 3, #ARGV do
   local id = ARGV[a]
   local how, what, lane, seq, x, index = where(p, id)

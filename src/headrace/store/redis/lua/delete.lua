@@ -1,20 +1,23 @@
--- Forget jobs that are not running.
--- ARGV: 1… ids.  Answer: one digit per id: 1 deleted, 0 not.
-local p = KEYS[1]
+-- Forget jobs that are not running and in a state that was asked for.
+-- ARGV: 1 those states: some of s scheduled, w ready, o done, d dead, c cancelled; 2… ids.
+-- Answer: one digit per id: 1 deleted, 0 not.
+local p, states = KEYS[1], ARGV[1]
+local function takes(state) return string.find(states, state, 1, true) end
 local answer = {}
-for a = 1, #ARGV do
+c('DEL', p)  -- as in settle: an operator must be able to make room on a full server
+for a = 2, #ARGV do
   local id = ARGV[a]
   local how, what, lane, _, x, index = where(p, id)
   local gone = true
-  if how == 'k' then
+  if how == 'k' and takes(sub(what, 1, 1)) then
     unended(p, id)
-  elseif how == 's' or how == 'b' then
+  elseif how == 's' and takes('s') or how == 'b' and takes('w') then
     local _, whose = opened(what)
     if how == 's' then c('ZREM', p .. 'D', id) else leave_back(p, whose, id) end
     c('HDEL', p .. 'E', id)
-  elseif how == 'w' then
+  elseif how == 'w' and takes('w') then
     leave_list(p, lane, x)
-  elseif how == 'l' and done_at(p, x, index) then
+  elseif how == 'l' and takes('o') and done_at(p, x, index) then
     c('LSET', p .. 'l:' .. x, index + 1, '')
     c('HDEL', p .. 'g:' .. x, index)
     c('HDEL', p .. 'v', id)

@@ -2,6 +2,7 @@
 -- ARGV: 1 clock, 2 token, 3 position, 4 fresh token.  Answer: 1, or 0: the lease is lost or the job is settled.
 local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
 local held = c('HGET', p .. 't', token)
+c('DEL', p)  -- as in settle
 if c('HEXISTS', p .. 't', ARGV[4]) == 1 then return 1 end
 if not held then return 0 end
 local no, spans = match(held, '^(%d+)(m?)')

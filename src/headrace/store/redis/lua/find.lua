@@ -1,19 +1,38 @@
--- Ids to look at, newest first. Reads only.
--- ARGV: 1 'ended' (dead and cancelled), 'running', or 'all'; 2 bound by name from above, or for 'running' an id or '';
---   3 at most
--- Answer: ids for the first two; for 'all' the entries of batches: 14 bytes and a msgpack list {jobs, lane, from, to, place…}
-local p, which, below, many = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-if which ~= 'running' then
-  return c('ZREVRANGEBYLEX', p .. (which == 'all' and 'X' or 'ki'), below, '-', 'LIMIT', 0, many)
+-- Ids to look at. Reads only.
+-- ARGV: 1 what
+--   'all', 'ended' (dead and cancelled): newest first. 2 bound by name from above, 3 at most
+--     Answer: for 'all' the entries of batches, 14 bytes and a msgpack list {jobs, lane, from, to, place…}; else ids
+--   'counts'.  Answer: {ready jobs, scheduled, leases, leases in the history, jobs that ended each by itself, of those dead and
+--     cancelled ones}
+--   'running', 'history': jobs of leases, those that are not settled, or all. 2 an id that theirs are below, or '', 3 from which position of the first
+--     lease on, 4… numbers of leases.  Answer: {leases read to the end, position to go on at in the next, id…}
+local p, which, below = KEYS[1], ARGV[1], ARGV[2]
+if which == 'counts' then
+  return {tonumber(c('HGET', p .. 'd', 'r') or 0), c('ZCARD', p .. 'D'), c('ZCARD', p .. 'Z'), c('ZCARD', p .. 'F'),
+    c('ZCARD', p .. 'kc'), c('ZCARD', p .. 'ki')}
+elseif which == 'all' or which == 'ended' then
+  return c('ZREVRANGEBYLEX', p .. (which == 'all' and 'X' or 'ki'), below, '-', 'LIMIT', 0, ARGV[3])
 end
-local ids = {}
-for _, no in ipairs(c('ZRANGE', p .. 'Z', 0, -1)) do
-  local times = settled_times(c('GET', p .. 's:' .. no))
-  local els = c('LRANGE', p .. 'l:' .. no, 1, -1)
-  for i = 1, #els do
-    local id = sub(els[i], 1, 16)
-    if id ~= '' and not times[i - 1] and (below == '' or id < below) then ids[#ids + 1] = id end
+local answer, at, bytes, looks = {0, 0}, tonumber(ARGV[3]), 1000000, 1000
+for a = 4, #ARGV do
+  local list = p .. 'l:' .. ARGV[a]
+  local times = which == 'running' and settled_times(c('GET', p .. 's:' .. ARGV[a])) or {}
+  local step, over = 8, false
+  while not over and bytes > 0 and looks > 0 do
+    local els, size = c('LRANGE', list, at + 1, at + step), 0
+    for i = 1, #els do
+      local id = sub(els[i], 1, 16)
+      size = size + #els[i]
+      if id ~= '' and not times[at + i - 1] and (below == '' or id < below) then answer[#answer + 1] = id end
+    end
+    at, over = at + #els, #els < step
+    bytes, looks = bytes - size, looks - 3 - #els
+    step = max(1, min(8 * step, 512, floor(bytes * #els / max(1, size))))
   end
+  if not over then
+    answer[2] = at
+    return answer
+  end
+  answer[1], at = answer[1] + 1, 0
 end
-table.sort(ids, function(a, b) return a > b end)
-return {unpack(ids, 1, min(#ids, tonumber(many)))}
+return answer

@@ -4,8 +4,12 @@ local p = KEYS[1]
 if tonumber(ARGV[1]) <= tonumber(c('HGET', p .. 'd', 'rules') or 0) then return 0 end
 c('DEL', p .. '#r', p .. '#t')
 local words = tonumber(ARGV[2])
-if words > 0 then each('HSET', p .. '#r', {unpack(ARGV, 3, 2 + words)}) end
-if #ARGV > 2 + words then each('HSET', p .. '#t', {unpack(ARGV, 3 + words)}) end
+-- In steps: there may be more than Lua's stack takes.
+local function copy(key, first, last)
+  for a = first, last, 4000 do c('HSET', key, unpack(ARGV, a, min(last, a + 3999))) end
+end
+copy(p .. '#r', 3, 2 + words)
+copy(p .. '#t', 3 + words, #ARGV)
 c('HSET', p .. 'd', 'rules', ARGV[1])
 may_open(p, c('SMEMBERS', p .. '#w'))
 return 1

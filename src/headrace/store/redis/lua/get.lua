@@ -1,9 +1,9 @@
 -- Jobs by id, as they are stored. Reads only.
--- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id nothing, or, with the reports or '' at the end,
+-- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id, or for as many of the first as are not too large, nothing, or, with the reports or '' at the end,
 --   {'k', record, failures} · {'s', record, failures, run_at} · {'b', record, failures} · {'w', element, '', lane}
 --   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record}
 local p, answer = KEYS[1], {}
-local headers = {}
+local headers, bytes = {}, 1000000
 local reported = ARGV[1] == '1' and c('EXISTS', p .. 'j') == 1
 for a = 2, #ARGV do
   local id = ARGV[a]
@@ -32,5 +32,7 @@ for a = 2, #ARGV do
   end
   if how then found[#found + 1] = reported and c('HGET', p .. 'j', id) or '' end
   answer[#answer + 1] = found
+  for i = 2, #found do bytes = bytes - (type(found[i]) == 'string' and #found[i] or 0) end
+  if bytes <= 0 then break end
 end
 return answer

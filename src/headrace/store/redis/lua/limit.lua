@@ -5,6 +5,7 @@ local g, name = KEYS[1], ARGV[1]
 local known = c('HGET', g .. '#r', name)
 local version = known and format('%.0f', (read('>d', known))) or ''
 if version ~= ARGV[2] then return -1 end
+c('DEL', g)  -- as in settle: an operator must be able to hold jobs back on a full server
 -- One counter for all: a version is never used again.
 local fresh = c('HINCRBY', g .. 'd', 'version', 1)
 if ARGV[3] == '0' then
@@ -15,7 +16,8 @@ else
 end
 local changed = {}
 for _, key in ipairs(c('SMEMBERS', g .. '#w')) do
-  if key == name or match(key, '^([^:]*)') == name then changed[#changed + 1] = key end
+  local own = byte(key) == byte(NEVER) and sub(key, 2) or key
+  if own == name or match(own, '^([^:]*)') == name then changed[#changed + 1] = key end
 end
 may_open(g, changed)
 return fresh

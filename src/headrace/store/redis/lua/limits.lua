@@ -1,5 +1,7 @@
 -- Limits: the keys that a lane's name ends with, their rules, the units that leases hold, the buckets of rates.
 local DUST = 1e-6  -- of a unit, that rounding may have lost
+local AHEAD = 10000000  -- µs: a bucket drawn from so much later is from before the clock was set back, and counts as full
+local NEVER = '\2'  -- begins the name under which lanes are parked that need more than a key can ever have
 
 -- A limit key of a lane as the limit's name, whose units they are, how many a job needs.
 local function split_limit(key)
@@ -72,7 +74,7 @@ local function look_at_limits(g, keys, now)
         limit.units = rule.burst
         if bucket then
           local units, at = read('>dd', bucket)
-          limit.units = min(rule.burst, units + (rule.rate or 0) * (now - at) / 1000000)
+          if at - now <= AHEAD then limit.units = min(rule.burst, units + (rule.rate or 0) * (now - at) / 1000000) end
         end
       end
     end
@@ -87,7 +89,7 @@ end
 
 -- How many jobs may go; if none, the key to wait for, and when it opens if that is only a matter of time.
 local function room(keys, now)
-  local most, full, slow, opens = math.huge, nil, nil, nil
+  local most, full, slow, opens, never = math.huge, nil, nil, nil, nil
   for i = 1, #keys do
     local key, units = keys[i][2], keys[i][3]
     local limit = limits[key]
@@ -96,15 +98,23 @@ local function room(keys, now)
       most = 0
       if not opens or rule.closed > opens then slow, opens = key, rule.closed end
     elseif rule and units > 0 then
+      if rule.closed >= 0 then
+        -- Half open: one job at a time, whatever it costs.
+        most = min(most, limit.held > 0 and 0 or 1)
+        if limit.held > 0 then full = key end
+      end
       if rule.concurrency then
         local free = floor((rule.concurrency - limit.held) / units)
         most = min(most, free)
         if free <= 0 then full = key end
+        if units > rule.concurrency then never = key end
       end
       if limit.units then
         local free = floor((limit.units + DUST) / units)
         most = min(most, free)
-        if free <= 0 then
+        if free <= 0 and units - rule.burst > DUST then
+          never = key
+        elseif free <= 0 then
           local at = refilled(limit, units, now)
           if not opens or at > opens then slow, opens = key, at end
         end
@@ -112,6 +122,7 @@ local function room(keys, now)
     end
   end
   if most > 0 then return most end
+  if never then return 0, NEVER .. never end
   if full then return 0, full end
   return 0, slow, opens
 end
@@ -121,7 +132,7 @@ end
 local function may_open(g, keys)
   local scores = {}
   for i = 1, #keys do
-    local parked = c('LLEN', g .. '#k:' .. keys[i])
+    local parked = c('ZCARD', g .. '#k:' .. keys[i])
     if parked > 0 then
       scores[#scores + 1] = -parked
       scores[#scores + 1] = keys[i]

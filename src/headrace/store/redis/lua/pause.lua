@@ -6,6 +6,7 @@ local hash = kind == 'tenant' and p .. '#t' or p .. '#a'
 local known
 if kind == 'queue' then known = c('GET', p .. 'p') else known = c('HGET', hash, name) end
 local resumed = ARGV[4] == ''
+c('DEL', p)  -- as in settle: an operator must be able to hold jobs back on a full server
 if not resumed then
   -- Of two pauses the first counts, by whom and since when; the last one says until when.
   local since, _, by = pause_of(known, now)

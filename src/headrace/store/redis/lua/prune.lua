@@ -6,6 +6,8 @@ local effort = 600  -- roughly tens of µs: a lease of a thousand goes whole, of
 local now = clock(ARGV[1])
 local over, over_dead = now - ARGV[2], now - ARGV[3]
 
+local OVER = pack('>d', 0)
+
 local reported = c('EXISTS', p .. 'j') == 1
 
 for _, prefix in ipairs(c('SPOP', p .. 'nx', 200)) do forget(p, prefix, 0) end
@@ -20,6 +22,18 @@ for set, horizon in pairs({kd = over_dead, kc = over}) do
   end
   dropped = dropped + #ids
   effort = effort - 3 * #ids
+end
+
+-- Results whose time is over, though their jobs' is not: what stays of each is that there was one.
+for _, no in ipairs(c('ZRANGEBYSCORE', p .. 'G', '-inf', format('%.0f', now), 'LIMIT', 0, 5)) do
+  local stubs = {}
+  for _, index in ipairs(c('HKEYS', p .. 'g:' .. no)) do
+    stubs[#stubs + 1] = index
+    stubs[#stubs + 1] = OVER
+  end
+  each('HSET', p .. 'g:' .. no, stubs)
+  c('ZREM', p .. 'G', no)
+  effort = effort - 4 - #stubs / 20
 end
 
 -- A lease's list is the history of its jobs, from the first one done: it goes when the last one's time is over.
@@ -37,6 +51,7 @@ while dropped < limit and effort > 0 do
   effort = effort - 4 - #els / 2
   for i = 1, #els do
     local el = els[i]
+    effort = effort - #el / 4000
     local time = times[i - 1] or (not live and whole) or nil
     if #el > 0 and time then
       if time <= horizon and dropped < limit then
@@ -63,6 +78,7 @@ while dropped < limit and effort > 0 do
     forget_steps(p, no, log)
     c('UNLINK', list, p .. 'g:' .. no, p .. 's:' .. no)
     c('ZREM', p .. 'F', no)
+    c('ZREM', p .. 'G', no)
   else
     for i = 1, last do
       if els[i] == '' then c('LSET', list, i, '') c('HDEL', p .. 'g:' .. no, i - 1) end
@@ -73,5 +89,5 @@ while dropped < limit and effort > 0 do
 end
 
 local more = c('ZCOUNT', p .. 'F', '-inf', over) + c('ZCOUNT', p .. 'kc', '-inf', over)
-  + c('ZCOUNT', p .. 'kd', '-inf', over_dead)
+  + c('ZCOUNT', p .. 'kd', '-inf', over_dead) + c('ZCOUNT', p .. 'G', '-inf', format('%.0f', now))
 return {dropped, more > 0 and 1 or 0}

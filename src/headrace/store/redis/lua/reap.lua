@@ -1,5 +1,5 @@
 -- Take over the lease that expired first, under a fresh token.
--- ARGV: 1 clock, 2 worker who takes it, 3 ttl µs, 4 fresh token, 5 '' or the token whose part of a lease to take, expired or not
+-- ARGV: 1 clock, 2 worker who takes it, 3 ttl µs, 4 fresh token, 5 '' or the token whose part of a lease to take, too, if it has expired
 -- Answer: {header as it was, log of what is settled, element…} or nothing.
 local p, now = KEYS[1], clock(ARGV[1])
 local no
@@ -7,6 +7,10 @@ if ARGV[5] == '' then
   no = c('ZRANGEBYSCORE', p .. 'Z', '-inf', now, 'LIMIT', 0, 1)[1]
 else
   no = match(c('HGET', p .. 't', ARGV[5]) or '', '%d+')
+  -- Its worker may have been heard here and not there: one node of a cluster was down.
+  if no and tonumber(c('ZSCORE', p .. 'Z', no) or 0) > now then return {} end
+  -- Under the fresh token it is if this was asked before and the answer was lost.
+  no = no or match(c('HGET', p .. 't', ARGV[4]) or '', '%d+')
 end
 if not no then return {} end
 c('DEL', p)  -- as in settle
@@ -14,7 +18,14 @@ local list = p .. 'l:' .. no
 local lease = c('LRANGE', list, 0, -1)
 local header = cmsgpack.unpack(lease[1])
 local held = c('HGET', p .. 't', header[1])
-c('HDEL', p .. 't', header[1])
+if held and match(held, '%d+') == no then
+  c('HDEL', p .. 't', header[1])
+else
+  -- The token is another lease's, or nobody's. One lease that cannot be taken over would keep all behind it from it.
+  local limited = false
+  for r = 7, #header, 4 do limited = limited or byte(header[r], #header[r]) == 1 end
+  held = no .. (header[6] == 1 and 'm' or '') .. (limited and 'l' or '')
+end
 header[1], header[2], header[5] = ARGV[4], ARGV[2], ''
 c('LSET', list, 0, cmsgpack.pack(header))
 c('HSET', p .. 't', ARGV[4], held)

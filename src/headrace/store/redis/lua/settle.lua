@@ -46,8 +46,8 @@ local function give_back(freed)
   local open = {}
   for _, key in ipairs(waiting) do
     local rule = rule_of(c('HGET', g .. '#r', key) or c('HGET', g .. '#r', match(key, '^([^:]*)')))
-    -- A rate does not open because somebody is done.
-    if not rule or rule.concurrency then open[#open + 1] = key end
+    -- A rate does not open because somebody is done, unless it is half open.
+    if not rule or rule.concurrency or rule.closed >= 0 then open[#open + 1] = key end
   end
   if #open > 0 then may_open(g, open) end
 end
@@ -55,6 +55,17 @@ end
 -- What `count` jobs of a lane held, added to `freed`.
 local function add_freed(freed, lane, count)
   for _, key in ipairs(keys_of(lane) or {}) do freed[key[2]] = (freed[key[2]] or 0) + count * key[3] end
+end
+
+-- When the last of these results is over: from then on only that there was one need be known. {…, record}…
+local note_results = results > 0 and function(records)
+  local longest = 0
+  for r = 2, #records, 2 do
+    local ttl = read('>d', records[r])
+    longest = ttl < 0 and math.huge or max(longest, ttl)
+    if ttl < 0 then break end
+  end
+  c('ZADD', p .. 'G', 'GT', longest < math.huge and format('%.0f', now + longest) or '+inf', no)
 end
 
 local before = c('GET', log)
@@ -83,7 +94,11 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
     end
   else
     -- The whole lease at once: its list is history from here on.
-    if results > 0 then each('HSET', p .. 'g:' .. no, {unpack(ARGV, 6, 5 + 2 * results)}) end
+    if results > 0 then
+      local kept = {unpack(ARGV, 6, 5 + 2 * results)}
+      each('HSET', p .. 'g:' .. no, kept)
+      note_results(kept)
+    end
     c('ZADD', p .. 'F', now, no)
   end
   end_lease(p, no, token)
@@ -146,7 +161,10 @@ for r = 6, 5 + 2 * results, 2 do
   local index = fresh[tonumber(ARGV[r])]
   if index then kept[#kept + 1] = index kept[#kept + 1] = ARGV[r + 1] end
 end
-if #kept > 0 then each('HSET', p .. 'g:' .. no, kept) end
+if #kept > 0 then
+  each('HSET', p .. 'g:' .. no, kept)
+  note_results(kept)
+end
 
 local stops = c('EXISTS', p .. 'q') == 1
 if stops then for _, index in pairs(fresh) do c('HDEL', p .. 'q', no .. ':' .. index) end end

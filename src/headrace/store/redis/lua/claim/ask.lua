@@ -3,9 +3,11 @@
 -- ARGV: 1 clock, 2 n, 3 token, 4 worker, 5 ttl µs, 6 position of the first job,
 --   7 '1': other queues, asked by other calls, may have a part of this lease, 8 jobs that it has of this queue already,
 --   9 '' or msgpack {passes, weights, tenant}: passes = {lowest priority, highest, jobs, numbers of queues from 0 or none}…,
---   each like a claim of its own; weights by number of the queue, then by tenant; tenant: '1' .. the only one, or '0'
+--   each like a claim of its own; weights by number of the queue, then by tenant; tenant: '1' .. the only one, or '0',
+--   10 the bell of a sleeper that this was sent along with: while it is there the sleeper is called off, and nothing is done
 -- Answer: {when something opens that was passed over, or '', {numbers of queues with jobs left that may be claimed}}, then
 --   for each queue that gave jobs {its number in KEYS from 0, header, element…}; a repeated call gets what it got.
+if ARGV[10] and c('EXISTS', ARGV[10]) == 1 then return false end
 local now, total, token = clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local offset, had = tonumber(ARGV[6]), tonumber(ARGV[8])
 local g = home(KEYS[1])

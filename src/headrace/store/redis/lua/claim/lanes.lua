@@ -1,5 +1,17 @@
 -- Claim, second part: jobs from one lane, by place.
 
+-- Of what is taken, about: who moves more at once holds up everybody. Lists are read in steps, the first few jobs to see how
+-- large they are; and when there is nothing left to spare, the claim ends.
+local bytes, step = 1500000, 16
+
+local function spend(els)
+  local count = #els
+  local size = max(#els[1], #els[count], 1)
+  bytes = bytes - count * size
+  if bytes <= 0 then budget = 0 end
+  step = max(1, min(8 * step, 256, floor(bytes / size)))
+end
+
 -- listed: it comes from the list, so the index by lane and place finds it; of the others each is noted by its id.
 local function give(q, el, lane, seq, listed)
   local out, runs = q.out, q.runs
@@ -43,12 +55,13 @@ local function from_list(q, lane, head, want, last)
   local key = q.p .. 'L:' .. lane
   local got, full = 0, true
   while got < want and head <= last and full and budget > 0 do
-    local asked = min(want - got, last - head + 1)
+    local asked = min(want - got, last - head + 1, step)
     local els = c('LPOP', key, asked)
     if not els then full = false break end
     got = got + give_all(q, els, lane, head)
     head, full = head + #els, #els == asked
     budget = budget - 1
+    spend(els)
   end
   -- False: the list is empty now.
   q.heads[lane] = full and c('EXISTS', key) == 1 and head
@@ -59,7 +72,7 @@ end
 local function from_both(q, lane, head, want)
   local p, got = q.p, 0
   while want > 0 and not stopped do
-    local waiting = c('ZRANGE', p .. 'B:' .. lane, 0, min(want, 200) - 1, 'WITHSCORES')
+    local waiting = c('ZRANGE', p .. 'B:' .. lane, 0, min(want, step) - 1, 'WITHSCORES')
     if #waiting == 0 then
       c('SREM', p .. 'b', lane)
       if head then got = got + from_list(q, lane, head, want, math.huge) end
@@ -94,6 +107,8 @@ local function from_both(q, lane, head, want)
         c('HDEL', p .. 'E', unpack(ids, 1, gone))
         got, want = got + gone, want - gone
       end
+      spend(records)
+      if budget <= 0 then break end
     end
   end
   if c('EXISTS', p .. 'B:' .. lane) == 0 then c('SREM', p .. 'b', lane) end

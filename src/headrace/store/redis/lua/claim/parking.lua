@@ -5,7 +5,9 @@ local touched, listed_keys = {}, {}
 -- A lane, or a tenant's whole place in a ring, leaves the ring until the key opens. It costs claims nothing there.
 local function park(q, entry, key, opening)
   budget = budget - 1
-  c('RPUSH', g .. '#k:' .. key, q.p .. entry)
+  -- The higher priority first, then who came first: a priority is 11 bits, and milliseconds have room in the other 42.
+  local priority = tonumber(match(entry, '^(-?%d+)|'))
+  c('ZADD', g .. '#k:' .. key, format('%.0f', (1000 - priority) * 4398046511104 + floor(now / 1000)), q.p .. entry)
   if not listed_keys[key] then c('SADD', g .. '#w', key) listed_keys[key] = true end
   if not q.listed_here then c('SADD', g .. '#q', q.p) q.listed_here = true end
   c('HSET', q.p .. 'K', entry, key)
@@ -26,8 +28,8 @@ end
 
 -- Up to so many of what is parked under a key is to go back; `by` collects it by queue.
 local function unpark(key, most, by)
-  local parked = c('LPOP', g .. '#k:' .. key, most) or {}
-  for i = 1, #parked do
+  local parked = c('ZPOPMIN', g .. '#k:' .. key, most)
+  for i = 1, #parked, 2 do
     local p, entry = match(parked[i], '^(.-}:)(.*)$')
     local back = by[p]
     if not back then back = {all = {}, lanes = {}, places = {}} by[p] = back end
@@ -35,11 +37,11 @@ local function unpark(key, most, by)
     kind[#kind + 1] = entry
     back.all[#back.all + 1] = entry
   end
-  if #parked < most or c('EXISTS', g .. '#k:' .. key) == 0 then
+  if #parked / 2 < most or c('EXISTS', g .. '#k:' .. key) == 0 then
     c('SREM', g .. '#w', key)
     listed_keys[key] = nil
   end
-  return #parked
+  return #parked / 2
 end
 
 local function listed(key) return c('SISMEMBER', g .. '#w', key) == 1 end
@@ -66,6 +68,7 @@ local function openness(key)
     if since then return 0, till end
     return 200
   end
+  if byte(key) == byte(NEVER) then return 200 end  -- another rule
   local name = match(key, '^([^:]*)')
   local keys = {{name, key, 1}}
   look_at_limits(g, keys, now)
@@ -79,7 +82,7 @@ local function open_due()
   local any, by = false, {}
   for i = 1, #due, 2 do
     local key, tries = due[i], -tonumber(due[i + 1])
-    if tries <= 0 then tries = c('LLEN', g .. '#k:' .. key) end
+    if tries <= 0 then tries = c('ZCARD', g .. '#k:' .. key) end
     local most, at = openness(key)
     local gone = most > 0 and tries > 0 and unpark(key, min(most, tries), by) or 0
     budget = budget - 1 - gone

@@ -45,5 +45,6 @@ local function end_lease(p, no, token)
     forget_runs(p, lease_header(p, no), no)
     forget_steps(p, no, c('GET', p .. 's:' .. no))
     c('UNLINK', p .. 'l:' .. no, p .. 'g:' .. no, p .. 's:' .. no)
+    c('ZREM', p .. 'G', no)
   end
 end

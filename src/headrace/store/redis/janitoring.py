@@ -1,0 +1,163 @@
+"""What janitors do with time: promote, reap, abandon, prune, and tidying up beside the jobs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+from headrace.errors import HeadraceError, OutcomeUnknown, StoreError, Unavailable
+from headrace.lease import Orphan, WorkerId, new_token
+from headrace.store.redis import scripts
+from headrace.store.redis.base import STEP, chunks
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import header_of
+from headrace.store.redis.keys import LIMITS
+from headrace.store.redis.parcel import microseconds, orphan_of
+from headrace.store.redis.records import seen_us, text_bytes
+from headrace.store.redis.working import Working
+from headrace.store.terms import Progress, Promoted, Pruned, Retention
+
+_TIDY_STEPS: Final = 200
+"""Scripts that tidy up in one prune, each of about 100 locks, buckets and pauses."""
+_SILENT: Final = 24 * 3600 * 1_000_000
+"""Microseconds after which a worker that says nothing is forgotten."""
+
+
+class Janitoring(Working):
+    """See the contract."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._tidied: dict[str, Reply] = {}
+        """How far `_tidy` has come."""
+
+    async def promote(self, limit: int = 1000) -> Promoted:
+        queues = await self._queues()
+        moved = 0
+        waits: dict[str, int] = {}
+        asked: list[str] = queues
+        while asked:
+            share = min(STEP, (limit - moved) // len(asked))
+            answers = await self._ask_each(scripts.PROMOTE, asked, self._given, share)
+            waits.update((queue, int(answer[1])) for queue, answer in answers.items())
+            moved += sum(int(answer[0]) for answer in answers.values())
+            asked = [queue for queue in answers if waits[queue] == 0][: limit - moved]
+        due = [wait for wait in waits.values() if wait >= 0]
+        return Promoted(moved, timedelta(microseconds=min(due)) if due else None)
+
+    async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
+        orphans: list[Orphan] = []
+        queues = await self._queues()
+        round = self._round()
+        trouble: HeadraceError | None = None
+        for queue in queues:
+            if await round.passes_over(queue):
+                continue
+            try:
+                async with round.asking(queue):
+                    while len(orphans) < limit:
+                        found = await self._reap_first(queue, queues, worker, ttl)
+                        if found is None:
+                            break
+                        orphans += [found] if found.jobs else []
+            except HeadraceError as error:
+                # Of what was taken over the caller must hear, and one queue's trouble is not that of the others.
+                trouble = error
+                if isinstance(error, (OutcomeUnknown, Unavailable)):
+                    break
+            if len(orphans) >= limit:
+                break
+        if not orphans:
+            round.end()
+            if trouble is not None:
+                raise trouble
+        return orphans
+
+    async def _reap_first(self, queue: str, queues: list[str], worker: WorkerId, ttl: timedelta) -> Orphan | None:
+        """The lease of this queue that expired first, with its parts in others.
+
+        Not repeated after a lost answer: that would take the next one. What it took runs out once more.
+        """
+        fresh = new_token()
+        args = (self._given, worker.hex, microseconds(ttl), fresh.hex)
+        answer = await self._wire.run(scripts.REAP, self._keys.of(queue), *args, "", repeat=False)
+        if not answer:
+            return None
+        parts = [(queue, answer)]
+        token, *_, spans = header_of(answer[0])[:6]
+        if spans:
+            others = [other for other in queues if other != queue]
+            with suppress(StoreError):  # those run out by themselves
+                answers = await self._ask_each(scripts.REAP, others, *args, token)
+                parts += [(other, part) for other, part in answers.items() if part]
+        orphan = orphan_of(fresh, parts)
+        self._leases[fresh] = tuple(queue for queue, _ in parts)
+        if not orphan.jobs:
+            # Whoever settled the last part of it did not come to end it.
+            await self._end_if_over(fresh, await self._states(fresh, self._leases[fresh]))
+        return orphan
+
+    async def abandon(self, worker: WorkerId, cause: str) -> int:
+        theirs: set[bytes] = set()
+        round = self._round()
+        for queue in await self._queues():
+            if await round.passes_over(queue):
+                continue
+            async with round.asking(queue):
+                key = self._keys.leases(queue)
+                numbers = await self._wire.command(key, "ZRANGE", key, 0, -1)
+                for some in chunks(numbers, STEP):
+                    args = (self._given, worker.hex, text_bytes(cause), *some)
+                    theirs.update(await self._run(scripts.ABANDON, queue, *args))
+        round.end()
+        return len(theirs)
+
+    async def retire(self, worker: WorkerId) -> None:
+        await self._wire.command(self._keys.workers, "HDEL", self._keys.workers, worker.bytes)
+
+    async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
+        dropped, more = 0, False
+        round = self._round()
+        for queue in await self._queues():
+            if await round.passes_over(queue):
+                continue
+            async with round.asking(queue):
+                while True:
+                    args = (self._given, microseconds(keep.done), microseconds(keep.dead_in(queue)), limit - dropped)
+                    gone, rest = await self._run(scripts.PRUNE, queue, *args)
+                    dropped += gone
+                    if progress is not None:
+                        progress(dropped, limit, "jobs")
+                    if not rest or dropped >= limit:
+                        more = more or bool(rest)
+                        break
+        round.end()
+        await self._tidy()
+        return Pruned(dropped, more)
+
+    async def _tidy(self) -> None:
+        """What lies beside the jobs, in small steps; if there is too much of it, the rest with the next call."""
+        steps = _TIDY_STEPS
+        round = self._round()
+        for queue in await self._queues() if self._keys.clustered else [LIMITS]:
+            if await round.passes_over(queue):
+                continue
+            at: Reply = self._tidied.pop(queue, [b"0"] * 4)
+            async with round.asking(queue):
+                while steps > 0 and set(at) != {b"-"}:
+                    at = await self._run(scripts.TIDY, queue, self._given, *at)
+                    steps -= 1
+            if set(at) != {b"-"}:
+                self._tidied[queue] = at
+        async with round.asking(LIMITS):
+            await self._forget_silent()
+
+    async def _forget_silent(self) -> None:
+        """Workers that were killed say no farewell."""
+        key = self._keys.workers
+        found = await self._wire.command(key, "HGETALL", key)
+        horizon = await self._now_us() - _SILENT
+        silent = [id for id, record in zip(found[::2], found[1::2], strict=True) if seen_us(record) < horizon]
+        for some in chunks(silent, STEP):
+            await self._wire.command(key, "HDEL", key, *some)

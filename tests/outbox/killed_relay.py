@@ -1,0 +1,27 @@
+"""A relay that says each row it has handed over, and waits there to be killed: python killed_relay.py DATABASE STORE."""
+
+import asyncio
+import sys
+
+from headrace.job import Batch
+from headrace.outbox import Outbox
+from headrace.store.redis.store import RedisStore
+from headrace.store.terms import Enqueued
+
+
+class Telling(RedisStore):
+    async def enqueue(self, batch: Batch) -> Enqueued:
+        answer = await super().enqueue(batch)
+        print(batch.id.hex, flush=True)
+        # Nobody deletes the row before we are told to go on, which we never are.
+        await asyncio.to_thread(sys.stdin.readline)
+        return answer
+
+
+async def main(database: str, url: str) -> None:
+    store = Telling(url)
+    await store.open()
+    await Outbox(database).run(store)
+
+
+asyncio.run(main(*sys.argv[1:]))

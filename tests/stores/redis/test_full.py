@@ -1,0 +1,122 @@
+"""A full server takes nothing new, and everything that makes room or holds jobs back goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conformance.kit import (
+    JANITOR,
+    LONG,
+    TTL,
+    WORKER,
+    claim,
+    counts,
+    find_all,
+    ids,
+    new,
+    put,
+    put_jobs,
+    rule,
+    settle_all,
+    take,
+)
+from headrace.errors import StoreFull
+from headrace.job import JobState
+from headrace.lease import Band, new_token
+from headrace.outcome import DONE
+from headrace.store.redis.store import RedisStore
+from headrace.store.terms import CancelAnswer, Filter
+from headrace.testing.clock import FakeClock
+from headrace.testing.redis_servers import RedisServer
+
+
+@pytest.fixture
+async def store(own_server: RedisServer, clock: FakeClock) -> AsyncIterator[RedisStore]:
+    store = RedisStore(own_server.url(), clock=clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def fill(server: RedisServer) -> None:
+    server.command("CONFIG", "SET", "maxmemory", "1000000")
+
+
+async def test_what_is_held_back_elsewhere_stops_no_claim(store: RedisStore, own_server: RedisServer, clock: FakeClock):
+    """What may open soon is the first thing that a claim looks at, and notes."""
+    await put(store, 5, queue="a", tenant="acme")
+    made = await put(store, 5, queue="b")
+    await store.pause("acme", kind="tenant")
+    assert await claim(store, 5, "a") is None
+    await store.pause("acme", kind="tenant", until=clock.now() + LONG)
+    fill(own_server)
+    assert ids(await take(store, 5, "b")) == made
+
+
+async def test_a_claim_that_is_for_nothing_there_is_told_so(store: RedisStore, own_server: RedisServer):
+    await rule(store, "shop", concurrency=0)
+    await put_jobs(store, new(), new(tenant="acme", limits=("shop",)))
+    own_server.command("DEL", "hr:{default}:w")
+    fill(own_server)
+    assert await claim(store, 5, bands=(Band(5, 9, 5),), only_bands=True) is None
+    own_server.command("DEL", "hr:{default}:w")
+    assert await claim(store, 5, tenant="acme") is None
+    assert len((await take(store)).jobs) == 1
+
+
+async def test_an_operator_can_help(store: RedisStore, own_server: RedisServer, clock: FakeClock):
+    made = await put(store, 10)
+    later = await put(store, 2, due=LONG)
+    await rule(store, "shop", concurrency=5)
+    lease = await take(store, 4)
+    fill(own_server)
+    assert await store.delete([made[9], later[0]]) == {made[9], later[0]}
+    stopped = await store.cancel([made[8], made[0], later[1]])
+    assert list(stopped.values()) == [CancelAnswer.CANCELLED, CancelAnswer.ASKED, CancelAnswer.CANCELLED]
+    # An operator's own process, which has never enqueued there.
+    other = RedisStore(own_server.url(), clock=clock)
+    await other.open()
+    await other.pause("default")
+    assert await claim(store) is None
+    await other.resume("default")
+    await other.pause("acme", kind="tenant")
+    await rule(other, "shop", concurrency=1)
+    await other.close()
+    assert await store.detach(lease.token, 3, new_token())
+    assert await store.abandon(WORKER, "gone") == 2
+    assert len(await store.reap(JANITOR, TTL)) == 2
+    await settle_all(store, await take(store))
+    with pytest.raises(StoreFull):
+        await put(store)
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    assert await counts(store) == {"running": 4}
+
+
+async def test_a_queue_that_is_new_is_still_refused(store: RedisStore, own_server: RedisServer):
+    fill(own_server)
+    with pytest.raises(StoreFull):
+        await store.pause("unheard-of")
+    assert own_server.command("SMEMBERS", "hr:queues") == ""
+
+
+async def test_reading_goes_on_and_writes_nothing(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch):
+    """Every half minute the clock is asked for again, and the list of queues looked at."""
+    store = RedisStore(own_server.url())
+    await store.open()
+    [id] = await put(store)
+    fill(own_server)
+    monkeypatch.setattr("headrace.store.redis.base._FRESH", 0.0)
+    assert [job and job.state for job in await store.get([id])] == [JobState.READY]
+    assert len(await find_all(store, Filter(queue="default"))) == 1
+    assert await store.workers() == []
+    assert (await store.heartbeat([], TTL)).lost == frozenset()
+    own_server.command("CONFIG", "SET", "maxmemory", "0")
+    # Somebody flushed the server: what is still in use is said again.
+    own_server.command("DEL", "hr:queues")
+    await store.now()
+    assert own_server.command("SMEMBERS", "hr:queues") == "default"
+    lease = await take(store)
+    assert await store.settle(lease.token, [(0, DONE)]) == frozenset()
+    await store.close()
