@@ -382,3 +382,17 @@ async def test_a_right_that_is_missing_is_told_and_tried_again(
     await store.close()
     valkey_server.command("ACL", "DELUSER", "clerk")
     assert "s3cret" not in caplog.text
+
+
+async def test_a_user_who_blocks_the_event_loop_does_not_wait_for_a_relay_in_it(outbox: Outbox, user: Any):
+    """A lock held from one turn of the loop to the next would be held for as long as the user waits for it."""
+    store, stop = Noting(), asyncio.Event()
+    relaying = asyncio.create_task(outbox.run(store, poll=POLL, stop=stop))
+    for number in range(200):
+        written(outbox, user, [batch(b"%d" % number)])
+        await asyncio.sleep(0)
+    while (await outbox.depth()).waiting:
+        assert not relaying.done()
+    stop.set()
+    await relaying
+    assert sum(store.given.values()) == 200

@@ -67,20 +67,17 @@ class Outbox:
         # Asked first: a role that may only use the table is refused even "create if not exists".
         if not await self._there(session):
             try:
-                async with session.transaction() as execute:
-                    await execute(POSTGRES if dialect == "postgresql" else SQLITE, ())
+                await session.ask((POSTGRES if dialect == "postgresql" else SQLITE, ()))
             except self._database.errors():
                 # Two at once: PostgreSQL lets the second know in an odd way.
                 if not await self._there(session):
                     raise
         if dialect == "sqlite":
-            async with session.transaction() as execute:
-                await execute(SQLITE_RELAY, ())
+            await session.ask((SQLITE_RELAY, ()))
 
     async def _there(self, session: Session) -> bool:
         try:
-            async with session.transaction() as execute:
-                await execute(_LOOK, ())
+            await session.ask((_LOOK, ()))
         except self._database.errors() as error:
             if not lacks_table(error, TABLE):
                 raise
@@ -115,8 +112,8 @@ class Outbox:
     # ── relaying ─────────────────────────────────────────────────────────────
 
     async def depth(self) -> Depth:
-        async with self._database.session() as session, session.transaction() as execute:
-            [(waiting, refused)] = await execute(_COUNT, ())
+        async with self._database.session() as session:
+            [(waiting, refused)] = await session.ask((_COUNT, ()))
         return Depth(int(waiting), int(refused))
 
     async def relay(self, store: Store, limit: int = ROWS) -> int:

@@ -23,6 +23,7 @@ from headrace.errors import BadTransaction, ConfigError
 from headrace.tx import comes_from, django_connection
 
 Rows = list[Sequence[Any]]
+Statement = tuple[str, tuple[Any, ...]]
 Execute = Callable[[str, tuple[Any, ...]], Awaitable[Rows]]
 """Run a statement; the rows it answers."""
 
@@ -39,6 +40,13 @@ _LONGEST: Final = 60.0
 
 class Session(Protocol):
     """A connection, or the right to one of a pool."""
+
+    async def ask(self, *statements: Statement) -> Rows:
+        """All of these in one transaction, with no turn of the event loop in between; the rows of the last.
+
+        A file's lock is everybody's: a writer of the user's who blocks the loop must not wait for us, who wait for the loop.
+        """
+        ...
 
     def transaction(self) -> AbstractAsyncContextManager[Execute]:
         """Committed when left, rolled back when left by an error."""
@@ -112,6 +120,14 @@ class _ThreadSession:
     def call(self, function: Callable[..., Any], *args: Any) -> Awaitable[Any]:
         return asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
+    async def ask(self, *statements: Statement) -> Rows:
+        rows: Rows = await self.call(self._all_of, statements)
+        return rows
+
+    def _all_of(self, statements: Sequence[Statement]) -> Rows:
+        with self.begin() as execute:
+            return _last_of(execute, statements)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Execute]:
         # The thread does one thing after the other: what was called off in the middle is over before it is undone.
@@ -123,6 +139,13 @@ class _ThreadSession:
             await self.call(stack.__exit__, type(error), error, error.__traceback__)
             raise
         await self.call(stack.__exit__, None, None, None)
+
+
+def _last_of(execute: _Now, statements: Sequence[Statement]) -> Rows:
+    rows: Rows = []
+    for sql, args in statements:
+        rows = execute(sql, args)
+    return rows
 
 
 class _SqliteFile(_InThread):
@@ -210,6 +233,14 @@ class _AsyncEngine(_AnyEngine):
     async def session(self) -> AsyncGenerator[Session]:
         yield self
 
+    async def ask(self, *statements: Statement) -> Rows:
+        def all_of(connection: Any) -> Rows:
+            return _last_of(lambda sql, args: alchemy_rows(connection, sql, args), statements)
+
+        async with self._engine.begin() as connection:
+            rows: Rows = await connection.run_sync(all_of)
+        return rows
+
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Execute]:
         async with self._engine.begin() as connection:
@@ -249,6 +280,13 @@ class _PostgresUrl:
 class _AsyncpgSession:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+
+    async def ask(self, *statements: Statement) -> Rows:
+        rows: Rows = []
+        async with self._connection.transaction():
+            for sql, args in statements:
+                rows = await self._execute(sql, args)
+        return rows
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Execute]:

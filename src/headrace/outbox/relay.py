@@ -15,7 +15,7 @@ import msgspec
 from headrace.errors import ConfigError, EnqueueError, OutcomeUnknown, QueueFull, StoreError, StoreFull, Unavailable
 from headrace.job import Batch
 from headrace.outbox import row
-from headrace.outbox.database import Execute, Session
+from headrace.outbox.database import Session, Statement
 from headrace.outbox.table import RELAY, TABLE
 from headrace.store.contract import Store
 
@@ -116,22 +116,19 @@ class Relay:
             if not (await execute(_ENTER_POSTGRES, (TABLE,)))[0][0]:
                 return Carried()
             await self._carry(await execute(*_listed(_READ_POSTGRES, carried.batches)), carried)
-            await _write(execute, carried)
+            for sql, args in _written(carried):
+                await execute(sql, args)
         return carried
 
     async def _round_sqlite(self, after: str, limit: int) -> Carried:
-        async with self._session.transaction() as execute:
-            carried = self._within(await execute(_LIST, (after, limit)), limit)
+        ask = self._session.ask
+        carried = self._within(await ask((_LIST, (after, limit))), limit)
         if not carried.batches:
             return carried
-        async with self._session.transaction() as execute:
-            if not await execute(_ENTER_SQLITE, (self._name, _HELD)):
-                return Carried()
-            rows = await execute(*_listed(_READ_SQLITE, carried.batches))
-        await self._carry(rows, carried)
-        async with self._session.transaction() as execute:
-            await _write(execute, carried)
-            await execute(_LEAVE_SQLITE, (self._name,))
+        if not await ask((_ENTER_SQLITE, (self._name, _HELD))):
+            return Carried()
+        await self._carry(await ask(_listed(_READ_SQLITE, carried.batches)), carried)
+        await ask(*_written(carried), (_LEAVE_SQLITE, (self._name,)))
         return carried
 
     def _within(self, listed: Sequence[Sequence[Any]], limit: int) -> Carried:
@@ -292,14 +289,13 @@ def _marks(batch: Batch) -> set[object]:
     return marks
 
 
-async def _write(execute: Execute, carried: Carried) -> None:
-    if carried.moved:
-        await execute(*_listed(_DELETE, carried.moved))
-    for hex, why in carried.refused:
-        await execute(_REFUSE, (why, hex))
+def _written(carried: Carried) -> list[Statement]:
+    """What is to be written back."""
+    deleted = [_listed(_DELETE, carried.moved)] if carried.moved else []
+    return [*deleted, *((_REFUSE, (why, hex)) for hex, why in carried.refused)]
 
 
-def _listed(sql: str, batches: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _listed(sql: str, batches: Sequence[str]) -> Statement:
     """The statement for so many rows: `(*)` as `(?, ?, …)`."""
     return sql.replace("(*)", f"({', '.join('?' * len(batches))})"), tuple(batches)
 
