@@ -277,7 +277,7 @@ class Fetcher(Room):
     def _may_bring(self) -> bool:
         executor = self._executor()
         free = not executor.running and not executor.waiting
-        return free and self._prompt is not None and self._plain and not self._reserves
+        return free and self._prompt is not None and self._plain
 
     def _brought(self) -> tuple[Lease, int] | None:
         """What the listener has claimed, and how much it asked for."""
