@@ -19,9 +19,12 @@ from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
 from http_stand import HttpStand, hand_over_clocks, http_stand
+from signals import hand_down_defaults
 
 STORES = ("memory", "sqlite", "postgres", "redis", "valkey", "http")
 TEMPLATE = "template_headrace"
+
+hand_down_defaults()
 
 # A commit's run is the same every time; HEADRACE_TEST_PROFILE=deep looks further and elsewhere each time.
 settings.register_profile(
