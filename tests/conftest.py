@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from databases import Databases
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
@@ -100,6 +100,12 @@ def postgres_template(postgres_server: PostgresServer) -> str:
     return url
 
 
+@pytest.fixture(scope="session")
+def databases(postgres_server: PostgresServer, postgres_template: str) -> Databases:
+    """Migrated, empty databases, one for each test that asks."""
+    return Databases(postgres_server, postgres_template)
+
+
 @pytest.fixture(params=STORES)
 def store_name(request: pytest.FixtureRequest) -> str:
     """Folders whose tests need a store that several store objects can share override this fixture."""
@@ -126,12 +132,10 @@ def store_url(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -
         redis.command("FLUSHALL")
         yield redis.url()
     else:
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        request.getfixturevalue("postgres_template")
-        name = f"test_{secrets.token_hex(6)}"
-        # Copied through the WAL, which is the server's default and takes a fifth of the time of a copy of files.
-        yield server.create_database(name, template=TEMPLATE)
-        server.drop_database(name)
+        databases: Databases = request.getfixturevalue("databases")
+        url = databases.take()
+        yield url
+        databases.give_back(url)
 
 
 async def _migrate(url: str) -> None:

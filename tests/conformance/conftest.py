@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from databases import Databases
 from headrace.store import connect
 from headrace.testing.redis_servers import RedisServer
-from headrace.testing.servers import PostgresServer
 from http_stand import HttpStand, hand_over_clocks
 
 Arena = Callable[[], str]
@@ -34,13 +34,10 @@ def arena(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
         redis: RedisServer = request.getfixturevalue(f"{store_name}_server")
         yield lambda: _flushed(redis)
     else:
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        url = server.create_database(template=request.getfixturevalue("postgres_template"))
-        with asyncio.Runner() as runner:
-            # What a fresh schema holds (its version, its partitions) must stay; the rest starts empty.
-            tables = runner.run(_empty_tables(url))
-            yield lambda: runner.run(_emptied(url, tables))
-        server.drop_database(url)
+        databases: Databases = request.getfixturevalue("databases")
+        url = databases.take()
+        yield lambda: databases.empty(url)
+        databases.give_back(url)
 
 
 def _flushed(server: RedisServer) -> str:
@@ -56,25 +53,4 @@ def _migrated(url: str) -> str:
 
     with asyncio.Runner() as runner:
         runner.run(migrate())
-    return url
-
-
-async def _empty_tables(url: str) -> list[str]:
-    import asyncpg
-
-    connection = await asyncpg.connect(url)
-    rows = await connection.fetch("select tablename from pg_tables where schemaname = 'headrace'")
-    names = [f'headrace."{row[0]}"' for row in rows]
-    empty = [name for name in names if not await connection.fetchval(f"select exists(select from {name})")]
-    await connection.close()
-    return empty
-
-
-async def _emptied(url: str, tables: list[str]) -> str:
-    import asyncpg
-
-    connection = await asyncpg.connect(url)
-    # Deleting a few rows is much quicker than truncating, which makes new files.
-    await connection.execute(";".join(f"delete from {table}" for table in tables))
-    await connection.close()
     return url

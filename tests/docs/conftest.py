@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from databases import Databases
 from headrace.testing.redis_servers import RedisServer
-from headrace.testing.servers import PostgresServer
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A fresh, migrated database."""
-    url = postgres_server.create_database(template=postgres_template)
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """A migrated, empty database."""
+    url = databases.take()
     yield url
-    postgres_server.drop_database(url)
+    databases.give_back(url)
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from databases import Databases
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.testing.servers import PostgresServer
 
 
 @pytest.fixture
-def url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A fresh, migrated database."""
-    made = postgres_server.create_database(template=postgres_template)
+def url(databases: Databases) -> Iterator[str]:
+    """A migrated, empty database."""
+    made = databases.take()
     yield made
-    postgres_server.drop_database(made)
+    databases.give_back(made)
 
 
 @pytest.fixture
