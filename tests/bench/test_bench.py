@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from headrace.bench import floors
 from headrace.bench.load import Load, Traffic
 from headrace.bench.plan import FULL, QUICK, make
-from headrace.bench.result import FLOW, USUAL, WORKLOADS, percentile
-from headrace.bench.stand import open_stand, shown
+from headrace.bench.result import EVERYDAY, FLOW, USUAL, WORKLOADS, percentile
+from headrace.bench.stand import _file_system, open_stand, shown
 from headrace.cli.bench import bar
 from headrace.cli.root import root
 
@@ -70,6 +70,46 @@ def test_redis_beside_a_hash_per_job() -> None:
 
 def test_memory_has_no_floor() -> None:
     check(bench("--store", "memory"), "memory", floor=False)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis"])
+def test_everyday(store: str) -> None:
+    found = {each["workload"]: each for each in bench("--store", store, "--everyday")}
+    # Scripts and the server's calls need a store that is not this process's own.
+    assert list(found) == [name for name in EVERYDAY if store != "memory" or name not in {"one_shot", "idle_chatter"}]
+    for name in ("enqueue_sync", "async_task", "sync_task", "fail_once", "payload_10k", "payload_100k"):
+        assert found[name]["jobs_per_s"] > 0
+    for name in ("sync_task", "fail_once"):
+        assert found[name]["beside"] == "async_task"
+        assert found[name]["ratio"] > 0
+    for name in ("payload_10k", "payload_100k"):
+        assert found[name]["bulk_per_s"] > 0
+    assert 0 < found["trickle_500"]["p50_ms"] <= found["trickle_500"]["p99_ms"]
+    if store != "memory":
+        assert found["one_shot"]["p50_ms"] is not None
+        assert found["one_shot"]["exit_p50_ms"] > 0
+        assert (found["idle_chatter"]["server_calls_per_s"] is None) == (store == "sqlite")
+
+
+def test_one_kind_of_figures_at_a_time() -> None:
+    result = CliRunner().invoke(root, ["bench", "--everyday", "--http"])
+    assert result.exit_code == 78
+    assert "give one of them" in result.stderr
+
+
+def test_files_in_memory_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_stand(f"sqlite:///{tmp_path / 'mine.db'}") as stand:
+        monkeypatch.setattr("headrace.bench.stand._file_system", lambda folder: {tmp_path: "tmpfs"}[folder])
+        assert stand.in_memory
+        monkeypatch.setattr("headrace.bench.stand._file_system", lambda folder: {tmp_path: "ext4"}[folder])
+        assert not stand.in_memory
+    with open_stand("memory") as stand:
+        assert not stand.in_memory
+
+
+def test_the_file_system_of_a_folder() -> None:
+    assert _file_system(Path("/proc/self")) == "proc"
+    assert _file_system(Path("/")) not in {"", "proc"}
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis"])

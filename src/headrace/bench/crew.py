@@ -220,7 +220,7 @@ class Crew:
 
     def __init__(self, engine: str, *, shared: bool) -> None:
         self.engine = engine
-        self._shared = shared
+        self.shared = shared
         self._loads: dict[str, Load] = {}
 
     @asynccontextmanager
@@ -239,7 +239,7 @@ class Crew:
                 await member.end()
 
     async def _start(self, spec: Spec) -> Member:
-        if self._shared:
+        if self.shared:
             return await ProcessMember.start(spec)
         load = self._loads.setdefault(spec.queue, Load(spec.url, spec.queue))
         return LocalMember(spec, load)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from headrace.app import Headrace
+from headrace.context import current_job
 from headrace.limit import Limit
+from headrace.retry import Retry
 from headrace.store.contract import Store
 from headrace.task import JobCall, Task
 
@@ -19,6 +22,10 @@ TEXT = "x" * 90
 Traffic = Literal["fifo", "uniform", "skewed", "limited", "keyed"]
 """Whose jobs come: nobody's; every tenant's alike; nine in ten one tenant's; nobody's under one limit; every tenant's under a
 limit of its own. No limit is ever reached: what is measured is what it costs."""
+
+
+Body = Literal["noop", "sync", "fail_once"]
+"""What a job does: nothing, as a coroutine or as a plain function in a thread; or it fails at the first attempt."""
 
 
 class Load:
@@ -46,6 +53,17 @@ class Load:
         async def keyed(text: str, tenant: str) -> None:
             del text, tenant
 
+        @self.app.task(name="bench.sync", queue=queue)
+        def plain(text: str) -> None:
+            del text
+
+        @self.app.task(name="bench.fail_once", queue=queue, retry=Retry(base="0s"))
+        async def fail_once(text: str) -> None:
+            del text
+            if current_job().attempt == 1:
+                raise ValueError("this job fails once")
+
+        self._bodies: dict[Body, Task[[str], None]] = {"noop": noop, "sync": plain, "fail_once": fail_once}
         self.limited: Task[[str], None] = limited
         self.keyed: Task[[str, str], None] = keyed
         self.noop: Task[[str], None] = noop
@@ -63,6 +81,11 @@ class Load:
         each = [self.noop.using(tenant=name) for name in names]
         chances = None if traffic == "uniform" else [9 * (tenants - 1), *[1] * (tenants - 1)]
         return (task.job(TEXT) for task in random.choices(each, chances, k=count))
+
+    def bodies(self, body: Body, count: int, size: int) -> Iterator[JobCall[Any]]:
+        """So many jobs that do this, each with a text of so many characters that hardly compresses."""
+        text = "".join(random.choices("0123456789abcdef", k=size))
+        return itertools.repeat(self._bodies[body].job(text), count)
 
     def connect(self) -> Store:
         """A store for a worker, not yet opened."""

@@ -16,6 +16,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     backlog: int = 1_000_000
     claims: int = 500
     """Claims timed with the backlog, and with 1,000 waiting."""
+    one_shots: int = 20
+    """Scripts that enqueue one job and end."""
+    trickled: int = 2000
+    """Jobs that come one by one at a steady rate."""
+    large: int = 200
+    """Megabytes of jobs with a large payload."""
+    idle: float = 10.0
+    """Seconds for which an idle worker is watched."""
     held: int = 500_000
     """Jobs that pass while a transaction is held open."""
     repeats: int = 3
@@ -24,7 +32,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FULL = Plan()
-QUICK = Plan(single=200, jobs=20_000, pickups=60, backlog=200_000, claims=200, held=60_000, repeats=3, budget=5.0)
+QUICK = Plan(
+    single=200,
+    jobs=20_000,
+    pickups=60,
+    backlog=200_000,
+    claims=200,
+    one_shots=5,
+    trickled=500,
+    large=20,
+    idle=3.0,
+    held=60_000,
+    repeats=3,
+    budget=5.0,
+)
 
 
 def make(*, quick: bool, jobs: int | None) -> Plan:
@@ -39,6 +60,10 @@ def make(*, quick: bool, jobs: int | None) -> Plan:
         pickups=min(plan.pickups, jobs),
         backlog=min(plan.backlog, 10 * jobs),
         claims=min(plan.claims, jobs),
+        one_shots=min(plan.one_shots, jobs),
+        trickled=min(plan.trickled, jobs),
+        large=max(1, min(plan.large, jobs // 1000)),
+        idle=min(plan.idle, max(0.5, jobs / 1000)),
         held=min(plan.held, 5 * jobs),
         # So few jobs are for trying it out: what they tell is no better for being told three times.
         repeats=1 if jobs <= 1000 else plan.repeats,

@@ -11,6 +11,7 @@ import msgspec
 WORKLOADS = (
     "enqueue_single",
     "enqueue_bulk",
+    "enqueue_stream",
     "drain_1",
     "drain_2",
     "together",
@@ -33,6 +34,19 @@ FLOW = (
     "skewed_apart",
 )
 """What `--tenants` measures instead."""
+
+EVERYDAY = (
+    "enqueue_sync",
+    "async_task",
+    "sync_task",
+    "fail_once",
+    "payload_10k",
+    "payload_100k",
+    "trickle_500",
+    "one_shot",
+    "idle_chatter",
+)
+"""What `--everyday` measures instead. The last two need a store that several processes can use."""
 
 HTTP = ("http_enqueue", "http_batch", "http_work", "http_idle")
 """What `--http` measures instead."""
@@ -76,6 +90,12 @@ class Measurement(msgspec.Struct, kw_only=True):
     usual_bytes_per_waiting_job: float | None = None
     slowdown: float | None = None
     """`open_transaction`: unheld_per_s over jobs_per_s."""
+    bulk_per_s: float | None = None
+    """`payload_…`: jobs enqueued per second, in calls of 1,000; jobs_per_s is how fast one worker drains them."""
+    exit_p50_ms: float | None = None
+    """`one_shot`: from the end of the enqueue call to the end of the script's process."""
+    server_calls_per_s: float | None = None
+    """`idle_chatter`: transactions or commands that one idle worker asks of the server."""
     http_cpu_us_per_job: float | None = None
     """Over HTTP: of the server process."""
     bare_cpu_us_per_job: float | None = None

@@ -12,17 +12,31 @@ from typing import Any, Literal, Protocol, cast
 import msgspec
 
 from headrace.bench import floors
-from headrace.bench.load import TEXT, Load, Traffic
+from headrace.bench.load import TEXT, Body, Load, Traffic
 from headrace.errors import HeadraceError
 from headrace.lease import Ask, Token, new_token, new_worker_id
 from headrace.outcome import DONE, Settlement
 from headrace.store.contract import Store
 from headrace.worker import Worker
 
-RoleName = Literal["bulk", "single", "paced", "work", "claim", "floor_jobs", "floor_done", "floor_single"]
+RoleName = Literal[
+    "bulk",
+    "bodies",
+    "single",
+    "single_sync",
+    "paced",
+    "trickle",
+    "work",
+    "claim",
+    "floor_jobs",
+    "floor_done",
+    "floor_single",
+]
 
 BULK = 1000
 """Jobs per bulk enqueue call."""
+TRICKLE = 500
+"""Jobs per second of `trickle`."""
 SETTLE = 500
 """Done rows per floor write: what a busy worker settles at once."""
 
@@ -40,6 +54,10 @@ class Spec(msgspec.Struct, kw_only=True):
     """`bulk`: how many tenants, where the traffic has some."""
     apart: bool = False
     """`bulk`: every thousand is a call of its own, so that none can go with jobs of the next."""
+    body: Body = "noop"
+    """`bodies`: what the jobs do."""
+    size: int = len(TEXT)
+    """`bodies`: how long each job's text is."""
     usual: bool = False
     """`bulk` and `work`: in the layout that is usual on this engine."""
     late: bool = False
@@ -52,7 +70,7 @@ class Report(msgspec.Struct, kw_only=True):
     began: float
     ended: float
     samples: list[float] = []
-    """Seconds of each timed call; `paced`: when each call began."""
+    """Seconds of each timed call; `paced` and `trickle`: when each call began."""
     trace: list[tuple[float, int]] = []
     """`work`: (time, jobs settled) of each settlement."""
     marks: list[tuple[int, float]] = []
@@ -89,6 +107,17 @@ async def bulk(spec: Spec, load: Load, line: Line) -> Report:
     return Report(began=began, ended=time.monotonic())
 
 
+async def bodies(spec: Spec, load: Load, line: Line) -> Report:
+    """Enqueue `count` jobs of one kind and size, in calls of 1,000."""
+    await load.app.aenqueue_many([])
+    jobs = load.bodies(spec.body, spec.count, spec.size)
+    await line.ready()
+    began = time.monotonic()
+    while some := list(itertools.islice(jobs, BULK)):
+        await load.app.aenqueue_many(some)
+    return Report(began=began, ended=time.monotonic())
+
+
 async def single(spec: Spec, load: Load, line: Line) -> Report:
     """Enqueue `count` jobs one after the other."""
     await load.noop.aenqueue(TEXT)
@@ -103,6 +132,24 @@ async def single(spec: Spec, load: Load, line: Line) -> Report:
     return Report(began=began, ended=before, samples=samples)
 
 
+async def single_sync(spec: Spec, load: Load, line: Line) -> Report:
+    """Enqueue `count` jobs one after the other from sync code, as a view or a script does."""
+
+    def calls() -> Report:
+        samples: list[float] = []
+        began = before = time.monotonic()
+        for _ in range(spec.count):
+            load.noop.enqueue(TEXT)
+            after = time.monotonic()
+            samples.append(after - before)
+            before = after
+        return Report(began=began, ended=before, samples=samples)
+
+    await asyncio.to_thread(load.noop.enqueue, TEXT)
+    await line.ready()
+    return await asyncio.to_thread(calls)
+
+
 async def paced(spec: Spec, load: Load, line: Line) -> Report:
     """Enqueue one marked job after the other, with time for the worker to fall asleep in between."""
     await load.app.aenqueue_many([])
@@ -111,6 +158,19 @@ async def paced(spec: Spec, load: Load, line: Line) -> Report:
     began = time.monotonic()
     for number in range(spec.count):
         await asyncio.sleep(random.uniform(0.01, 0.03))
+        samples.append(time.monotonic())
+        await load.mark.aenqueue(number, TEXT)
+    return Report(began=began, ended=time.monotonic(), samples=samples)
+
+
+async def trickle(spec: Spec, load: Load, line: Line) -> Report:
+    """Enqueue marked jobs one by one at a steady rate, each at its own time however long the others take."""
+    await load.app.aenqueue_many([])
+    await line.ready()
+    began = time.monotonic()
+    samples: list[float] = []
+    for number in range(spec.count):
+        await asyncio.sleep(max(0.0, began + number / TRICKLE - time.monotonic()))
         samples.append(time.monotonic())
         await load.mark.aenqueue(number, TEXT)
     return Report(began=began, ended=time.monotonic(), samples=samples)
@@ -205,8 +265,11 @@ Role = Callable[[Spec, Load, Line], Awaitable[Report]]
 
 ROLES: dict[RoleName, Role] = {
     "bulk": bulk,
+    "bodies": bodies,
     "single": single,
+    "single_sync": single_sync,
     "paced": paced,
+    "trickle": trickle,
     "work": work,
     "claim": claim,
     "floor_jobs": floor,

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 from headrace.bench import floors, stand
 from headrace.bench.crew import Crew
+from headrace.bench.everyday import Everyday
 from headrace.bench.plan import Plan
-from headrace.bench.result import FLOW, WORKLOADS, Measurement
+from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, Measurement
 from headrace.bench.workloads import Workloads
 
 Progress = Callable[[int, int, str], None]
@@ -44,6 +45,18 @@ async def measure_flow(place: stand.Stand, plan: Plan, tenants: int, progress: P
     async with _ground(place, plan) as workloads:
         found = [measurement async for measurement in workloads.flow(tenants)]
     progress(len(FLOW), len(FLOW), "")
+    return found
+
+
+async def measure_everyday(place: stand.Stand, plan: Plan, progress: Progress) -> list[Measurement]:
+    """What most users do all day, on this stand."""
+    found: list[Measurement] = []
+    progress(0, len(EVERYDAY), EVERYDAY[0])
+    async with _ground(place, plan) as workloads:
+        async for measurement in Everyday(workloads).all():
+            found.append(measurement)
+            progress(len(found), len(EVERYDAY), measurement.workload)
+    progress(len(EVERYDAY), len(EVERYDAY), "")
     return found
 
 

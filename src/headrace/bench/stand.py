@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from headrace.errors import ConfigError
 from headrace.settings import mask_url
@@ -23,13 +23,21 @@ class Stand:
     """The URL of a store for the next group of workloads: an empty one where that can be had."""
     shared: bool = True
     """Whether several processes can use one store."""
+    folder: Path | None = None
+    """Where its files lie; None: that is not known here."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Its files lie in memory, where a durable commit costs nothing."""
+        return self.folder is not None and _file_system(self.folder) in {"tmpfs", "ramfs"}
 
 
 @contextmanager
 def _sqlite() -> Generator[Stand]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         numbers = iter(range(1_000_000))
-        yield Stand("sqlite", lambda: f"sqlite:///{Path(folder) / f'bench-{next(numbers)}.db'}")
+        place = Path(folder)
+        yield Stand("sqlite", lambda: f"sqlite:///{place / f'bench-{next(numbers)}.db'}", folder=place)
 
 
 @contextmanager
@@ -37,7 +45,7 @@ def _postgres() -> Generator[Stand]:
     from headrace.testing.servers import PostgresServer
 
     with PostgresServer.start() as server:
-        yield Stand("postgres", server.create_database)
+        yield Stand("postgres", server.create_database, folder=Path(tempfile.gettempdir()))
 
 
 @contextmanager
@@ -51,7 +59,7 @@ def _redis() -> Generator[Stand]:
             server.command("FLUSHALL")
             return server.url()
 
-        yield Stand("redis", fresh)
+        yield Stand("redis", fresh, folder=Path(tempfile.gettempdir()))
 
 
 @contextmanager
@@ -88,7 +96,8 @@ def open_stand(store: str) -> Generator[Stand]:
         with _memory() as stand:
             yield stand
         return
-    yield Stand(_ENGINES.get(scheme, scheme), lambda: store)
+    folder = Path(unquote(urlsplit(store).path[1:])).absolute().parent if scheme == "sqlite" else None
+    yield Stand(_ENGINES.get(scheme, scheme), lambda: store, folder=folder)
 
 
 async def prepare(url: str) -> None:
@@ -104,6 +113,17 @@ async def prepare(url: str) -> None:
                 )
     finally:
         await store.close()
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system that holds a folder, "" where the system does not tell."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return ""
+    real = folder.resolve()
+    holding = [(len(at), kind) for _, at, kind, *_ in mounts if real.is_relative_to(at)]
+    return max(holding)[1] if holding else ""
 
 
 def shown(store: str) -> str:

@@ -26,25 +26,35 @@ _BAR = 20
 @click.option(
     "--tenants", type=click.IntRange(2, 100_000), help="Measure what so many tenants, and limits, cost instead."
 )
+@click.option(
+    "--everyday", is_flag=True, help="Measure sync code, large payloads, a trickle, scripts and an idle worker instead."
+)
 @click.option("--http", is_flag=True, help="Measure the server on this store instead, beside a bare route.")
 @json_option
-def command(store: str, quick: bool, jobs: int | None, tenants: int | None, http: bool, as_json: bool) -> None:
+def command(
+    store: str, quick: bool, jobs: int | None, tenants: int | None, everyday: bool, http: bool, as_json: bool
+) -> None:
     """Measure a store beside its own raw floor: what the engine writes per second without a queue."""
     from headrace.bench import plan, run, stand
     from headrace.bench.http import run as http_run
     from headrace.bench.loop import run as run_loop
 
-    if http and tenants is not None:
-        raise ConfigError("--http and --tenants measure different things: give one of them")
+    if http + everyday + (tenants is not None) > 1:
+        raise ConfigError("--http, --everyday and --tenants measure different things: give one of them")
     with progress(f"bench {stand.shown(store)}") as meter, stand.open_stand(store) as place:
         much = plan.make(quick=quick, jobs=jobs)
         if http:
             whole = http_run.measure(place, http_run.plan(quick=quick, jobs=jobs), meter)
+        elif everyday:
+            whole = run.measure_everyday(place, much, meter)
         elif tenants is not None:
             whole = run.measure_flow(place, much, tenants, meter)
         else:
             whole = run.measure(place, much, meter)
         found = run_loop(whole)
+        in_memory = place.in_memory
+    if in_memory:
+        click.echo("the store's files lie in memory (tmpfs): commits cost nothing here, set TMPDIR to a disk", err=True)
     if as_json:
         emit(found)
     else:
@@ -90,6 +100,9 @@ def remarks(each: Measurement) -> str:
         f"floor p50 {each.floor_p50_ms} ms" if each.floor_p50_ms is not None else "",
         _beside(each.server_cpu_us_per_job, each.usual_cpu_us_per_job, "µs server CPU"),
         _beside(each.bytes_per_waiting_job, each.usual_bytes_per_waiting_job, "B per waiting job"),
+        f"enqueued {each.bulk_per_s:,.0f}/s" if each.bulk_per_s is not None else "",
+        f"process ends {each.exit_p50_ms} ms after the commit" if each.exit_p50_ms is not None else "",
+        f"{each.server_calls_per_s:g} server calls/s" if each.server_calls_per_s is not None else "",
         *_over_http(each),
     ]
     return ", ".join(part for part in parts if part)

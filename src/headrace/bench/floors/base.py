@@ -1,0 +1,70 @@
+"""What every floor does and shares: the shape of one engine's raw writes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from headrace.bench.load import TEXT
+
+PAYLOAD = msgspec.msgpack.encode(([TEXT], {}))
+
+
+class Rows(Protocol):
+    """A connection that writes rows, each call durable when it returns."""
+
+    async def one(self) -> None:
+        """Write one job row."""
+        ...
+
+    async def jobs(self, count: int, batch: int) -> None:
+        """Write `count` job rows, `batch` at a time."""
+        ...
+
+    async def done(self, count: int, batch: int) -> None:
+        """Write `count` history rows, `batch` at a time."""
+        ...
+
+
+class Floor(Protocol):
+    """What an engine does without a queue."""
+
+    async def prepare(self) -> None:
+        """Make the tables, empty."""
+        ...
+
+    async def drop(self) -> None: ...
+
+    def connection(self) -> AbstractAsyncContextManager[Rows]: ...
+
+    def hold(self) -> AbstractAsyncContextManager[None]:
+        """Keep a transaction with a snapshot open."""
+        ...
+
+    async def wal(self) -> int | None:
+        """Bytes of write-ahead log ever written; None: not told."""
+        ...
+
+    async def spent(self) -> Spent | None:
+        """What the server has used; None: there is none, or it does not say."""
+        ...
+
+    async def calls(self) -> int | None:
+        """Transactions or commands that the server has served; None: there is no server."""
+        ...
+
+
+class Spent(NamedTuple):
+    """What a server has used so far."""
+
+    cpu: float
+    """Seconds."""
+    memory: int
+    """Bytes, right now."""
+
+
+def sizes(count: int, batch: int) -> list[int]:
+    """How many rows each batch has."""
+    return [min(batch, count - start) for start in range(0, count, batch)]
