@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import Any
 
 from headrace.job import Batch, JobId, NewJob, job_id, new_batch
 from headrace.lane import Lane
@@ -31,3 +33,15 @@ async def take(store: Store, limit: int = 100) -> Lease:
     lease = await claim(store, limit)
     assert lease is not None
     return lease
+
+
+async def blocked(sql: Any, count: int = 1) -> None:
+    """Return once so many sessions of this database wait for a lock."""
+    while (
+        await sql.fetchval(
+            "select count(distinct l.pid) from pg_locks l join pg_stat_activity a using (pid)"
+            " where not l.granted and a.datname = current_database()"
+        )
+        < count
+    ):
+        await asyncio.sleep(0)

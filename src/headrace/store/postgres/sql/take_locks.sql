@@ -5,19 +5,21 @@
 --   p_skip   places that their keys have decided already
 --
 -- A lock belongs to the job that took it last; whether that still holds it is read from that job. Callers with the same
--- lock wait for each other: on the unique index for a new one, then on its row, each in sorted order so that two calls
--- with several locks cannot wait crosswise. In one call the first place of a name takes it, or the last one if that replaces.
+-- lock wait for each other: on the unique index for a new one, then on its row. Neither two calls with several locks nor a call
+-- and a cancel wait crosswise: all locks are taken first, by name, and then the ranges of the jobs that are replaced, by id.
+-- In one call the first place of a name takes it, or the last one if that replaces.
 -- Answers the places that are not to be stored, with the job that stands for each.
 create or replace function headrace.take_locks(
     p_batch uuid, p_tasks text[], u_ord int4[], u_name text[], u_states text[], u_within interval[], u_replace bool[],
     p_skip int4[], p_now timestamptz, out existing_ord int4[], out existing_id uuid[]
 ) language plpgsql as $$
 declare
-    a        record;
     j        headrace.job;
     w        record;
     n        record;
+    i        int4;
     v_task   text[]; v_name text[]; v_chosen int4[]; v_places text[];
+    v_batch  uuid[]; v_ord int4[];                    -- the job that took each lock last
     v_keeps  bool;
 begin
     select array_agg(c.task), array_agg(c.name), array_agg(c.chosen), array_agg(c.places)
@@ -32,23 +34,31 @@ begin
         group by 1, 2 order by 1, 2
     ) c;
     if v_task is null then return; end if;
-    insert into headrace.unique_lock (task, name, batch, ord)
-    select c.task, c.name, p_batch, c.ord from unnest(v_task, v_name, v_chosen) with ordinality c(task, name, ord, o) order by c.o
-    on conflict (task, name) do nothing;
+    loop
+        insert into headrace.unique_lock (task, name, batch, ord)
+        select c.task, c.name, p_batch, c.ord from unnest(v_task, v_name, v_chosen) with ordinality c(task, name, ord, o) order by c.o
+        on conflict (task, name) do nothing;
+        select array_agg(l.batch order by l.o), array_agg(l.ord order by l.o) into v_batch, v_ord
+        from (
+            select k.batch, k.ord, c.o from unnest(v_task, v_name) with ordinality c(task, name, o)
+            join headrace.unique_lock k on k.task = c.task and k.name = c.name order by c.o for update of k
+        ) l;
+        -- `prune` may have dropped one between the two statements.
+        exit when cardinality(v_batch) = cardinality(v_task);
+    end loop;
 
-    for i in 1 .. cardinality(v_task) loop
-        select * into a from headrace.unique_lock l where l.task = v_task[i] and l.name = v_name[i] for update;
+    for i in select l.o from unnest(v_batch, v_ord) with ordinality l(batch, ord, o) order by l.batch, l.ord loop
         v_keeps := false;
-        if a.batch <> p_batch then
+        if v_batch[i] <> p_batch then
             select u.states, u.within, u.replace into w
             from unnest(u_ord, u_states, u_within, u_replace) u(ord, states, within, replace) where u.ord = v_chosen[i];
-            select * into n from headrace.state_now(a.batch, a.ord);
+            select * into n from headrace.state_now(v_batch[i], v_ord[i]);
             v_keeps := coalesce(n.state = any (string_to_array(w.states, ',')) and (w.within is null or p_now < n.enqueued_at + w.within), false);
             if v_keeps and w.replace then
                 v_keeps := false;
                 if n.state in ('ready', 'scheduled') then
-                    select * into j from headrace.job b where b.batch = a.batch and b.ord = a.ord;
-                    -- Claimed at this very moment it runs on, as any that runs.
+                    select * into j from headrace.job b where b.batch = v_batch[i] and b.ord = v_ord[i];
+                    -- A job that was claimed since the look runs on, as any that runs.
                     insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, note)
                     select j.batch, p_now, j.ord, 3, t.attempt, nullif(t.failures, 0), nullif(t.crashes, 0), 'replaced'
                     from headrace.take_waiting(j) t;
@@ -56,10 +66,10 @@ begin
             end if;
             if not v_keeps then
                 update headrace.unique_lock l set batch = p_batch, ord = v_chosen[i] where l.task = v_task[i] and l.name = v_name[i];
-                a.batch := p_batch; a.ord := v_chosen[i];
+                v_batch[i] := p_batch; v_ord[i] := v_chosen[i];
             end if;
         end if;
-        select existing_ord || array_agg(p.place::int4), existing_id || array_agg(headrace.job_id(a.batch, a.ord))
+        select existing_ord || array_agg(p.place::int4), existing_id || array_agg(headrace.job_id(v_batch[i], v_ord[i]))
         into existing_ord, existing_id
         from unnest(string_to_array(v_places[i], ',')) p(place) where v_keeps or p.place::int4 <> v_chosen[i];
     end loop;

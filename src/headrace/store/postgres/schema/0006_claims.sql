@@ -1,0 +1,2 @@
+-- Claims: functions whose arguments or answers have changed are made anew.
+select;
