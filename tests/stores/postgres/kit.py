@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -37,11 +36,17 @@ async def take(store: Store, limit: int = 100) -> Lease:
 
 async def blocked(sql: Any, count: int = 1) -> None:
     """Return once so many sessions of this database wait for a lock."""
-    while (
-        await sql.fetchval(
+    while True:
+        waiting = await sql.fetchval(
             "select count(distinct l.pid) from pg_locks l join pg_stat_activity a using (pid)"
             " where not l.granted and a.datname = current_database()"
         )
-        < count
-    ):
-        await asyncio.sleep(0)
+        if waiting >= count:
+            return
+
+
+async def deadlocks(sql: Any) -> int:
+    """How many deadlocks this database has had."""
+    await sql.execute("select pg_stat_clear_snapshot()")
+    found: int = await sql.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
+    return found

@@ -13,7 +13,7 @@ from headrace.lane import Lane
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
 from headrace.store.terms import CancelAnswer
-from stores.postgres.kit import blocked
+from stores.postgres.kit import blocked, deadlocks
 
 LIVE = frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING})
 HOUR = timedelta(hours=1)
@@ -23,11 +23,6 @@ def unique(*names: str, replace: bool = False, due: timedelta | None = None) -> 
     return Batch(
         new_batch(), [NewJob("t", b"", Lane(), due, unique=UniqueLock(name, LIVE, replace=replace)) for name in names]
     )
-
-
-async def deadlocks(sql: Any) -> int:
-    await sql.execute("select pg_stat_clear_snapshot()")
-    return int(await sql.fetchval("select deadlocks from pg_stat_database where datname = current_database()"))
 
 
 @pytest.mark.parametrize("verb", ["delete", "cancel", "replace"])

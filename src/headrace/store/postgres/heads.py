@@ -18,6 +18,8 @@ _MANY: Final = 400
 """Dead index entries in one search, below which nobody would notice them."""
 _SHARE: Final = 20.0
 """Searches of everything take at most one part in so many of the time."""
+_LONGEST: Final = 1.0
+"""Seconds until the next search of everything at most, or as long as the last one took where that was longer."""
 _KNOWN: Final = 200
 """Lanes remembered."""
 _TENANTS: Final = 2000
@@ -37,6 +39,13 @@ class Heads:
         self._lanes: dict[tuple[int, str, str], int] = {}
         self._heads: dict[Lane, int] = {}
         self._full_after = 0.0
+        self._probe_after = 0.0
+
+    @property
+    def probe(self) -> bool:
+        """Whether a claim from the heads also looks for priorities that no head is known of. That takes one descent, unless
+        dead entries lie there, too: then it is left to the next search of everything."""
+        return time.monotonic() >= self._probe_after
 
     def args(self) -> tuple[tuple[Any, ...], bool]:
         """The ring_*, lane_* and head_* arguments of claim and p_many, and whether this is a search of everything."""
@@ -68,8 +77,16 @@ class Heads:
                 row["r_priority"], row["r_queue"], row["r_tenant"], row["r_lane"], row["r_seq"], strict=True
             ):
                 _remember(self._heads, place[:4], place[4], _KNOWN)
-            if full and row["wasted"] > _MANY:
-                self._full_after = time.monotonic() + _SHARE * row["spent"]
+            if row["wasted"] > _MANY:
+                self._costly(row["spent"], full=full)
+
+    def _costly(self, spent: float, *, full: bool) -> None:
+        """A search met many dead entries: the next one of its kind has to wait."""
+        now = time.monotonic()
+        if full:
+            self._full_after = now + min(_SHARE * spent, max(_LONGEST, spent))
+        else:
+            self._probe_after = now + min(_SHARE * spent, max(_LONGEST, spent))
 
     def forget(self) -> None:
         """Nothing is waiting: every lane begins anew."""

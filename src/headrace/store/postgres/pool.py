@@ -21,6 +21,8 @@ _TRIES: Final = 6
 _SESSION: Final = {
     "application_name": "headrace",
     "jit": "off",
+    # Verbs lock in one statement and read in the next what the last holder of the lock has committed.
+    "default_transaction_isolation": "read committed",
     # Our statements are few, and what they are asked does not change how they are best answered.
     "plan_cache_mode": "force_generic_plan",
 }
@@ -49,7 +51,8 @@ class Pool:
 
         async def call(connection: Connection) -> list[Any]:
             # The driver prepares and executes in two steps, which a pooler would send to two servers.
-            async with connection.transaction() if self._address.pooled else nullcontext():
+            # Nor does a pooler pass on the isolation level of `_SESSION`.
+            async with connection.transaction(isolation="read_committed") if self._address.pooled else nullcontext():
                 found: list[Any] = await connection.fetch(statement, *args, timeout=timeout)
             return found
 

@@ -45,9 +45,11 @@ _LONG: Final = 600.0
 _SIZES_KEPT: Final = 10_000
 _LOOKS, _MOST_LOOKS = 1000, 16_000
 """Blocked lanes that a claim looks at. If there are more, it looks again, at four times as many and the whole ring round."""
+_MOST_WAITS: Final = 8
+"""How often a claim that finds nothing waits for another one that counts under the same limit keys, and looks again."""
 
 _ENQUEUE: Final = call("enqueue_batch", 22)
-_CLAIM: Final = call("claim", 27)
+_CLAIM: Final = call("claim", 29)
 _HELD: Final = call("held", 1)
 _SETTLE: Final = call("settle", 19)
 
@@ -114,9 +116,10 @@ class PostgresStore(Looking, tx.InTransaction):
             return None
         seen = self._bell.count
         looks, self._looks = self._looks, _LOOKS
+        waits, busy = 0, None
         while True:
             memory, full = self._heads.args()
-            found = await self._claim(ask.token, (*asked, *memory, looks, self._now()))
+            found = await self._claim(ask.token, (*asked, *memory, looks, self._now(), busy, self._heads.probe))
             if isinstance(found, Lease):
                 return found
             first = found[0]
@@ -124,13 +127,17 @@ class PostgresStore(Looking, tx.InTransaction):
             self._bell.opens(first["opens"])
             if first["r_batch"] is not None:
                 return self._lease(ask.token, rows.claimed(found), found)
-            if not first["more"] or looks >= _MOST_LOOKS:
+            busy = first["busy"]
+            if busy is not None and waits < _MOST_WAITS:
+                waits += 1
+            elif first["more"] and looks < _MOST_LOOKS:
+                looks *= 4
+            else:
                 break
-            looks *= 4
         self._looks = looks
         self._heads.forget()
         self._bell.seen, self._bell.searched = seen, True
-        return await self._held(ask.token)
+        return await self._held(ask.token) if first["held"] else None
 
     async def _claim(self, token: Token, args: tuple[Any, ...]) -> list[Any] | Lease:
         try:

@@ -14,6 +14,8 @@
 --   p_many      so many wasted index entries, and the client wants to know the lanes' heads
 --   p_looks     so many lanes of a queue's priority may be looked at where limits may block them
 --   p_now       the clock, when a test injects one
+--   p_await     wait first for the claim that counts this limit key: the last answer was that it is `busy`
+--   p_probe     with heads: look also for priorities and queues that no head is known of, by one descent each
 --
 -- In each band strictly higher priority first, over all asked queues. Inside a priority queues take turns, and inside a
 -- queue tenants (`take_turns`, `take_limited`); FIFO inside a lane. A suspect is taken alone: first met, just it; met later, the claim stops
@@ -21,7 +23,9 @@
 --
 -- The first row always comes and says what the client should remember: new places of the turns, lanes served, what the search
 -- cost (`wasted` index entries met that nobody needed, `spent` seconds), when something that was passed over opens, and
--- whether there is `more` to look at. If anything was taken, it holds its ranges as well (r_*; null where all are the same
+-- whether there is `more` to look at. If nothing was taken it also says whether the token has a lease already (`held`: this claim was
+-- asked before), and which limit key another claim was counting while this one could not wait for it (`busy`): then there may be
+-- something once that claim is over. If anything was taken, it holds its ranges as well (r_*; null where all are the same
 -- as usual), and rows hold the jobs in their order, at most 128 each, so that no array outgrows memory.
 create or replace function headrace.claim(
     p_queues text[], p_limit int4, p_token uuid, p_worker uuid, p_ttl interval, p_tenant text, p_weights jsonb,
@@ -29,14 +33,14 @@ create or replace function headrace.claim(
     ring_priority int2[], ring_queue text[], ring_tenant text[], ring_owed int4[],
     lane_priority int2[], lane_queue text[], lane_tenant text[], lane_lane int8[],
     head_priority int2[], head_queue text[], head_tenant text[], head_lane int8[], head_seq int8[], p_many int4,
-    p_looks int4, p_now timestamptz default null
+    p_looks int4, p_now timestamptz default null, p_await int4 default null, p_probe bool default false
 ) returns table (
     turn_priority int2[], turn_queue text[], turn_tenant text[], turn_owed int4[],
     served_priority int2[], served_queue text[], served_tenant text[], served_lane int8[],
     wasted int8, spent float8, opens interval, more bool, suspect bool, limited bool,
     r_queue text[], r_priority int2[], r_tenant text[], r_lane int8[], r_seq int8[], r_batch uuid[], r_lo int4[], r_hi int4[],
     r_attempt int4[], r_failures int4[], r_crashes int4[], r_at timestamptz[],
-    tasks text[], payloads bytea[], options bytea[]
+    tasks text[], payloads bytea[], options bytea[], held bool, busy int4
 ) language plpgsql rows 4
 set plan_cache_mode = force_generic_plan
 set jit = off
@@ -52,21 +56,31 @@ declare
     v_seen    int8 := pg_stat_get_xact_tuples_returned('headrace.ready_lane'::regclass);
     v_left    int4 := p_limit;
     v_heads   bool := head_seq is not null;
-    v_queues  text[] := p_queues;                     -- asked for and not paused
-    v_paused  text[];                                 -- tenants
+    v_clean   bool := p_await is null;                -- holds no limit key and no range: may wait for those who do
+    v_queues  text[];                                 -- asked for and not paused; of many, those that have anything
+    v_halted  text[];                                 -- paused queues
+    v_paused  text[];                                 -- paused tenants
     v_named   text[] := '{}';                         -- queues that something was taken from
     v_one     bool := true;                           -- all of it from one queue and priority: r_queue and r_priority have one element
     v_stop    bool := false;                          -- a suspect was met
     v_opens   timestamptz;
     v_begins int4[]; v_ends int4[]; v_batches uuid[];
     -- the band, the priority being served, its queues
-    v_share int4; v_band text[]; v_level int2; v_names text[]; v_quota int4; v_wanted int4; v_more text[]; v_name text; i int4; x record;
+    v_share int4; v_band text[]; v_level int2; v_next int2; v_names text[]; v_quota int4; v_wanted int4; v_more text[]; v_name text; i int4; x record;
     h_tenant text[]; h_seq int8[]; s_tenant text[]; s_lane int8[];
 begin
+    -- What is locked in one statement is counted and taken in the next, which must see what the last holder of the lock did.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'headrace.claim needs the isolation level read committed, this transaction has %', current_setting('transaction_isolation')
+            using errcode = 'invalid_transaction_state';
+    end if;
     -- A claim lost in a crash is simply undone, so nobody waits for the disk here.
     v_name := set_config('synchronous_commit', 'off', true);
     -- `pause` and `limit` take this lock alone: when they return, every claim that did not see them is over.
     perform pg_advisory_xact_lock_shared(1214538830, 1);
+    if p_await is not null then
+        perform pg_advisory_xact_lock(1214538831, p_await);
+    end if;
     more := false; suspect := false; limited := false;
     r_queue := '{}'; r_priority := '{}'; r_tenant := '{}'; r_batch := '{}'; r_lo := '{}'; r_hi := '{}';
     turn_priority := '{}'; turn_queue := '{}'; turn_tenant := '{}'; turn_owed := '{}';
@@ -74,15 +88,23 @@ begin
 
     if exists (select from headrace.pause) then
         select array_agg(p.name) filter (where p.kind = 'tenant'), array_agg(p.name) filter (where p.kind = 'queue'), min(p.until)
-        into v_paused, v_names, v_opens
+        into v_paused, v_halted, v_opens
         from headrace.pause p
         where (p.kind = 'tenant' or (p.kind = 'queue' and p.name = any (p_queues))) and (p.until is null or p.until > v_now);
     end if;
-    if cardinality(p_queues) > 1 or v_names is not null then
-        v_queues := array(select distinct u.q collate "C" from unnest(p_queues) u(q) where v_names is null or u.q <> all (v_names));
-    end if;
 
     <<search>> loop
+        v_queues := p_queues;
+        if cardinality(p_queues) > 64 then
+            v_queues := headrace.live_queues(p_queues, case when v_heads then head_queue end);
+        end if;
+        if cardinality(v_queues) > 1 or v_halted is not null then
+            v_queues := array(select distinct u.q collate "C" from unnest(v_queues) u(q) where v_halted is null or u.q <> all (v_halted));
+        end if;
+        if v_heads and cardinality(v_queues) = 0 then
+            v_heads := false;
+            continue search;
+        end if;
         exit search when cardinality(v_queues) = 0 or p_tenant = any (v_paused);
         <<band>> for v_nth in 1 .. coalesce(cardinality(b_share), 1) loop
             v_share := least(v_left, coalesce(b_share[v_nth], v_left));
@@ -94,11 +116,18 @@ begin
             <<level>> while v_share > 0 and not v_stop loop
                 -- 1. The next lower priority that has anything, and which queues have it.
                 if v_heads then
-                    select array_agg(distinct h.q), max(h.p) into v_names, v_level
+                    select array_agg(distinct h.q), max(h.p) into v_names, v_next
                     from unnest(head_priority, head_queue) h(p, q)
                     where h.q = any (v_band) and h.p = (select max(g.p) from unnest(head_priority, head_queue) g(p, q)
                         where g.q = any (v_band) and (v_level is null or g.p < v_level)
                             and g.p between coalesce(b_lowest[v_nth], -32768) and coalesce(b_highest[v_nth], 32767));
+                    v_level := coalesce(v_level - 1, b_highest[v_nth], 32767);
+                    if p_probe then
+                        x := headrace.next_level(v_band, v_level, coalesce(b_lowest[v_nth], (-32768)::int2), v_names, v_next);
+                        v_level := x.level; v_names := x.queues;
+                    else
+                        v_level := v_next;
+                    end if;
                 elsif cardinality(v_band) = 1 then
                     v_names := v_band;
                     v_level := (select r.priority from headrace.ready r
@@ -146,9 +175,9 @@ begin
                                 select array_agg(s.t), array_agg(s.l) into s_tenant, s_lane
                                 from unnest(lane_priority, lane_queue, lane_tenant, lane_lane) s(p, q, t, l) where s.p = v_level and s.q = v_name;
                             end if;
-                            x := headrace.take_limited(v_name, v_level, v_wanted, p_token, v_now, v_left = p_limit, v_left = p_limit,
+                            x := headrace.take_limited(v_name, v_level, v_wanted, p_token, v_now, v_left = p_limit, v_clean,
                                 p_tenant, p_weights -> v_name, v_paused, ring_tenant[i], ring_owed[i], s_tenant, s_lane, p_looks);
-                            more := more or x.more; limited := limited or x.limited; v_opens := least(v_opens, x.opens);
+                            more := more or x.more; busy := coalesce(busy, x.busy); limited := limited or x.limited; v_opens := least(v_opens, x.opens);
                             if cardinality(x.served_tenant) > 0 then
                                 served_priority := served_priority || array_fill(v_level, array[cardinality(x.served_tenant)]);
                                 served_queue := served_queue || array_fill(v_name, array[cardinality(x.served_tenant)]);
@@ -160,7 +189,7 @@ begin
                         else
                             x := headrace.take_turns(v_name, v_level, v_wanted, v_left = p_limit, p_weights -> v_name, ring_tenant[i], ring_owed[i]);
                         end if;
-                        v_stop := x.stop;
+                        v_stop := x.stop; v_clean := false;
                         if p_tenant is null and (x.got > 0 or more) then
                             turn_priority := turn_priority || v_level; turn_queue := turn_queue || v_name;
                             turn_tenant := turn_tenant || x.ring_tenant; turn_owed := turn_owed || x.ring_owed;
@@ -202,10 +231,11 @@ begin
     spent := extract(epoch from clock_timestamp() - v_begun);
     opens := v_opens - v_now;
     if v_left = p_limit then
-        r_batch := null;
+        r_batch := null; held := exists (select from headrace.lease l where l.token = p_token);
         return next;
         return;
     end if;
+    busy := null;
 
     v_now := coalesce(p_now, clock_timestamp());
     if r_attempt is not null then

@@ -44,17 +44,19 @@ $$;
 -- count_units: how much could be taken from each of some lanes, if it were alone, by what its limit keys leave.
 --
 --   l_limits   the lanes' keys, joined by newline (null: none)
---   p_block    wait for others who claim under the same keys; false: take their lanes for closed
+--   p_block    wait for other claims that count the same keys; false: take the lanes of keys that they count for closed. True only
+--              for a claim that holds no key and no range yet
 --
 -- Claims that count the same key come one after the other: whoever counts holds the key's lock until it has committed what
 -- it took. The locks are taken in one statement, in one order, and the units counted in the next, which sees what the
 -- last holder did. They are few whatever the number of keys, for a server's room for locks is small.
 -- Answers each lane's l_cap; one k_* per lane and key that has a rule, f_free and f_one by key, for `share_units`; when the first lane
--- that is closed now opens by itself; whether locks were taken.
+-- that is closed now opens by itself; whether locks were taken; one that another claim has (`busy`), for want of which lanes were
+-- taken for closed.
 create or replace function headrace.count_units(
     l_limits text[], p_block bool, p_now timestamptz,
     out l_cap int4[], out k_lane int4[], out k_key int4[], out k_cost int4[], out f_free float8[], out f_one bool[],
-    out opens timestamptz, out locked bool
+    out opens timestamptz, out locked bool, out busy int4
 ) language plpgsql as $$
 declare
     f_key text[]; f_cost int4[]; f_opens timestamptz[];
@@ -91,6 +93,7 @@ begin
     else
         v_got := array(select s.n from (select distinct hashtext(k) & 127 as n from unnest(f_key) k order by 1) s
             where pg_try_advisory_xact_lock(1214538831, s.n));
+        busy := (select hashtext(k) & 127 from unnest(f_key) k where hashtext(k) & 127 <> all (v_got) limit 1);
     end if;
     select array_agg(case when v_got is null or hashtext(k.key) & 127 = any (v_got) then n.free else 0 end order by k.o),
         array_agg(n.opens_at order by k.o), array_agg(n.one order by k.o)

@@ -1,5 +1,5 @@
 -- survey_turns: how best to take p_quota jobs of one queue and priority, judged by the first ranges (64 at most) from where the
--- turns stand: from p_from on, then from the first tenant on and before p_wrap (null: no more).
+-- turns stand, of plain lanes only: from p_from on, then from the first tenant on and before p_wrap (null: no more).
 --
 --   p_owed   not 0: what p_from, which is the name of a tenant then, is still owed of its turn
 --
@@ -34,13 +34,13 @@ begin
     for f in
         select * from (
             select r.tenant, r.hi - r.lo + 1 as len from headrace.ready r
-            where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from
+            where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from and r.lane = 0
             order by r.tenant, r.lane, r.seq, r.hi limit v_most
         ) a
         union all
         select * from (
             select r.tenant, r.hi - r.lo + 1 from headrace.ready r
-            where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap
+            where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap and r.lane = 0
             order by r.tenant, r.lane, r.seq, r.hi limit v_most
         ) b
         limit v_most

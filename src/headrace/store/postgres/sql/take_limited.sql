@@ -1,7 +1,7 @@
 -- take_limited: take up to p_quota jobs of one queue and priority where lanes may have limit keys, its tenants taking turns.
 --
 --   p_token, p_now    the lease that will hold them, the time
---   p_block           may wait for others who claim under the same limit keys (nothing is held yet that they could wait for)
+--   p_block           may wait for other claims that count the same limit keys: this one holds no key and no range yet
 --   p_tenant          this one only (null: all); p_paused: not these
 --   s_tenant, s_lane  which lane was served last, of tenants with several
 --   p_looks           so many lanes may be looked at
@@ -10,8 +10,9 @@
 -- The lanes of a tenant share its turn, in turns. Whoever has nothing that may run now is passed over.
 --
 -- Answers what was taken (n_*, one per range; n_attempt, n_failures, n_crashes null: all 0), the new place of the turns, the lanes
--- served last, when something that was passed over opens by itself, whether the lease holds units of a key, and
--- whether it gave up looking at blocked lanes before it had seen all (`more`).
+-- served last, when something that was passed over opens by itself, whether the lease holds units of a key,
+-- whether it gave up looking at blocked lanes before it had seen all (`more`), and a key that another claim was counting while this one
+-- could not wait for it (`busy`, as in `count_units`).
 create or replace function headrace.take_limited(
     p_queue text, p_priority int2, p_quota int4, p_token uuid, p_now timestamptz, p_first bool, p_block bool,
     p_tenant text, p_weights jsonb, p_paused text[], at_tenant text, at_owed int4, s_tenant text[], s_lane int8[],
@@ -19,7 +20,7 @@ create or replace function headrace.take_limited(
     out n_tenant text[], out n_batch uuid[], out n_lo int4[], out n_hi int4[],
     out n_attempt int4[], out n_failures int4[], out n_crashes int4[], out got int4, out suspect bool, out stop bool,
     out ring_tenant text, out ring_owed int4, out served_tenant text[], out served_lane int8[],
-    out opens timestamptz, out limited bool, out more bool
+    out opens timestamptz, out limited bool, out more bool, out busy int4
 ) language plpgsql as $$
 #variable_conflict use_variable
 declare
@@ -30,6 +31,7 @@ declare
     v_done    bool;                                   -- the ring has gone round
     v_round   int4 := 0;
     v_tries   int4 := 0;
+    v_block   bool := p_block;                        -- no key and no range is held yet
     v_met     int4 := 0;                              -- tenants so far
     v_looks   int4 := p_looks;                        -- so many lanes may still be looked at
     v_after   text := at_tenant;
@@ -88,8 +90,8 @@ begin
                 v_looks := v_looks - cardinality(x.l_lane);
                 v_lanes := v_lanes * 8;
             end if;
-            k := headrace.count_units(l_limits, p_block and got = 0, p_now);
-            opens := least(opens, k.opens);
+            k := headrace.count_units(l_limits, v_block, p_now);
+            v_block := v_block and not k.locked; busy := coalesce(busy, k.busy); opens := least(opens, k.opens);
             t_open := headrace.open_tenants(t_active, l_of, k.l_cap);
 
             -- 3. A share for each tenant, split over its lanes.
@@ -114,7 +116,7 @@ begin
 
             -- 4. Take them, and hold their units.
             x := headrace.take_ranges(p_queue, p_priority, l_tenant, l_lane, null, l_quota, l_rows, v_left, p_first and got = 0);
-            stop := x.stop;
+            stop := x.stop; v_block := false;
             if x.got > 0 then
                 n_attempt := headrace.join_past(n_attempt, n_lo, x.n_attempt, x.n_lo);
                 n_failures := headrace.join_past(n_failures, n_lo, x.n_failures, x.n_lo);

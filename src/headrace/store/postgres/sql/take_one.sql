@@ -1,4 +1,4 @@
--- take_one: as `take_straight`, but just one job, which needs less ado: claims of one are many.
+-- take_one: as `take_straight`, but just one job, which needs less ado: claims of one are many. Plain lanes only, as there.
 create or replace function headrace.take_one(
     p_queue text, p_priority int2, p_from text, p_wrap text, p_owed int4, p_weights jsonb, p_alone bool,
     out n_tenant text[], out n_batch uuid[], out n_lo int4[], out n_hi int4[],
@@ -11,11 +11,11 @@ declare
 begin
     got := 0; stop := false; suspect := false; more := false;
     select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
-    where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from
+    where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from and r.lane = 0
     order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
     if not found then
         select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
-        where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap
+        where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap and r.lane = 0
         order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
         if not found then return; end if;
     end if;

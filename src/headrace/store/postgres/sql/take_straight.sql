@@ -6,7 +6,8 @@
 --   p_window         so many ranges are looked at
 --   p_alone          nothing was taken before: a suspect that is met first may be taken, and then just it
 --
--- For plain lanes (no limit keys), of which a tenant has one. Answers what was taken, range by range; n_attempt, n_failures,
+-- For plain lanes (no limit keys), of which a tenant has one. A limited job that is committed after `claim` has looked for limited
+-- lanes is left for the next claim: here nothing counts its units. Answers what was taken, range by range; n_attempt, n_failures,
 -- n_crashes are null when all are 0. `stop`: a suspect was met. `rows`: how many ranges were met; `more`: some of them are
 -- beyond their turns; `ring_tenant`: where the walk stood at the end; `ring_owed`: what that is still owed of its turn; `wrapped`:
 -- whether that is beyond the corner.
@@ -42,14 +43,14 @@ begin
                     select 1 as part, r.ctid as tid, r.tenant, r.seq, r.batch, r.lo, r.hi,
                         r.attempt + r.failures + r.crashes + r.suspect::int4 as past
                     from headrace.ready r
-                    where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from and r.tenant < p_upto
+                    where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from and r.tenant < p_upto and r.lane = 0
                     order by r.tenant, r.lane, r.seq, r.hi limit p_window for update skip locked
                 ) a
                 union all
                 select * from (
                     select 2, r.ctid, r.tenant, r.seq, r.batch, r.lo, r.hi, r.attempt + r.failures + r.crashes + r.suspect::int4
                     from headrace.ready r
-                    where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap
+                    where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap and r.lane = 0
                     order by r.tenant, r.lane, r.seq, r.hi limit p_window for update skip locked
                 ) b
                 limit p_window

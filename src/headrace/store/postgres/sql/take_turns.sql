@@ -110,7 +110,7 @@ end $$;
 create or replace function headrace.passed_over(p_queue text, p_priority int2, at_tenant text, p_served text[]) returns text
 language sql stable as $$
     select z.tenant from (
-        select r.tenant from headrace.ready r where r.queue = p_queue and r.priority = p_priority
+        select r.tenant from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.lane = 0
         order by r.tenant, r.lane, r.seq, r.hi limit 64
     ) z where z.tenant <> all (p_served)
     order by z.tenant <= at_tenant, z.tenant limit 1

@@ -1,0 +1,52 @@
+-- live_queues: those of p_queues that have anything ready, by one descent of the index for each queue that has something and
+-- none for an empty one; where p_known is given, those of them that are in it.
+--
+-- For claims of many queues. Where more queues have something than were asked for, all that were asked for are answered.
+create or replace function headrace.live_queues(p_queues text[], p_known text[]) returns text[] language plpgsql
+set enable_hashjoin = on
+as $$
+begin
+    if p_known is null then
+        with recursive walk(queue, n) as (
+            (select r.queue, 1 from headrace.ready r order by r.queue limit 1)
+            union all
+            select y.queue, w.n + 1
+            from walk w cross join lateral (
+                select r.queue from headrace.ready r where r.queue > w.queue order by r.queue limit 1
+            ) y
+            where w.n <= cardinality(p_queues)
+        )
+        select array_agg(w.queue) into p_known from walk w;
+        if cardinality(p_known) > cardinality(p_queues) then
+            return p_queues;
+        end if;
+    end if;
+    return array(select k.q from unnest(p_known) k(q) where k.q in (select u.q from unnest(p_queues) u(q)));
+end $$;
+
+-- next_level: the highest priority from p_highest down to p_lowest at which some queues have anything, as far as known, and these queues.
+--
+--   h_queues, h_level   the highest level that remembered heads name, and the queues that have heads there (null: none)
+--
+-- What lies above it, or at it in other queues, is found by one descent for each queue: a job of a priority that nothing was
+-- claimed from before does not wait for the next search of everything.
+create or replace function headrace.next_level(
+    p_queues text[], p_highest int2, p_lowest int2, h_queues text[], h_level int2, out level int2, out queues text[]
+) language plpgsql as $$
+begin
+    select array_agg(y.q), max(y.priority) into queues, level
+    from (
+        select u.q, z.priority, max(z.priority) over () as top
+        from unnest(p_queues) u(q) cross join lateral (
+            select r.priority from headrace.ready r
+            where r.queue = u.q and r.priority <= p_highest
+                and r.priority >= coalesce(h_level, p_lowest) + case when u.q = any (h_queues) then 1 else 0 end
+            order by r.queue, r.priority desc limit 1
+        ) z
+    ) y where y.priority = y.top;
+    if level is null then
+        level := h_level; queues := h_queues;
+    elsif level = h_level then
+        queues := h_queues || queues;
+    end if;
+end $$;
