@@ -13,6 +13,7 @@ from headrace.job import JobState, split_id
 from headrace.lease import new_token
 from headrace.outcome import DONE, Again, Finish
 from headrace.store.postgres.driver import asyncpg
+from headrace.store.postgres.listen import CHANNEL
 from headrace.store.postgres.store import PostgresStore
 from stores.postgres.kit import WORKER, claim, put, take
 
@@ -127,3 +128,38 @@ async def test_the_view_shows_every_state(pg: PostgresStore, sql: Any):
     assert (one["state"], one["worker"], one["args"]) == ("running", WORKER, b"{}")
     assert one["claimed_at"] is not None
     assert await sql.fetchrow("select * from headrace.job($1)", new_token()) is None
+
+
+async def test_a_commit_wakes_the_workers_of_the_queue(pg: PostgresStore, sql: Any):
+    heard = await heard_of(sql)
+    async with sql.transaction():
+        await sql.fetch("select headrace.enqueue('t', queue => 'slow'), headrace.enqueue('t', queue => 'slow')")
+        await sql.fetch("select headrace.enqueue('t', queue => 'later', delay => '1 hour')")
+        await sql.fetch("select 1")
+        assert heard == []
+    await sql.fetch("select 1")
+    assert heard == ["slow"]
+
+
+async def test_a_rollback_wakes_no_worker(sql: Any):
+    heard = await heard_of(sql)
+    transaction = sql.transaction()
+    await transaction.start()
+    await sql.fetch("select headrace.enqueue('t')")
+    await transaction.rollback()
+    # A key that made its job before brings no new one.
+    await sql.fetch("select headrace.enqueue('t', queue => 'k', key => 'k')")
+    await sql.fetch("select headrace.enqueue('t', queue => 'k', key => 'k')")
+    await sql.fetch("select 1")
+    assert heard == ["k"]
+
+
+async def heard_of(sql: Any) -> list[str]:
+    """What the store's channel says from now on; a session hears its own notices right after its commits."""
+    heard: list[str] = []
+
+    def hear(_connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        heard.append(payload)
+
+    await sql.add_listener(CHANNEL, hear)
+    return heard

@@ -43,8 +43,10 @@ class Heads:
 
     @property
     def probe(self) -> bool:
-        """Whether a claim from the heads also looks for priorities that no head is known of. That takes one descent, unless
-        dead entries lie there, too: then it is left to the next search of everything."""
+        """Whether a claim from the heads also looks for priorities that no head is known of.
+
+        That takes one descent, unless dead entries lie there, too: then the next search of everything finds them.
+        """
         return time.monotonic() >= self._probe_after
 
     def args(self) -> tuple[tuple[Any, ...], bool]:

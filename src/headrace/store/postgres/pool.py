@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
 from headrace.store.postgres import faults
 from headrace.store.postgres.address import Address
+from headrace.store.postgres.deadlocks import Deadlocks
 from headrace.store.postgres.driver import AT_CONNECT, TROUBLE, Connection, asyncpg
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class Pool:
         self._used: set[Connection] = set()
         self._slots = asyncio.Semaphore(size)
         self._closed = False
+        self.deadlocks = Deadlocks()
 
     async def close(self) -> None:
         self._closed = True
@@ -70,6 +72,7 @@ class Pool:
                 except TROUBLE as error:
                     if faults.broken(error):
                         connection.terminate()
+                    self.deadlocks.note(error, self._address.shown)
                     harmless = faults.unsent(error) or faults.sqlstate(error) in faults.TRANSIENT
                     if attempt == _TRIES - 1 or not (harmless or (faults.broken(error) and not write and not broke)):
                         raise faults.in_call(error, self._address.shown, wrote=write) from _safe(error)

@@ -9,6 +9,9 @@
 --   key                  one job per (task, key) within a day; the same key with other arguments is an error
 --
 -- Answers the job's id (of the job that the key made before, if it did). Stored as JSON, which workers read as well.
+--
+-- Workers that wait are woken when the transaction commits. Commits with a NOTIFY come one after the other, which is why clients wake
+-- workers on a connection of their own; here there is none, and a transaction that has notified cannot be prepared (two-phase commit).
 create or replace function headrace.enqueue(
     task text, args jsonb default '[]', kwargs jsonb default '{}', queue text default 'default', priority int4 default 0,
     tenant text default '', delay interval default null, run_at timestamptz default null, key text default null
@@ -48,6 +51,9 @@ begin
     if v_done.conflict_ord is not null then
         raise exception 'key % of task % already made job % with other arguments: use another key, or the same arguments',
             quote_literal(key), quote_literal(task), v_done.conflict_id using errcode = 'unique_violation';
+    end if;
+    if v_done.existing_id is null and coalesce(run_at, now() + delay, now()) <= now() then
+        perform pg_notify('headrace', queue);
     end if;
     return coalesce(v_done.existing_id[1], headrace.job_id(v_batch, 0));
 end $$;
