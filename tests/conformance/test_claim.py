@@ -239,3 +239,17 @@ async def test_claims_drain_everything_exactly_once(store: Store):
         taken += ids(await claim(store, limit, "a", "b"))
     assert len(taken) == len(made)
     assert sorted(taken) == sorted(made)
+
+
+async def test_a_claim_over_many_queues(store: Store):
+    """Mostly empty ones; the order is as with few."""
+    queues = tuple(f"q{n}" for n in range(150))
+    low = await put(store, 2, queue="q3")
+    high = await put(store, 2, queue="q140", priority=5)
+    paused = await put(store, 2, queue="q77", priority=9)
+    await put(store, 2, queue="elsewhere", priority=9)
+    await store.pause("q77")
+    assert ids(await claim(store, 3, *queues)) == [*high, low[0]]
+    await store.resume("q77")
+    assert ids(await claim(store, 10, *queues)) == [*paused, low[1]]
+    assert await claim(store, 10, *queues) is None

@@ -148,3 +148,26 @@ async def test_a_claim_locks_no_range_in_vain(pg: PostgresStore, sql: Any, tenan
     assert len(lease.jobs) == limit
     # What was locked bears the mark of that; what was taken from begins later than before.
     assert await sql.fetchval("select count(*) from headrace.ready where lo = 0 and xmax::text <> '0'") == 0
+
+
+async def test_empty_queues_cost_a_claim_nothing(pg: PostgresStore, sql: Any):
+    """A worker of two thousand queues looks at those that have something."""
+    await put(pg, 2, lane=Lane("q7"))
+    await put(pg, 2, lane=Lane("elsewhere"))
+    names = [f"q{n}" for n in range(2000)]
+    call = (
+        "select r_queue from headrace.claim($1, 10, gen_random_uuid(), gen_random_uuid(), '15 s', null, null, null, null, null, null,"
+        " null, null, null, null, null, null, null, null, null, null, null, null, null, 400, 1000)"
+    )
+    async with sql.transaction():
+        assert await sql.fetchval(call, names) == ["q7"]
+        assert await sql.fetchval("select pg_stat_get_xact_numscans('headrace.ready_lane'::regclass)") < 50
+
+
+async def test_many_queues_asked_for_and_more_that_have_something(pg: PostgresStore):
+    for n in range(200):
+        await put(pg, lane=Lane(f"q{n:03}"))
+    taken: list[str] = []
+    while lease := await pg.claim(Ask(WORKER, tuple(f"q{n:03}" for n in range(50, 150)), 30, TTL, new_token())):
+        taken += [job.queue for job in lease.jobs]
+    assert sorted(taken) == [f"q{n:03}" for n in range(50, 150)]
