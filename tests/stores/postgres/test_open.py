@@ -14,7 +14,7 @@ from headrace.errors import ConfigError, HeadraceError, SchemaMismatch, Unavaila
 from headrace.store.postgres import migrations
 from headrace.store.postgres.store import PostgresStore
 from headrace.testing.servers import PostgresServer
-from stores.postgres.kit import a_batch, claim
+from stores.postgres.kit import a_batch, claim, put
 
 
 async def trouble(url: str, kind: type[HeadraceError]) -> str:
@@ -77,7 +77,14 @@ def test_a_server_that_is_too_old():
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://u:s3cret@host:notaport/x", "postgresql://h/x?pooler=sometimes", "postgresql://h/x?pool=0"]
+    "url",
+    [
+        "postgresql://u:s3cret@host:notaport/x",
+        "postgresql://h/x?pooler=sometimes",
+        "postgresql://h/x?pool=0",
+        "postgresql://u:s3cret@a:1,b:x/d",
+        "postgresql://h/x?synchronous_commit=maybe",
+    ],
 )
 def test_an_address_that_cannot_be_read(url: str):
     with pytest.raises(ConfigError) as caught:
@@ -115,13 +122,27 @@ async def test_doctor_names_what_is_dangerous():
     with PostgresServer.start(settings={"fsync": "off", "synchronous_commit": "off"}) as server:
         url = server.create_database()
         await PostgresStore(url).migrate()
-        store = PostgresStore(url)
+        assert "set fsync = on, or durability = relaxed" in await trouble(url, ConfigError)
+        store = PostgresStore(f"{url}?synchronous_commit=off")
         await store.open()
         found = {finding.about: finding for finding in await store.check()}
         await store.close()
     assert (found["fsync"].level, found["synchronous_commit"].level) == ("error", "warning")
     assert "set fsync = on" in found["fsync"].message
     assert {found[about].level for about in ("server", "schema", "bloat", "transactions", "partitions")} == {"ok"}
+
+
+async def test_what_is_acknowledged_survives_a_server_that_does_not_wait_for_its_disk():
+    with PostgresServer.start(settings={"synchronous_commit": "off", "wal_writer_delay": "10s"}) as server:
+        store = PostgresStore(server.create_database())
+        await store.migrate()
+        await store.open()
+        ids = [id for _ in range(20) for id in await put(store)]
+        server.crash()
+        server.restart()
+        found = await store.get(ids)
+        await store.close()
+    assert [job and job.id for job in found] == ids
 
 
 @pytest.mark.parametrize("version", ["18"])

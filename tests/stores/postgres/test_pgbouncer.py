@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
-from headrace.errors import Unavailable
+from headrace.errors import ConfigError, Unavailable
 from headrace.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, Presence, new_token
@@ -37,14 +38,34 @@ def find_pgbouncer() -> str:
 @pytest.fixture(scope="module")
 def bouncer(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of a pooler with two server connections per database, so that sessions are really mixed."""
-    parts = urlsplit(postgres_server.url())
-    folder = tmp_path_factory.mktemp("pgbouncer")
+    yield from running(postgres_server, tmp_path_factory.mktemp("pgbouncer"), "pool_mode = transaction")
+
+
+@pytest.fixture(scope="module")
+def session_bouncer(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of a pooler in session mode."""
+    yield from running(postgres_server, tmp_path_factory.mktemp("pgbouncer"), "pool_mode = session", pool=20)
+
+
+@pytest.fixture(scope="module")
+def lenient_bouncer(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of a pooler that lets settings of a session pass unheard."""
+    ignored = (
+        "jit, plan_cache_mode, tcp_keepalives_idle, tcp_keepalives_interval, tcp_keepalives_count, tcp_user_timeout"
+    )
+    ignored += ", default_transaction_isolation"
+    mode = f"pool_mode = session\nignore_startup_parameters = {ignored}"
+    yield from running(postgres_server, tmp_path_factory.mktemp("pgbouncer"), mode, pool=20)
+
+
+def running(server: PostgresServer, folder: Path, mode: str, *, pool: int = 2) -> Iterator[str]:
+    parts = urlsplit(server.url())
     users = folder / "users.txt"
     users.write_text(f'"{parts.username}" "{parts.password}"\n')
     for _ in range(5):
         port = free_port()
         config = folder / "pgbouncer.ini"
-        config.write_text(CONFIG.format(server=parts.port, port=port, folder=folder))
+        config.write_text(CONFIG.format(server=parts.port, port=port, folder=folder, mode=mode, pool=pool))
         command = [find_pgbouncer(), "-q", config]
         with (folder / "said").open("wb") as said:
             process = subprocess.Popen(command, user=_unprivileged(folder), cwd="/", stdout=said, stderr=said)
@@ -69,8 +90,8 @@ listen_port = {port}
 unix_socket_dir =
 auth_type = scram-sha-256
 auth_file = {folder}/users.txt
-pool_mode = transaction
-default_pool_size = 2
+{mode}
+default_pool_size = {pool}
 max_client_conn = 200
 logfile = {folder}/log
 """
@@ -103,8 +124,11 @@ async def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
 
 @pytest.fixture
 def pooled_url(url: str, bouncer: str) -> str:
-    parts = urlsplit(url)
-    return url.replace(f"127.0.0.1:{parts.port}", bouncer) + "?pooler=transaction"
+    return through(bouncer, url) + "?pooler=transaction"
+
+
+def through(bouncer: str, url: str) -> str:
+    return url.replace(f"127.0.0.1:{urlsplit(url).port}", bouncer)
 
 
 @pytest.fixture
@@ -242,3 +266,56 @@ async def test_shares_hold_over_claims_of_one_through_the_pooler(pooled: Postgre
     assert got["d"] == 3
     assert abs(got["a"] - 3 * got["b"]) <= 0.05 * got["a"] + 4
     assert abs(got["b"] - got["c"]) <= 0.05 * got["b"] + 4
+
+
+async def test_a_pooler_that_the_url_does_not_name(url: str, bouncer: str):
+    store = PostgresStore(through(bouncer, url))
+    with pytest.raises(ConfigError, match=r"pooler.*add \?pooler=transaction to the URL"):
+        await store.open()
+    await store.close()
+
+
+async def test_a_pooler_in_session_mode(url: str, session_bouncer: str, sql: Any):
+    await sql.execute("alter database " + urlsplit(url).path[1:] + " set synchronous_commit = off")
+    store = PostgresStore(through(session_bouncer, url) + "?pooler=session")
+    await store.open()
+    ids = await put(store)
+    lease = await take(store)
+    assert [job.id for job in lease.jobs] == ids
+    assert (await store.heartbeat([lease.token], TTL)).lost == frozenset()
+    assert await store.settle(lease.token, [(0, DONE)]) == frozenset()
+    assert {finding.level for finding in await store.check()} == {"ok"}
+    await store.close()
+
+
+async def test_doctor_knows_a_pooler_by_the_session_it_answers_with(url: str, lenient_bouncer: str, pg: PostgresStore):
+    store = PostgresStore(through(lenient_bouncer, url))
+    await store.open()
+    [finding] = [finding for finding in await store.check() if finding.about == "pooler"]
+    await store.close()
+    assert finding.level == "error"
+    assert "add ?pooler=transaction to the URL" in finding.message
+    assert "pooler" not in {finding.about for finding in await pg.check()}
+
+
+@pytest.mark.parametrize(
+    ("server", "asked", "level", "says"),
+    [
+        ("off", "", "ok", "= on (headrace raises the server's off)"),
+        ("local", "", "ok", "= on (headrace raises the server's local)"),
+        ("remote_apply", "", "ok", "= remote_apply"),
+        ("on", "&synchronous_commit=off", "warning", "off: a crash can lose"),
+    ],
+)
+async def test_how_commits_wait_for_the_disk(  # noqa: PLR0913, PLR0917 (what is set, what is asked, what follows)
+    pooled_url: str, url: str, sql: Any, server: str, asked: str, level: str, says: str
+):
+    await sql.execute("alter database " + urlsplit(url).path[1:] + f" set synchronous_commit = {server}")
+    for address in (pooled_url + asked, url + asked.replace("&", "?")):
+        store = PostgresStore(address)
+        await store.open()
+        [finding] = [finding for finding in await store.check() if finding.about == "synchronous_commit"]
+        await put(store)
+        await store.close()
+        assert finding.level == level
+        assert says in finding.message

@@ -2,53 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import Final, Literal
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headrace.errors import ConfigError
+
+_COMMIT: Final = ("on", "off", "local", "remote_write", "remote_apply")
+_UNREADABLE: Final = "the PostgreSQL URL cannot be read: write postgresql://user:password@host:5432/database"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server, how to reach it and what stands in between."""
+    """One server (or a primary and its standbys), how to reach it and what stands in between."""
 
-    dsn: str
-    """For the driver, without our own options; holds the password, so never show it."""
-    listen_dsn: str | None
-    """Where LISTEN works; None: nowhere, so waiting is polling."""
-    pooled: bool
-    """A transaction pooler stands in between: nothing may rest on a session."""
+    dsns: tuple[str, ...]
+    """For the driver, one per host, without our own options; they hold the password, so never show them."""
+    listen_dsns: tuple[str, ...]
+    """Where LISTEN works; none: nowhere, so waiting is polling."""
+    pooler: Literal["transaction", "session"] | None
+    """What kind of pooler stands in between, as far as the URL says."""
+    commit: str | None
+    """How commits wait for the disk; None: as the server does, but for the disk at least."""
     shown: str
     """For people: host, port and database."""
     pool: int
-    """Connections at most, beside those for waking."""
+    """Connections at most, beside those for heartbeats and for waking."""
+
+    @property
+    def pooled(self) -> bool:
+        """A transaction pooler stands in between: nothing may rest on a session."""
+        return self.pooler == "transaction"
+
+    @property
+    def strict(self) -> bool:
+        """Whatever is acknowledged must survive a crash of the machine."""
+        return self.commit != "off"
 
 
 def parse(url: str) -> Address:
-    """Read a URL; `pooler=transaction`, `listen=<direct URL>` and `pool=<connections>` are ours, the rest the driver's."""
+    """Read a URL; `pooler`, `listen=<direct URL>`, `pool=<connections>` and `synchronous_commit` are ours."""
     try:
         parts = urlsplit(url)
-        port = parts.port
     except ValueError:
-        raise ConfigError(
-            "the PostgreSQL URL cannot be read: write postgresql://user:password@host:5432/database"
-        ) from None
+        raise ConfigError(_UNREADABLE) from None
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     pooler = query.pop("pooler", None)
     listen = query.pop("listen", None)
     pool = query.pop("pool", "4")
+    commit = query.pop("synchronous_commit", None)
     if pooler not in {None, "transaction", "session"}:
-        raise ConfigError(f"pooler={pooler!r}: write pooler=transaction, or leave it out")
+        raise ConfigError(f"pooler={pooler!r}: write pooler=transaction or pooler=session, or leave it out")
     if not pool.isascii() or not pool.isdecimal() or not 1 <= int(pool) <= 100:
         raise ConfigError(f"pool={pool!r}: a whole number from 1 to 100")
-    dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(query)))
-    host = parts.hostname or query.get("host") or "localhost"
+    if commit is not None and commit not in _COMMIT:
+        raise ConfigError(f"synchronous_commit={commit!r}: one of {', '.join(_COMMIT)}")
+    dsns = tuple(_each_host(parts, query))
     database = parts.path.lstrip("/") or query.get("dbname") or parts.username or ""
-    pooled = pooler == "transaction"
+    direct = () if pooler == "transaction" else dsns
     return Address(
-        dsn=dsn,
-        listen_dsn=listen or (None if pooled else dsn),
-        pooled=pooled,
-        shown=f"{host}:{port or 5432}/{database}",
+        dsns=dsns,
+        listen_dsns=direct if listen is None else _listen(listen),
+        pooler=pooler,
+        commit=commit,
+        shown=f"{_hosts_shown(parts, query)}/{database}",
         pool=int(pool),
     )
+
+
+def _listen(url: str) -> tuple[str, ...]:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(_UNREADABLE) from None
+    return tuple(_each_host(parts, dict(parse_qsl(parts.query, keep_blank_values=True))))
+
+
+def _each_host(parts: SplitResult, query: dict[str, str]) -> Iterator[str]:
+    """One URL per host: the driver gives hosts one time for all, which the first could use up."""
+    user, at, hosts = parts.netloc.rpartition("@")
+    several = hosts.split(",")
+    if len(several) > 1:
+        # Of several only one takes writes, and which one that is may change.
+        query = {"target_session_attrs": "read-write", **query}
+    for host in several:
+        each = parts._replace(scheme="postgresql", netloc=f"{user}{at}{host}", query=urlencode(query))
+        try:
+            each.port  # noqa: B018 (it is read from the text, and may not be a number)
+        except ValueError:
+            raise ConfigError(_UNREADABLE) from None
+        yield urlunsplit(each)
+
+
+def _hosts_shown(parts: SplitResult, query: dict[str, str]) -> str:
+    hosts = parts.netloc.rpartition("@")[2] or query.get("host") or "localhost"
+    return ",".join(_shown(host) for host in hosts.split(","))
+
+
+def _shown(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return host if colon and port.isdecimal() and not name.endswith(":") else f"{host}:5432"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, Final, Literal
 
+from headrace.errors import ConfigError
 from headrace.store.postgres import migrations
 from headrace.store.postgres.address import Address
+from headrace.store.postgres.faults import POOLER
 from headrace.store.terms import Finding
 
 _OLD_SNAPSHOT: Final = 300
@@ -14,7 +16,6 @@ _DEAD_ROWS: Final = 100_000
 _SETTINGS: Final[tuple[tuple[str, Literal["error", "warning"], str], ...]] = (
     ("fsync", "error", "a crash of the machine can destroy the database: set fsync = on"),
     ("full_page_writes", "error", "a crash of the machine can destroy the database: set full_page_writes = on"),
-    ("synchronous_commit", "warning", "a crash can lose the last acknowledged jobs: set synchronous_commit = on"),
     ("track_counts", "warning", "autovacuum is blind: set track_counts = on"),
     ("autovacuum", "warning", "waiting jobs get slower to find: set autovacuum = on"),
 )
@@ -31,11 +32,13 @@ async def findings(connection: Any, address: Address) -> list[Finding]:
     """Everything, the good news included."""
     version = connection.get_server_version()
     found = [Finding("ok", "server", f"PostgreSQL {version.major}.{version.micro} at {address.shown}")]
-    async with connection.transaction(readonly=True):
-        found += [finding async for finding in _settings(connection)]
-        found += await _schema(connection)
-        found += await _upkeep(connection)
-    if address.pooled and address.listen_dsn is None:
+    found += [finding async for finding in _settings(connection)]
+    found.append(await _commit(connection, address))
+    found += await _schema(connection)
+    found += await _upkeep(connection)
+    if address.pooler is None and connection.get_server_pid() != await connection.fetchval("select pg_backend_pid()"):
+        found.append(Finding("error", "pooler", f"{address.shown} {POOLER}"))
+    if address.pooled and not address.listen_dsns:
         found.append(Finding("ok", "wake-up", "behind a pooler, by polling: add ?listen=<direct URL> for less delay"))
     return found
 
@@ -43,9 +46,29 @@ async def findings(connection: Any, address: Address) -> list[Finding]:
 async def _settings(connection: Any) -> AsyncGenerator[Finding]:
     for name, level, saying in _SETTINGS:
         value = await connection.fetchval("select current_setting($1)", name)
-        # synchronous_commit has more than two values; all but off (and local, for standbys) wait for the disk.
         bad = value == "off"
         yield Finding(level if bad else "ok", name, f"{name} = {value}: {saying}" if bad else f"{name} = {value}")
+
+
+async def _commit(connection: Any, address: Address) -> Finding:
+    """What commits of this store wait for, which need not be what the server is set to."""
+    value = await connection.fetchval("select current_setting('synchronous_commit')")
+    default = await connection.fetchval("select reset_val from pg_settings where name = 'synchronous_commit'")
+    if not address.strict:
+        return Finding(
+            "warning", "synchronous_commit", f"{value}: a crash can lose the last acknowledged jobs, as asked"
+        )
+    raised = "" if value == default else f" (headrace raises the server's {default})"
+    return Finding("ok", "synchronous_commit", f"synchronous_commit = {value}{raised}")
+
+
+async def check_durability(connection: Any, address: Address) -> None:
+    """ConfigError where a server that never waits for the disk is asked to keep what it acknowledges."""
+    if address.strict and await connection.fetchval("select current_setting('fsync')") == "off":
+        raise ConfigError(
+            f"PostgreSQL at {address.shown} has fsync = off, so a crash of the machine can destroy the database:"
+            " set fsync = on, or durability = relaxed where that does not matter"
+        )
 
 
 async def _schema(connection: Any) -> list[Finding]:

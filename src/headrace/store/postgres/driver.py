@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from importlib import import_module
 from typing import Any, Final
 
@@ -22,3 +24,20 @@ TROUBLE: Final[tuple[type[BaseException], ...]] = (
 
 AT_CONNECT: Final[tuple[type[BaseException], ...]] = (*TROUBLE, ValueError)
 """The same for making one: an address that cannot be read is a ValueError."""
+
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
+"""A silent peer is asked after 10 s and given up 15 s later. Not every system knows all of them."""
+
+
+def keep_alive(connection: Connection) -> None:
+    """Let the kernel notice a vanished peer, and keep routers from forgetting a quiet connection."""
+    # The driver has no public way to its socket; without it the deadlines of calls still hold.
+    transport = getattr(connection, "_transport", None)
+    raw = transport.get_extra_info("socket") if transport is not None else None
+    if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    with contextlib.suppress(OSError):
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

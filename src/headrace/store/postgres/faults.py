@@ -24,12 +24,18 @@ whose answer is there by now): rolled back, so worth another try at once."""
 _MISSING: Final = frozenset({"3F000", "42P01", "42883", "42703"})
 _SHUTDOWN: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
 _DRIVER: Final = frozenset({"InterfaceError", "InternalClientError"})
+POOLER: Final = (
+    "is a connection pooler (PgBouncer?) that keeps no sessions: add ?pooler=transaction to the URL, or ?pooler=session"
+    " where it is in session mode"
+)
 _SAYINGS: Final[Mapping[str, tuple[type[HeadraceError], str]]] = {
     "28P01": (ConfigError, "refuses the user or the password: check them in the URL"),
     "28000": (ConfigError, "refuses the user: check the user in the URL and the server's pg_hba.conf"),
     "3D000": (ConfigError, "has no such database: create it (createdb), or correct the URL"),
     "42501": (ConfigError, "does not allow this user to use the headrace schema: grant it, or use its owner"),
     "25006": (Unavailable, "is read-only (a standby?): use the primary's address"),
+    "26000": (ConfigError, POOLER),
+    "42P05": (ConfigError, POOLER),
     "53100": (StoreFull, "has no disk space left: make room"),
     "53200": (StoreFull, "is out of memory: send smaller batches, or give it more"),
     "53300": (Unavailable, "has no connection left: raise max_connections, or use a pooler"),
@@ -57,6 +63,16 @@ def broken(error: BaseException) -> bool:
     return isinstance(error, OSError | EOFError | TimeoutError) or type(error).__name__ in _DRIVER
 
 
+def stale(error: BaseException) -> bool:
+    """Is this a session that takes no writes any more (its server became a standby)? Nothing was done; a new one may."""
+    return sqlstate(error) == "25006"
+
+
+def standby(error: BaseException) -> bool:
+    """Did the driver pass a host over because it takes no writes?"""
+    return type(error).__name__ == "TargetServerAttributeNotMatched"
+
+
 def unsent(error: BaseException) -> bool:
     """Did the driver find the connection gone before it sent anything? Then nothing has happened for sure."""
     name = type(error).__name__
@@ -69,6 +85,10 @@ def at_connect(error: BaseException, shown: str) -> HeadraceError:
     if code is not None and code in _SAYINGS:
         kind, saying = _SAYINGS[code]
         return kind(f"PostgreSQL at {shown} {saying}")
+    if "unsupported startup parameter" in str(error):
+        return ConfigError(f"PostgreSQL at {shown} {POOLER}")
+    if standby(error):
+        return Unavailable(f"PostgreSQL at {shown}: no host takes writes (standbys only?): promote one, or try again")
     if isinstance(error, TimeoutError):
         return Unavailable(
             f"PostgreSQL at {shown} does not answer: is the address right, and is a firewall in between?"

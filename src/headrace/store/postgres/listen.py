@@ -16,7 +16,7 @@ from typing import Any, Final
 from headrace.errors import HeadraceError
 from headrace.store.postgres.address import Address
 from headrace.store.postgres.driver import TROUBLE
-from headrace.store.postgres.pool import connect
+from headrace.store.postgres.pool import connect, transaction
 
 CHANNEL: Final = "headrace"
 _EVERYBODY: Final = "*"
@@ -30,6 +30,8 @@ _LAST_WORDS: Final = 1.0
 """Seconds that closing waits for hints to go out."""
 _PING: Final = 10.0
 """Seconds after which a silent LISTEN connection is asked whether it is still there."""
+_ANSWER: Final = 5.0
+"""Seconds for the server to answer on these connections."""
 _ECHOES: Final = (0.02, 0.1, 0.4)
 """Seconds after a job was put into somebody's transaction: when it commits is not for us to know."""
 _TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
@@ -131,7 +133,7 @@ class Bell:
                 queues, self._dirty = self._dirty, set()
                 try:
                     if connection is None or connection.is_closed():
-                        connection = await connect(self._address)
+                        connection = await connect(self._address, command_timeout=_ANSWER)
                     await self._notify(connection, queues)
                 except _TROUBLE:
                     # Whoever waits looks by itself once a second; do not hammer a server in trouble.
@@ -149,8 +151,8 @@ class Bell:
         # A NOTIFY holds 8,000 bytes.
         for start in range(0, len(names), 100):
             # Through a transaction pooler a statement meets the server that prepared it only inside a transaction.
-            async with connection.transaction() if self._address.pooled else contextlib.nullcontext():
-                await connection.fetch(_NOTIFY, CHANNEL, ",".join(names[start : start + 100]), timeout=5)
+            async with transaction(connection) if self._address.pooled else contextlib.nullcontext():
+                await connection.fetch(_NOTIFY, CHANNEL, ",".join(names[start : start + 100]))
 
     # ── ear ─────────────────────────────────────────────────────────────────
 
@@ -161,7 +163,7 @@ class Bell:
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         """Until there may be something, at most `timeout` seconds."""
         wanted = frozenset(queues)
-        if self._listener is None and self._address.listen_dsn is not None and not self._closed:
+        if self._listener is None and self._address.listen_dsns and not self._closed:
             self._listener = asyncio.get_running_loop().create_task(self._listen(), name="headrace-listen")
         if any(self._heard.get(name, 0) > self.seen for name in (*wanted, _EVERYBODY)):
             # Rung between the claim that found nothing and now.
@@ -198,7 +200,7 @@ class Bell:
         while True:
             connection: Any = None
             try:
-                connection = await connect(self._address, dsn=self._address.listen_dsn)
+                connection = await connect(self._address, listen=True, command_timeout=_ANSWER)
                 await connection.add_listener(CHANNEL, self._on_notify)
                 if self.searched:
                     # What was said between that search and now nobody heard.
@@ -224,4 +226,4 @@ class Bell:
                 async with asyncio.timeout(_PING):
                     await gone.wait()
             if not gone.is_set():
-                await connection.fetchval("select 1", timeout=5)
+                await connection.fetchval("select 1")

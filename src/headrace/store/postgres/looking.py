@@ -14,6 +14,7 @@ from headrace.lease import Presence
 from headrace.store.postgres import rows
 from headrace.store.postgres.arguments import text
 from headrace.store.postgres.base import Base, call
+from headrace.store.postgres.pool import transaction
 from headrace.store.terms import Ending, Filter, Page, Stats
 
 _JOB_NOW: Final = """
@@ -48,7 +49,7 @@ class Looking(Base):
 
         async def look(connection: Any) -> tuple[list[Any], list[Any], list[Any], datetime]:
             # One snapshot: a job that moves meanwhile is seen in one place.
-            async with connection.transaction(isolation="repeatable_read", readonly=True):
+            async with transaction(connection, "begin isolation level repeatable read, read only"):
                 return (
                     await connection.fetch(_JOB_NOW, batches, ords),
                     await connection.fetch(_FAILURES, batches, ords),

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
-from typing import Any, Final, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, TypeVar
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
 from headrace.store.postgres import faults
 from headrace.store.postgres.address import Address
 from headrace.store.postgres.deadlocks import Deadlocks
-from headrace.store.postgres.driver import AT_CONNECT, TROUBLE, Connection, asyncpg
+from headrace.store.postgres.driver import AT_CONNECT, TROUBLE, Connection, asyncpg, keep_alive
 
 T = TypeVar("T")
+Use = Literal["call", "settle", "heartbeat"]
 _CONNECT_TIMEOUT: Final = 10.0
-_CALL_TIMEOUT: Final = 15.0
+CALL_TIMEOUT: Final = 15.0
 """Also how long a peer that vanished without a word goes unnoticed."""
+_LEAVE: Final = 1.0
+"""Seconds for the server to hear that a statement is abandoned."""
 _TRIES: Final = 6
 _SESSION: Final = {
     "application_name": "headrace",
@@ -26,60 +30,107 @@ _SESSION: Final = {
     "default_transaction_isolation": "read committed",
     # Our statements are few, and what they are asked does not change how they are best answered.
     "plan_cache_mode": "force_generic_plan",
+    # The server ends sessions of vanished clients, and with them their locks.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "60000",
 }
+_BEGIN: Final = "begin isolation level read committed"
+
+
+class _Slots:
+    """Places for connections, and the connections that nobody uses at the moment."""
+
+    def __init__(self, size: int) -> None:
+        self.free = asyncio.Semaphore(size)
+        self.idle: list[Connection] = []
+
+    def drop(self) -> None:
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            connection.terminate()
 
 
 class Pool:
-    """Connections of one store object. Heals itself: whatever breaks is thrown away, the next call makes a new one."""
+    """Connections of one store object. Heals itself: whatever breaks is thrown away, the next call makes a new one.
+
+    Heartbeats have a connection of their own, so no other call can keep them from renewing leases. Settles take at most
+    all but two of the others: claims and upkeep go on while settles wait for a lock.
+    """
 
     def __init__(self, address: Address, *, size: int) -> None:
         self._address = address
-        self._idle: list[Connection] = []
+        self._calls = _Slots(size)
+        self._heartbeats = _Slots(1)
+        self._settles = asyncio.Semaphore(max(1, size - 2))
         self._used: set[Connection] = set()
-        self._slots = asyncio.Semaphore(size)
         self._closed = False
         self.deadlocks = Deadlocks()
 
     async def close(self) -> None:
         self._closed = True
-        idle, self._idle = self._idle, []
+        idle = [*self._calls.idle, *self._heartbeats.idle]
+        self._calls.idle, self._heartbeats.idle = [], []
         for connection in idle:
-            await _close(connection)
+            await leave(connection)
         for connection in list(self._used):
             connection.terminate()
 
-    async def rows(self, statement: str, *args: Any, write: bool, timeout: float = _CALL_TIMEOUT) -> list[Any]:
+    async def rows(
+        self, statement: str, *args: Any, write: bool, timeout: float = CALL_TIMEOUT, use: Use = "call"
+    ) -> list[Any]:
         """Run one statement in a transaction of its own."""
 
         async def call(connection: Connection) -> list[Any]:
-            # The driver prepares and executes in two steps, which a pooler would send to two servers.
-            # Nor does a pooler pass on the isolation level of `_SESSION`.
-            async with connection.transaction(isolation="read_committed") if self._address.pooled else nullcontext():
-                found: list[Any] = await connection.fetch(statement, *args, timeout=timeout)
+            found: list[Any] = await connection.fetch(statement, *args, timeout=timeout)
             return found
 
-        return await self.run(call, write=write)
+        async def call_pooled(connection: Connection) -> list[Any]:
+            # The driver prepares and executes in two steps, which a pooler would send to two servers.
+            async with self.transaction(connection):
+                return await call(connection)
 
-    async def run(self, call: Callable[[Connection], Awaitable[T]], *, write: bool) -> T:
+        patience = min(timeout, _CONNECT_TIMEOUT)
+        run = call_pooled if self._address.pooled else call
+        if use != "settle":
+            return await self.run(run, write=write, use=use, patience=patience)
+        async with self._settles:
+            return await self.run(run, write=write, patience=patience)
+
+    def transaction(self, connection: Connection) -> contextlib.AbstractAsyncContextManager[None]:
+        """A transaction that commits as durably as the address asks for."""
+        return transaction(connection, f"{_BEGIN}; {_commit_sql(self._address, local=True)}")
+
+    async def run(
+        self,
+        call: Callable[[Connection], Awaitable[T]],
+        *,
+        write: bool,
+        use: Use = "call",
+        patience: float = _CONNECT_TIMEOUT,
+    ) -> T:
         """Run a call on a connection. Rolled-back collisions are tried again; a broken read, too, once."""
+        slots = self._heartbeats if use == "heartbeat" else self._calls
         broke = False
         for attempt in range(_TRIES):
-            async with self._connection() as connection:
+            async with self._connection(slots, patience) as connection:
                 try:
                     return await call(connection)
                 except HeadraceError:
                     raise
                 except TROUBLE as error:
-                    if faults.broken(error):
-                        connection.terminate()
+                    broken, stale = faults.broken(error), faults.stale(error)
+                    if broken or stale:
+                        await self._discard(connection)
                     self.deadlocks.note(error, self._address.shown)
-                    harmless = faults.unsent(error) or faults.sqlstate(error) in faults.TRANSIENT
-                    if attempt == _TRIES - 1 or not (harmless or (faults.broken(error) and not write and not broke)):
+                    harmless = stale or faults.unsent(error) or faults.sqlstate(error) in faults.TRANSIENT
+                    if attempt == _TRIES - 1 or not (harmless or (broken and not write and not broke)):
                         raise faults.in_call(error, self._address.shown, wrote=write) from _safe(error)
                     broke = broke or not harmless
                 except BaseException:
                     # Cancelled in the middle: what the server still sends would be the next caller's answer.
-                    connection.terminate()
+                    await leave(connection)
                     raise
             await asyncio.sleep(random.random() * 0.01 * attempt)
         raise Unavailable(f"PostgreSQL at {self._address.shown} keeps breaking the connection: try again")
@@ -91,48 +142,117 @@ class Pool:
         except OutcomeUnknown:
             return await call()
 
+    async def _discard(self, connection: Connection) -> None:
+        """Give up a connection that broke, and the idle ones: they have not been heard of since, and likely broke, too."""
+        self._calls.drop()
+        self._heartbeats.drop()
+        await leave(connection)
+
     @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[Connection]:
-        async with self._slots:
+    async def _connection(self, slots: _Slots, patience: float) -> AsyncGenerator[Connection]:
+        async with slots.free:
             if self._closed:
                 raise Unavailable("the store is closed")
-            connection = await self._take()
+            connection = await self._take(slots, patience)
             self._used.add(connection)
             try:
                 yield connection
             finally:
                 self._used.discard(connection)
-                if connection.is_closed() or self._closed:
+                if connection.is_closed() or self._closed or connection.is_in_transaction():
                     connection.terminate()
                 else:
-                    self._idle.append(connection)
+                    slots.idle.append(connection)
 
-    async def _take(self) -> Connection:
-        while self._idle:
-            connection = self._idle.pop()
+    async def _take(self, slots: _Slots, patience: float) -> Connection:
+        while slots.idle:
+            connection = slots.idle.pop()
             if not connection.is_closed():
                 return connection
-        return await connect(self._address)
+        return await connect(self._address, timeout=patience)
 
 
-async def connect(address: Address, *, dsn: str | None = None) -> Connection:
+@asynccontextmanager
+async def transaction(connection: Connection, begin: str = _BEGIN) -> AsyncGenerator[None]:
+    """A transaction that never waits for a vanished peer: only what the server itself refused is rolled back here.
+
+    After any other error the connection is of no more use; the pool ends it, and the server rolls back.
+    """
+    await connection.execute(begin)
+    try:
+        yield
+    except (asyncpg.PostgresError, HeadraceError):
+        # The first error says what happened; one of the rollback would hide it.
+        with contextlib.suppress(*TROUBLE):
+            await connection.execute("rollback")
+        raise
+    await connection.execute("commit")
+
+
+async def connect(
+    address: Address,
+    *,
+    listen: bool = False,
+    timeout: float = _CONNECT_TIMEOUT,
+    command_timeout: float = CALL_TIMEOUT,
+) -> Connection:
     """A connection, or one of our errors; nothing was sent yet, so trying again is safe."""
-    direct = dsn is not None or not address.pooled
+    dsns = address.listen_dsns if listen else address.dsns
+    direct = listen or not address.pooled
+    trouble: BaseException | None = None
+    for dsn in dsns:
+        try:
+            connection = await asyncpg.connect(
+                dsn,
+                # A host that does not answer leaves time for the next.
+                timeout=timeout / len(dsns),
+                command_timeout=command_timeout,
+                # Behind a transaction pooler the next call may meet another server: nothing can be kept there.
+                statement_cache_size=100 if direct else 0,
+                server_settings=_SESSION if address.pooler is None else None,
+            )
+        except AT_CONNECT as error:
+            # The word of a server that cannot be used says more than that a standby is one.
+            if trouble is None or not faults.standby(error):
+                trouble = error
+            continue
+        if direct:
+            await _prepare(connection, address)
+        keep_alive(connection)
+        return connection
+    assert trouble is not None
+    raise faults.at_connect(trouble, address.shown) from _safe(trouble)
+
+
+async def _prepare(connection: Connection, address: Address) -> None:
+    """What a session is told once. A pooler in session mode takes no parameters when a session starts."""
+    settings = {} if address.pooler is None else _SESSION
+    told = [f"set {name} = '{value}'" for name, value in settings.items()]
     try:
-        return await asyncpg.connect(
-            dsn or address.dsn,
-            timeout=_CONNECT_TIMEOUT,
-            # Behind a transaction pooler the next call may meet another server: nothing can be kept there.
-            statement_cache_size=100 if direct else 0,
-            server_settings=_SESSION if direct else None,
-        )
+        await connection.execute("; ".join([*told, _commit_sql(address, local=False)]))
     except AT_CONNECT as error:
+        connection.terminate()
         raise faults.at_connect(error, address.shown) from _safe(error)
+    except BaseException:
+        connection.terminate()
+        raise
 
 
-async def _close(connection: Connection) -> None:
+def _commit_sql(address: Address, *, local: bool) -> str:
+    """The statement that makes commits as durable as the address asks for, in this transaction or in the session."""
+    if address.commit is not None:
+        return f"set {'local' if local else 'session'} synchronous_commit = {address.commit}"
+    # Raised, never lowered: remote_apply stays what it is.
+    low = "current_setting('synchronous_commit') in ('off', 'local')"
+    if local:
+        return f"select set_config('synchronous_commit', 'on', true) where {low}"
+    return f"do $$ begin if {low} then set session synchronous_commit = on; end if; end $$"
+
+
+async def leave(connection: Connection) -> None:
+    """Close a connection. The driver cancels on the server what was still under way, which a dead one never confirms."""
     try:
-        await connection.close(timeout=2)
+        await connection.close(timeout=_LEAVE)
     except TROUBLE:
         connection.terminate()
 

@@ -25,7 +25,7 @@ from headrace.store.postgres.arguments import (
 from headrace.store.postgres.base import call
 from headrace.store.postgres.heads import Heads
 from headrace.store.postgres.looking import Looking
-from headrace.store.postgres.pool import connect
+from headrace.store.postgres.pool import CALL_TIMEOUT, connect, leave
 from headrace.store.terms import (
     CancelAnswer,
     Enqueued,
@@ -42,6 +42,10 @@ from headrace.store.terms import (
 
 _LONG: Final = 600.0
 """Seconds for verbs that may have much to do."""
+_MIGRATION: Final = 3600.0
+"""Seconds for one statement of a migration, which may rewrite much."""
+_SHORTEST: Final = 1.0
+"""Seconds that even the shortest lease leaves a heartbeat: less would take a busy server for a lost one."""
 _SIZES_KEPT: Final = 10_000
 _LOOKS, _MOST_LOOKS = 1000, 16_000
 """Blocked lanes that a claim looks at. If there are more, it looks again, at four times as many and the whole ring round."""
@@ -75,7 +79,8 @@ class PostgresStore(Looking, tx.InTransaction):
         async def check(connection: Any) -> None:
             migrations.check_server(connection, self._address.shown)
             # Explicit for poolers: every statement of the check meets the same server.
-            async with connection.transaction():
+            async with self._pool.transaction(connection):
+                await checks.check_durability(connection, self._address)
                 await migrations.check_schema(connection, self._address.shown)
                 self.learn_identity(await connection.fetchrow(tx.IDENTITY))
 
@@ -87,15 +92,19 @@ class PostgresStore(Looking, tx.InTransaction):
         await self._pool.close()
 
     async def migrate(self, progress: Progress | None = None) -> list[str]:
-        connection = await connect(self._address)
+        connection = await connect(self._address, command_timeout=_MIGRATION)
         try:
             migrations.check_server(connection, self._address.shown)
             return await migrations.migrate(connection, progress, self._address.shown)
         finally:
-            await connection.close()
+            await leave(connection)
 
     async def check(self) -> list[Finding]:
-        return await self._pool.run(lambda connection: checks.findings(connection, self._address), write=False)
+        async def look(connection: Any) -> list[Finding]:
+            async with self._pool.transaction(connection):
+                return await checks.findings(connection, self._address)
+
+        return await self._pool.run(look, write=False)
 
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
@@ -175,13 +184,18 @@ class PostgresStore(Looking, tx.InTransaction):
             del self._sizes[next(iter(self._sizes))]
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
-        now = self._now()
-        if presence is not None:
-            await self._pool.repeatable(lambda: self._pool.rows(call("present", 9), *_said(presence), now, write=True))
-        if not tokens:
+        if not tokens and presence is None:
             return Pulse(frozenset(), ())
+        beat = call("heartbeat", 3, "alive, stop_token, stop_position")
+        args = (list(tokens), ttl, self._now())
+        if presence is not None:
+            said = _said(presence)
+            beat = f"{beat}, headrace.present({', '.join(f'${n}' for n in range(4, 4 + len(said)))}, $3)"
+            args = (*args, *said)
+        # Two tries and a connection between them fit into half the lease.
+        patience = min(CALL_TIMEOUT, max(_SHORTEST, ttl.total_seconds() / 6))
         found = await self._pool.repeatable(
-            lambda: self._pool.rows(call("heartbeat", 3), list(tokens), ttl, now, write=True)
+            lambda: self._pool.rows(beat, *args, write=True, timeout=patience, use="heartbeat")
         )
         alive, stopped, positions = found[0]
         lost = frozenset(tokens) - set(alive or ())
@@ -195,9 +209,9 @@ class PostgresStore(Looking, tx.InTransaction):
             return frozenset()
         args = settle_args(token, settlements, self._sizes.get(token), self._now())
         try:
-            found = await self._pool.rows(_SETTLE, *args, write=True, timeout=60)
+            found = await self._pool.rows(_SETTLE, *args, write=True, timeout=60, use="settle")
         except OutcomeUnknown:
-            found = await self._pool.rows(_SETTLE, *args, write=True, timeout=60)
+            found = await self._pool.rows(_SETTLE, *args, write=True, timeout=60, use="settle")
             if found[0][0] is None:
                 # The first call may have ended the lease, or somebody else did: nobody can tell any more.
                 raise
