@@ -84,6 +84,7 @@ class Databases:
                     " where datname = current_database() and pid <> pg_backend_pid()"
                 )
                 connection.execute(_EMPTY)
+                connection.execute("select pg_stat_reset()")
         except psycopg.OperationalError:
             return False  # the test has stopped the server, or refused connections to this database
         return True

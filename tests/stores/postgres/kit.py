@@ -50,3 +50,14 @@ async def deadlocks(sql: Any) -> int:
     await sql.execute("select pg_stat_clear_snapshot()")
     found: int = await sql.fetchval("select deadlocks from pg_stat_database where datname = current_database()")
     return found
+
+
+async def until_waiting(sql: Any, table: str, *, no: bool = False) -> None:
+    """Until a session waits for a lock on this table; or until none does."""
+    found = no
+    while found is no:
+        found = await sql.fetchval(
+            "select exists (select from pg_sleep(0.01), pg_locks l where not l.granted and l.relation = $1::regclass"
+            " and l.database = (select oid from pg_database where datname = current_database()))",
+            f"headrace.{table}",
+        )

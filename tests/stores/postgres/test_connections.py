@@ -17,7 +17,7 @@ from headrace.lane import Lane
 from headrace.outcome import DONE
 from headrace.store.postgres.store import PostgresStore
 from headrace.store.terms import Retention
-from stores.postgres.kit import TTL, a_batch, claim, put, take
+from stores.postgres.kit import TTL, a_batch, claim, put, take, until_waiting
 
 PATIENCE = 90
 """Seconds after which a call counts as stuck; only a failing test waits so long."""
@@ -120,8 +120,7 @@ async def test_heartbeats_and_claims_go_on_while_settles_wait_for_a_lock(pg: Pos
         await sql.execute("lock table headrace.ending in access exclusive mode")
         settles = [asyncio.create_task(pg.settle(lease.token, [(0, DONE)])) for lease in leases[:6]]
         async with asyncio.timeout(PATIENCE):
-            while not await waiting(sql, "settle"):
-                await asyncio.sleep(0.01)
+            await until_waiting(sql, "ending")
             for _ in range(3):
                 assert (await pg.heartbeat([leases[6].token], TTL)).lost == frozenset()
             assert len((await take(pg)).jobs) == 1
@@ -130,28 +129,16 @@ async def test_heartbeats_and_claims_go_on_while_settles_wait_for_a_lock(pg: Pos
     assert await asyncio.gather(*settles) == [frozenset()] * 6
 
 
-async def waiting(sql: Any, verb: str) -> int:
-    """How many sessions of this database wait for a lock in this verb."""
-    found: int = await sql.fetchval(
-        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-        " and query like '%headrace.' || $1 || '(%' and pid <> pg_backend_pid()",
-        verb,
-    )
-    return found
-
-
 async def test_an_abandoned_call_ends_on_the_server(pg: PostgresStore, sql: Any):
     async with sql.transaction():
         await sql.execute("lock table headrace.pause in access exclusive mode")
         call = asyncio.create_task(pg.pause("default"))
         async with asyncio.timeout(PATIENCE):
-            while not await waiting(sql, "pause"):
-                await asyncio.sleep(0.01)
+            await until_waiting(sql, "pause")
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            while await waiting(sql, "pause"):
-                await asyncio.sleep(0.01)
+            await until_waiting(sql, "pause", no=True)
     assert await pg.pauses() == []
 
 
@@ -195,8 +182,7 @@ async def test_an_enqueue_in_somebodys_transaction_is_no_concern_of_heartbeats(p
         await sql.execute("lock table headrace.idem in access exclusive mode")
         calls = [asyncio.create_task(pg.enqueue(batch)) for batch in keyed]
         async with asyncio.timeout(PATIENCE):
-            while not await waiting(sql, "enqueue_batch"):
-                await asyncio.sleep(0.01)
+            await until_waiting(sql, "idem")
             assert (await pg.heartbeat([lease.token], TTL)).lost == frozenset()
     await asyncio.gather(*calls)
     assert (await pg.stats()).queues[0].enqueued_total == 2

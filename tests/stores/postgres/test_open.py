@@ -12,6 +12,7 @@ import pytest
 
 from headrace.errors import ConfigError, HeadraceError, SchemaMismatch, Unavailable
 from headrace.store.postgres import migrations
+from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
 from headrace.testing.servers import PostgresServer
 from stores.postgres.kit import a_batch, claim, put
@@ -116,6 +117,25 @@ async def test_migrating_again_while_jobs_run(pg: PostgresStore, url: str):
     assert await PostgresStore(url).migrate(lambda done, total, _what: seen.append((done, total))) == []
     assert seen[-1][0] == seen[-1][1]
     assert await claim(pg) is not None
+
+
+async def test_migrating_beside_a_transaction_that_stays_open(url: str, sql: Any):
+    """It says for whom it waits, and lets the others pass meanwhile."""
+    waiting: asyncio.Queue[str] = asyncio.Queue()
+
+    def progress(done: int, _total: int, what: str) -> None:
+        if done == 0:
+            waiting.put_nowait(what)
+
+    other = await asyncpg.connect(url)
+    async with asyncio.timeout(60):
+        async with sql.transaction():
+            await sql.fetch("select from headrace.jobs")
+            migrating = asyncio.create_task(PostgresStore(url).migrate(progress))
+            assert f"waiting for pid {sql.get_server_pid()} (" in await waiting.get()
+            await other.fetch("select from headrace.jobs")
+        await migrating
+    await other.close()
 
 
 async def test_doctor_names_what_is_dangerous():

@@ -307,7 +307,7 @@ async def test_doctor_knows_a_pooler_by_the_session_it_answers_with(url: str, le
         ("on", "&synchronous_commit=off", "warning", "off: a crash can lose"),
     ],
 )
-async def test_how_commits_wait_for_the_disk(  # noqa: PLR0913, PLR0917 (what is set, what is asked, what follows)
+async def test_how_commits_wait_for_the_disk(
     pooled_url: str, url: str, sql: Any, server: str, asked: str, level: str, says: str
 ):
     await sql.execute("alter database " + urlsplit(url).path[1:] + f" set synchronous_commit = {server}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
@@ -11,9 +14,10 @@ import pytest
 from headrace.job import Batch, BatchId, Failure, JobId, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.outcome import DONE, Again, Ending, Finish
+from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
 from headrace.store.terms import Retention
-from stores.postgres.kit import claim, take
+from stores.postgres.kit import claim, put, take, until_waiting
 
 KEEP = Retention(done=timedelta(days=1), dead=timedelta(days=14))
 
@@ -225,3 +229,126 @@ async def test_dead_letters_may_go_before_their_day(pg: PostgresStore, sql: Any,
     assert await pg.get(dead) == [None] * 3
     assert await pg.get(done) != [None]
     assert (await pg.stats()).queues[0].dead == 0
+
+
+async def test_a_day_that_was_set_aside_is_dropped_by_the_next_call(pg: PostgresStore, sql: Any, today: date):
+    """A pruner may end between the two steps: its jobs are gone already, the tables and the figures follow."""
+    old = today - timedelta(days=20)
+    await make_day(sql, old)
+    done = await finished(pg, sql, old, count=4)
+    dead = await finished(pg, sql, old, state=JobState.DEAD, count=2)
+    past = await sql.fetchval("select clock_timestamp() - interval '14 days'")
+    assert await sql.fetchval("select headrace.set_aside($1, $2, $2, '{}', '{}', 10)", old, past) == 0
+    assert old not in await tables(sql)
+    assert await pg.get([*done, *dead]) == [None] * 6
+    assert (await pg.stats()).queues[0].dead == 2
+    assert (await pg.prune(KEEP)).jobs == 6
+    assert (await pg.stats()).queues[0].dead == 0
+    assert await sql.fetchval("select count(*) from pg_class where relname like 'gone%'") == 0
+
+
+async def test_a_job_that_is_retried_while_its_day_is_dropped(pg: PostgresStore, sql: Any, today: date):
+    old = today - timedelta(days=5)
+    await make_day(sql, old)
+    ids = await finished(pg, sql, old, count=3)
+    async with sql.transaction():
+        await sql.fetch("select * from headrace.retry($1, true)", [ids[1]])
+        await pg.prune(KEEP)
+        assert old in await tables(sql)
+    assert (await pg.prune(KEEP)).jobs == 2
+    assert [job and job.state for job in await pg.get(ids)] == [None, JobState.READY, None]
+    assert [job.id for job in (await take(pg)).jobs] == [ids[1]]
+
+
+async def test_calls_go_on_while_a_day_that_was_set_aside_is_dropped(pg: PostgresStore, sql: Any, today: date):
+    """A backup, or a long look, holds the tables of the day: only the pruner waits for it."""
+    old = today - timedelta(days=5)
+    await make_day(sql, old)
+    await finished(pg, sql, old, count=3)
+    horizon = datetime(today.year, today.month, today.day, tzinfo=UTC)
+    assert await sql.fetchval("select headrace.set_aside($1, $2, $2, '{}', '{}', 10)", old, horizon) == 0
+    async with sql.transaction():
+        await sql.execute(f"lock table headrace.gone_job_{old:%Y%m%d} in access share mode")
+        pruning = asyncio.create_task(pg.prune(KEEP))
+        await until_waiting(sql, f"gone_job_{old:%Y%m%d}")
+        await pg.enqueue(Batch(new_batch(), [NewJob("t", b"x", Lane())]))
+        lease = await take(pg)
+        assert await pg.settle(lease.token, [(0, DONE)]) == frozenset()
+        assert not pruning.done()
+    assert (await pruning).jobs == 3
+
+
+async def test_rows_of_a_day_in_the_default_partition_are_found_without_a_lock(
+    url: str, sql: Any, pg: PostgresStore, today: date
+):
+    day = today + timedelta(days=9)
+    await pg.enqueue(Batch(batch_of(day), [NewJob("t", b"x", Lane())]))
+    other = await asyncpg.connect(url)
+    async with sql.transaction(), asyncio.timeout(60):
+        await sql.execute("lock table headrace.job_default, headrace.job in access share mode")
+        assert await other.fetchval("select headrace.make_partition($1, '1h')", day) is False
+    await other.close()
+
+
+async def test_a_large_default_partition_is_not_looked_through_under_the_lock(pg: PostgresStore, sql: Any, today: date):
+    day = today + timedelta(days=2)
+    await sql.execute(
+        f"drop table headrace.job_{day:%Y%m%d}, headrace.ending_{day:%Y%m%d}, headrace.failure_{day:%Y%m%d}"
+    )
+    await sql.execute(
+        "insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload)"
+        " select headrace.batch_floor('2011-11-11'), 1, now(), n, 0, 'q', 't', convert_to(repeat(md5(n::text), 60), 'utf8')"
+        " from generate_series(1, 13000) n"
+    )
+    assert await sql.fetchval("select headrace.guard_default($1)", day)
+    for table in ("job", "ending", "failure"):
+        await sql.execute(f"alter table headrace.{table}_default validate constraint not_{day:%Y%m%d}")
+    async with sql.transaction():
+        assert await sql.fetchval("select headrace.make_partition($1)", day)
+        assert (
+            await sql.fetchval("select pg_stat_get_xact_numscans('headrace.job_default'::regclass)") == 1
+        )  # the index
+    assert await sql.fetchval("select count(*) from pg_constraint where conname like 'not@_%' escape '@'") == 0
+    await sql.execute(
+        f"drop table headrace.job_{day:%Y%m%d}, headrace.ending_{day:%Y%m%d}, headrace.failure_{day:%Y%m%d}"
+    )
+    await pg.prune(KEEP)
+    assert day in await tables(sql)
+    assert await sql.fetchval("select count(*) from pg_constraint where conname like 'not@_%' escape '@'") == 0
+
+
+async def test_a_user_that_does_not_own_the_tables(url: str, pg: PostgresStore, sql: Any, today: date):
+    """It prunes row by row, and doctor says why."""
+    old = today - timedelta(days=5)
+    await make_day(sql, old)
+    done = await finished(pg, sql, old, count=3)
+    role = f"plain_{secrets.token_hex(6)}"
+    await sql.execute(
+        f"create role {role} login password 'secret'; grant usage on schema headrace to {role};"
+        f" grant all on all tables in schema headrace to {role}; grant all on all sequences in schema headrace to {role}"
+    )
+    parts = urlsplit(url)
+    plain = PostgresStore(url.replace(f"{parts.username}:{parts.password}@", f"{role}:secret@"))
+    await plain.open()
+    await sql.execute(
+        "drop table headrace.job_{0:%Y%m%d}, headrace.ending_{0:%Y%m%d}, headrace.failure_{0:%Y%m%d}".format(
+            today + timedelta(days=2)
+        )
+    )
+    assert (await plain.prune(KEEP)).jobs == 3
+    assert await pg.get(done) == [None] * 3
+    [finding] = [finding for finding in await plain.check() if finding.about == "owner"]
+    assert finding.level == "warning"
+    assert f"grant it {parts.username}" in finding.message
+    await plain.close()
+    assert "owner" in {finding.about for finding in await pg.check() if finding.level == "ok"}
+    await sql.execute(f"drop owned by {role}; drop role {role}")
+
+
+async def test_stops_of_jobs_that_are_gone(pg: PostgresStore, sql: Any):
+    await sql.execute("insert into headrace.stop (batch, ord) values (gen_random_uuid(), 0)")
+    [id] = await put(pg)
+    await take(pg)
+    await pg.cancel([id])
+    await pg.prune(KEEP)
+    assert [row["batch"] for row in await sql.fetch("select batch from headrace.stop")] == [headrace_batch(id)]

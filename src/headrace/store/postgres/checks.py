@@ -28,6 +28,11 @@ _AHEAD: Final = (
 )
 
 
+_OWNER: Final = """
+select pg_get_userbyid(c.relowner) as name, pg_has_role(c.relowner, 'usage') as own
+from pg_class c where c.oid = 'headrace.job'::regclass"""
+
+
 async def findings(connection: Any, address: Address) -> list[Finding]:
     """Everything, the good news included."""
     version = connection.get_server_version()
@@ -82,7 +87,16 @@ async def _upkeep(connection: Any) -> list[Finding]:
     age: int = (await connection.fetchrow(_OLDEST))["age"]
     dead: int = await connection.fetchval(_DEAD)
     ahead: int = await connection.fetchval(_AHEAD)
+    owner = await connection.fetchrow(_OWNER)
     return [
+        Finding("ok", "owner", f"{owner['name']} owns the headrace tables")
+        if owner["own"]
+        else Finding(
+            "warning",
+            "owner",
+            f"this user does not own the headrace tables and cannot make or drop days of history, so old jobs are deleted"
+            f" row by row: grant it {owner['name']}, or let one worker run as {owner['name']}",
+        ),
         Finding("warning", "transactions", f"one is open for {age} s: nothing can be cleaned up behind it; end it")
         if age > _OLD_SNAPSHOT
         else Finding("ok", "transactions", f"the oldest is open for {age} s"),

@@ -17,9 +17,9 @@ from headrace.errors import (
 
 MIGRATE: Final = "run: headrace migrate"
 
-TRANSIENT: Final = frozenset({"40001", "40P01", "23505"})
-"""Serialization failure, deadlock, and a key that somebody else made at the same moment (the same call sent twice,
-whose answer is there by now): rolled back, so worth another try at once."""
+TRANSIENT: Final = frozenset({"40001", "40P01", "23505", "23514"})
+"""Serialization failure, deadlock, a key that somebody else made at the same moment (the same call sent twice,
+whose answer is there by now), and a day whose partition is being made: rolled back, so worth another try at once."""
 
 _MISSING: Final = frozenset({"3F000", "42P01", "42883", "42703"})
 _SHUTDOWN: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})

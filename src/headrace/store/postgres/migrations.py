@@ -5,19 +5,27 @@ A changed function needs a step of its own (it may hold nothing but `select;`), 
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
 from dataclasses import dataclass
+from datetime import date, timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from headrace.errors import ConfigError, SchemaMismatch
+from headrace.errors import ConfigError, SchemaMismatch, Unavailable
+from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.faults import MIGRATE
+from headrace.store.postgres.pool import transaction
 from headrace.store.terms import Progress
 
 OLDEST_SERVER: Final = 13
 _LOCK: Final = (1214538830, 2)
 _DAYS_AHEAD: Final = 2
+_TRIES: Final = 20
+"""How often a migration asks for its locks: for about half a minute."""
+_LONG: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +84,33 @@ async def version(connection: Any) -> int | None:
 
 
 async def migrate(connection: Any, progress: Progress | None, shown: str) -> list[str]:
-    """Apply what is missing in one transaction; whoever comes second waits, and finds nothing to do."""
+    """Apply what is missing in one transaction; whoever comes second waits, and finds nothing to do.
+
+    Whatever reads or writes jobs comes to a halt behind a lock that is waited for. So the wait is short, and after a pause
+    in which all others go on it begins anew.
+    """
+    for attempt in range(_TRIES):
+        try:
+            taken = await _apply(connection, progress, shown)
+        except asyncpg.LockNotAvailableError:
+            blocking = await _blocking(connection)
+            if progress is not None:
+                progress(0, 1, f"waiting for {blocking}")
+            await asyncio.sleep(min(2.0, 0.25 * 2**attempt) * (0.5 + random.random()))
+        else:
+            await make_partitions(connection)
+            return taken
+    raise Unavailable(
+        f"the headrace schema in {shown} cannot be changed while others use it: end {await _blocking(connection)}, or try again"
+    )
+
+
+async def _apply(connection: Any, progress: Progress | None, shown: str) -> list[str]:
     taken: list[str] = []
-    async with connection.transaction():
+    async with transaction(connection):
         await connection.execute("set local client_min_messages = warning")
         await connection.execute(f"select pg_advisory_xact_lock({_LOCK[0]}, {_LOCK[1]})")
+        await connection.execute("set local lock_timeout = '500ms'")
         await connection.execute(_JOURNAL)
         applied = {row["version"] for row in await connection.fetch("select version from headrace.migration")}
         if applied and max(applied) > steps()[-1].version:
@@ -99,19 +129,41 @@ async def migrate(connection: Any, progress: Progress | None, shown: str) -> lis
             await connection.execute(statements)
             if progress is not None:
                 progress(len(taken) + number, total, verb)
-    await make_partitions(connection)
     return taken
+
+
+async def _blocking(connection: Any) -> str:
+    """The sessions that hold locks on headrace's tables, the oldest transactions first, as an operator names them."""
+    found = await connection.fetch(_HOLDERS)
+    return ", ".join(_HOLDER.format(**row) for row in found) or "the other session"
 
 
 async def make_partitions(connection: Any) -> None:
     """Today's partition and the next days'. Each in a transaction of its own: it locks the tables for a moment."""
+    today: date = await connection.fetchval("select (clock_timestamp() at time zone 'UTC')::date")
     for ahead in range(_DAYS_AHEAD + 1):
-        async with connection.transaction():
-            await connection.fetchval(
-                "select headrace.make_partition((clock_timestamp() at time zone 'UTC')::date + $1::int4)", ahead
-            )
+        day = today + timedelta(days=ahead)
+        async with transaction(connection):
+            guarded: bool = await connection.fetchval("select headrace.guard_default($1)", day)
+        if guarded:
+            for table in ("job", "ending", "failure"):
+                async with transaction(connection):
+                    await connection.execute(
+                        f"alter table headrace.{table}_default validate constraint not_{day:%Y%m%d}", timeout=_LONG
+                    )
+        async with transaction(connection):
+            await connection.fetchval("select headrace.make_partition($1)", day)
 
 
+_HOLDER: Final = "pid {pid} ({usename}, {state}, in a transaction for {age} s)"
+_HOLDERS: Final = """
+select a.pid, a.usename, a.state, extract(epoch from clock_timestamp() - a.xact_start)::int8 as age
+from pg_stat_activity a
+where a.pid <> pg_backend_pid() and exists (
+    select from pg_locks l join pg_class c on c.oid = l.relation
+    where l.pid = a.pid and l.granted and l.database = (select oid from pg_database where datname = current_database())
+        and c.relnamespace = (select oid from pg_namespace where nspname = 'headrace'))
+order by a.xact_start limit 3"""
 _JOURNAL: Final = """
 create schema if not exists headrace;
 create table if not exists headrace.migration (

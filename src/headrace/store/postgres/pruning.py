@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -12,6 +14,10 @@ from headrace.store.postgres.pool import Pool
 from headrace.store.terms import Progress, Pruned, Retention
 
 _LONG = 600.0
+_TOO_MUCH, _BUSY = 1, 2
+"""Answers of set_aside that are not 0."""
+_TRIES = 5
+"""How often a call asks for locks that it waits for only for a moment each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ async def prune(
         deleted = await _rows(pool, "everywhere", until, limit)
         await _rest(pool, limit, injected)
         return Pruned(deleted, more=bool(await pool.rows(_LEFT, *until, write=False)))
-    await pool.run(_make_partitions, write=True)
+    await pool.run(migrations.make_partitions, write=True)
     jobs, more = await _old_days(pool, until, limit, progress)
     for which in ("default", "dead") if until.dead_first else ("default",):
         deleted = await _rows(pool, which, until, limit)
@@ -62,34 +68,39 @@ _LEFT = """select 1 from headrace.ending e where e.finished_at <= case when e.st
     then headrace.dead_until(e.batch, e.ord, $2::timestamptz, $3, $4) else $1::timestamptz end limit 1"""
 
 
-async def _make_partitions(connection: Any) -> None:
-    await migrations.make_partitions(connection)
-
-
 async def _old_days(pool: Pool, until: _Horizons, limit: int, progress: Progress | None) -> tuple[int, bool]:
     """Drop one day; how many jobs that were, and whether there is more."""
     days: list[date] = [row[0] for row in await pool.rows("select headrace.partition_days()", write=False)]
     old = [day for day in days if _end(day) <= until.done]
-    if not old:
-        return 0, False
-    if progress is not None:
-        progress(0, len(old), "days")
     more = len(old) > 1
-    dropped = await _drop_day(pool, old[0], until, limit)
-    if dropped is None:
-        dropped = await _thin_out(pool, old[0], until, limit)
-        more = more or dropped >= limit
-    if progress is not None:
-        progress(1, len(old), "days")
-    return dropped, more
+    dropped = 0
+    if old:
+        if progress is not None:
+            progress(0, len(old), "days")
+        answer = await _set_aside(pool, old[0], until, limit)
+        if answer == _TOO_MUCH:
+            dropped = await _thin_out(pool, old[0], until, limit)
+            more = more or dropped >= limit
+        elif answer == _BUSY:
+            # Another call of the next minute may find a moment for it.
+            more = False
+        if progress is not None:
+            progress(1, len(old), "days")
+    # Also what an earlier call has set aside and could not drop.
+    return dropped + _number(await pool.rows("select headrace.prune_gone()", write=True, timeout=_LONG)), more
 
 
-async def _drop_day(pool: Pool, day: date, until: _Horizons, limit: int) -> int | None:
-    found = await pool.rows(
-        "select headrace.prune_day($1, $2, $3, $4, $5, $6)", day, *until, limit, write=True, timeout=_LONG
-    )
-    dropped: int | None = found[0][0]
-    return dropped
+async def _set_aside(pool: Pool, day: date, until: _Horizons, limit: int) -> int:
+    answer = _BUSY
+    for attempt in range(_TRIES):
+        await asyncio.sleep(random.random() * 0.2 * attempt)
+        found = await pool.rows(
+            "select headrace.set_aside($1, $2, $3, $4, $5, $6)", day, *until, limit, write=True, timeout=_LONG
+        )
+        answer = _number(found)
+        if answer != _BUSY:
+            break
+    return answer
 
 
 async def _thin_out(pool: Pool, day: date, until: _Horizons, limit: int) -> int:

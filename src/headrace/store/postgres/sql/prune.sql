@@ -7,57 +7,158 @@ create or replace function headrace.dead_until(
         select j.queue from headrace.job j where j.batch = p_batch and j.ord = p_ord))], p_dead) end
 $$;
 
--- prune_day: drop one day's partitions whole; what must be kept moves into the default partition first.
+-- unfinished: places of jobs with a batch in [p_lo, p_hi) that wait or are held by a lease.
+create or replace function headrace.unfinished(p_lo uuid, p_hi uuid) returns table (batch uuid, ord int4)
+language sql stable rows 100 as $$
+    select r.batch, g.ord from headrace.ready r cross join lateral generate_series(r.lo, r.hi) g(ord)
+    where r.batch >= p_lo and r.batch < p_hi
+    union all
+    select s.batch, g.ord from headrace.scheduled s cross join lateral generate_series(s.lo, s.hi) g(ord)
+    where s.batch >= p_lo and s.batch < p_hi
+    union all
+    select u.batch, g.ord from headrace.lease l
+    cross join lateral unnest(l.r_batch, l.r_lo, l.r_hi) u(batch, lo, hi)
+    cross join lateral generate_series(u.lo, u.hi) g(ord)
+    where u.batch >= p_lo and u.batch < p_hi
+$$;
+
+-- within_retention: places of jobs with a batch in [p_lo, p_hi) that ended and must be kept; at most p_limit.
+create or replace function headrace.within_retention(
+    p_lo uuid, p_hi uuid, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4
+) returns table (batch uuid, ord int4) language plpgsql stable rows 100
+-- By the indexes: a day may hold a hundred million jobs, and nearly none of them is kept.
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select * from (
+        -- Both conditions on the state: the first is the index's own.
+        select e.batch, e.ord from headrace.ending e
+        where e.batch >= p_lo and e.batch < p_hi and e.state <> 1 and e.state = 2
+            and e.finished_at > headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept)
+        union all
+        select e.batch, e.ord from headrace.ending e
+        where e.batch >= p_lo and e.batch < p_hi and e.state <> 2 and e.finished_at > p_done
+    ) k limit p_limit;
+end $$;
+
+-- set_aside: take one day's partitions out of the tables; what must be kept moves into the default partition.
 --
--- Kept: jobs that wait or run, and those that ended within retention. The tables are locked for as long as that takes, so
--- with more than p_limit to keep nothing is done, and null answered: then `prune_rows` thins the day out.
--- Answers the number of jobs dropped; null also when the tables are too busy.
+-- Kept: jobs that wait or run, and those that ended within retention. They are looked up before anything is locked. Then
+-- writes to this one day are kept out and what changed meanwhile is added; only then the tables are locked, for as long as it
+-- takes to detach three partitions and to move at most 4,000 jobs. `prune_gone` drops what was set aside.
+-- Answers 0 when that is done, 1 when there is too much to keep (or the caller does not own the tables): then `prune_rows`
+-- thins the day out; 2 when the tables are busy, or another caller is at it.
+create or replace function headrace.set_aside(
+    p_day date, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4
+) returns int4 language plpgsql as $$
+declare
+    v_most   constant int4 := least(p_limit, 4000);
+    v_tables constant text[] := array['job', 'ending', 'failure'];
+    v_day    text := to_char(p_day, 'YYYYMMDD');
+    v_lo     uuid := headrace.batch_floor(p_day::timestamp at time zone 'UTC');
+    v_hi     uuid := headrace.batch_floor((p_day + 1)::timestamp at time zone 'UTC');
+    -- What ends from here on is met again under the lock. What ends in a long transaction has a lease until that commits.
+    v_since  timestamptz := clock_timestamp() - interval '1 minute';
+    v_batch  uuid[];
+    v_ord    int4[];
+    v_name   text;
+begin
+    if not pg_try_advisory_xact_lock(1214538830, 3) then return 2; end if;
+    if to_regclass(format('headrace.%I', 'job_' || v_day)) is null then return 2; end if;
+    if not pg_has_role((select c.relowner from pg_class c where c.oid = 'headrace.job'::regclass), 'usage') then return 1; end if;
+    perform brin_summarize_new_values(i.indexrelid) from pg_index i
+    join pg_class c on c.oid = i.indexrelid join pg_am a on a.oid = c.relam
+    where i.indrelid = format('headrace.%I', 'ending_' || v_day)::regclass and a.amname = 'brin';
+    select array_agg(k.batch), array_agg(k.ord) into v_batch, v_ord from (
+        select * from headrace.unfinished(v_lo, v_hi)
+        union all
+        select * from headrace.within_retention(v_lo, v_hi, p_done, p_dead, p_queues, p_kept, v_most + 1)
+        limit v_most + 1) k;
+    if cardinality(v_batch) > v_most then return 1; end if;
+
+    perform set_config('lock_timeout', '50ms', true);
+    foreach v_name in array v_tables loop
+        execute format('lock table headrace.%I in exclusive mode', v_name || '_' || v_day);
+    end loop;
+    select array_agg(k.batch), array_agg(k.ord) into v_batch, v_ord from (
+        select u.batch, u.ord from unnest(v_batch, v_ord) u(batch, ord)
+        union
+        select * from headrace.unfinished(v_lo, v_hi)
+        union
+        select * from headrace.within_retention(v_lo, v_hi, v_since, v_since, '{}', '{}', v_most + 1)) k;
+    if cardinality(v_batch) > v_most then return 1; end if;
+    -- Calls come to a halt behind this lock, also while it waits: all of it together must not take long.
+    lock table only headrace.job in access exclusive mode;
+    perform set_config('lock_timeout', '15ms', true);
+    lock table only headrace.ending, only headrace.failure, only headrace.job_default, only headrace.ending_default,
+        only headrace.failure_default in access exclusive mode;
+    foreach v_name in array v_tables loop
+        execute format('alter table headrace.%I detach partition headrace.%I', v_name, v_name || '_' || v_day);
+        execute format('alter table headrace.%I rename to %I', v_name || '_' || v_day, 'gone_' || v_name || '_' || v_day);
+        perform headrace.move_kept('gone_' || v_name || '_' || v_day, v_name, v_batch, v_ord);
+    end loop;
+    perform set_config('lock_timeout', '0', true);
+    return 0;
+exception
+    when lock_not_available or undefined_table or deadlock_detected then return 2;
+end $$;
+
+-- move_kept: move rows of these jobs from one table into another, each found by its key.
+create or replace function headrace.move_kept(p_from text, p_to text, p_batch uuid[], p_ord int4[]) returns void language plpgsql
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+begin
+    execute format('with kept as (delete from headrace.%I d using unnest($1, $2) k(batch, ord)
+            where d.batch = k.batch and d.ord = k.ord returning d.*)
+        insert into headrace.%I select * from kept', p_from, p_to) using p_batch, p_ord;
+end $$;
+
+-- prune_gone: drop the days that were set aside; no call uses them any more. Answers how many jobs they had, by the server's
+-- own estimate where there are many.
+create or replace function headrace.prune_gone() returns int8 language plpgsql as $$
+declare
+    v_all  int8 := 0;
+    v_some int8;
+    v_day  text;
+    v_job  regclass;
+begin
+    if not pg_try_advisory_xact_lock(1214538830, 3) then return 0; end if;
+    for v_day in
+        select right(c.relname, 8) from pg_class c
+        where c.relnamespace = 'headrace'::regnamespace and c.relname ~ '^gone_job_[0-9]{8}$'
+            and pg_has_role(c.relowner, 'usage') order by 1
+    loop
+        v_job := format('headrace.%I', 'gone_job_' || v_day)::regclass;
+        if pg_relation_size(v_job) < 50000000 then
+            execute format('select count(*) from headrace.%I', 'gone_job_' || v_day) into v_some;
+        else
+            select greatest(c.reltuples::int8, pg_stat_get_live_tuples(c.oid), 0) into v_some from pg_class c where c.oid = v_job;
+        end if;
+        execute format('insert into headrace.tally (dead, queue)
+            select -count(*), j.queue from headrace.%I e join headrace.%I j on j.batch = e.batch and j.ord = e.ord
+            where e.state <> 1 and e.state = 2 group by j.queue', 'gone_ending_' || v_day, 'gone_job_' || v_day);
+        delete from headrace.report r
+        where r.batch >= headrace.batch_floor(to_date(v_day, 'YYYYMMDD')::timestamp at time zone 'UTC')
+            and r.batch < headrace.batch_floor((to_date(v_day, 'YYYYMMDD') + 1)::timestamp at time zone 'UTC')
+            and not exists (select from headrace.job j where j.batch = r.batch and j.ord = r.ord);
+        execute format('drop table headrace.%I, headrace.%I, headrace.%I',
+            'gone_job_' || v_day, 'gone_ending_' || v_day, 'gone_failure_' || v_day);
+        v_all := v_all + v_some;
+    end loop;
+    return v_all;
+end $$;
+
+-- prune_day: what workers of an older version call. They thin days out until they are upgraded.
 create or replace function headrace.prune_day(
     p_day date, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4
-) returns int8 language plpgsql as $$
-declare
-    v_day  text := to_char(p_day, 'YYYYMMDD');
-    v_lo   uuid := headrace.batch_floor(p_day::timestamp at time zone 'UTC');
-    v_hi   uuid := headrace.batch_floor((p_day + 1)::timestamp at time zone 'UTC');
-    v_kept int8;
-    v_all  int8;
-    v_name text;
-    v_keep constant text := 'select j.batch, j.ord from headrace.job j
-        left join headrace.ending e on e.batch = j.batch and e.ord = j.ord
-        where j.batch >= %1$L and j.batch < %2$L
-            and (e.batch is null or e.finished_at > case when e.state = 2
-                then headrace.dead_until(e.batch, e.ord, %4$L, %5$L, %6$L) else %3$L::timestamptz end)';
-begin
-    -- Judged before anything is locked, then again when nobody can change it any more.
-    execute format('select count(*) from (' || v_keep || ' limit %7$s) k',
-        v_lo, v_hi, p_done, p_dead, p_queues, p_kept, p_limit + 1) into v_kept;
-    if v_kept > p_limit then return null; end if;
-    begin
-        perform set_config('lock_timeout', '200ms', true);
-        lock table headrace.job, headrace.ending, headrace.failure in access exclusive mode;
-        perform set_config('lock_timeout', '0', true);
-    exception when lock_not_available then
-        return null;
-    end;
-    create temp table headrace_keep (batch uuid, ord int4) on commit drop;
-    execute format('insert into pg_temp.headrace_keep ' || v_keep, v_lo, v_hi, p_done, p_dead, p_queues, p_kept);
-    get diagnostics v_kept = row_count;
-    insert into headrace.tally (dead, queue)
-    select -count(*), j.queue from headrace.ending e join headrace.job j on j.batch = e.batch and j.ord = e.ord
-    where e.batch >= v_lo and e.batch < v_hi and e.state = 2
-        and e.finished_at <= headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept) group by j.queue;
-    execute format('select count(*) from headrace.%I', 'job_' || v_day) into v_all;
-    foreach v_name in array array['job', 'ending', 'failure'] loop
-        execute format('alter table headrace.%I detach partition headrace.%I', v_name, v_name || '_' || v_day);
-        execute format('insert into headrace.%1$I select d.* from headrace.%2$I d join pg_temp.headrace_keep k using (batch, ord)',
-            v_name, v_name || '_' || v_day);
-        execute format('drop table headrace.%I', v_name || '_' || v_day);
-    end loop;
-    delete from headrace.report r where r.batch >= v_lo and r.batch < v_hi
-        and not exists (select from pg_temp.headrace_keep k where k.batch = r.batch and k.ord = r.ord);
-    drop table pg_temp.headrace_keep;
-    return v_all - v_kept;
-end $$;
+) returns int8 language sql as $$ select null::int8 $$;
 
 -- prune_rows: delete up to p_limit finished jobs past retention row by row, by p_which of them:
 --
@@ -121,7 +222,8 @@ declare
 begin
     delete from headrace.idem i where i.ctid = any (array(
         select k.ctid from headrace.idem k where k.until <= v_now order by k.until limit p_limit for update skip locked));
-    delete from headrace.stop s where exists (select from headrace.ending e where e.batch = s.batch and e.ord = s.ord);
+    delete from headrace.stop s where exists (select from headrace.ending e where e.batch = s.batch and e.ord = s.ord)
+        or not exists (select from headrace.job j where j.batch = s.batch and j.ord = s.ord);
     delete from headrace.worker w where w.seen_at < v_now - interval '1 day';
     delete from headrace.pause p where p.until <= v_now;
     delete from headrace.unique_lock u where u.ctid = any (array(
