@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.clock import Clock
-from headrace.job import Job, JobId, JobState, split_id
+from headrace.job import Job, JobId, JobState, job_id, split_id
 from headrace.lane import Ahead, LaneView
 from headrace.lease import Presence
 from headrace.store.postgres import rows
@@ -27,8 +27,10 @@ _REPORTS: Final = """
 select r.* from unnest($1::uuid[], $2::int4[]) u(batch, ord)
 join headrace.report r on r.batch = u.batch and r.ord = u.ord"""
 _FIND: Final = """
-select n.* from headrace.find($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) u
-join headrace.job_now n on n.batch = u.batch and n.ord = u.ord order by n.batch desc, n.ord desc"""
+select u.shown, u.batch as at_batch, u.ord as at_ord, n.*
+from headrace.find_page($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) u
+left join headrace.job_now n on u.shown and n.batch = u.batch and n.ord = u.ord
+order by u.shown desc, u.batch desc, u.ord desc"""
 
 
 _AFTER_ALL: Final = (UUID(int=2**128 - 1), 0)
@@ -75,13 +77,17 @@ class Looking(Base):
         fields = (where.queue, where.task, where.tenant, where.since, where.until)
         sought = None if where.text is None else text(where.text)
         found = await self._pool.rows(_FIND, states, *fields, sought, batch, ord, limit + 1, write=False, timeout=60)
+        shown = [row for row in found if row["shown"]]
         now = (
             await self.now()
-            if any(row["result_until"] is not None for row in found)
+            if any(row["result_until"] is not None for row in shown)
             else datetime.max.replace(tzinfo=UTC)
         )
-        jobs = [rows.job(row, now) for row in found[:limit]]
-        return Page(jobs, jobs[-1].id if jobs and len(found) > limit else None)
+        jobs = [rows.job(row, now) for row in shown[:limit]]
+        if len(shown) < len(found):
+            # The store looked at as many jobs as one call may; the caller goes on from there.
+            return Page(jobs, job_id(found[-1]["at_batch"], found[-1]["at_ord"]))
+        return Page(jobs, jobs[-1].id if jobs and len(shown) > limit else None)
 
     async def stats(self) -> Stats:
         return Stats([rows.figures(row) for row in await self._pool.rows(call("stats", 1), self._now(), write=False)])

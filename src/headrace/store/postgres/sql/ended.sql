@@ -1,18 +1,47 @@
 -- ended: finished jobs with their end at or after p_since, the earliest first, then by id.
+--
+-- The index by time is a coarse one, and what it finds is to be sorted. So a span of time with more than 20,000 endings is
+-- divided until one has fewer: the cost does not depend on how long ago p_since is.
 create or replace function headrace.ended(p_since timestamptz, p_limit int4) returns table (
     batch uuid, ord int4, state int2, finished_at timestamptz, queue text, task text, tenant text
 ) language plpgsql stable rows 100
--- The index by time is a coarse one: it is worth it for a late time only, and what is asked decides.
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 set jit = off
 as $$
 #variable_conflict use_column
+declare
+    v_many  constant int4 := greatest(20000, p_limit);
+    v_from  timestamptz := p_since;
+    v_width interval := greatest(clock_timestamp() - p_since, interval '1 second');
+    v_to    timestamptz := 'infinity';
+    v_left  int4 := p_limit;
+    v_count int4;
 begin
-    return query
-    select e.batch, e.ord, e.state, e.finished_at, j.queue, j.task, coalesce(j.tenant, '')
-    from (select e.batch, e.ord, e.state, e.finished_at from headrace.ending e
-        where e.finished_at >= p_since order by e.finished_at, e.batch, e.ord limit p_limit) e
-    join headrace.job j on j.batch = e.batch and j.ord = e.ord
-    order by e.finished_at, e.batch, e.ord;
+    while v_left > 0 loop
+        select count(*) into v_count from (select from headrace.ending e
+            where e.finished_at >= v_from and e.finished_at < v_to limit v_many + 1) n;
+        if v_count > v_many and v_width > interval '1 microsecond' then
+            v_width := greatest(v_width / 8, interval '1 microsecond');
+            v_to := v_from + v_width;
+            continue;
+        end if;
+        if v_count > 0 then
+            return query
+            select e.batch, e.ord, e.state, e.finished_at, j.queue, j.task, coalesce(j.tenant, '')
+            from (select e.batch, e.ord, e.state, e.finished_at from headrace.ending e
+                where e.finished_at >= v_from and e.finished_at < v_to
+                order by e.finished_at, e.batch, e.ord limit v_left) e
+            join headrace.job j on j.batch = e.batch and j.ord = e.ord
+            order by e.finished_at, e.batch, e.ord;
+            v_left := v_left - v_count;
+        end if;
+        exit when v_to = 'infinity';
+        v_from := v_to;
+        -- What comes may be sparser; past the present there is nothing but by a clock that a test sets.
+        v_width := v_width * 2;
+        v_to := case when v_from + v_width > clock_timestamp() then 'infinity' else v_from + v_width end;
+    end loop;
 end $$;
