@@ -257,12 +257,17 @@ def _reachable(install: _Install) -> _Install:
     """The same binaries where the unprivileged user can read them: a checkout may lie under a private home."""
     if not _needs_other_user() or _runs(install.bin):
         return install
-    place = Path(tempfile.gettempdir()) / f"headrace-postgres-{install.major}-{os.geteuid()}"
+    home = install.bin.parent
+    place = Path(tempfile.gettempdir()) / f"headrace-pg-{install.major}-{os.geteuid()}"
     if not place.exists():
         # Made aside and renamed, so that two test runs at once never see half a copy.
-        aside = Path(tempfile.mkdtemp(prefix="headrace-postgres-copy-"))
-        shutil.copytree(install.bin.parent, aside / "copy", symlinks=True)
-        (aside / "copy").chmod(0o755)
+        aside = Path(tempfile.mkdtemp(prefix="headrace-pg-copy-"))
+        shutil.copytree(home, aside / "copy" / "wheel" / home.name, symlinks=True)
+        # A wheel keeps the libraries of its binaries beside itself; they are found by their place relative to the binaries.
+        for libraries in home.parent.parent.glob(f"{home.parent.name}.libs"):
+            shutil.copytree(libraries, aside / "copy" / libraries.name, symlinks=True)
+        for folder in (aside / "copy", aside / "copy" / "wheel"):
+            folder.chmod(0o755)
         try:
             (aside / "copy").rename(place)
         except OSError:
@@ -272,12 +277,19 @@ def _reachable(install: _Install) -> _Install:
             shutil.rmtree(aside, ignore_errors=True)
     if place.stat().st_uid != os.geteuid():
         raise ConfigError(f"{place} belongs to somebody else: remove it")
-    return _Install(place / "bin", install.major)
+    copied = _Install(place / "wheel" / home.name / "bin", install.major)
+    if not _runs(copied.bin):
+        raise ConfigError(f"the copy of PostgreSQL in {place} does not run as {_UNPRIVILEGED}: remove it")
+    return copied
 
 
 def _runs(folder: Path) -> bool:
+    """Do the programs start as the unprivileged user, each with its libraries?"""
     try:
-        subprocess.run([folder / "postgres", "--version"], user=_UNPRIVILEGED, cwd="/", capture_output=True, check=True)
+        for program in ("postgres", "initdb", "psql"):
+            subprocess.run(
+                [folder / program, "--version"], user=_UNPRIVILEGED, cwd="/", capture_output=True, check=True
+            )
     except (OSError, subprocess.CalledProcessError):
         return False
     return True

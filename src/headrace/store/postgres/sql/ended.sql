@@ -1,6 +1,6 @@
 -- ended: finished jobs with their end at or after p_since, the earliest first, then by id.
 --
--- The index by time is a coarse one, and what it finds is to be sorted. So a span of time with more than 20,000 endings is
+-- The index by time is a coarse one, and what it finds is to be sorted. So a span of time with more than 100,000 endings is
 -- divided until one has fewer: the cost does not depend on how long ago p_since is.
 create or replace function headrace.ended(p_since timestamptz, p_limit int4) returns table (
     batch uuid, ord int4, state int2, finished_at timestamptz, queue text, task text, tenant text
@@ -13,7 +13,7 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-    v_many  constant int4 := greatest(20000, p_limit);
+    v_many  constant int4 := greatest(100000, p_limit);
     v_from  timestamptz := p_since;
     v_width interval := greatest(clock_timestamp() - p_since, interval '1 second');
     v_to    timestamptz := 'infinity';
@@ -24,7 +24,7 @@ begin
         select count(*) into v_count from (select from headrace.ending e
             where e.finished_at >= v_from and e.finished_at < v_to limit v_many + 1) n;
         if v_count > v_many and v_width > interval '1 microsecond' then
-            v_width := greatest(v_width / 8, interval '1 microsecond');
+            v_width := greatest(v_width / 32, interval '1 microsecond');
             v_to := v_from + v_width;
             continue;
         end if;
@@ -41,7 +41,7 @@ begin
         exit when v_to = 'infinity';
         v_from := v_to;
         -- What comes may be sparser; past the present there is nothing but by a clock that a test sets.
-        v_width := v_width * 2;
+        v_width := v_width * 4;
         v_to := case when v_from + v_width > clock_timestamp() then 'infinity' else v_from + v_width end;
     end loop;
 end $$;

@@ -16,7 +16,7 @@ $$;
 --   b_batch, b_ord   only jobs before this id
 --   p_text     literal: in the task's name, the note, or a failure's kind or message
 --
--- Looks at about a thousand jobs of each kind. When that was not enough for a page, the last row has `shown` false and is
+-- Looks at about 500 jobs of each kind. When that was not enough for a page, the last row has `shown` false and is
 -- the place before which the caller goes on.
 create or replace function headrace.find_page(
     p_states text[], p_queue text, p_task text, p_tenant text, p_since timestamptz, p_until timestamptz, p_text text,
@@ -34,7 +34,7 @@ declare
     v_ended int2[] := array(select case s when 'done' then 1 when 'dead' then 2 else 3 end::int2
         from unnest(p_states) s where s in ('done', 'dead', 'cancelled'));
     v_log   bool := p_states is null or ('ready' = any (p_states) and pg_relation_size('headrace.ready') > 4000000);
-    v_look  int4 := greatest(least(p_limit, 2000), case when p_text is not null or (v_log and p_states is not null) then 300 else 1000 end);
+    v_look  int4 := greatest(least(p_limit, 2000), case when p_text is not null or (v_log and p_states is not null) then 200 else 500 end);
 begin
     return query
     with seen as materialized (
@@ -91,7 +91,9 @@ begin
             from seen s order by s.kind, s.batch, s.ord
         ) k where k.count >= v_look order by k.batch desc, k.ord desc limit 1
     ), fit as materialized (
-        select s.batch, s.ord from seen s join headrace.job j on j.batch = s.batch and j.ord = s.ord
+        select s.batch, s.ord from seen s
+        -- Each by its key: without the offset a planner that knows nothing of the table yet may walk all of it.
+        cross join lateral (select * from headrace.job b where b.batch = s.batch and b.ord = s.ord offset 0) j
         where not exists (select from edge e where (s.batch, s.ord) < (e.batch, e.ord))
             and headrace.fits(j, p_queue, p_task, p_tenant, p_since, p_until)
             and (p_text is null or headrace.mentions(j.batch, j.ord, j.task,
