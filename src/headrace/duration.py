@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from headrace.errors import ConfigError
 
@@ -63,6 +63,19 @@ def check_aware(value: datetime, *, name: str) -> datetime:
     """A time that says in which zone, or a ConfigError."""
     if value.utcoffset() is None:
         raise ConfigError(f"{name} = {value.isoformat()} has no time zone: add tzinfo, e.g. UTC")
+    return value
+
+
+def check_near(value: datetime, *, name: str) -> datetime:
+    """A time with a zone that is at most LONGEST ahead and that every store can hold, or a ConfigError."""
+    check_aware(value, name=name)
+    try:
+        ahead = value - datetime.now(UTC)
+        value.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(f"{name} = {value.isoformat()} is out of range: it has no UTC time") from None
+    if ahead > LONGEST:
+        raise ConfigError(f"{name} = {value.isoformat()} is more than {LONGEST.days} days ahead")
     return value
 
 

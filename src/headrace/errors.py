@@ -6,8 +6,9 @@
     │       └── NeverFires      no date will ever fit it
     ├── TaskError
     │   ├── UnknownTask         nobody registered a task of that name
-    │   └── BadArguments        a call does not fit the task's signature
-    │       └── SerializerNotAllowed  a payload is neither MessagePack nor JSON
+    │   ├── BadArguments        a call does not fit the task's signature
+    │   │   └── SerializerNotAllowed  a payload is neither MessagePack nor JSON
+    │   └── ResultTooLarge      what a task returned is over the limit
     ├── EnqueueError
     │   ├── SerializationError  a value cannot be stored; says where it sits
     │   ├── PayloadTooLarge     the encoded arguments are over the limit
@@ -92,6 +93,20 @@ class SerializerNotAllowed(BadArguments):
     """A stored payload is neither MessagePack nor JSON, and nothing else is ever read: no pickle, no YAML."""
 
     code = "serializer_not_allowed"
+
+
+class ResultTooLarge(TaskError):
+    """What a task returned is over the limit."""
+
+    code = "result_too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the result takes {size:,} bytes, the limit is {limit:,}: "
+            "store the data elsewhere and return a reference, or raise max_result"
+        )
+        self.size = size
+        self.limit = limit
 
 
 class EnqueueError(HeadraceError):

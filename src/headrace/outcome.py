@@ -23,7 +23,7 @@ class Snooze(TaskSignal):
     def __init__(self, until: duration.Duration | float | datetime) -> None:
         super().__init__(until)
         self.due: timedelta | datetime = (
-            duration.check_aware(until, name="Snooze")
+            duration.check_near(until, name="Snooze")
             if isinstance(until, datetime)
             else duration.given_or_seconds(until, name="Snooze")
         )
@@ -41,19 +41,32 @@ class RetryAfter(TaskSignal):
 
 
 class Cancel(TaskSignal):
-    """Nothing to do any more: end the job as cancelled."""
+    """Nothing to do any more: end the job as cancelled. The reason may be any object, such as an exception."""
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str = ""
+
+    def __init__(self, reason: object = "") -> None:
+        self.reason = text_of(reason)
+        super().__init__(self.reason)
 
 
 class Dead(TaskSignal):
-    """This can never work: end the job as dead, whatever attempts are left."""
+    """This can never work: end the job as dead, whatever attempts are left. The reason may be any object."""
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str = ""
+
+    def __init__(self, reason: object = "") -> None:
+        self.reason = text_of(reason)
+        super().__init__(self.reason)
+
+
+def text_of(value: object) -> str:
+    """The text of a user's object, whatever its own methods do; an exception without a text gives its name."""
+    try:
+        text = str(value)
+    except Exception as broken:  # noqa: BLE001  # a user's object may do anything while it is shown
+        return f"<{type(value).__qualname__}: its text cannot be read: {type(broken).__qualname__}>"
+    return text or (type(value).__qualname__ if isinstance(value, BaseException) else "")
 
 
 # ── how an attempt ended ─────────────────────────────────────────────────────

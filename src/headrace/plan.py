@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -11,8 +11,6 @@ from headrace import duration
 from headrace.errors import ConfigError
 from headrace.job import Due
 from headrace.lane import Lane
-
-FARTHEST = duration.LONGEST
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -46,9 +44,7 @@ def due_of(delay: duration.Duration | None, run_at: datetime | None) -> Due:
     if run_at is None:
         return None
     _check_time(run_at, "run_at")
-    if run_at - datetime.now(UTC) > FARTHEST:
-        raise ConfigError(f"run_at = {run_at.isoformat()} is more than {FARTHEST.days} days ahead")
-    return run_at
+    return duration.check_near(run_at, name="run_at")
 
 
 def _check_time(value: datetime, name: str) -> None:

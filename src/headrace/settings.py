@@ -63,6 +63,8 @@ class Settings:
     """Between TERM and KILL for a process task that is over its time."""
     max_payload: int = 256 * 1024
     """Bytes of one job's encoded arguments."""
+    max_result: int = 1024 * 1024
+    """Bytes of one job's encoded result; a job whose result is larger ends as dead."""
     keep_done: timedelta = timedelta(days=1)
     keep_dead: timedelta = timedelta(days=14)
     key_ttl: timedelta = timedelta(days=1)
@@ -244,6 +246,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "drain": _time(timedelta(0)),
     "kill_grace": _time(timedelta(0)),
     "max_payload": _number(1024, 64 * 1024 * 1024),
+    "max_result": _number(1024, 64 * 1024 * 1024),
     "keep_done": _time(timedelta(0)),
     "keep_dead": _time(timedelta(0)),
     "key_ttl": _time(timedelta(seconds=1)),
@@ -252,6 +255,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "log_level": _choice(*LOG_LEVELS),
     "durability": _choice("strict", "relaxed"),
 }
+
+_NUMBERS = {"concurrency", "processes", "max_payload", "max_result"}
 
 
 # ── the layers ───────────────────────────────────────────────────────────────
@@ -312,7 +317,7 @@ def _parse(name: str, value: Any, source: str) -> Any:
         if isinstance(value, str):
             if name in {"queues", "reserve", "webhook_allow"}:
                 value = [each.strip() for each in value.split(",") if each.strip()]
-            elif name in {"concurrency", "processes", "max_payload"} and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
+            elif name in _NUMBERS and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
                 value = int(value)
             elif name in {"log_level", "durability"}:
                 value = value.strip().lower()

@@ -57,3 +57,8 @@ def who() -> str:
 async def in_a_loop() -> str:
     await asyncio.sleep(0)
     return "looped"
+
+
+@app.task(executor="process")
+def large(size: int) -> bytes:
+    return b"x" * size

@@ -12,7 +12,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from headrace import codec, duration
-from headrace.errors import ConfigError, LeaseLost
+from headrace.errors import ConfigError, LeaseLost, ResultTooLarge
 from headrace.job import Claimed, Failure, JobId, JobState
 from headrace.lease import MAX_LEASE, Token
 from headrace.outcome import Again, Cancelled, Failed, Outcome, Released, Settlement, Snoozed, Succeeded
@@ -100,8 +100,9 @@ async def settle(call: Call) -> Response:
     _check_once(asked.settlements)
     jobs = await leases.claimed(token, [(each.position, each.id) for each in asked.settlements], call.principal)
     name = address(call)
+    limit = call.service.app.settings.max_result
     ended = [
-        (each.position, job, _outcome(each, place, job, name, leases.secrets(token, each.position, job)))
+        (each.position, job, _outcome(each, place, job, name, leases.secrets(token, each.position, job), limit))
         for place, (each, job) in enumerate(zip(asked.settlements, jobs, strict=True))
         if job is not None
     ]
@@ -150,10 +151,12 @@ def _check_once(settlements: Sequence[OutcomeRequest]) -> None:
         seen.add(each.position)
 
 
-def _outcome(asked: OutcomeRequest, place: int, job: Claimed, worker: str, secrets: Iterable[str]) -> Outcome:
+def _outcome(
+    asked: OutcomeRequest, place: int, job: Claimed, worker: str, secrets: Iterable[str], max_result: int
+) -> Outcome:
     match asked:
         case SucceededRequest():
-            return Succeeded(None if asked.result is None else _packed(asked.result, place))
+            return Succeeded(None if asked.result is None else _packed(asked.result, place, max_result))
         case FailedRequest():
             failure = Failure(
                 attempt=job.attempt,
@@ -173,12 +176,16 @@ def _outcome(asked: OutcomeRequest, place: int, job: Claimed, worker: str, secre
             return Released()
 
 
-def _packed(result: Any, place: int) -> bytes:
+def _packed(result: Any, place: int, max_result: int) -> bytes:
     try:
-        return msgspec.msgpack.encode(result)
+        data = msgspec.msgpack.encode(result)
     except OverflowError:
         text = "a whole number in it is beyond 64 bits: send it as a text; nothing of this call was written"
         raise Problem(422, "invalid_value", text, path=f"settlements[{place}].result") from None
+    if len(data) > max_result:
+        error = ResultTooLarge(len(data), max_result)
+        raise Problem(422, error.code, str(error), path=f"settlements[{place}].result")
+    return data
 
 
 def delay(value: float | str, path: str) -> timedelta:

@@ -125,6 +125,7 @@ class Completer:
         new = Held(self._hands, fresh, suspect=old.suspect)
         new.limited = old.limited
         new.attempts.append(attempt)
+        new.jobs.append((attempt.job.id, attempt.job.attempt))
         new.open = 1
         attempt.held, attempt.position = new, 0
         self._hands.add(new)
@@ -149,7 +150,7 @@ class Completer:
         ttl = attempt.known.result_ttl
         if (own := attempt.options.result_ttl) is not None:
             ttl = timedelta(seconds=own)
-        return Finish(JobState.DONE, result=attempt.known.codec.encode_result(result), result_ttl=ttl)
+        return Finish(JobState.DONE, result=verdict.encode_result(attempt, result), result_ttl=ttl)
 
     def _on_loop(self) -> bool:
         try:

@@ -119,6 +119,7 @@ class Executor(Room):
             attempt = Attempt(held, position, job, task)
             line.append(attempt)
             attempts.append(attempt)
+        held.jobs = [(job.id, job.attempt) for job in lease.jobs]
         held.open = len(attempts)
         for attempt in unknown:
             self._park(attempt)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.job import NewJob
+from headrace.job import JobId, NewJob
 from headrace.lease import Lease, Token, WorkerId
 from headrace.limit import Limit
 from headrace.outcome import DONE, Outcome, Settlement
@@ -73,6 +73,7 @@ class Held:
         "first_end",
         "flying",
         "hands",
+        "jobs",
         "limited",
         "lost",
         "news",
@@ -90,6 +91,8 @@ class Held:
         self.claimed_at = monotonic()
         self.attempts: list[Attempt | None] = []
         """By position; None where it is over."""
+        self.jobs: list[tuple[JobId, int]] = []
+        """Id and attempt number by position; they stay when an attempt is over."""
         self.open = 0
         """Attempts without an outcome."""
         self.ended: list[tuple[int, Settlement]] = []
@@ -177,6 +180,7 @@ class Hands:
         self.tasks = tasks
         self.store = store
         self.settings = settings
+        self.max_result = settings.max_result
         self.id = id
         self.queues = queues
         self.name = f"{socket.gethostname()}:{os.getpid()}"

@@ -130,15 +130,16 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
 
 
 def _attempt(order: wire.Order, task: Task[..., Any]) -> Attempt:
-    held = Held(_NoHands(order.worker), new_token(), suspect=False)
+    held = Held(_NoHands(order.worker, order.max_result), new_token(), suspect=False)
     return Attempt(held, 0, order.job, Known(task), deadline=monotonic() + order.timeout)
 
 
 class _NoHands(Hands):
-    """Only the worker's name is known here."""
+    """Only the worker's name and its limit of results are known here."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_result: int) -> None:
         self.name = name
+        self.max_result = max_result
         self.id = WorkerId(new_token())
 
 

@@ -231,4 +231,4 @@ class ProcessSlots:
     def _order(self, attempt: Attempt) -> wire.Order:
         module = attempt.known.function.__module__
         main = getattr(sys.modules["__main__"], "__file__", None) or "" if module == "__main__" else ""
-        return wire.Order(attempt.job, module, main, attempt.timeout, self._hands.name)
+        return wire.Order(attempt.job, module, main, attempt.timeout, self._hands.name, self._hands.max_result)

@@ -11,19 +11,16 @@ from math import inf
 from time import monotonic
 
 from headrace import retry
-from headrace.errors import ConfigError, OutcomeUnknown, StoreError, Unsupported
-from headrace.job import NewJob
 from headrace.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
-from headrace.webhooks import batch_of
-from headrace.worker import faults
 from headrace.worker.attempt import Attempt
 from headrace.worker.holding import DONE_AT, Hands, Held
-from headrace.worker.room import Backoff, Complaint, Room, log
+from headrace.worker.room import Room, log
+from headrace.worker.writer import Writer
 
 PATIENT, HURRIED = 0.05, 0.008
 """How long an outcome may wait for its lease's others, in seconds: while there is other work, while there is none."""
-MAX_CALLS = 6
-"""Settlements under way at once: more only queue inside the store."""
+MAX_CALLS = 3
+"""Settlements under way at once: a store's pool of four connections keeps one for claims and upkeep."""
 
 
 class Settler(Room):
@@ -50,11 +47,15 @@ class Settler(Room):
         self._partial: dict[Held, None] = {}
         """Leases with outcomes that still have attempts under way, oldest outcome first."""
         self._calls: set[asyncio.Task[None]] = set()
-        self._complaint = Complaint("settling")
+        self.writer = Writer(hands)
         self.settled = 0
         """Outcomes handed to the store so far: the worker's pace."""
-        self.failing = False
         self.draining = False
+
+    @property
+    def failing(self) -> bool:
+        """The store takes no results: claim nothing more."""
+        return self.writer.failing
 
     # ── called for every job ────────────────────────────────────────────────
     def done(self, held: Held, position: int) -> bool:
@@ -73,6 +74,8 @@ class Settler(Room):
     def take(self, attempt: Attempt, outcome: Outcome) -> None:
         """The attempt ended: decide what follows."""
         held = attempt.held
+        # Decided first: an outcome that nothing follows from must leave the attempt as it is.
+        settlement = settlement_of(attempt, outcome)
         self._count(outcome)
         held.attempts[attempt.position] = None
         held.open -= 1
@@ -81,7 +84,6 @@ class Settler(Room):
             return
         if not held.ended:
             self._first(held)
-        settlement = settlement_of(attempt, outcome)
         held.ended.append((attempt.position, settlement))
         if (attempt.job.options is not None or attempt.known.told) and (
             news := self._hands.herald.news(attempt.job, settlement)
@@ -201,8 +203,8 @@ class Settler(Room):
             if held.reported:
                 await self._hands.reporter.flush(held)
             if news is not None:
-                await self._announce(held, news)
-            refused, unsure = await self._until_answered(held, batch)
+                await self.writer.announce(held, news)
+            refused, unsure = await self.writer.write(held, batch, large=others > 0)
         finally:
             held.flying = False
             held.busy -= 1
@@ -222,56 +224,6 @@ class Settler(Room):
         elif held.ended:
             self._partial[held] = None
         self._freed(held)
-
-    async def _announce(self, held: Held, news: list[NewJob]) -> None:
-        """Webhooks first: who dies in between has told too early, and that is put right; too late would be never."""
-        batch, backoff = batch_of(news), Backoff()
-        while not held.lost:
-            try:
-                await self._hands.store.enqueue(batch)
-            except Unsupported as error:
-                log.error("%d webhook deliveries are lost, for this worker may not enqueue them: %s", len(news), error)
-                return
-            except (StoreError, ConfigError) as error:
-                self._complaint.raise_(error)
-            except Exception:  # noqa: BLE001  # a store's bug must not end the worker
-                log.exception("the store failed in a way it should not while taking %d webhook deliveries", len(news))
-                return
-            else:
-                if faults.ARMED:
-                    faults.reach("announced")
-                return
-            self.failing = True
-            await asyncio.sleep(backoff.next())
-
-    async def _until_answered(self, held: Held, batch: list[tuple[int, Settlement]]) -> tuple[frozenset[int], bool]:
-        """Repeat until the store says what became of it: settling twice under a living lease changes nothing."""
-        backoff = Backoff()
-        unsure = False
-        while not held.lost:
-            if faults.ARMED:
-                faults.reach("settle")
-            try:
-                refused = await self._hands.store.settle(held.token, batch)
-            except (StoreError, ConfigError) as error:
-                # A right that was taken away, a password that was changed: either may be put back.
-                unsure = unsure or isinstance(error, OutcomeUnknown)
-                self._complaint.raise_(error)
-            except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
-                unsure = True
-                log.exception("the store failed in a way it should not while settling %d jobs", len(batch))
-                self._complaint.raise_(error)
-            else:
-                if faults.ARMED:
-                    faults.reach("settled")
-                self._complaint.settle()
-                self.failing = False
-                return refused, unsure
-            self.failing = True
-            await asyncio.sleep(backoff.next())
-        # Nobody waits for this answer any more; whoever waits for another says so again.
-        self.failing = False
-        return frozenset(position for position, _ in batch), unsure
 
     def _say_refused(self, held: Held, refused: frozenset[int], *, unsure: bool) -> None:
         if unsure and not held.open:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.codec import scrub
-from headrace.errors import BadArguments, SerializationError
+from headrace.errors import BadArguments, ResultTooLarge, SerializationError
 from headrace.job import Failure
 from headrace.outcome import (
     EXPIRED,
@@ -28,6 +28,7 @@ from headrace.outcome import (
     Snooze,
     Snoozed,
     Succeeded,
+    text_of,
 )
 from headrace.retry import DEADLINE
 from headrace.store.terms import Pause
@@ -64,11 +65,19 @@ def of_result(attempt: Attempt, result: Any) -> Outcome:
     if attempt.reason == LOST:
         return Released()
     try:
-        return Succeeded(attempt.known.codec.encode_result(result))
-    except SerializationError as error:
+        return Succeeded(encode_result(attempt, result))
+    except (SerializationError, ResultTooLarge) as error:
         return Failed(_failure(attempt, error, "bad_result"), final=True, reason="bad_result")
     except Exception as error:  # noqa: BLE001  # a user's type may do anything while it is encoded
         return of_error(attempt, error)
+
+
+def encode_result(attempt: Attempt, result: Any) -> bytes | None:
+    """A task's result as bytes; raises SerializationError or ResultTooLarge."""
+    data = attempt.known.codec.encode_result(result)
+    if data is not None and len(data) > (limit := attempt.held.hands.max_result):
+        raise ResultTooLarge(len(data), limit)
+    return data
 
 
 def of_error(attempt: Attempt, error: BaseException) -> Outcome:
@@ -81,14 +90,14 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
     if reason in {LOST, RELEASE}:
         return Released()
     match error:
-        case Snooze(due=due):
+        case Snooze(due=timedelta() | datetime() as due):
             return Snoozed(due)
         case RetryAfter(delay=delay):
             return Failed(_failure(attempt, error), retry_after=delay)
         case Cancel(reason=why):
-            return Cancelled(why)
+            return Cancelled(_clean(attempt, why))
         case Dead(reason=why):
-            return Failed(_failure(attempt, error), final=True, reason=why or "final")
+            return Failed(_failure(attempt, error), final=True, reason=_clean(attempt, why) or "final")
         case _:
             final = isinstance(error, attempt.known.retry.never)
             return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
@@ -156,6 +165,11 @@ def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
         at=datetime.now(UTC),
         worker=attempt.held.hands.name,
     )
+
+
+def _clean(attempt: Attempt, reason: object) -> str:
+    """A task's own reason as a job's note: bounded, without the values of redacted fields."""
+    return bounded(scrub(text_of(reason), secrets_of(attempt)), MAX_MESSAGE)
 
 
 def describe(error: BaseException) -> tuple[str, str]:

@@ -35,6 +35,7 @@ class Order(msgspec.Struct, frozen=True, tag=True):
     """The script's path when that module is `__main__`."""
     timeout: float
     worker: str
+    max_result: int
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):

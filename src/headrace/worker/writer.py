@@ -1,0 +1,164 @@
+"""WRITE: hand settlements to the store until it has answered, and isolate the one that it cannot take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from headrace.errors import ConfigError, OutcomeUnknown, SchemaMismatch, StoreFull, Unavailable, Unsupported
+from headrace.job import Failure, JobState, NewJob
+from headrace.outcome import DONE, Finish, Settlement
+from headrace.webhooks import batch_of
+from headrace.worker import faults, verdict
+from headrace.worker.holding import Hands, Held
+from headrace.worker.room import Backoff, Complaint, log
+
+MAX_BYTES = 4 * 1024 * 1024
+"""Results and failures of one call to the store; PostgreSQL refuses a message of 1 GiB."""
+TRIES = 3
+"""Calls for one settlement that the store answers with an error of its own; then the settlement counts as bad."""
+BAD = "bad_settlement"
+"""The note of a job whose outcome the store cannot take."""
+PASSING = (Unavailable, OutcomeUnknown, StoreFull, SchemaMismatch, ConfigError)
+"""Errors that say nothing about what was sent. A store comes back, an operator frees a disk or restores a right."""
+
+Batch = Sequence[tuple[int, Settlement]]
+
+
+class Writer:
+    """Calls `settle` for one lease after the other."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+        self._complaint = Complaint("settling")
+        self.failing = False
+        """The store cannot be written to: a worker that claims more could not settle that either."""
+
+    async def write(self, held: Held, batch: Batch, *, large: bool) -> tuple[frozenset[int], bool]:
+        """The positions refused, and whether an answer was lost. `large`: some have results or failures."""
+        refused: frozenset[int] = frozenset()
+        unsure = False
+        for part in in_parts(batch) if large else [batch]:
+            some, doubtful = await self._until_answered(held, part)
+            refused |= some
+            unsure = unsure or doubtful
+        return refused, unsure
+
+    async def _until_answered(self, held: Held, batch: Batch) -> tuple[frozenset[int], bool]:
+        """Repeat until the store says what became of it: settling twice under a living lease changes nothing."""
+        backoff = Backoff()
+        unsure, errors = False, 0
+        while not held.lost:
+            if faults.ARMED:
+                faults.reach("settle")
+            token = held.token
+            try:
+                refused = await self._hands.store.settle(token, batch)
+            except PASSING as error:
+                unsure = unsure or isinstance(error, OutcomeUnknown)
+                self._complaint.raise_(error)
+                self.failing = True
+            except Exception as error:  # noqa: BLE001  # neither a bad outcome nor a store's bug ends the worker
+                unsure = True
+                if len(batch) > 1:
+                    return await self._halves(held, batch)
+                errors += 1
+                if errors >= TRIES:
+                    await self._replace(held, batch[0], error)
+                    return frozenset(), True
+            else:
+                if faults.ARMED:
+                    faults.reach("settled")
+                self._complaint.settle()
+                self.failing = False
+                if not refused or token == held.token:
+                    return refused, unsure
+                continue  # the janitor has renewed the lease under a fresh token meanwhile
+            await asyncio.sleep(backoff.next())
+        # Nothing waits for this answer any more; another call that still fails says so again.
+        self.failing = False
+        return frozenset(position for position, _ in batch), unsure
+
+    async def _halves(self, held: Held, batch: Batch) -> tuple[frozenset[int], bool]:
+        """The store failed on one of these: find it, and settle the others."""
+        middle = len(batch) // 2
+        first, _ = await self._until_answered(held, batch[:middle])
+        second, _ = await self._until_answered(held, batch[middle:])
+        return first | second, True
+
+    async def _replace(self, held: Held, bad: tuple[int, Settlement], error: Exception) -> None:
+        """The store cannot take this settlement: end the job as dead with the store's error as the reason."""
+        position, settlement = bad
+        id, attempt = held.jobs[position]
+        kind, (message, _) = verdict.kind_of(error), verdict.describe(error)
+        log.error(
+            "the store cannot take how job %s ended, so the job ends as dead (%s): %s: %s",
+            id,
+            BAD,
+            kind,
+            message,
+            exc_info=error,
+            extra={"event": "settlement.bad", "job": str(id)},
+        )
+        text = verdict.bounded(f"the store cannot take how this attempt ended: {kind}: {message}", verdict.MAX_MESSAGE)
+        failure = Failure(attempt, BAD, text, "", datetime.now(UTC), self._hands.name)
+        failures = settlement.failures if isinstance(settlement.failures, int) else None
+        instead = Finish(JobState.DEAD, note=BAD, failure=failure, failures=failures)
+        while not held.lost:
+            try:
+                await self._hands.store.settle(held.token, [(position, instead)])
+            except PASSING as passing:
+                self._complaint.raise_(passing)
+                self.failing = True
+                await asyncio.sleep(1.0)
+            except Exception:  # noqa: BLE001  # the store's bug is not this worker's end
+                log.exception("job %s cannot be settled at all: it is left to the end of its lease", id)
+                return
+            else:
+                self._complaint.settle()
+                self.failing = False
+                return
+
+    async def announce(self, held: Held, news: list[NewJob]) -> None:
+        """Webhooks first: who dies in between has told too early, and that is put right; too late would be never."""
+        batch, backoff = batch_of(news), Backoff()
+        while not held.lost:
+            try:
+                await self._hands.store.enqueue(batch)
+            except Unsupported as error:
+                log.error("%d webhook deliveries are lost, for this worker may not enqueue them: %s", len(news), error)
+                return
+            except PASSING as error:
+                self._complaint.raise_(error)
+            except Exception:  # noqa: BLE001  # a store's bug must not end the worker
+                log.exception("the store cannot take %d webhook deliveries: they are lost", len(news))
+                return
+            else:
+                if faults.ARMED:
+                    faults.reach("announced")
+                return
+            self.failing = True
+            await asyncio.sleep(backoff.next())
+
+
+def in_parts(batch: Batch, most: int = MAX_BYTES) -> Iterator[Batch]:
+    """A batch in parts of at most `most` bytes; one settlement that is larger is a part of its own."""
+    start = size = 0
+    for index, (_, settlement) in enumerate(batch):
+        weight = _weight(settlement)
+        if size + weight > most and index > start:
+            yield batch[start:index]
+            start, size = index, 0
+        size += weight
+    yield batch[start:]
+
+
+def _weight(settlement: Settlement) -> int:
+    if settlement is DONE:
+        return 0
+    failure = settlement.failure
+    weight = 0 if failure is None else len(failure.message) + len(failure.traceback)
+    if isinstance(settlement, Finish) and settlement.result is not None:
+        weight += len(settlement.result)
+    return weight
