@@ -20,7 +20,7 @@ from headrace.worker import faults, lifeline, verdict, wire
 from headrace.worker.attempt import Attempt
 from headrace.worker.holding import Hands
 from headrace.worker.room import log
-from headrace.worker.slots import End, announce, set_deadline
+from headrace.worker.steps import End, announce, end_safely, set_deadline
 
 
 class Child:
@@ -188,7 +188,7 @@ class ProcessSlots:
                 log.exception("a process slot failed to run a job")
                 outcome = verdict.of_error(attempt, error)
             slot.attempt = attempt.slots = None
-            self._end(attempt, outcome)
+            end_safely(self._end, attempt, outcome)
 
     async def _run(self, slot: ProcessSlot, attempt: Attempt) -> Outcome:
         try:

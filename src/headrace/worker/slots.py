@@ -18,11 +18,10 @@ from headrace.worker import faults, verdict
 from headrace.worker.attempt import Attempt
 from headrace.worker.holding import Hands, Held
 from headrace.worker.room import log
+from headrace.worker.steps import End, announce, end_as_failed, end_safely, set_deadline
 
 SLICE = 0.002
 """Seconds after which a consumer lets others have the loop, though its jobs never suspend."""
-
-End = Callable[[Attempt, Outcome], None]
 
 
 class LoopSlot:
@@ -130,6 +129,15 @@ class LoopSlots:
             except asyncio.CancelledError:
                 # Not meant for user code: a job cancelled its own task and then returned.
                 _forget_cancellation()
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001  # no job takes its slot with it
+                log.exception("an attempt ended in a way that its slot does not know: it fails, and the slot goes on")
+                attempt, slot.attempt = slot.attempt, None
+                if attempt is not None:
+                    attempt.slots = None
+                    end_as_failed(self._end, attempt, error)
+                return self._staff(slot)
         return None
 
     async def _serve(self, slot: LoopSlot) -> None:
@@ -142,7 +150,7 @@ class LoopSlots:
                 await self._sleep()
                 slice_end = monotonic() + SLICE
                 continue
-            attempt = line.popleft()
+            attempt = slot.attempt = line.popleft()
             # From here to the end of the job nothing of ours is awaited: a stray cancellation would lose the attempt.
             left = len(line)
             if left and not self._waking:
@@ -153,6 +161,7 @@ class LoopSlots:
                 pause = True
             if attempt.reason:
                 self._end(attempt, verdict.of_error(attempt, asyncio.CancelledError()))
+                slot.attempt = None
                 continue
             now = monotonic()
             enter(attempt)
@@ -164,9 +173,13 @@ class LoopSlots:
                 self._end(attempt, Succeeded())
             elif done(attempt.held, attempt.position):
                 pause = True
+            slot.attempt = None
             if slot.interrupted is not None:
                 raise slot.interrupted
-            if copy_context() != before:
+            try:
+                if copy_context() != before:
+                    return
+            except Exception:  # noqa: BLE001  # a job set a variable whose `==` raises, as numpy's arrays do
                 return
             if pause or now > slice_end:
                 # Let the settler and the fetcher talk to the store meanwhile.
@@ -187,7 +200,6 @@ class LoopSlots:
         attempt.started = now
         if timeout != inf:
             set_deadline(self._hands, attempt, now + timeout)
-        slot.attempt = attempt
         if self._hands.listeners:
             announce(self._hands, attempt)
         if faults.ARMED:
@@ -200,9 +212,9 @@ class LoopSlots:
         else:
             try:
                 result = await known.function(*args, **kwargs)
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001  # no job ends its worker
+            except BaseException as error:  # no job ends its worker
+                if isinstance(error, GeneratorExit) and (self._closed or not _is_current(slot.task)):
+                    raise  # the slot's own coroutine is closed from outside, while the loop ends
                 if isinstance(error, KeyboardInterrupt):
                     slot.interrupted, outcome = error, Released()
                 else:
@@ -212,7 +224,7 @@ class LoopSlots:
                 if result is not None or attempt.reason or attempt.completed or not plain:
                     outcome = verdict.of_result(attempt, result)
                     _forget_cancellation()
-        slot.attempt = attempt.slots = None
+        attempt.slots = None
         if faults.ARMED:
             faults.reach("ran")
         return outcome
@@ -309,7 +321,10 @@ class ThreadSlots:
             attempt.slots = self
             attempt.started = monotonic()
             slot.attempt = attempt
-            outcome = self._run(attempt)
+            try:
+                outcome = self._run(attempt)
+            except BaseException as error:  # noqa: BLE001  # e.g. SystemExit of a type that is decoded or encoded
+                outcome = verdict.of_error(attempt, error)
             # In this order: at no moment does it look as if nothing were left to do.
             self._ended.append((attempt, outcome))
             slot.attempt = None
@@ -353,22 +368,15 @@ class ThreadSlots:
         while self._ended:
             attempt, outcome = self._ended.popleft()
             attempt.slots = None
-            self._end(attempt, outcome)
+            end_safely(self._end, attempt, outcome)
         self._low()
 
 
-def announce(hands: Hands, attempt: Attempt) -> None:
-    """Tell the listeners that it starts; in the event loop."""
-    job = attempt.job
-    hands.emit("attempt.started", id=job.id, task=job.task, queue=job.queue, attempt=job.attempt)
-
-
-def set_deadline(hands: Hands, attempt: Attempt, deadline: float) -> None:
-    """Also where the supervisor sees it, should this attempt block everything."""
-    attempt.deadline = deadline
-    board = hands.board
-    if board is not None and deadline < board.deadline:
-        board.write_deadline(deadline)
+def _is_current(task: asyncio.Task[None] | None) -> bool:
+    try:
+        return task is asyncio.current_task()
+    except RuntimeError:
+        return False  # no loop runs any more
 
 
 def _forget_cancellation() -> None:

@@ -1,0 +1,48 @@
+"""What every kind of slot does around an attempt: tell that it starts, show its deadline, end it whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.outcome import Outcome
+from headrace.worker import verdict
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import Hands
+from headrace.worker.room import log
+
+End = Callable[[Attempt, Outcome], None]
+
+
+def end_safely(end: End, attempt: Attempt, outcome: Outcome) -> None:
+    """End an attempt; where its outcome cannot be taken, the attempt fails."""
+    try:
+        end(attempt, outcome)
+    except Exception as error:  # noqa: BLE001  # its slot goes on
+        log.exception("the outcome of job %s cannot be taken: the attempt fails", attempt.job.id)
+        end_as_failed(end, attempt, error)
+
+
+def announce(hands: Hands, attempt: Attempt) -> None:
+    """Tell the listeners that it starts; in the event loop."""
+    job = attempt.job
+    hands.emit("attempt.started", id=job.id, task=job.task, queue=job.queue, attempt=job.attempt)
+
+
+def end_as_failed(end: End, attempt: Attempt, error: BaseException) -> None:
+    """Something escaped while an attempt ended: its job pays, unless it has its outcome already."""
+    held, position = attempt.held, attempt.position
+    if held.attempts[position] is not attempt:
+        return
+    try:
+        end(attempt, verdict.of_error(attempt, error))
+    except Exception:  # noqa: BLE001  # its slot goes on
+        log.exception("job %s cannot be settled: it is left to the end of its lease", attempt.job.id)
+        held.attempts[position] = None
+
+
+def set_deadline(hands: Hands, attempt: Attempt, deadline: float) -> None:
+    """Also where the supervisor sees it, should this attempt block everything."""
+    attempt.deadline = deadline
+    board = hands.board
+    if board is not None and deadline < board.deadline:
+        board.write_deadline(deadline)
