@@ -137,8 +137,8 @@ class Worker:
         ticker = Ticker(
             hands.store, self._duties.schedules, app=hands.settings.app, tasks=frozenset(hands.tasks), emit=hands.emit
         )
-        self._rooms: list[Room] = [self._settler, self._executor, self._keeper, self._janitor, ticker, self._fetcher]
-        self._rooms += [reporter, self._governor]
+        self._rooms: list[Room] = [self._settler, self._executor, self._keeper, ticker, self._fetcher]
+        self._rooms += [reporter, self._governor, *self._janitor.chores]
         if self._duties.outbox is not None:
             self._rooms.append(Relay(self._duties.outbox, hands.store))
         if hands.board is not None:
@@ -215,6 +215,7 @@ class Worker:
         await self._executor.close()
         for room in self._rooms:
             await room.stop()
+        await self._janitor.stop()
         try:
             await self._hands.store.retire(self.id)
         except Exception as error:  # noqa: BLE001  # whatever it is, this worker is leaving

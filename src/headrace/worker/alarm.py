@@ -7,7 +7,6 @@ import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from time import monotonic
 from typing import Any
 
 from headrace.errors import StoreError
@@ -48,15 +47,13 @@ class Alarm:
         self._hooks = hooks
         self._calls: set[asyncio.Task[None]] = set()
         self._complaint = Complaint("telling webhooks of a dead alert")
-        self.next_at = monotonic() + random.uniform(0.0, 0.2) * LOOK_EVERY if thresholds else float("inf")
+        self.watches = bool(thresholds)
 
-    async def look(self) -> None:
-        """One look, if it is time."""
-        if monotonic() < self.next_at:
-            return
-        self.next_at = monotonic() + LOOK_EVERY * random.uniform(0.8, 1.2)
+    async def look(self) -> float:
+        """One look; answers the seconds to the next."""
         for alert in self._thresholds.compare(await self._hands.store.stats()):
             self._raise(alert)
+        return LOOK_EVERY * random.uniform(0.8, 1.2)
 
     async def stop(self) -> None:
         """Hooks that still run are cancelled."""

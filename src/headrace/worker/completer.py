@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, StoreError, Unsupported
+from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unsupported
 from headrace.job import Job, JobState
 from headrace.lease import Token, new_token
 from headrace.outcome import Finish, Outcome, Settlement, Succeeded
@@ -99,12 +99,15 @@ class Completer:
         while True:
             try:
                 [job] = await self._hands.store.get([attempt.job.id])
-            except StoreError as error:
+            except HeadraceError as error:
                 self._complaint.raise_(error)
-                await asyncio.sleep(backoff.next())
+            except Exception as error:  # noqa: BLE001  # an open lease must not stay behind a store's bug
+                log.exception("the store failed in a way it should not while looking for a completed job")
+                self._complaint.raise_(error)
             else:
                 self._complaint.settle()
                 return job
+            await asyncio.sleep(backoff.next())
 
     def _check_open(self, attempt: Attempt) -> None:
         if attempt.slots is None or attempt.completed:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.job import JobId, NewJob
-from headrace.lease import Lease, Token, WorkerId
+from headrace.lease import Lease, Orphan, Token, WorkerId
 from headrace.limit import Limit
 from headrace.outcome import DONE, Outcome, Settlement
 from headrace.settings import Settings
@@ -192,6 +192,8 @@ class Hands:
         self.listeners: list[Listener] = []
         self.paused: Mapping[str, Pause] = {}
         """Tasks that somebody has paused, as far as this worker knows."""
+        self.reaping = False
+        """A reap is on its way, which may renew a lease of this worker that had expired: its absence proves nothing."""
         self.attentive = False
         """The governor wants to hear of every job, also of those that end well."""
         self._known: dict[str, Known] = {}
@@ -229,6 +231,24 @@ class Hands:
 
     def add(self, held: Held) -> None:
         self.leases[held.token] = held
+        self._publish()
+
+    def held_of(self, orphan: Orphan) -> Held | None:
+        """The lease in this worker's hands that `reap` took over; None: it is not held here any more."""
+        position, job = orphan.jobs[0] if orphan.jobs else (0, None)
+        if job is None:
+            return None
+        claimed = (job.id, job.attempt)
+        for held in self.leases.values():
+            if not held.lost and position < len(held.jobs) and held.jobs[position] == claimed:
+                return held
+        return None
+
+    def renew(self, held: Held, token: Token) -> None:
+        """The lease goes on under a fresh token: every later write carries that one."""
+        del self.leases[held.token]
+        held.token = token
+        self.leases[token] = held
         self._publish()
 
     def drop(self, held: Held) -> None:

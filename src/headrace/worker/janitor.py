@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from math import inf
 from time import monotonic
 
 from headrace import retry
@@ -16,87 +16,143 @@ from headrace.outcome import Lost, Settlement
 from headrace.retry import Retry
 from headrace.store.terms import Retention
 from headrace.webhooks import batch_of
-from headrace.worker.alarm import Alarm
+from headrace.worker.alarm import LOOK_EVERY, Alarm
 from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, Room, log
 
 PROMOTE_AT_LEAST = 1.0
 PRUNE_EVERY = 60.0
 BATCH = 1000
+SAY_EVERY = 60.0
 
 
-class Janitor(Room):
-    """Its chores by the clock, each with jitter, so that many workers do not come at once."""
+class Chore(Room):
+    """One chore of the janitor by the clock: none waits for another, and none ends with another's failure."""
 
-    name = "janitor"
-
-    def __init__(
-        self, hands: Hands, *, work: Callable[[], None], alarm: Alarm, dead_by_queue: Mapping[str, timedelta]
-    ) -> None:
+    def __init__(self, name: str, do: Callable[[], Awaitable[float]], first: float = 0.0) -> None:
         super().__init__()
-        self._hands = hands
-        self._work = work
-        self._alarm = alarm
-        self._dead_by_queue = dead_by_queue
+        self.name = name
+        self._do = do
         self._backoff = Backoff()
-        self._complaint = Complaint("tidying up")
-        self._promote_at = 0.0
-        self._reap_at = 0.0
-        self._prune_at = monotonic() + random.uniform(0.2, 1.0) * PRUNE_EVERY
+        self._complaint = Complaint(f"upkeep ({name})")
+        self.at = monotonic() + first
 
-    def due(self, wait: timedelta) -> None:
-        """Something will be due so long from now: do not sleep longer."""
-        at = monotonic() + wait.total_seconds()
-        if at < self._promote_at:
-            self._promote_at = at
+    def hasten(self, at: float) -> None:
+        """Something will be due at that time: do not sleep longer."""
+        if at < self.at:
+            self.at = at
             self.bell.ring()
 
     async def run(self) -> None:
         while True:
+            await self.bell.wait(max(0.0, self.at - monotonic()))
+            if monotonic() < self.at:
+                continue
+            self.at = inf  # what hastens it from here on is not forgotten
             try:
-                await self._chores()
+                wait = await self._do()
             except HeadraceError as error:
                 self._complaint.raise_(error)
-                await asyncio.sleep(self._backoff.next())
-                continue
-            self._complaint.settle()
-            self._backoff.reset()
-            next_at = min(self._promote_at, self._reap_at, self._prune_at, self._alarm.next_at)
-            await self.bell.wait(max(0.0, next_at - monotonic()))
+                wait = self._backoff.next()
+            else:
+                self._complaint.settle()
+                self._backoff.reset()
+            self.at = min(self.at, monotonic() + wait)
 
-    async def _chores(self) -> None:
-        now = monotonic()
-        if now >= self._promote_at:
-            await self._promote()
-        if now >= self._reap_at:
-            await self._reap()
-        if now >= self._prune_at:
-            await self._prune()
-        await self._alarm.look()
+
+class Janitor:
+    """Its chores, each with jitter, so that many workers do not come at once."""
+
+    def __init__(
+        self, hands: Hands, *, work: Callable[[], None], alarm: Alarm, dead_by_queue: Mapping[str, timedelta]
+    ) -> None:
+        self._hands = hands
+        self._work = work
+        self._alarm = alarm
+        self._dead_by_queue = dead_by_queue
+        self._said_stuck: dict[str, float] = {}
+        self._promoting = Chore("promote", self._promote)
+        self.chores = [
+            self._promoting,
+            Chore("reap", self._reap),
+            Chore("prune", self._prune, random.uniform(0.2, 1.0) * PRUNE_EVERY),
+        ]
+        if alarm.watches:
+            self.chores.append(Chore("alarm", alarm.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
+
+    def due(self, wait: timedelta) -> None:
+        """Something will be due so long from now: do not sleep longer."""
+        self._promoting.hasten(monotonic() + wait.total_seconds())
+
+    def start(self) -> None:
+        for chore in self.chores:
+            chore.start()
 
     async def stop(self) -> None:
-        await super().stop()
+        for chore in self.chores:
+            await chore.stop()
         await self._alarm.stop()
 
-    async def _promote(self) -> None:
-        self._promote_at = monotonic() + PROMOTE_AT_LEAST * random.uniform(0.8, 1.0)
+    async def _promote(self) -> float:
+        wait = PROMOTE_AT_LEAST * random.uniform(0.8, 1.0)
         promoted = await self._hands.store.promote(BATCH)
         if promoted.moved:
             self._work()
         if promoted.moved >= BATCH:
-            self._promote_at = 0.0
-        elif promoted.next_due is not None:
-            self._promote_at = min(self._promote_at, monotonic() + max(0.001, promoted.next_due.total_seconds()))
+            return 0.0
+        if promoted.next_due is not None:
+            return min(wait, max(0.001, promoted.next_due.total_seconds()))
+        return wait
 
-    async def _reap(self) -> None:
+    async def _reap(self) -> float:
         hands = self._hands
-        self._reap_at = monotonic() + hands.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
-        orphans = await hands.store.reap(hands.id, hands.settings.lease)
+        wait = hands.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
+        hands.reaping = True
+        try:
+            reaped = await hands.store.reap(hands.id, hands.settings.lease)
+            orphans = [orphan for orphan in reaped if not self._renewed(orphan)]
+        finally:
+            hands.reaping = False
+        failed: HeadraceError | None = None
         for orphan in orphans:
-            await self._rehome(orphan)
+            # One that cannot be settled keeps none of the others waiting.
+            try:
+                await self._rehome(orphan)
+            except HeadraceError as error:
+                failed = error
+            except Exception:  # noqa: BLE001  # a store's bug with one lease is not the others'
+                self._say_stuck(orphan)
         if orphans:
-            self._reap_at = 0.0
             self._work()
+        if failed is not None:
+            raise failed
+        return 0.0 if reaped else wait
+
+    def _renewed(self, orphan: Orphan) -> bool:
+        """Whether the lease is this worker's own, expired because heartbeats were late: its jobs run on here."""
+        held = self._hands.held_of(orphan) if orphan.worker == self._hands.id else None
+        if held is None:
+            return False
+        log.warning(
+            "heartbeats were late: a lease of %d jobs of this worker had expired and is renewed",
+            len(orphan.jobs),
+            extra={"event": "lease.renewed", "jobs": len(orphan.jobs)},
+        )
+        self._hands.renew(held, orphan.token)
+        return True
+
+    def _say_stuck(self, orphan: Orphan) -> None:
+        """At most once a minute per job: the store gives the lease back each time that it runs out."""
+        now = monotonic()
+        self._said_stuck = {id: until for id, until in self._said_stuck.items() if until > now}
+        ids = [str(job.id) for _, job in orphan.jobs]
+        if any(id not in self._said_stuck for id in ids):
+            self._said_stuck.update(dict.fromkeys(ids, now + SAY_EVERY))
+            log.exception(
+                "the jobs %s of a lost worker cannot be settled; this is tried again when their lease runs out",
+                ", ".join(ids[:5]) + (" …" if len(ids) > 5 else ""),
+                extra={"event": "lease.stuck", "jobs": len(ids)},
+            )
 
     async def _rehome(self, orphan: Orphan) -> None:
         """Nobody settled these: decide, under the token that we took over."""
@@ -125,11 +181,9 @@ class Janitor(Room):
         lost = Lost(cause=orphan.cause, own=orphan.suspect, at=datetime.now(UTC))
         return retry.decide(job, lost, policy)
 
-    async def _prune(self) -> None:
-        self._prune_at = monotonic() + PRUNE_EVERY * random.uniform(0.8, 1.2)
+    async def _prune(self) -> float:
         settings = self._hands.settings
         keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=self._dead_by_queue)
         pruned = await self._hands.store.prune(keep)
-        if pruned.more:
-            # A bounded amount at a time: promoting and reaping must not wait for it.
-            self._prune_at = monotonic() + 0.1
+        # A bounded amount at a time, so that it takes no long turn of the store.
+        return 0.1 if pruned.more else PRUNE_EVERY * random.uniform(0.8, 1.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,12 +10,15 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from headrace.duration import show
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.lease import Presence, Pulse
 from headrace.settings import Settings
 from headrace.worker.executor import Executor
 from headrace.worker.holding import Hands
 from headrace.worker.room import Backoff, Complaint, Room, log
+
+PATIENCE = 0.25
+"""How long a heartbeat may take, as a part of the lease: four tries fit into it."""
 
 
 def refuse_short_lease(settings: Settings) -> None:
@@ -54,8 +58,14 @@ class Keeper(Room):
         """One heartbeat; False: the store did not answer."""
         hands = self._hands
         tokens = list(hands.leases)
+        patience = hands.settings.lease.total_seconds() * PATIENCE
         try:
-            pulse = await hands.store.heartbeat(tokens, hands.settings.lease, self.presence())
+            # A connection that is half open is given up while there is time for another try.
+            async with asyncio.timeout(patience):
+                pulse = await hands.store.heartbeat(tokens, hands.settings.lease, self.presence())
+        except TimeoutError:
+            self._complaint.raise_(Unavailable(f"no answer within {patience:g} s"))
+            return False
         except HeadraceError as error:
             self._complaint.raise_(error)
             return False
@@ -66,8 +76,9 @@ class Keeper(Room):
         self._complaint.settle()
         self._hear(pulse)
         # Should this fail, the next beat tries again, and until then the watch goes on.
-        with suppress(HeadraceError):
-            await hands.watch.set(hands.store)
+        with suppress(HeadraceError, TimeoutError):
+            async with asyncio.timeout(patience):
+                await hands.watch.set(hands.store)
         return True
 
     def presence(self) -> Presence:
@@ -87,8 +98,9 @@ class Keeper(Room):
         executor = self._executor()
         for token in pulse.lost:
             held = self._hands.leases.get(token)
-            # A lease that is just being ended may be gone by right: that call's own answer will tell.
-            if held is None or held.ending:
+            # A lease that is just being ended may be gone by right: that call's own answer will tell. One that is just
+            # being renewed has a fresh token: the next heartbeat will tell.
+            if held is None or held.ending or self._hands.reaping:
                 continue
             jobs = held.open + len(held.ended)
             log.warning(

@@ -132,8 +132,9 @@ class Reporter(Room):
             return [(attempt, attempt.position, self._drafts.pop(attempt).report()) for attempt in mine]
 
     async def _write(self, held: Held, reports: list[tuple[Attempt, int, Report]]) -> bool:
+        token = held.token
         try:
-            refused = await self._hands.store.report(held.token, [(position, each) for _, position, each in reports])
+            refused = await self._hands.store.report(token, [(position, each) for _, position, each in reports])
         except (Unavailable, OutcomeUnknown) as error:
             self._complaint.raise_(error)
             self._put_back(reports)
@@ -146,6 +147,10 @@ class Reporter(Room):
             log.exception("the store failed in a way it should not while taking reports")
             return False
         self._complaint.settle()
+        if refused and (token != held.token or self._hands.reaping):
+            # The janitor has renewed the lease under a fresh token, or may do so just now.
+            self._put_back(reports)
+            return False
         self._hear(held, reports, refused)
         return True
 

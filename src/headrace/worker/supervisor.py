@@ -16,7 +16,7 @@ from time import monotonic
 
 import msgspec
 
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.hangup import on_hangup
 from headrace.lease import WorkerId, new_worker_id
 from headrace.settings import Settings
@@ -24,7 +24,7 @@ from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.worker import child, lifeline, wire
 from headrace.worker.board import BoardView
-from headrace.worker.keeper import refuse_short_lease
+from headrace.worker.keeper import PATIENCE, refuse_short_lease
 from headrace.worker.room import Backoff, Bell, Complaint, log
 
 LIVED_WELL = 30.0
@@ -269,7 +269,11 @@ class Supervisor:
         if tokens:
 
             async def renew(store: Store) -> None:
-                await store.heartbeat(tokens, self._settings.lease)
+                try:
+                    async with asyncio.timeout(self._settings.lease.total_seconds() * PATIENCE):
+                        await store.heartbeat(tokens, self._settings.lease)
+                except TimeoutError:
+                    raise Unavailable("no answer to the heartbeat of a stuck worker's leases") from None
 
             self._send(
                 self._insist("renewing a stuck worker's leases", renew, self._settings.lease.total_seconds() / 2)

@@ -72,9 +72,9 @@ class Writer:
                     faults.reach("settled")
                 self._complaint.settle()
                 self.failing = False
-                if not refused or token == held.token:
+                if not refused or (token == held.token and not self._hands.reaping):
                     return refused, unsure
-                continue  # the janitor has renewed the lease under a fresh token meanwhile
+                # The janitor has renewed the lease under a fresh token, or may do so just now.
             await asyncio.sleep(backoff.next())
         # Nothing waits for this answer any more; another call that still fails says so again.
         self.failing = False
