@@ -66,7 +66,19 @@ class Values(Protocol):
 
 def advise(at: Values, tasks: Mapping[str, Declared]) -> list[Problem]:
     """Every rule that is broken."""
-    return _rules(at) + [problem for task in tasks.values() for problem in _task_problems(at, task)]
+    return _rules(at) + _endless(tasks) + [problem for task in tasks.values() for problem in _task_problems(at, task)]
+
+
+def _endless(tasks: Mapping[str, Declared]) -> list[Problem]:
+    names = sorted(task.name for task in tasks.values() if task.options.timeout is None)
+    if not names:
+        return []
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+    text = (
+        f"no timeout: a job of {some} that hangs keeps its slot, and its lease is renewed, until it is cancelled; "
+        'set one, e.g. timeout="10m"'
+    )
+    return [Problem("warning", "timeout", text)]
 
 
 def _rules(at: Values) -> list[Problem]:

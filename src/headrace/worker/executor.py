@@ -19,7 +19,8 @@ from headrace.worker.holding import Hands, Held
 from headrace.worker.processes import ProcessSlots
 from headrace.worker.room import Room, log
 from headrace.worker.settler import Settler
-from headrace.worker.slots import LoopSlots, ThreadSlots
+from headrace.worker.slots import LoopSlots
+from headrace.worker.threads import ThreadSlots
 
 SWEEP = 0.05
 """Seconds between two looks at the deadlines: how exact a timeout is."""
@@ -93,7 +94,7 @@ class Executor(Room):
     def unfinished(self) -> int:
         """Attempts whose end somebody may still wait for."""
         given_up = sum(attempt.given_up for slots in self._kinds for attempt in slots.under_way())
-        return self.running + self.waiting - given_up
+        return self.running + self.loop.stuck + self.waiting - given_up
 
     # ── in ──────────────────────────────────────────────────────────────────
     def deliver(self, held: Held, lease: Lease) -> None:
@@ -214,7 +215,7 @@ class Executor(Room):
     # ── the sweep ───────────────────────────────────────────────────────────
     async def run(self) -> None:
         while True:
-            if not (self.waiting or self.running):
+            if not (self.waiting or self.running or self.loop.stuck):
                 self._publish(inf)
                 await self.bell.wait()
             await asyncio.sleep(SWEEP)
@@ -237,16 +238,24 @@ class Executor(Room):
 
     def _remind(self, attempt: Attempt, now: float) -> None:
         """It was told to end and goes on."""
-        attempt.warned_at = now + 10 * SWALLOWED
+        again = attempt.reminded
+        attempt.warned_at, attempt.reminded = now + 10 * SWALLOWED, True
         log.warning(
             "job %s of task %s was told to end (%s) and goes on: does it swallow CancelledError, or not look at "
             "current_job().cancelled?",
             attempt.job.id,
             attempt.job.task,
             attempt.reason,
+            extra={"event": "attempt.stuck", "job": str(attempt.job.id), "task": attempt.job.task},
         )
         if attempt.slots is self.loop:
             self.loop.interrupt(attempt)
+            if again and self.loop.write_off(attempt):
+                log.warning(
+                    "job %s of task %s keeps its lease until its code ends; another slot takes its place",
+                    attempt.job.id,
+                    attempt.job.task,
+                )
 
     def _publish(self, earliest: float) -> None:
         board = self._hands.board

@@ -20,6 +20,7 @@ from headrace.store.contract import Store
 from headrace.store.terms import Pause
 from headrace.webhooks import Herald
 from headrace.worker.attempt import Attempt, Known
+from headrace.worker.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from headrace.task import Task
@@ -188,6 +189,7 @@ class Hands:
         self.herald = herald or Herald(())
         self.leases: dict[Token, Held] = {}
         self.counters = Counters()
+        self.failures = FailureLog()
         self.watch = Watch()
         self.listeners: list[Listener] = []
         self.paused: Mapping[str, Pause] = {}

@@ -174,6 +174,8 @@ class Janitor:
         if news:
             await self._hands.store.enqueue(batch_of(news))
         await self._hands.store.settle(orphan.token, settlements)
+        for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True):
+            self._hands.failures.tell(job, settlement)
 
     def _decide(self, job: Claimed, orphan: Orphan) -> Settlement:
         known = self._hands.known(job.task)

@@ -85,6 +85,8 @@ class Settler(Room):
         if not held.ended:
             self._first(held)
         held.ended.append((attempt.position, settlement))
+        if isinstance(outcome, Failed | Lost | Snoozed):
+            self._hands.failures.tell(attempt.job, settlement)
         if (attempt.job.options is not None or attempt.known.told) and (
             news := self._hands.herald.news(attempt.job, settlement)
         ):

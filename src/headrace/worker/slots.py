@@ -1,16 +1,13 @@
-"""The places in which attempts run: the event loop and threads (processes have a file of their own)."""
+"""Slots in the event loop; threads and processes have files of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from queue import SimpleQueue
 from time import monotonic
-from typing import Any
 
 from headrace import context
 from headrace.outcome import Outcome, Released, Succeeded
@@ -18,7 +15,7 @@ from headrace.worker import faults, verdict
 from headrace.worker.attempt import Attempt
 from headrace.worker.holding import Hands, Held
 from headrace.worker.room import log
-from headrace.worker.steps import End, announce, end_as_failed, end_safely, set_deadline
+from headrace.worker.steps import End, announce, end_as_failed, set_deadline
 
 SLICE = 0.002
 """Seconds after which a consumer lets others have the loop, though its jobs never suspend."""
@@ -27,11 +24,13 @@ SLICE = 0.002
 class LoopSlot:
     """One consumer of the event loop and what it runs."""
 
-    __slots__ = ("attempt", "interrupted", "task")
+    __slots__ = ("attempt", "interrupted", "leaves", "task")
 
     def __init__(self) -> None:
         self.attempt: Attempt | None = None
         self.task: asyncio.Task[None] | None = None
+        self.leaves = False
+        """The job that runs here is the last one."""
         self.interrupted: KeyboardInterrupt | None = None
         """Ctrl-C struck while a job ran here: passed on once that job is handed back."""
 
@@ -57,6 +56,8 @@ class LoopSlots:
         """When so few are left in line, whoever fetches is told."""
         self._line: deque[Attempt] = deque()
         self._slots: list[LoopSlot] = []
+        self._stuck: list[LoopSlot] = []
+        """Slots whose jobs ignore their cancellation; others have taken their places."""
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
         self._closed = False
@@ -81,18 +82,36 @@ class LoopSlots:
             found.append(line.popleft())
         return found
 
+    @property
+    def stuck(self) -> int:
+        """Jobs that ignore their cancellation and have lost their slot."""
+        return len(self._stuck)
+
     def under_way(self) -> list[Attempt]:
-        return [slot.attempt for slot in self._slots if slot.attempt is not None]
+        return [slot.attempt for slot in (*self._slots, *self._stuck) if slot.attempt is not None]
 
     def interrupt(self, attempt: Attempt) -> None:
-        for slot in self._slots:
+        for slot in (*self._slots, *self._stuck):
             if slot.attempt is attempt and slot.task is not None:
                 # A slot with an attempt is suspended inside user code: the error is raised there.
                 slot.task.cancel()
 
+    def write_off(self, attempt: Attempt) -> bool:
+        """Let another slot take the place of the one that runs this attempt; False: too many were written off."""
+        for slot in self._slots:
+            if slot.attempt is attempt and len(self._stuck) < self._size:
+                slot.leaves = True
+                self._slots.remove(slot)
+                self._stuck.append(slot)
+                self._low()
+                if self._line:
+                    self._wake()
+                return True
+        return False
+
     async def close(self) -> None:
         self._closed = True
-        tasks = [slot.task for slot in self._slots if slot.task is not None]
+        tasks = [slot.task for slot in (*self._slots, *self._stuck) if slot.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -117,6 +136,9 @@ class LoopSlots:
             self._staff(slot)
 
     def _staff(self, slot: LoopSlot) -> None:
+        if slot.leaves:
+            self._stuck.remove(slot)
+            return
         slot.task = asyncio.create_task(self._consume(slot), context=self._base.copy(), name="headrace-slot")
 
     async def _consume(self, slot: LoopSlot) -> None:
@@ -174,8 +196,10 @@ class LoopSlots:
             elif done(attempt.held, attempt.position):
                 pause = True
             slot.attempt = None
-            if slot.interrupted is not None:
-                raise slot.interrupted
+            if slot.leaves:
+                if slot.interrupted is not None:
+                    raise slot.interrupted
+                return
             try:
                 if copy_context() != before:
                     return
@@ -216,7 +240,7 @@ class LoopSlots:
                 if isinstance(error, GeneratorExit) and (self._closed or not _is_current(slot.task)):
                     raise  # the slot's own coroutine is closed from outside, while the loop ends
                 if isinstance(error, KeyboardInterrupt):
-                    slot.interrupted, outcome = error, Released()
+                    slot.interrupted, slot.leaves, outcome = error, True, Released()
                 else:
                     outcome = verdict.of_error(attempt, error)
                 _forget_cancellation()
@@ -240,136 +264,6 @@ class LoopSlots:
             raise
         finally:
             self._waking = False
-
-
-class ThreadSlot:
-    """One thread and what it runs."""
-
-    __slots__ = ("attempt", "thread")
-
-    def __init__(self, serve: Callable[[ThreadSlot], None]) -> None:
-        self.attempt: Attempt | None = None
-        self.thread = threading.Thread(target=serve, args=(self,), name="headrace-slot", daemon=True)
-
-
-class ThreadSlots:
-    """Sync tasks: long-lived threads fed by a queue; what they hand back is picked up in bunches."""
-
-    def __init__(self, hands: Hands, size: int, *, end: End, low: Callable[[], None]) -> None:
-        self._hands = hands
-        self._size = size
-        self._end = end
-        self._low = low
-        self._loop = asyncio.get_running_loop()
-        self._base = contextvars.copy_context()
-        self._line: deque[Attempt] = deque()
-        self._calls: SimpleQueue[bool] = SimpleQueue()
-        """One True per attempt put in line; False: go home. Who finds the line empty was too late."""
-        self._slots: list[ThreadSlot] = []
-        self._ended: deque[tuple[Attempt, Outcome]] = deque()
-        self._told = False
-
-    @property
-    def waiting(self) -> int:
-        return len(self._line)
-
-    @property
-    def running(self) -> int:
-        return sum(slot.attempt is not None for slot in self._slots) + len(self._ended)
-
-    def put(self, attempts: list[Attempt]) -> None:
-        self._line.extend(attempts)
-        wanted = min(self._size, self.running + len(self._line))
-        while len(self._slots) < wanted:
-            slot = ThreadSlot(self._serve)
-            self._slots.append(slot)
-            slot.thread.start()
-        for _ in attempts:
-            self._calls.put(True)
-
-    def take_back(self, before: float) -> list[Attempt]:
-        found: list[Attempt] = []
-        while True:
-            try:
-                attempt = self._line.popleft()
-            except IndexError:
-                return found
-            if attempt.held.claimed_at > before:
-                self._line.appendleft(attempt)
-                return found
-            found.append(attempt)
-
-    def under_way(self) -> list[Attempt]:
-        return [attempt for slot in self._slots if (attempt := slot.attempt) is not None]
-
-    def interrupt(self, attempt: Attempt) -> None:
-        """A thread cannot be stopped: `job.cancelled` is True from here on, and the attempt ends when it returns."""
-
-    async def close(self) -> None:
-        for _ in self._slots:
-            self._calls.put(False)
-        # Those between two jobs end at once; those inside one when it returns, and nobody waits for them.
-        while any(slot.thread.is_alive() and slot.attempt is None for slot in self._slots):  # noqa: ASYNC110  # no event
-            await asyncio.sleep(0.001)
-
-    def _serve(self, slot: ThreadSlot) -> None:
-        while self._calls.get():
-            try:
-                attempt = self._line.popleft()
-            except IndexError:
-                continue
-            attempt.slots = self
-            attempt.started = monotonic()
-            slot.attempt = attempt
-            try:
-                outcome = self._run(attempt)
-            except BaseException as error:  # noqa: BLE001  # e.g. SystemExit of a type that is decoded or encoded
-                outcome = verdict.of_error(attempt, error)
-            # In this order: at no moment does it look as if nothing were left to do.
-            self._ended.append((attempt, outcome))
-            slot.attempt = None
-            if not self._told:
-                self._told = True
-                try:
-                    self._loop.call_soon_threadsafe(self._pick_up)
-                except RuntimeError:
-                    return  # the loop is gone, and with it everybody who could care
-
-    def _run(self, attempt: Attempt) -> Outcome:
-        if attempt.reason:
-            return verdict.of_error(attempt, asyncio.CancelledError())
-        known = attempt.known
-        if (late := verdict.too_late(attempt)) is not None:
-            return late
-        if (timeout := attempt.timeout) != inf:
-            set_deadline(self._hands, attempt, monotonic() + timeout)
-        if self._hands.listeners:
-            self._loop.call_soon_threadsafe(announce, self._hands, attempt)
-        if faults.ARMED:
-            faults.reach("start")
-        try:
-            args, kwargs = attempt.arguments()
-        except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
-            return verdict.bad_arguments(attempt, error)
-        own = self._base.copy()
-        own.run(context.enter, attempt)
-        try:
-            result: Any = own.run(known.function, *args, **kwargs)
-            if known.is_async:
-                result = own.run(asyncio.run, result)
-        except BaseException as error:  # noqa: BLE001  # no job ends its worker
-            return verdict.of_error(attempt, error)
-        if faults.ARMED:
-            faults.reach("ran")
-        return verdict.of_result(attempt, result)
-
-    def _pick_up(self) -> None:
-        self._told = False
-        while self._ended:
-            attempt, outcome = self._ended.popleft()
-            attempt.slots = None
-            end_safely(self._end, attempt, outcome)
-        self._low()
 
 
 def _is_current(task: asyncio.Task[None] | None) -> bool:

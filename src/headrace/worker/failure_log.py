@@ -1,0 +1,107 @@
+"""One line in the log for each failed attempt and each dead job, bounded in rate."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from time import monotonic
+
+from headrace import duration
+from headrace.job import Claimed, Failure, JobState
+from headrace.outcome import Again, Finish, Settlement
+from headrace.wording import line
+from headrace.worker.room import log
+
+BURST, PER_SECOND = 50.0, 10.0
+"""Lines of each level at once, and from then on per second: a fleet that fails must not fill the disk."""
+
+
+class _Rate:
+    """Lets some lines through, and counts the others until the next one that goes through."""
+
+    __slots__ = ("_at", "_left", "hidden")
+
+    def __init__(self) -> None:
+        self._left = BURST
+        self._at = monotonic()
+        self.hidden = 0
+
+    def allows(self) -> bool:
+        if self._left < 1.0:
+            now = monotonic()
+            self._left = min(BURST, self._left + (now - self._at) * PER_SECOND)
+            self._at = now
+            if self._left < 1.0:
+                self.hidden += 1
+                return False
+        self._left -= 1.0
+        return True
+
+    def take_hidden(self) -> str:
+        hidden, self.hidden = self.hidden, 0
+        return f" (and {hidden:,} more that are not in this log)" if hidden else ""
+
+
+class FailureLog:
+    """What failed, with the error and the next try; what died, with the traceback. Texts are scrubbed before."""
+
+    def __init__(self) -> None:
+        self._failed, self._dead = _Rate(), _Rate()
+
+    def tell(self, job: Claimed, settlement: Settlement) -> None:
+        """Say it, if it is a failure or a death."""
+        match settlement:
+            case Again(failure=Failure() as failure, due=due) if log.isEnabledFor(logging.WARNING):
+                if self._failed.allows():
+                    self._say_failed(job, failure, due)
+            case Finish(state=JobState.DEAD) if self._dead.allows():
+                self._say_dead(job, settlement)
+            case _:
+                pass
+
+    def _say_failed(self, job: Claimed, failure: Failure, due: object) -> None:
+        when = "at once" if not due else f"in {duration.about(due)}" if isinstance(due, timedelta) else f"at {due}"
+        log.warning(
+            "job %s of task %s failed on attempt %d: %s; next try %s%s",
+            job.id,
+            job.task,
+            job.attempt,
+            shown(failure),
+            when,
+            self._failed.take_hidden(),
+            extra=_extra("attempt.failed", job, failure),
+        )
+
+    def _say_dead(self, job: Claimed, settlement: Finish) -> None:
+        failure = settlement.failure
+        log.error(
+            "job %s of task %s is dead (%s) after attempt %d%s%s%s",
+            job.id,
+            job.task,
+            line(_printable(settlement.note or "")),
+            job.attempt,
+            "" if failure is None else f": {shown(failure)}",
+            self._dead.take_hidden(),
+            "" if failure is None or not failure.traceback else f"\n{failure.traceback.rstrip()}",
+            extra=_extra("job.dead", job, failure),
+        )
+
+
+def shown(failure: Failure) -> str:
+    """A failure on one line that a terminal can show."""
+    return line(_printable(f"{failure.kind}: {failure.message}" if failure.message else failure.kind))
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+
+
+def _extra(event: str, job: Claimed, failure: Failure | None) -> dict[str, object]:
+    return {
+        "event": event,
+        "job": str(job.id),
+        "task": job.task,
+        "queue": job.queue,
+        "attempt": job.attempt,
+        "kind": "" if failure is None else failure.kind,
+    }

@@ -1,0 +1,150 @@
+"""Thread slots: sync tasks in long-lived threads, which cannot be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any
+
+from headrace import context
+from headrace.outcome import Outcome
+from headrace.worker import faults, verdict
+from headrace.worker.attempt import Attempt
+from headrace.worker.holding import Hands
+from headrace.worker.steps import End, announce, end_safely, set_deadline
+
+
+class ThreadSlot:
+    """One thread and what it runs."""
+
+    __slots__ = ("attempt", "thread")
+
+    def __init__(self, serve: Callable[[ThreadSlot], None]) -> None:
+        self.attempt: Attempt | None = None
+        self.thread = threading.Thread(target=serve, args=(self,), name="headrace-slot", daemon=True)
+
+
+class ThreadSlots:
+    """Sync tasks: long-lived threads fed by a queue; what they hand back is picked up in bunches."""
+
+    def __init__(self, hands: Hands, size: int, *, end: End, low: Callable[[], None]) -> None:
+        self._hands = hands
+        self._size = size
+        self._end = end
+        self._low = low
+        self._loop = asyncio.get_running_loop()
+        self._base = contextvars.copy_context()
+        self._line: deque[Attempt] = deque()
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+        """One True per attempt put in line; False: go home. Who finds the line empty was too late."""
+        self._slots: list[ThreadSlot] = []
+        self._ended: deque[tuple[Attempt, Outcome]] = deque()
+        self._told = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        return sum(slot.attempt is not None for slot in self._slots) + len(self._ended)
+
+    def put(self, attempts: list[Attempt]) -> None:
+        self._line.extend(attempts)
+        wanted = min(self._size, self.running + len(self._line))
+        while len(self._slots) < wanted:
+            slot = ThreadSlot(self._serve)
+            self._slots.append(slot)
+            slot.thread.start()
+        for _ in attempts:
+            self._calls.put(True)
+
+    def take_back(self, before: float) -> list[Attempt]:
+        found: list[Attempt] = []
+        while True:
+            try:
+                attempt = self._line.popleft()
+            except IndexError:
+                return found
+            if attempt.held.claimed_at > before:
+                self._line.appendleft(attempt)
+                return found
+            found.append(attempt)
+
+    def under_way(self) -> list[Attempt]:
+        return [attempt for slot in self._slots if (attempt := slot.attempt) is not None]
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """A thread cannot be stopped: `job.cancelled` is True from here on, and the attempt ends when it returns."""
+
+    async def close(self) -> None:
+        for _ in self._slots:
+            self._calls.put(False)
+        # Those between two jobs end at once; those inside one when it returns, and nobody waits for them.
+        while any(slot.thread.is_alive() and slot.attempt is None for slot in self._slots):  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0.001)
+
+    def _serve(self, slot: ThreadSlot) -> None:
+        while self._calls.get():
+            try:
+                attempt = self._line.popleft()
+            except IndexError:
+                continue
+            attempt.slots = self
+            attempt.started = monotonic()
+            slot.attempt = attempt
+            try:
+                outcome = self._run(attempt)
+            except BaseException as error:  # noqa: BLE001  # e.g. SystemExit of a type that is decoded or encoded
+                outcome = verdict.of_error(attempt, error)
+            # In this order: at no moment does it look as if nothing were left to do.
+            self._ended.append((attempt, outcome))
+            slot.attempt = None
+            if not self._told:
+                self._told = True
+                try:
+                    self._loop.call_soon_threadsafe(self._pick_up)
+                except RuntimeError:
+                    return  # the loop is gone, and with it everybody who could care
+
+    def _run(self, attempt: Attempt) -> Outcome:
+        if attempt.reason:
+            return verdict.of_error(attempt, asyncio.CancelledError())
+        known = attempt.known
+        if (late := verdict.too_late(attempt)) is not None:
+            return late
+        if (timeout := attempt.timeout) != inf:
+            set_deadline(self._hands, attempt, monotonic() + timeout)
+        if self._hands.listeners:
+            self._loop.call_soon_threadsafe(announce, self._hands, attempt)
+        if faults.ARMED:
+            faults.reach("start")
+        try:
+            args, kwargs = attempt.arguments()
+        except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
+            return verdict.bad_arguments(attempt, error)
+        own = self._base.copy()
+        own.run(context.enter, attempt)
+        try:
+            result: Any = own.run(known.function, *args, **kwargs)
+            if known.is_async:
+                result = own.run(asyncio.run, result)
+        except BaseException as error:  # noqa: BLE001  # no job ends its worker
+            return verdict.of_error(attempt, error)
+        if faults.ARMED:
+            faults.reach("ran")
+        return verdict.of_result(attempt, result)
+
+    def _pick_up(self) -> None:
+        self._told = False
+        while self._ended:
+            attempt, outcome = self._ended.popleft()
+            attempt.slots = None
+            end_safely(self._end, attempt, outcome)
+        self._low()
