@@ -200,6 +200,21 @@ async def test_a_crashed_workers_units_come_back_with_its_jobs(store: Store, clo
     assert len((await take(store)).jobs) == 2
 
 
+async def test_units_come_back_when_a_neighbour_of_the_job_is_deleted(store: Store, clock: FakeClock):
+    await rule(store, "shop", concurrency=2)
+    await put(store, 3, limits=("shop:acme",))
+    lease = await take(store, 3)
+    first, second = ids(lease)
+    await store.settle(lease.token, [(0, DONE)])
+    assert await store.delete([first]) == {first}
+    clock.advance(TTL)
+    [orphan] = await store.reap(JANITOR, TTL)
+    assert not await store.settle(orphan.token, [(position, RELEASE) for position, _ in orphan.jobs])
+    assert await counts(store) == {"ready": 2}
+    assert ids(await take(store, 3))[0] == second
+    assert await claim(store, 1) is None
+
+
 async def test_a_detached_job_keeps_its_unit(store: Store):
     await rule(store, "api", concurrency=2)
     await put(store, 5, limits=("api",))

@@ -11,14 +11,16 @@ from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from conformance.kit import TTL, WORKER, claim, ids, new, put, put_jobs, rule, settle_all, take, tenants
 from conftest import opened
 from headrace.job import Batch, JobState, UniqueLock, job_id, new_batch
 from headrace.lease import Ask, Lease, Report, new_token
+from headrace.outcome import DONE
 from headrace.store.contract import Store
-from headrace.store.sqlite import picker, turns
+from headrace.store.sqlite import allowance, picker, turns
 from headrace.store.sqlite.claim import claim as claim_in
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.store import SqliteStore
@@ -210,6 +212,28 @@ async def test_units_are_rows_only_while_they_are_held(sqlite_store: SqliteStore
     assert held == {"api": 4, "shop:1": 2}
     await settle_all(sqlite_store, lease)
     assert rows(eye, "unit") == 0
+
+
+@pytest.mark.parametrize("carried", [True, False])
+async def test_a_process_that_does_not_know_the_lane_gives_units_back(
+    sqlite_store: SqliteStore, eye: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, carried: bool
+):
+    await rule(sqlite_store, "shop", concurrency=2)
+    await put(sqlite_store, 2, limits=("shop:acme",))
+    lease = await take(sqlite_store, 2)
+    await sqlite_store.settle(lease.token, [(0, DONE)])
+    await sqlite_store.delete([ids(lease)[0]])
+    # Lanes are remembered by each process: another one starts with none.
+    monkeypatch.setattr(allowance, "_units_of_lane", {})
+    if not carried:
+        # As an earlier version writes leases: without the units.
+        (ranges,) = eye.execute("select ranges from headrace_lease").fetchone()
+        places, held = msgspec.msgpack.decode(ranges)
+        eye.execute("update headrace_lease set ranges = ?", (msgspec.msgpack.encode([[p[:4] for p in places], held]),))
+        eye.commit()
+    assert not await sqlite_store.settle(lease.token, [(1, DONE)])
+    assert rows(eye, "unit") == 0
+    assert rows(eye, "lease") == 0
 
 
 async def test_freed_units_wake_who_waits_in_another_store(url: str):

@@ -9,7 +9,7 @@ import msgspec
 from headrace.job import JobId, job_id
 from headrace.lane import Ahead, Blocked
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.allowance import Rules, obstacles, read, units_of, units_of_lanes
+from headrace.store.sqlite.allowance import Rules, obstacles, read, units_held, units_of
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.locate import locate
 from headrace.store.sqlite.pause import pause_of
@@ -82,10 +82,8 @@ def _users(tx: Tx, limit_key: str) -> tuple[UUID, ...]:
     """Some of the running jobs that hold units of a limit key."""
     keys: list[int] = []
     for lease in leases.all(tx):
-        jobs = {lease.ranges.places[held.place].lane: key for _, key, held in lease.open()}
-        jobs.pop(0, None)
-        units_by_lane = units_of_lanes(tx, jobs)
-        using = {lane for lane, units in units_by_lane.items() if any(unit.key == limit_key for unit in units)}
+        units_by_lane = units_held(tx, lease)
+        using = {lane for lane, units in units_by_lane.items() if any(key == limit_key for key, _ in units)}
         keys += [key for _, key, held in lease.open() if lease.ranges.places[held.place].lane in using] if using else []
         if len(keys) >= _NAMED:
             break

@@ -6,6 +6,7 @@ Lanes without limit keys never come here.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -164,6 +165,10 @@ class Allowance:
         if keys:
             self._states.update(read(self._tx, keys))
 
+    def units(self, lane: int) -> tuple[tuple[str, int], ...]:
+        """What a job of a lane holds, as its lease carries it."""
+        return tuple([(unit.key, unit.cost) for unit in self._units[lane]])
+
     def free(self, lane: int) -> int:
         """How many jobs of a lane may begin now."""
         least = PLENTY
@@ -239,25 +244,18 @@ def _write(tx: Tx, states: Mapping[str, State]) -> None:
 
 def give_back(tx: Tx, lease: LeaseRow, positions: Iterable[int]) -> None:
     """These positions are settled: whoever was passed over for want of their units may try again."""
-    limited = [place.lane != 0 for place in lease.ranges.places]
-    if not any(limited):
+    places = lease.ranges.places
+    if not any([place.lane for place in places]):
         return
     spread = lease.ranges.spread()
-    counts: dict[int, int] = {}
-    jobs: dict[int, int] = {}
-    for position in positions:
-        held = spread[position]
-        if limited[held.place]:
-            lane = lease.ranges.places[held.place].lane
-            counts[lane] = counts.get(lane, 0) + 1
-            jobs[lane] = held.lo
-    if not counts:
-        return
-    units_by_lane = units_of_lanes(tx, jobs)
+    settled = Counter([spread[position].place for position in positions])
     back: dict[str, int] = {}
-    for lane, count in counts.items():
-        for unit in units_by_lane[lane]:
-            back[unit.key] = back.get(unit.key, 0) + unit.cost * count
+    units_by_lane = units_held(tx, lease)
+    for place, count in settled.items():
+        for key, cost in units_by_lane.get(places[place].lane, ()):
+            back[key] = back.get(key, 0) + cost * count
+    if not back:
+        return
     states = read(tx, back)
     for key, units in back.items():
         state = states[key]
@@ -265,3 +263,28 @@ def give_back(tx: Tx, lease: LeaseRow, positions: Iterable[int]) -> None:
             tx.depth.awake.add(ALL)
         state.held, state.blocked, state.changed = max(state.held - units, 0), 0, True
     _write(tx, states)
+
+
+def units_held(tx: Tx, lease: LeaseRow) -> dict[int, tuple[tuple[str, int], ...]]:
+    """What a job of each limited lane of a lease holds: lane id → (limit key, units)."""
+    found: dict[int, tuple[tuple[str, int], ...]] = {}
+    unknown: dict[int, list[int]] = {}
+    for number, place in enumerate(lease.ranges.places):
+        if place.units is not None:
+            found[place.lane] = place.units
+        elif place.lane:
+            unknown.setdefault(place.lane, []).extend(_keys(lease, number))
+    if unknown:
+        found.update(_units_by_jobs(tx, unknown))
+    return found
+
+
+def _keys(lease: LeaseRow, place: int) -> Iterable[int]:
+    return (key for held in lease.ranges.held if held.place == place for key in range(held.lo, held.lo + held.size))
+
+
+def _units_by_jobs(tx: Tx, jobs: Mapping[int, list[int]]) -> dict[int, tuple[tuple[str, int], ...]]:
+    """For leases of an earlier version: any of the lane's jobs tells. Settled ones may be deleted, so all are asked for."""
+    rows = tx.cur.execute(_SQL["lanes"], (str([key for keys in jobs.values() for key in keys]),)).fetchall()
+    limits = {lane: units_of(msgspec.json.decode(text or "[]", type=list[str])) for lane, text in rows}
+    return {lane: tuple((unit.key, unit.cost) for unit in units) for lane, units in limits.items()}

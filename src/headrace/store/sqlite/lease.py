@@ -23,6 +23,9 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: int
     tenant: str
     lane: int
+    units: tuple[tuple[str, int], ...] | None = None
+    """Limit keys of the lane, each with the units that a job holds. The lease carries them, so that giving units back
+    depends on no other row. None: the lane has no limits, or an earlier version wrote the lease."""
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):

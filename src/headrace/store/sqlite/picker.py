@@ -185,13 +185,17 @@ class Picker:
                 break
         if upto is None:
             return 0
-        self.places.append(Place(line.queue, line.priority, seat.tenant, seat.lane))
+        self.places.append(self._place(line, seat))
         if rest is None and seat.complete and upto > seat.ranges[-1][0]:
             self._take_all(line.id, seat)
         else:
             self._taken.append((line.id, seat.tenant, seat.tenant, seat.lane, upto, rest))
         self.count += count - left
         return count - left
+
+    def _place(self, line: Line, seat: Seat) -> Place:
+        units = self.allowance.units(seat.lane) if seat.lane else None
+        return Place(line.queue, line.priority, seat.tenant, seat.lane, units)
 
     def _take_all(self, line: int, seat: Seat) -> None:
         """Tenants that stand side by side leave the line as one."""
@@ -211,7 +215,7 @@ class Picker:
         cur = self.tx.cur
         lane = (line.id, seat.tenant, seat.lane)
         number = len(self.places)
-        self.places.append(Place(line.queue, line.priority, seat.tenant, seat.lane))
+        self.places.append(self._place(line, seat))
         taken = 0
         upto: int | None = None
         rest: int | None = None
