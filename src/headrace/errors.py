@@ -19,6 +19,7 @@
     │   ├── Unavailable         the store cannot be reached; nothing was done
     │   ├── OutcomeUnknown      the connection broke while the store was writing
     │   ├── StoreFull           no room left to write; nothing was done
+    │   ├── StoreDamaged        the store's file is gone, replaced or damaged
     │   ├── SchemaMismatch      the schema is missing, too old or too new
     │   └── Unsupported         this store cannot do that
     ├── ScheduleNotFound        no schedule of that name
@@ -195,6 +196,15 @@ class StoreFull(StoreError):
     """There is no room left to write; nothing was done."""
 
     code = "store_full"
+
+
+class StoreDamaged(StoreError):
+    """The store's file was deleted, replaced or damaged: trying again cannot help, an operator has to restore it.
+
+    What was asked is not stored in any file that a new process finds.
+    """
+
+    code = "store_damaged"
 
 
 class SchemaMismatch(StoreError):

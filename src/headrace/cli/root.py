@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import click
 
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, StoreDamaged
 
-OK, FAILED, USAGE, INTERRUPTED, CONFIG = 0, 1, 2, 130, 78
+OK, FAILED, USAGE, INTERRUPTED, DAMAGED, CONFIG = 0, 1, 2, 130, 74, 78
 
 # The help texts stand here so that `headrace --help` imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -91,12 +91,18 @@ class Root(click.Group):
         except (click.exceptions.NoArgsIsHelpError, click.Abort, click.ClickException) as error:
             sys.exit(_answer_click(error))
         except HeadraceError as error:
-            sys.exit(complain(str(error), code=CONFIG if isinstance(error, ConfigError) else FAILED))
+            sys.exit(complain(str(error), code=_code_of(error)))
         except OSError as error:
             sys.exit(complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"))
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         sys.exit(answer if isinstance(answer, int) else OK)
+
+
+def _code_of(error: HeadraceError) -> int:
+    if isinstance(error, ConfigError):
+        return CONFIG
+    return DAMAGED if isinstance(error, StoreDamaged) else FAILED
 
 
 def complain(message: str, *, code: int = FAILED) -> int:

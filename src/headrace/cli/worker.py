@@ -10,7 +10,6 @@ import click
 
 from headrace import logs
 from headrace.cli import params
-from headrace.cli.root import FAILED
 from headrace.cli.target import Target, must_have_app, resolve, run, url_option
 from headrace.errors import Unavailable
 from headrace.settings import LOG_LEVELS
@@ -46,8 +45,8 @@ def command(app: str | None, url: str | None, **flags: timedelta | int | str | t
     logs.configure(target.settings.log_level)
     from headrace.worker.supervisor import supervise
 
-    if supervise(target.settings):
-        raise SystemExit(FAILED)
+    if code := supervise(target.settings):
+        raise SystemExit(code)
 
 
 def _check(target: Target) -> None:

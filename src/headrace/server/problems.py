@@ -80,6 +80,7 @@ _WORDS: dict[type[HeadraceError], str] = {
     errors.Unavailable: _AWAY,
     errors.OutcomeUnknown: "the store stopped answering while it was writing: look whether it happened, or repeat the call with a key",
     errors.StoreFull: "the store has no room left: nothing was stored",
+    errors.StoreDamaged: "the store's file is gone or damaged: nothing is stored until the operator restores it",
     errors.SchemaMismatch: "the store's schema does not fit this version: the operator runs `headrace migrate`",
     errors.StoreError: "the store did not do what was asked",
     # Its own names the job, which may be of somebody else.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, StoreDamaged
 from headrace.flow import Planner
 from headrace.lane import check_queue
 from headrace.lease import WorkerId, new_worker_id
@@ -113,6 +113,12 @@ class Worker:
     def idle(self) -> asyncio.Event:
         """Set while there is nothing to claim and nothing held."""
         return self._fetcher.idle
+
+    async def until_damaged(self) -> StoreDamaged:
+        """Wait until the store is found damaged. Whatever this worker holds then can never be settled."""
+        await self._hands.damaged.wait()
+        assert self._hands.damage is not None  # it is noted first
+        return self._hands.damage
 
     def on_event(self, listener: Listener) -> None:
         """Call `listener(name, fields)` at every event from now on, in the event loop: be quick."""

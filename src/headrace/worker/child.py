@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from headrace import logs
-from headrace.errors import HeadraceError, Unavailable
+from headrace.errors import HeadraceError, StoreDamaged, Unavailable
 from headrace.hangup import leave_to_parent
 from headrace.lease import WorkerId
 from headrace.settings import Settings
@@ -28,6 +28,8 @@ from headrace.worker.room import Backoff, Complaint, log
 
 EXIT_CONFIG = 78
 """Starting again would not help."""
+EXIT_DAMAGED = 74
+"""The store's file is gone or damaged. A new process would begin with an empty one, so none is started."""
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -98,9 +100,20 @@ async def work(config: Config, control: socket.socket, board: Board) -> None:
             duties=app.duties,
         )
         stopping.worker = worker
+        damage = asyncio.create_task(worker.until_damaged(), name="headrace-damage")
+        damage.add_done_callback(_leave_damaged)
         await worker.run_until(stopping.asked)
+        damage.cancel()
     finally:
         await store.close()
+
+
+def _leave_damaged(damage: asyncio.Task[StoreDamaged]) -> None:
+    """End at once: no result can be stored any more, and draining would only wait for that."""
+    if not damage.cancelled():
+        log.critical("this worker ends: %s", damage.result())
+        logging.shutdown()
+        os._exit(EXIT_DAMAGED)
 
 
 async def _open(store: Store, stop: asyncio.Event) -> bool:
@@ -144,6 +157,9 @@ def main() -> None:
     code = 0
     try:
         runner()(work(config, control, board))
+    except StoreDamaged as error:
+        log.critical("this worker cannot start: %s", error)
+        code = EXIT_DAMAGED
     except HeadraceError as error:
         log.error("this worker cannot start: %s", error)
         code = EXIT_CONFIG

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from headrace.errors import StoreDamaged
 from headrace.job import JobId, NewJob
 from headrace.lease import Lease, Orphan, Token, WorkerId
 from headrace.limit import Limit
@@ -198,6 +200,9 @@ class Hands:
         """A reap is on its way, which may renew a lease of this worker that had expired: its absence proves nothing."""
         self.attentive = False
         """The governor wants to hear of every job, also of those that end well."""
+        self.damage: StoreDamaged | None = None
+        """Why the store can never take anything from this worker again."""
+        self.damaged = asyncio.Event()
         self._known: dict[str, Known] = {}
 
     def paused_now(self) -> Mapping[str, Pause]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from headrace.duration import show
-from headrace.errors import ConfigError, HeadraceError, Unavailable
+from headrace.errors import ConfigError, HeadraceError, StoreDamaged, Unavailable
 from headrace.lease import Presence, Pulse
 from headrace.settings import Settings
 from headrace.worker.executor import Executor
@@ -65,6 +65,10 @@ class Keeper(Room):
                 pulse = await hands.store.heartbeat(tokens, hands.settings.lease, self.presence())
         except TimeoutError:
             self._complaint.raise_(Unavailable(f"no answer within {patience:g} s"))
+            return False
+        except StoreDamaged as error:
+            hands.damage = error
+            hands.damaged.set()
             return False
         except HeadraceError as error:
             self._complaint.raise_(error)

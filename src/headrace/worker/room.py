@@ -7,6 +7,8 @@ import logging
 import random
 from abc import ABC, abstractmethod
 
+from headrace.errors import StoreDamaged
+
 log = logging.getLogger("headrace.worker")
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
@@ -84,7 +86,8 @@ class Complaint:
         self._since: float | None = None
 
     def raise_(self, error: BaseException) -> None:
-        if self._since is None:
+        # Damage is for good: the worker says so once, and ends.
+        if self._since is None and not isinstance(error, StoreDamaged):
             self._since = asyncio.get_running_loop().time()
             log.warning("%s failed, trying again until it works: %s", self._what, error, extra={"error": str(error)})
 

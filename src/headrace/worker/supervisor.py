@@ -168,6 +168,10 @@ class Supervisor:
             )
             code = await self._exit_of(crewman)
             self._crew.remove(crewman)
+            if code == child.EXIT_DAMAGED:
+                # Opening the store to free the worker's jobs would make a new, empty file.
+                self._code = code
+                self.stop()
             self._bury(crewman, code)
             crewman.close()
             if code == child.EXIT_CONFIG:
@@ -205,6 +209,8 @@ class Supervisor:
 
     def _bury(self, crewman: Crewman, code: int) -> None:
         """Say what it died of, and free its jobs at once."""
+        if code == child.EXIT_DAMAGED:
+            return
         if self._stop.is_set() and (code == 0 or (code == -signal.SIGTERM and not crewman.board.ready)):
             return
         cause = crewman.killed_for or lifeline.cause_of(code)

@@ -245,7 +245,7 @@ def _write(tx: Tx, states: Mapping[str, State]) -> None:
 def give_back(tx: Tx, lease: LeaseRow, positions: Iterable[int]) -> None:
     """These positions are settled: whoever was passed over for want of their units may try again."""
     places = lease.ranges.places
-    if not any([place.lane for place in places]):
+    if not any(place.lane for place in places):
         return
     spread = lease.ranges.spread()
     settled = Counter([spread[position].place for position in positions])

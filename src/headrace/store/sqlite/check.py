@@ -17,8 +17,16 @@ _CHECKED_AT_MOST = 1 << 30
 """Bytes; reading a larger file whole would take too long for a look."""
 
 
-def check(tx: Tx, address: Address) -> list[Finding]:
-    return [_version(), _schema(tx), _durability(address), _mode(address), _log(address), _integrity(tx, address)]
+def check(tx: Tx, address: Address, *, made: bool) -> list[Finding]:
+    """`made`: the file had no tables of headrace when this store opened it."""
+    return [
+        _version(),
+        _schema(tx, made=made),
+        _durability(address),
+        _mode(address),
+        _log(address),
+        _integrity(tx, address),
+    ]
 
 
 def _version() -> Finding:
@@ -33,7 +41,14 @@ def _version() -> Finding:
     return Finding("ok", "version", f"SQLite {found}")
 
 
-def _schema(tx: Tx) -> Finding:
+def _schema(tx: Tx, *, made: bool) -> Finding:
+    if made:
+        return Finding(
+            "warning",
+            "schema",
+            f"version {migrate.version(tx.cur)}, made just now: the file had no headrace tables; if it should hold jobs, it "
+            "is not the file that workers have used before",
+        )
     return Finding("ok", "schema", f"version {migrate.version(tx.cur)}")
 
 

@@ -14,6 +14,7 @@ from headrace.errors import (
     ConfigError,
     HeadraceError,
     SchemaMismatch,
+    StoreDamaged,
     StoreError,
     StoreFull,
     Unavailable,
@@ -33,7 +34,7 @@ class Locked(Unavailable):
 
 def connect(address: Address, *, writes: bool) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions begin and end where we say so."""
-    with translated(address):
+    with _opening(address):
         conn = sqlite3.connect(
             address.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -113,18 +114,22 @@ def _migrate(address: Address) -> str:
 
 
 @contextmanager
-def translated(address: Address) -> Generator[None]:
-    """SQLite's errors become ours, each with the way out."""
+def _opening(address: Address) -> Generator[None]:
+    """SQLite's errors become ours, each with the way out. A file that never was a database is named by mistake."""
     try:
         yield
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_NOTADB:
+            raise ConfigError(f"{address.path} is no SQLite database: name another file") from error
         raise translate(error, address) from error
 
 
 def translate(error: sqlite3.Error, address: Address) -> HeadraceError:
-    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+    code = getattr(error, "sqlite_errorcode", 0)
     path = address.path
-    match code:
+    if code == sqlite3.SQLITE_READONLY_DBMOVED:
+        return StoreDamaged(f"{path} was deleted or moved while it was in use: stop everything and restore it")
+    match code & _PRIMARY:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return Locked(
                 f"{path} is locked by another writer for more than {BUSY_TIMEOUT:g} s: "
@@ -134,10 +139,8 @@ def translate(error: sqlite3.Error, address: Address) -> HeadraceError:
             return StoreFull(f"no room left to write {path}: free some space on its disk, then try again")
         case sqlite3.SQLITE_READONLY:
             return Unavailable(f"{path} is read-only: change its owner or mode, or the mount's options")
-        case sqlite3.SQLITE_NOTADB:
-            return ConfigError(f"{path} is no SQLite database: name another file")
-        case sqlite3.SQLITE_CORRUPT:
-            return StoreError(f"{path} is damaged: stop everything, copy it, and restore a backup ({error})")
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return StoreDamaged(f"{path} is damaged: stop everything, copy it, and restore a backup ({error})")
         case sqlite3.SQLITE_CANTOPEN:
             return Unavailable(f"{path} cannot be opened: does it exist, and may this user write in its folder?")
         case sqlite3.SQLITE_IOERR:

@@ -11,6 +11,8 @@ from headrace.store.sqlite.statements import load
 from headrace.store.terms import Progress
 
 _SQL = load("migrate")
+FIRST = "0001_foundation"
+"""The step that a file without tables of headrace needs."""
 
 
 def steps() -> list[tuple[int, str]]:

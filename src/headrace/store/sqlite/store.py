@@ -28,6 +28,7 @@ from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.detach import detach
 from headrace.store.sqlite.ended import ended
 from headrace.store.sqlite.enqueue import Prepared, enqueue
+from headrace.store.sqlite.files import Files
 from headrace.store.sqlite.find import Search
 from headrace.store.sqlite.get import get
 from headrace.store.sqlite.heartbeat import heartbeat
@@ -75,7 +76,9 @@ class SqliteStore:
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._address = Address.parse(url)
+        self._files = Files(self._address)
         self._clock = clock
+        self._made = False
         self._desk = Desk()
         self._glance = Glance()
         self._writer: Writer | None = None
@@ -89,8 +92,8 @@ class SqliteStore:
             return
         await self._connect()
         try:
-            await self.migrate()
-            self._reader = Reader("headrace-sqlite-reader", self._address, self._now)
+            self._made = migrations.FIRST in await self.migrate()
+            self._reader = Reader("headrace-sqlite-reader", self._address, self._files, self._now)
             await self._reader.start()
         except BaseException:
             await self.close()
@@ -98,11 +101,12 @@ class SqliteStore:
 
     async def _connect(self) -> None:
         self._address.prepare()
+        self._files = Files(self._address)
         folder = private_folder(self._address.path)
         bell = Bell(folder)
         self._turn = None if folder is None else Turn(folder)
         self._waiting = waiting = Waiting(bell)
-        self._writer = Writer(self._address, self._now, bell, self._turn, waiting.hint)
+        self._writer = Writer(self._address, self._files, self._now, bell, self._turn, waiting.hint)
         waiting.changes = self._writer.changes
         try:
             await self._writer.start()
@@ -142,9 +146,11 @@ class SqliteStore:
             raise not_ready(self._address) from error
 
     async def check(self) -> list[Finding]:
-        return await self._read(lambda tx: check(tx, self._address))
+        return await self._read(lambda tx: check(tx, self._address, made=self._made))
 
     async def now(self) -> datetime:
+        if self._reader is not None and self._files.changed():
+            await self._read(lambda _: self._files.compare())
         return moment(self._now())
 
     # ── the hot five ────────────────────────────────────────────────────────
@@ -259,18 +265,28 @@ class SqliteStore:
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(guest.run(tx, lambda t: enqueue(t, batch), self._address, self._now))
+        return self._heard(guest.run(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._now))
 
     async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(await guest.arun(tx, lambda t: enqueue(t, batch), self._address, self._now))
+        return self._heard(await guest.arun(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._now))
 
     def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
-        return self._heard(guest.run(tx, lambda t: settle(t, token, settlements), self._address, self._now))
+        return self._heard(
+            guest.run(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._now)
+        )
 
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]:
-        return self._heard(await guest.arun(tx, lambda t: settle(t, token, settlements), self._address, self._now))
+        return self._heard(
+            await guest.arun(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._now)
+        )
+
+    def _guest(self, tx: object) -> object:
+        """The user's transaction, unless it cannot be in the file that workers read."""
+        if self._writer is not None:
+            self._files.check()
+        return tx
 
     def _heard(self, answer: tuple[T, set[str]]) -> T:
         result, awake = answer

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from headrace.errors import Unavailable
+from headrace.errors import StoreDamaged, Unavailable
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.connection import BUSY_TIMEOUT, connect, cursor, translate
 from headrace.store.sqlite.depth import Tx
+from headrace.store.sqlite.files import Files
 
 _log = logging.getLogger("headrace.sqlite")
 
@@ -59,8 +60,9 @@ Answer = tuple[Call, Any, BaseException | None]
 class Thread(ABC):
     """Takes calls from the event loop, does them on one connection, and answers."""
 
-    def __init__(self, name: str, address: Address, now: Now) -> None:
+    def __init__(self, name: str, address: Address, files: Files, now: Now) -> None:
         self._address = address
+        self._files = files
         self._now = now
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -119,7 +121,9 @@ class Thread(ABC):
             try:
                 while (group := self._next()) is not None:
                     try:
-                        if group:
+                        if group and self._files.lost is not None:
+                            self._tell(deliver, [(call, None, self._files.lost) for call in group if call.begin()])
+                        elif group:
                             self._do(conn, group)
                     except Exception as error:  # noqa: BLE001 - it is raised where the calls wait
                         # Nobody may wait for ever, whatever this is.
@@ -160,14 +164,21 @@ class Thread(ABC):
             _log.debug("an event loop ended before its store could answer")
 
     def _error(self, error: Exception) -> Exception:
-        return translate(error, self._address) if isinstance(error, sqlite3.Error) else error
+        if not isinstance(error, sqlite3.Error):
+            return error
+        translated = translate(error, self._address)
+        if isinstance(translated, StoreDamaged):
+            self._files.lose(translated)
+        return translated
 
 
 class Reader(Thread):
     """Looks at the file as it is at one moment; never waits for writers."""
 
     def _connect(self) -> sqlite3.Connection:
-        return connect(self._address, writes=False)
+        conn = connect(self._address, writes=False)
+        self._files.check()
+        return conn
 
     def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None:
         for call in group:
@@ -177,6 +188,7 @@ class Reader(Thread):
             try:
                 conn.execute("begin")
                 result = call.work(Tx(cursor(conn), self._now()))
+                self._files.check()
             except Exception as problem:  # noqa: BLE001 - it is raised where the call waits
                 error = self._error(problem)
             finally:

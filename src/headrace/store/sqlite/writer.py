@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.errors import OutcomeUnknown
+from headrace.errors import OutcomeUnknown, StoreDamaged
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.bell import Bell
 from headrace.store.sqlite.connection import connect, cursor
 from headrace.store.sqlite.depth import Depth, Tx
+from headrace.store.sqlite.files import Files
 from headrace.store.sqlite.thread import Answer, Call, Now, Thread, deliver
 from headrace.store.sqlite.turn import Turn
 
@@ -22,9 +23,15 @@ _COALESCE = 0.002
 
 class Writer(Thread):
     def __init__(
-        self, address: Address, now: Now, bell: Bell, turn: Turn | None, heard: Callable[[set[str]], Any]
+        self,
+        address: Address,
+        files: Files,
+        now: Now,
+        bell: Bell,
+        turn: Turn | None,
+        heard: Callable[[set[str]], Any],
     ) -> None:
-        super().__init__("headrace-sqlite-writer", address, now)
+        super().__init__("headrace-sqlite-writer", address, files, now)
         self._bell = bell
         self._turn = turn
         self._heard = heard
@@ -32,12 +39,22 @@ class Writer(Thread):
     def _connect(self) -> sqlite3.Connection:
         # Turning the log on waits for nobody, so two processes that open a new file at once must not meet there.
         if self._turn is None:
-            return connect(self._address, writes=True)
+            return self._connect_now()
         self._turn.take()
         try:
-            return connect(self._address, writes=True)
+            return self._connect_now()
         finally:
             self._turn.leave()
+
+    def _connect_now(self) -> sqlite3.Connection:
+        self._files.before_connect()
+        conn = connect(self._address, writes=True)
+        try:
+            self._files.after_connect()
+        except BaseException:
+            conn.close()
+            raise
+        return conn
 
     def changes(self) -> asyncio.Future[int]:
         """SQLite's counter of other connections' commits."""
@@ -93,8 +110,16 @@ class Writer(Thread):
             elif call.begin():
                 answers.append((call, answer, None))
         if answers:
-            self._tell(deliver, answers)
+            self._tell(deliver, self._if_unchanged(answers))
         return rest
+
+    def _if_unchanged(self, answers: list[Answer]) -> list[Answer]:
+        """What was read counts only if the file is still the one that others will find."""
+        try:
+            self._files.check()
+        except StoreDamaged as error:
+            return [(call, None, error) for call, _, _ in answers]
+        return answers
 
     def _transact(self, conn: sqlite3.Connection, group: list[Call], answers: list[Answer], depth: Depth) -> list[Call]:
         """One transaction for the group; answers what is left over if SQLite gave it up half-way."""
@@ -102,6 +127,7 @@ class Writer(Thread):
         if self._turn is not None:
             self._turn.take()
         try:
+            self._files.check()
             conn.execute("begin immediate")
             waited = time.monotonic() - asked
             cur = cursor(conn)
@@ -121,6 +147,7 @@ class Writer(Thread):
                     depth.merge(tx.depth)
             depth.write(cur)
             conn.execute("commit")
+            self._files.check()
         finally:
             if conn.in_transaction:
                 conn.execute("rollback")
