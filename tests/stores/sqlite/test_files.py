@@ -120,6 +120,18 @@ async def test_something_that_is_no_database(url: str, file: Path):
     assert file.read_text() == "dear diary, " * 100
 
 
+@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+async def test_a_database_of_another_encoding(url: str, file: Path, encoding: str):
+    conn = sqlite3.connect(file)
+    conn.execute(f"pragma encoding = '{encoding}'")
+    conn.execute("create table mine (x text)")
+    conn.close()
+    before = file.read_bytes()
+    with pytest.raises(ConfigError, match=rf"holds text as {encoding}, headrace needs UTF-8"):
+        await opens(url)
+    assert file.read_bytes() == before
+
+
 async def test_a_network_file_system(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/export {tmp_path} nfs4 rw 0 0\n")

@@ -55,6 +55,13 @@ def _configure(conn: sqlite3.Connection, address: Address, *, writes: bool) -> N
     # Versions before 3.51.3 can damage the file when one connection checkpoints while another commits and resets the log;
     # mapped reads make it worse. Only writers checkpoint, inside their commit, and they take turns.
     conn.execute("pragma mmap_size = 0")
+    (encoding,) = conn.execute("pragma encoding").fetchone()
+    if encoding != "UTF-8":
+        # Payloads travel joined and tenants as bytes: SQLite would read both as text of that encoding.
+        raise ConfigError(
+            f"{address.path} holds text as {encoding}, headrace needs UTF-8: use a file of its own for jobs, or copy this one "
+            "into a new database (sqlite3 old.db .dump | sqlite3 new.db)"
+        )
     if writes:
         mode = _turn_log_on(conn, address)
         if mode != "wal":
