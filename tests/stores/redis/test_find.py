@@ -47,7 +47,7 @@ ENDS = [
 async def test_by_every_set_of_states(
     store: RedisStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, seed: int, few: int
 ):
-    monkeypatch.setattr("headrace.store.redis.looking._FEW", few)
+    monkeypatch.setattr("headrace.store.redis.searching._FEW", few)
     chance = random.Random(seed)
     made = []
     for _ in range(20):

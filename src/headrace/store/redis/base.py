@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.clock import Clock
 from headrace.errors import ConfigError, OutcomeUnknown, StoreError, StoreFull, Unavailable
@@ -23,6 +23,9 @@ from headrace.store.redis.wire import make_wire
 STEP: Final = 500
 """Jobs that one script moves at most: a script holds up everybody."""
 
+_SURVEYED: Final = 500
+"""Looks into queues that one script of a survey takes."""
+
 _FRESH: Final = 30.0
 """Seconds for which the server's clock and the list of queues are taken as known."""
 
@@ -38,6 +41,15 @@ def chunks(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
 
 def foreign(key: str) -> ConfigError:
     return ConfigError(f"{key} in Redis is not headrace's: name a prefix of its own with ?prefix= in the URL")
+
+
+class Surveyed(NamedTuple):
+    """What queues answered to one question."""
+
+    found: dict[str, Reply]
+    """Without those that have nothing to say."""
+    silent: StoreError | None
+    """Why a node of a cluster did not answer."""
 
 
 class Base:
@@ -176,6 +188,23 @@ class Base:
     async def _run_each(self, script: Script, queues: Sequence[str], *args: Any) -> list[Reply]:
         """The same on each of these queues."""
         return await self._wire.run_many(script, [(self._keys.of(queue), args) for queue in queues])
+
+    async def _survey(self, queues: Sequence[str], question: str, *words: Any) -> Surveyed:
+        """Ask many queues one question (see `survey.lua`): on one server in a few scripts, on a cluster in one go per node."""
+        size = 1 if self._keys.clustered else max(1, _SURVEYED // max(1, len(words)))
+        some = list(chunks(queues, size))
+        asks: list[Asked] = []
+        for names in some:
+            keys = self._keys.of(*names)
+            asks.append((keys[0], [("EVALSHA", scripts.SURVEY.sha, len(keys), *keys, question, *words)]))
+        found: dict[str, Reply] = {}
+        silent: StoreError | None = None
+        for names, answer in zip(some, await self._wire.ask_each(asks, scripts.SURVEY), strict=True):
+            if isinstance(answer, StoreError):
+                silent = answer
+            else:
+                found.update((names[number], said) for number, said in answer[0])
+        return Surveyed(found, silent)
 
     async def _confirmed(self, key: str) -> None:
         """Wait for as many replicas as the URL asks for to have what was written."""

@@ -20,6 +20,8 @@ from headrace.store.terms import Progress, Promoted, Pruned, Retention
 
 _TIDY_STEPS: Final = 200
 """Scripts that tidy up in one prune, each of about 100 locks, buckets and pauses."""
+_FAST: Final = 1_000_000
+"""Microseconds by which the clock of a cluster's node may be before the one that is known: its own script decides."""
 _SILENT: Final = 24 * 3600 * 1_000_000
 """Microseconds after which a worker that says nothing is forgotten."""
 
@@ -33,10 +35,21 @@ class Janitoring(Working):
         """How far `_tidy` has come."""
 
     async def promote(self, limit: int = 1000) -> Promoted:
-        queues = await self._queues()
+        if self._keys.clustered:
+            return await self._promote_each(limit)
+        moved, wait = 0, 0
+        while wait == 0 and moved < limit:
+            some, wait = map(int, await self._wire.run(scripts.PROMOTE, self._keys.home, self._given, min(STEP, limit - moved)))
+            moved += some
+            if not some:
+                break
+        return Promoted(moved, timedelta(microseconds=wait) if wait >= 0 else None)
+
+    async def _promote_each(self, limit: int) -> Promoted:
+        """On a cluster no script sees two queues."""
         moved = 0
         waits: dict[str, int] = {}
-        asked: list[str] = queues
+        asked = await self._queues()
         while asked:
             share = min(STEP, (limit - moved) // len(asked))
             answers = await self._ask_each(scripts.PROMOTE, asked, self._given, share)
@@ -48,16 +61,15 @@ class Janitoring(Working):
 
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         orphans: list[Orphan] = []
-        queues = await self._queues()
         round = self._round()
         trouble: HeadraceError | None = None
-        for queue in queues:
+        for queue in await self._expired(limit):
             if await round.passes_over(queue):
                 continue
             try:
                 async with round.asking(queue):
                     while len(orphans) < limit:
-                        found = await self._reap_first(queue, queues, worker, ttl)
+                        found = await self._reap_first(queue, worker, ttl)
                         if found is None:
                             break
                         orphans += [found] if found.jobs else []
@@ -74,7 +86,19 @@ class Janitoring(Working):
                 raise trouble
         return orphans
 
-    async def _reap_first(self, queue: str, queues: list[str], worker: WorkerId, ttl: timedelta) -> Orphan | None:
+    async def _expired(self, limit: int) -> list[str]:
+        """Queues with leases that have run out."""
+        if not self._keys.clustered:
+            found = await self._wire.run(scripts.EXPIRED, self._keys.home, self._given, max(1, limit))
+            return [self._keys.named(prefix.decode()) for prefix in found]
+        queues = await self._queues()
+        keys = [self._keys.leases(queue) for queue in queues]
+        now = await self._now_us() + _FAST
+        answers = await self._wire.ask_each([(key, [("ZCOUNT", key, "-inf", now)]) for key in keys])
+        heard = zip(queues, answers, strict=True)
+        return [queue for queue, answer in heard if not isinstance(answer, StoreError) and answer[0]]
+
+    async def _reap_first(self, queue: str, worker: WorkerId, ttl: timedelta) -> Orphan | None:
         """The lease of this queue that expired first, with its parts in others.
 
         Not repeated after a lost answer: that would take the next one. What it took runs out once more.
@@ -87,9 +111,11 @@ class Janitoring(Working):
         parts = [(queue, answer)]
         token, *_, spans = header_of(answer[0])[:6]
         if spans:
-            others = [other for other in queues if other != queue]
             with suppress(StoreError):  # those run out by themselves
-                answers = await self._ask_each(scripts.REAP, others, *args, token)
+                others = [other for other in await self._queues() if other != queue]
+                # Under the fresh token if this was asked before and the answer was lost.
+                holders = (await self._survey(others, "tokens", token, fresh.hex)).found
+                answers = await self._ask_each(scripts.REAP, list(holders), *args, token)
                 parts += [(other, part) for other, part in answers.items() if part]
         orphan = orphan_of(fresh, parts)
         self._leases[fresh] = tuple(queue for queue, _ in parts)
@@ -101,7 +127,8 @@ class Janitoring(Working):
     async def abandon(self, worker: WorkerId, cause: str) -> int:
         theirs: set[bytes] = set()
         round = self._round()
-        for queue in await self._queues():
+        # The leases of a node that is down run out by themselves.
+        for queue in (await self._survey(await self._queues(), "running")).found:
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):

@@ -117,6 +117,15 @@ class Keys:
         return self.pair("#records")
 
     @property
+    def home(self) -> tuple[str]:
+        """What a script names that is about all queues of one server: the home of limits, where their indexes are."""
+        return (self.queue(LIMITS),)
+
+    def named(self, prefix: str) -> str:
+        """The queue of a prefix."""
+        return prefix[len(self.prefix) + 2 : -2]
+
+    @property
     def limits(self) -> tuple[str, str]:
         """The home of limits, pauses and unique locks, or on a cluster of what the queues have copies of."""
         return self.pair(LIMITS)

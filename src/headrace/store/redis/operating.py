@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Final
+from uuid import UUID
 
-from headrace.job import JobId, JobState, split_id
+from headrace.job import JobId, JobState
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks
-from headrace.store.redis.looking import Looking
+from headrace.store.redis.searching import Searching
 from headrace.store.redis.parcel import states_arg
 from headrace.store.redis.records import record_of, text_bytes
 from headrace.store.redis.scripts import Script
@@ -25,7 +26,7 @@ _ANSWERS = {
 }
 
 
-class Operating(Looking):
+class Operating(Searching):
     """See the contract."""
 
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
@@ -47,25 +48,21 @@ class Operating(Looking):
     ) -> dict[JobId, str]:
         """One letter per id, from the queue that knows it; `nothing` where none does."""
         answers = dict.fromkeys(ids, nothing)
-        queues = await self._queues() if answers else []
+
+        async def move(queue: str, some: list[UUID]) -> Collection[UUID]:
+            left = some
+            while left:  # a script does fewer of them where lanes are long
+                # Not repeated after a lost answer: the second one would say of what the first has done that it was so before.
+                answer = await self._wire.run(
+                    script, self._keys.of(queue), *args, *(id.bytes for id in left), repeat=False
+                )
+                letters: str = answer.decode()
+                answers.update(zip(map(JobId, left), letters, strict=False))
+                left = left[len(letters) :]
+            return [id for id in some if answers[JobId(id)] != nothing]
+
         for some in chunks(list(answers), _AT_ONCE):
-            likely = self._homes.get(split_id(some[0])[0].int)
-            round = self._round()
-            for queue in sorted(queues, key=lambda queue: queue != likely):
-                left = [id for id in some if answers[id] == nothing]
-                if not left:
-                    break
-                if await round.passes_over(queue):
-                    continue
-                async with round.asking(queue):
-                    # Not repeated after a lost answer: the second one would say of what the first has done that it was so before.
-                    answer = await self._wire.run(
-                        script, self._keys.of(queue), *args, *(id.bytes for id in left), repeat=False
-                    )
-                    letters: str = answer.decode()
-                    answers.update(zip(left, letters, strict=True))
-            # Only who has asked everybody may say that there is no such job.
-            round.end(needs_all=any(answers[id] == nothing for id in some))
+            await self._ask_by_id(some, move)
         return answers
 
     # ── records ─────────────────────────────────────────────────────────────

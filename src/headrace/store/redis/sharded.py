@@ -149,22 +149,11 @@ class ShardedRedisStore(RedisStore):
         return [job and _job(job) for job in await super().get(ids)]
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        if where.queue is not None:
-            await self._queues()  # it may have more shards by now
-        shards = self._shards.of(where.queue) if where.queue is not None else []
-        if len(shards) < 2:
-            page = await super().find(where, before=before, limit=limit)
-            return Page([_job(job) for job in page.jobs], page.next)
-        jobs: list[Job] = []
-        more = False
-        for shard in shards:
-            page = await super().find(changed(where, queue=shard), before=before, limit=limit)
-            jobs += page.jobs
-            more = more or page.next is not None
-        jobs.sort(key=lambda job: job.id.int, reverse=True)
-        more = more or len(jobs) > limit
-        shown = [_job(job) for job in jobs[:limit]]
-        return Page(shown, shown[-1].id if shown and more else None)
+        page = await super().find(where, before=before, limit=limit)
+        return Page([_job(job) for job in page.jobs], page.next)
+
+    def _parts(self, queue: str) -> list[str]:
+        return self._shards.of(queue)
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
         return [changed(one, queue=whole(one.queue)) for one in await super().ended(since, limit)]

@@ -15,4 +15,5 @@ for a = 4, #ARGV do
     end
   end
 end
+if #theirs > 0 then by_then('#z', now, p) end
 return theirs

@@ -1,6 +1,6 @@
 -- Cancel jobs: waiting ones at once, running ones through their worker.
 -- ARGV: 1 clock, 2 reason ('1' .. text, or '0'), 3… ids
--- Answer: one letter per id: c cancelled, a asked, f finished, u unknown.
+-- Answer: one letter per id, or per each of the first where lanes are long: c cancelled, a asked, f finished, u unknown.
 local p, now, reason = KEYS[1], clock(ARGV[1]), ARGV[2]
 local note = byte(reason) == 49 and sub(reason, 2) or nil
 local answer = {}
@@ -22,5 +22,6 @@ for a = 3, #ARGV do
     letter = 'a'
   end
   answer[#answer + 1] = letter
+  if walked > WALK then break end
 end
 return table.concat(answer)

@@ -1,6 +1,6 @@
 -- Forget jobs that are not running and in a state that was asked for.
 -- ARGV: 1 those states: some of s scheduled, w ready, o done, d dead, c cancelled; 2… ids.
--- Answer: one digit per id: 1 deleted, 0 not.
+-- Answer: one digit per id, or per each of the first where lanes are long: 1 deleted, 0 not.
 local p, states = KEYS[1], ARGV[1]
 local function takes(state) return string.find(states, state, 1, true) end
 local answer = {}
@@ -32,5 +32,6 @@ for a = 2, #ARGV do
     if c('HINCRBY', p .. 'n', prefix, 1) >= batch_entry(p, prefix)[1] then c('SADD', p .. 'nx', prefix) end
   end
   answer[#answer + 1] = gone and '1' or '0'
+  if walked > WALK then break end
 end
 return table.concat(answer)

@@ -1,24 +1,35 @@
--- Jobs that came to an end, the earliest first. Reads only.
--- ARGV: 1 since µs, 2 at most
--- Answer: {when, state as a letter, lane, head of the element}…, at least the first so many by time and id, not in order.
-local p, since, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
+-- Jobs that came to an end, the earliest first, a bounded amount of work per call. Reads only.
+-- ARGV: 1 at most, then for each of the sets F, f, kd and kc: from which µs on ('': skip the set), and how many members of
+--   that very moment to skip.
+-- Answer: {those eight words to go on with ('': the set has no more), then {when, state as a letter, lane, head of the
+--   element}…}. Every set is complete up to the moment it goes on with; the jobs are not in order.
+local p, limit = KEYS[1], tonumber(ARGV[1])
 local answer = {}
+local effort = 5000  -- roughly µs
+
 local function add(at, state, lane, el)
   answer[#answer + 1] = {format('%.0f', at), state, lane, sub(el, 1, 38 + byte(el, 34))}
+  effort = effort - 1 - #el / 500
 end
 
--- Each of the two kinds of lists by time: as many as it takes, and all of the same moment.
-local function walk(key, visit)
-  local found, from, last = 0, 0, nil
+-- Answers where to go on.
+local function walk(number, set, visit)
+  local from, skip = ARGV[2 * number], tonumber(ARGV[2 * number + 1])
+  if from == '' then return '', 0 end
+  local found, last = 0, nil
   while true do
-    local some = c('ZRANGEBYSCORE', key, since, '+inf', 'WITHSCORES', 'LIMIT', from, 50)
+    local some = c('ZRANGEBYSCORE', p .. set, from, '+inf', 'WITHSCORES', 'LIMIT', skip, 50)
     for i = 1, #some, 2 do
-      local at = tonumber(some[i + 1])
-      if found >= limit and at ~= last then return end
-      found, last = found + visit(some[i], at), at
+      local score = some[i + 1]
+      if effort <= 0 or (found >= limit and score ~= last) then
+        if score ~= from then return score, 0 end
+        return from, skip
+      end
+      if score == from then skip = skip + 1 else from, skip = score, 1 end
+      effort = effort - 4
+      found, last = found + visit(some[i], tonumber(score)), score
     end
-    if #some < 100 then return end
-    from = from + 50
+    if #some < 100 then return '', 0 end
   end
 end
 
@@ -36,33 +47,30 @@ local function in_lease(no, from, to, at)
   return count
 end
 
-walk(p .. 'F', function(no, at)
-  -- One that is settled in parts is in the other set, part by part.
-  if c('EXISTS', p .. 's:' .. no) == 1 then return 0 end
-  return in_lease(no, 0, -2, at)
-end)
-walk(p .. 'f', function(step, at)
+local function step_of(step, at)
   local no, offset = match(step, '^(%d+):(%d+)$')
   local log, count = c('GET', p .. 's:' .. no), 0
   if not log then return 0 end
-  local at_byte = offset + 1
-  local parts = read('>I2', log, at_byte + 8)
-  for part = 0, parts - 1 do
-    local from, to = read('>I2I2', log, at_byte + 10 + 4 * part)
+  for part = 0, read('>I2', log, offset + 9) - 1 do
+    local from, to = read('>I2I2', log, offset + 11 + 4 * part)
     count = count + in_lease(no, from, to, at)
   end
   return count
-end)
-for _, set in ipairs({'kd', 'kc'}) do
-  local ids = c('ZRANGEBYSCORE', p .. set, since, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
-  for a = 1, #ids, 200 do
-    local names = {}
-    for i = a, min(#ids, a + 199), 2 do names[#names + 1] = ids[i] end
-    for i, record in ipairs(c('HMGET', p .. 'k', unpack(names))) do
-      local state, loosened = ended_record(record)
-      local _, lane, _, el = opened(loosened)
-      add(tonumber(ids[a + 2 * i - 1]), state, lane, el)
-    end
-  end
 end
-return answer
+
+local function single(id, at)
+  local kept = c('HGET', p .. 'k', id)
+  local state, record = ended_record(kept)
+  local _, lane, _, el = opened(record)
+  effort = effort - #kept / 500
+  add(at, state, lane, el)
+  return 1
+end
+
+local sets = {{'F', function(no, at) return in_lease(no, 0, -2, at) end}, {'f', step_of}, {'kd', single}, {'kc', single}}
+local words = {}
+for number, set in ipairs(sets) do
+  words[2 * number - 1], words[2 * number] = walk(number, set[1], set[2])
+end
+for i = 1, #answer do words[8 + i] = answer[i] end
+return words

@@ -1,12 +1,24 @@
 -- Jobs by id, as they are stored. Reads only.
--- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id, or for as many of the first as are not too large, nothing, or, with the reports or '' at the end,
+-- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id, or for as many of the first as are not too large or
+--   too far inside long lanes, nothing, or, with the reports or '' at the end,
 --   {'k', record, failures} · {'s', record, failures, run_at} · {'b', record, failures} · {'w', element, '', lane}
 --   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record}
 local p, answer = KEYS[1], {}
 local headers, bytes = {}, 1000000
 local reported = ARGV[1] == '1' and c('EXISTS', p .. 'j') == 1
+
+-- How many of the ids behind each one are its neighbours, one after the other.
+local runs = {[#ARGV] = 0}
+for a = #ARGV - 1, 2, -1 do
+  local id, other = ARGV[a], ARGV[a + 1]
+  local step = sub(id, 1, 14) == sub(other, 1, 14) and read('>I2', other, 15) - read('>I2', id, 15) or 0
+  local after = runs[a + 1]
+  runs[a] = (step == 1 and max(0, after) + 1) or (step == -1 and min(0, after) - 1) or 0
+end
+
 for a = 2, #ARGV do
   local id = ARGV[a]
+  following = runs[a]
   local how, what, lane, _, no, index = where(p, id)
   local failures = how and how ~= 'w' and ARGV[1] == '1' and c('HGET', p .. 'e', id) or ''
   local found = {}
@@ -33,6 +45,6 @@ for a = 2, #ARGV do
   if how then found[#found + 1] = reported and c('HGET', p .. 'j', id) or '' end
   answer[#answer + 1] = found
   for i = 2, #found do bytes = bytes - (type(found[i]) == 'string' and #found[i] or 0) end
-  if bytes <= 0 then break end
+  if bytes <= 0 or walked > WALK then break end
 end
 return answer

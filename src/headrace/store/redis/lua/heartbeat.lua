@@ -4,6 +4,7 @@ local p, now = KEYS[1], clock(ARGV[1])
 c('DEL', p)  -- as in settle: a full server must not lose its leases
 local stops = c('EXISTS', p .. 'q') == 1
 local alive, stop, whose = {}, {}, {}
+by_then('#z', now + ARGV[2], p)  -- it may be a shorter time than before
 for a = 3, #ARGV do
   local held = c('HGET', p .. 't', ARGV[a])
   alive[a - 2] = held and 1 or 0

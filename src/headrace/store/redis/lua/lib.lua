@@ -32,6 +32,12 @@ local function each(command, key, values)
   return answer
 end
 
+-- On one server: something of this queue happens then, or earlier: a job is due ('#d'), a lease runs out ('#z'). So janitors
+-- ask the queues where something may be to do, and not all of them.
+local function by_then(index, at, p)
+  if HOME then c('ZADD', HOME .. index, 'LT', at, p) end
+end
+
 local function wake(p)
   if c('EXISTS', p .. 'w') == 0 then c('RPUSH', p .. 'w', 1) end
 end

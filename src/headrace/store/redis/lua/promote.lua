@@ -1,15 +1,39 @@
 -- Move what is due from scheduled to ready.
+-- KEYS: a queue of a cluster, or on one server the home of limits: then of all queues, those first that have waited longest.
 -- ARGV: 1 clock, 2 at most.  Answer: {moved, µs until the next is due, or -1: none is scheduled}
-local p, now = KEYS[1], clock(ARGV[1])
-local ids = c('ZRANGEBYSCORE', p .. 'D', '-inf', now, 'LIMIT', 0, ARGV[2])
-if #ids > 0 then
-  local records, back = c('HMGET', p .. 'E', unpack(ids)), {}
-  for i = 1, #ids do
-    local seq, lane = opened(records[i])
-    back[i] = {lane, seq, ids[i]}
+local now, left = clock(ARGV[1]), tonumber(ARGV[2])
+local moved = 0
+
+-- Answers when the next job of the queue is due; nil: none is scheduled.
+local function promote(p)
+  local ids = c('ZRANGEBYSCORE', p .. 'D', '-inf', now, 'LIMIT', 0, left)
+  if #ids > 0 then
+    local records, back = c('HMGET', p .. 'E', unpack(ids)), {}
+    for i = 1, #ids do
+      local seq, lane = opened(records[i])
+      back[i] = {lane, seq, ids[i]}
+    end
+    c('ZREM', p .. 'D', unpack(ids))
+    come_back(p, back)
+    moved, left = moved + #ids, left - #ids
   end
-  c('ZREM', p .. 'D', unpack(ids))
-  come_back(p, back)
+  return c('ZRANGE', p .. 'D', 0, 0, 'WITHSCORES')[2]
 end
-local following = c('ZRANGE', p .. 'D', 0, 0, 'WITHSCORES')
-return {#ids, following[2] and format('%.0f', max(0, following[2] - now)) or '-1'}
+
+local following
+if HOME then
+  c('DEL', HOME)  -- as in settle
+  -- The index says a time that none of a queue's jobs is due before: it is put right where it comes first.
+  for _ = 1, 100 do
+    local p, at = unpack(c('ZRANGE', HOME .. '#d', 0, 0, 'WITHSCORES'))
+    following = at
+    if not p or left <= 0 then break end
+    following = promote(p)
+    if following == at then break end
+    if following then c('ZADD', HOME .. '#d', following, p) else c('ZREM', HOME .. '#d', p) end
+    following = c('ZRANGE', HOME .. '#d', 0, 0, 'WITHSCORES')[2]
+  end
+else
+  following = promote(KEYS[1])
+end
+return {moved, following and format('%.0f', max(0, following - now)) or '-1'}

@@ -37,8 +37,13 @@ for _, no in ipairs(c('ZRANGEBYSCORE', p .. 'G', '-inf', format('%.0f', now), 'L
 end
 
 -- A lease's list is the history of its jobs, from the first one done: it goes when the last one's time is over.
+local set = 'F'
 while dropped < limit and effort > 0 do
-  local found = c('ZRANGEBYSCORE', p .. 'F', '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
+  local found = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
+  if not found[1] and set == 'F' then
+    set = 'H'
+    found = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
+  end
   local no = found[1]
   if not no then break end
   local horizon, whole = over, tonumber(found[2])
@@ -77,17 +82,17 @@ while dropped < limit and effort > 0 do
     forget_runs(p, lease_header(p, no), no)
     forget_steps(p, no, log)
     c('UNLINK', list, p .. 'g:' .. no, p .. 's:' .. no)
-    c('ZREM', p .. 'F', no)
+    c('ZREM', p .. set, no)
     c('ZREM', p .. 'G', no)
   else
     for i = 1, last do
       if els[i] == '' then c('LSET', list, i, '') c('HDEL', p .. 'g:' .. no, i - 1) end
     end
-    if next_due then c('ZADD', p .. 'F', next_due, no) else c('ZREM', p .. 'F', no) end
+    if next_due then c('ZADD', p .. set, next_due, no) else c('ZREM', p .. set, no) end
     if dropped >= limit then break end
   end
 end
 
-local more = c('ZCOUNT', p .. 'F', '-inf', over) + c('ZCOUNT', p .. 'kc', '-inf', over)
+local more = c('ZCOUNT', p .. 'F', '-inf', over) + c('ZCOUNT', p .. 'H', '-inf', over) + c('ZCOUNT', p .. 'kc', '-inf', over)
   + c('ZCOUNT', p .. 'kd', '-inf', over_dead) + c('ZCOUNT', p .. 'G', '-inf', format('%.0f', now))
 return {dropped, more > 0 and 1 or 0}

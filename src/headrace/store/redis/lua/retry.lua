@@ -1,5 +1,6 @@
 -- Make finished and scheduled jobs ready now, at their old places: failures and crashes from 0, attempts go on counting.
--- ARGV: 1 '1': afresh, '0': scheduled ones only, as if they were due, 2… ids.  Answer: one digit per id: 1 moved, 0 left alone.
+-- ARGV: 1 '1': afresh, '0': scheduled ones only, as if they were due, 2… ids.
+-- Answer: one digit per id, or per each of the first where lanes are long: 1 moved, 0 left alone.
 local p, afresh = KEYS[1], ARGV[1] == '1'
 local answer, back = {}, {}
 for a = 2, #ARGV do
@@ -31,6 +32,7 @@ for a = 2, #ARGV do
     back[#back + 1] = {lane, seq, id}
   end
   answer[#answer + 1] = el and '1' or '0'
+  if walked > WALK then break end
 end
 come_back(p, back)
 return table.concat(answer)

@@ -210,7 +210,12 @@ for a = 7 + 2 * results, last, 10 do
   end
 end
 if #records > 0 then each('HSET', p .. 'E', records) end
-if #scores > 0 then each('ZADD', p .. 'D', scores) end
+if #scores > 0 then
+  each('ZADD', p .. 'D', scores)
+  local first = scores[1]
+  for s = 3, #scores, 2 do first = min(first, scores[s]) end
+  by_then('#d', first, p)
+end
 come_back(p, back)
 
 if limited ~= '' and #ranges > 0 then
@@ -227,7 +232,7 @@ if count > 0 then
   for r = 1, #ranges, 2 do parts[#parts + 1] = pack('>I2I2', ranges[r], ranges[r + 1]) end
   c('APPEND', log, table.concat(parts))
   if next(fresh) then
-    c('ZADD', p .. 'F', 'NX', now, no)
+    c('ZADD', p .. 'H', 'NX', now, no)
     c('ZADD', p .. 'f', now, no .. ':' .. #(before or ''))
   end
   bump(p, 'u', -count)

@@ -16,7 +16,7 @@ for i, kind in ipairs({{'#l', lock_says}, {'#b', bucket_says}, {'#t', pause_says
   local at = ARGV[i + 1]
   if at ~= '-' then
     local key, says = g .. kind[1], kind[2]
-    local found = c('HSCAN', key, at, 'COUNT', 100)
+    local found = c('HSCAN', key, at, 'COUNT', 25)
     for f = 1, #found[2], 2 do
       if not says(found[2][f + 1], found[2][f]) then c('HDEL', key, found[2][f]) end
     end

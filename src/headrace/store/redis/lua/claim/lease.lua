@@ -69,6 +69,7 @@ for _, q in ipairs(queues) do
       c('RPUSH', p .. 'l:' .. no, unpack(q.out, 2))
     end
     c('ZADD', p .. 'Z', now + ARGV[5], no)
+    by_then('#z', now + ARGV[5], p)
     c('HSET', p .. 't', token, no .. (header[6] == 1 and 'm' or '') .. (q.limited and 'l' or ''))
     bump(p, 'r', -count)
     bump(p, 'u', count)

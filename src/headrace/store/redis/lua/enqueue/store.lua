@@ -42,6 +42,7 @@ for q = 1, queues do
         end
         each('ZADD', p .. 'D', scores)
         each('HSET', p .. 'E', records)
+        by_then('#d', run_at, p)
         delayed = delayed + count
         local e = #entry
         entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, -1

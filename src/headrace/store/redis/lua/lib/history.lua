@@ -41,7 +41,7 @@ local function end_lease(p, no, token)
   c('ZREM', p .. 'Z', no)
   c('LPUSH', p .. 'y', token)
   c('LTRIM', p .. 'y', 0, 9999)
-  if not c('ZSCORE', p .. 'F', no) then
+  if not c('ZSCORE', p .. 'F', no) and not c('ZSCORE', p .. 'H', no) then
     forget_runs(p, lease_header(p, no), no)
     forget_steps(p, no, c('GET', p .. 's:' .. no))
     c('UNLINK', p .. 'l:' .. no, p .. 'g:' .. no, p .. 's:' .. no)

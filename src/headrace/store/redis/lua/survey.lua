@@ -1,0 +1,79 @@
+-- One question to many queues at once: which of them have something to say. Reads only.
+-- KEYS: the queues.  ARGV: 1 the question, 2… its words
+-- Answer: {number of a queue in KEYS from 0, what it says}…, without the queues that have nothing to say.
+
+local function any(p, ...)
+  for _, name in ipairs({...}) do if c('EXISTS', p .. name) == 1 then return true end end
+  return false
+end
+
+local function since(p, set, low, high) return c('ZCOUNT', p .. set, low, high) > 0 end
+
+local holds = {
+  w = function(p) return tonumber(c('HGET', p .. 'd', 'r') or 0) > 0 end,
+  s = function(p) return any(p, 'D') end,
+  l = function(p) return any(p, 'Z') end,
+  o = function(p) return any(p, 'F', 'H', 'kc') end,
+  d = function(p) return any(p, 'ki') end,
+  c = function(p) return any(p, 'ki') end,
+}
+
+-- The last id of an enqueue call; of one with very many runs the last that there could be.
+local function newest_in(entry)
+  if #entry > 5000 then return sub(entry, 1, 14) .. '\255\255' end
+  local runs, last = cmsgpack.unpack(sub(entry, 15)), 0
+  for r = 2, #runs, 4 do last = max(last, runs[r + 2]) end
+  return sub(entry, 1, 14) .. pack('>I2', last)
+end
+
+local questions = {
+  -- Words: the 14 bytes of enqueue calls. Says the numbers from 0 of those that it has jobs of.
+  batches = function(p)
+    local known = {}
+    for a = 2, #ARGV do
+      if c('ZLEXCOUNT', p .. 'X', '[' .. ARGV[a], '(' .. ARGV[a] .. '\255') > 0 then known[#known + 1] = a - 2 end
+    end
+    return #known > 0 and known
+  end,
+  -- Words: tokens. Says the numbers from 0 of those that it has a lease of.
+  tokens = function(p)
+    local known = {}
+    for i, no in ipairs(c('HMGET', p .. 't', unpack(ARGV, 2))) do if no then known[#known + 1] = i - 1 end end
+    return #known > 0 and known
+  end,
+  running = function(p) return any(p, 'Z') and 1 end,
+  counted = function(p) return any(p, 'd') and 1 end,
+  -- Words: µs. Says whether jobs have ended since.
+  past = function(p)
+    for _, set in ipairs({'F', 'f', 'kd', 'kc'}) do if since(p, set, ARGV[2], '+inf') then return 1 end end
+    return nil
+  end,
+  -- Words: a bound by name from above, states as letters. Says an id that no job of its enqueue calls below the bound is
+  -- above, if it has jobs in one of these states.
+  newest = function(p)
+    for state in string.gmatch(ARGV[3], '.') do
+      if holds[state](p) then
+        local entry = c('ZREVRANGEBYLEX', p .. 'X', ARGV[2], '-', 'LIMIT', 0, 1)[1]
+        return entry and newest_in(entry)
+      end
+    end
+    return nil
+  end,
+  -- Words: µs at which done, dead jobs, results and remembered tokens are over. Says 1: there is something to drop, 2: it
+  -- has no jobs.
+  old = function(p)
+    local done, dead, now, remembered = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+    if not any(p, 'X') then return 2 end
+    if since(p, 'kd', '-inf', dead) or since(p, 'G', '-inf', now) or any(p, 'nx') then return 1 end
+    for _, set in ipairs({'F', 'H', 'kc'}) do if since(p, set, '-inf', done) then return 1 end end
+    if any(p, 'y', 'y2') and tonumber(c('HGET', p .. 'd', 'y') or 0) <= tonumber(remembered) then return 1 end
+    return nil
+  end,
+}
+
+local ask, answer = questions[ARGV[1]], {}
+for i = 1, #KEYS - 1, 2 do
+  local says = ask(KEYS[i])
+  if says then answer[#answer + 1] = {(i - 1) / 2, says} end
+end
+return answer

@@ -1,0 +1,205 @@
+"""What a look costs: not in proportion to queues, to history or to the length of a lane, and bounded in each script and call."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+
+from conformance.kit import DEAD, find_all, new, put, put_jobs, settle_all, take
+from headrace.job import JobId, JobState, job_id, new_batch
+from headrace.lease import new_worker_id
+from headrace.outcome import DONE
+from headrace.store.redis.store import RedisStore
+from headrace.store.terms import CancelAnswer, Filter
+from headrace.testing.clock import FakeClock
+from headrace.testing.redis_servers import RedisServer
+from stores.redis.test_bounds import scripts_run
+
+ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def commands_run(server: RedisServer) -> int:
+    """Those inside scripts included."""
+    return sum(map(int, re.findall(r"cmdstat_[^:]+:calls=(\d+)", server.command("INFO", "commandstats"))))
+
+
+async def stranger(server: RedisServer, clock: FakeClock) -> RedisStore:
+    """Another process: it does not know which queue has which job."""
+    store = RedisStore(server.url(), clock=clock)
+    await store.open()
+    return store
+
+
+# ── many queues ─────────────────────────────────────────────────────────────
+
+
+async def test_a_look_takes_a_few_scripts_whatever_the_queues(
+    store: RedisStore, server: RedisServer, clock: FakeClock
+):
+    made = await put_jobs(store, *[new(queue=f"q{n}") for n in range(400)])
+    [dead] = await put(store, queue="dead")
+    await settle_all(store, await take(store, 1, "dead"), DEAD)
+    other = await stranger(server, clock)
+    warm = [job.id for job in (await other.find(Filter(), limit=1)).jobs]
+    assert warm == [dead]
+
+    before = scripts_run(server)
+    assert await other.get([job_id(new_batch(), 0)]) == [None]
+    assert scripts_run(server) - before <= 4
+    before = scripts_run(server)
+    assert [job and job.queue for job in await other.get(made[:3])] == ["q0", "q1", "q2"]
+    assert scripts_run(server) - before <= 405  # the call has jobs in all of these queues
+    before = scripts_run(server)
+    assert [job.id for job in (await other.find(Filter(states=frozenset({JobState.DEAD})))).jobs] == [dead]
+    assert scripts_run(server) - before <= 8
+    before = scripts_run(server)
+    assert len(await other.ended(ALWAYS)) == 1
+    assert scripts_run(server) - before <= 4
+    before = scripts_run(server)
+    assert await other.cancel([job_id(new_batch(), 0)]) != {}
+    assert scripts_run(server) - before <= 4
+    before = scripts_run(server)
+    assert await other.abandon(new_worker_id(), "gone") == 0
+    assert scripts_run(server) - before <= 4
+    await other.close()
+
+
+async def test_pages_over_queues_are_in_order(store: RedisStore):
+    made: list[JobId] = []
+    for n in range(30):
+        made += await put_jobs(store, *[new(queue=f"q{(n * 7 + m) % 11}") for m in range(n % 5 + 1)])
+    for limit in (1, 7, 100):
+        assert [job.id for job in await find_all(store, Filter(), limit=limit)] == made[::-1]
+
+
+# ── find ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("queues", [1, 5])
+async def test_a_page_looks_at_so_many_jobs_and_says_where_to_go_on(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, queues: int
+):
+    made = [id for n in range(60) for id in await put(store, 10, queue=f"q{n % queues}", task="rare" if n == 7 else "t")]
+    monkeypatch.setattr("headrace.store.redis.searching._LOOKS", 100)
+    looked: list[int] = []
+    look = store._look  # pyright: ignore[reportPrivateUsage]
+
+    async def counted(queue: str, ids: list[JobId], *, history: bool) -> object:
+        looked[-1] += len(ids)
+        return await look(queue, ids, history=history)
+
+    monkeypatch.setattr(store, "_look", counted)
+    found: list[JobId] = []
+    before = None
+    while True:
+        looked.append(0)
+        page = await store.find(Filter(task="rare"), before=before, limit=20)
+        found += [job.id for job in page.jobs]
+        if page.next is None:
+            break
+        assert before is None or page.next.int < before.int
+        before = page.next
+    assert found == made[70:80][::-1]
+    assert max(looked) <= 100 + 200
+    assert len(looked) >= 4
+
+
+async def test_a_call_over_more_queues_than_a_page_looks_at_comes_to_an_end(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.store.redis.searching._LOOKS", 3)
+    await put_jobs(store, *[new(queue=f"q{n}") for n in range(20)])
+    before, pages = None, 0
+    while (page := await store.find(Filter(task="nobody"), before=before)).next is not None:
+        before, pages = page.next, pages + 1
+    assert pages <= 20
+
+
+async def test_jobs_from_another_time_count_as_looked_at(store: RedisStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace.store.redis.searching._LOOKS", 50)
+    for _ in range(200):
+        await put(store)
+    page = await store.find(Filter(until=ALWAYS), limit=20)
+    assert page.jobs == []
+    assert page.next is not None
+
+
+# ── history ─────────────────────────────────────────────────────────────────
+
+
+async def test_ended_does_not_walk_through_leases_settled_in_parts(
+    store: RedisStore, server: RedisServer, clock: FakeClock
+):
+    async def asked_after(leases: int) -> int:
+        for _ in range(leases):
+            clock.advance(1)
+            await put(store, 6)
+            lease = await take(store, 6)
+            await store.settle(lease.token, [(0, DONE)])
+            await store.settle(lease.token, [(at, DONE) for at in range(1, 6)])
+        before = commands_run(server)
+        assert len(await store.ended(ALWAYS, 1)) == 1
+        return commands_run(server) - before
+
+    await asked_after(1)
+    few = await asked_after(40)
+    assert await asked_after(80) == few
+
+
+async def test_ended_is_complete_in_steps(store: RedisStore, clock: FakeClock):
+    """Far more than one script reads, of every kind, in two queues, some deleted since."""
+    made: list[JobId] = []
+    for n in range(60):
+        queue = f"q{n % 2}"
+        made += await put(store, 100, queue=queue)
+        lease = await take(store, 100, queue)
+        if n % 3 == 0:
+            await settle_all(store, lease)
+        elif n % 3 == 1:
+            await store.settle(lease.token, [(at, DONE) for at in range(0, 100, 2)])
+            await store.settle(lease.token, [(at, DONE) for at in range(1, 100, 2)])
+        else:
+            await settle_all(store, lease, DEAD)
+        clock.advance(1)
+    gone = await store.delete(made[:2000])
+    assert len(gone) == 2000
+    ended = await store.ended(ALWAYS, 10_000)
+    assert sorted(ending.id for ending in ended) == sorted(made[2000:])
+    assert ended == sorted(ended, key=lambda ending: (ending.at, ending.id))
+    for limit in (1, 150, 2001):
+        assert await store.ended(ALWAYS, limit) == ended[:limit]
+        assert await store.ended(ended[777].at, limit) == [one for one in ended if one.at >= ended[777].at][:limit]
+
+
+# ── long lanes ──────────────────────────────────────────────────────────────
+
+
+async def test_neighbours_are_read_in_one_walk(store: RedisStore, server: RedisServer):
+    made = await put(store, 5000)
+    await store.get(made[:1])
+    for some in (made[2000:2200], made[2000:2200][::-1]):
+        before = commands_run(server)
+        jobs = await store.get(some)
+        assert [job and job.id for job in jobs] == some
+        # Each costs looks into the index, and no walk of its own.
+        assert commands_run(server) - before <= 200 * 4 + 20
+
+
+async def test_far_inside_a_long_lane_a_script_does_less(store: RedisStore, server: RedisServer):
+    made: list[JobId] = []
+    for _ in range(20):
+        made += await put(store, 1000, payload=b"x" * 2000)
+    scattered = made[9_000:11_000:10]
+    others = [made[at + 5] for at in range(9_000, 11_000, 10)]
+    await store.get(scattered[:1])
+    before = scripts_run(server)
+    assert [job and job.id for job in await store.get(scattered)] == scattered
+    assert scripts_run(server) - before >= 3
+    before = scripts_run(server)
+    assert set((await store.cancel(scattered)).values()) == {CancelAnswer.CANCELLED}
+    assert scripts_run(server) - before >= 3
+    before = scripts_run(server)
+    assert await store.delete(others) == frozenset(others)
+    assert scripts_run(server) - before >= 3
