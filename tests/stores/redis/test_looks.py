@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from conformance.kit import DEAD, find_all, new, put, put_jobs, settle_all, take
+from conformance.kit import DEAD, TTL, find_all, new, put, put_jobs, settle_all, take
 from headrace.job import JobId, JobState, job_id, new_batch
-from headrace.lease import new_worker_id
+from headrace.lease import Report, new_token, new_worker_id
 from headrace.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.store.terms import CancelAnswer, Filter
@@ -203,3 +203,27 @@ async def test_far_inside_a_long_lane_a_script_does_less(store: RedisStore, serv
     before = scripts_run(server)
     assert await store.delete(others) == frozenset(others)
     assert scripts_run(server) - before >= 3
+
+
+# ── leases from elsewhere ───────────────────────────────────────────────────
+
+
+async def test_a_lease_from_elsewhere_is_found_in_a_few_scripts(
+    store: RedisStore, server: RedisServer, clock: FakeClock
+):
+    await put_jobs(store, *[new(queue=f"q{n}") for n in range(300)])
+    one, two, three = [await take(store, 1, f"q{n}") for n in range(3)]
+    other = await stranger(server, clock)
+    await other.heartbeat([], TTL)
+    for act in (
+        lambda: other.heartbeat([one.token, two.token, three.token], TTL),
+        lambda: other.report(one.token, [(0, Report(progress=0.5))]),
+        lambda: other.detach(two.token, 0, new_token()),
+        lambda: other.settle(three.token, [(0, DONE)]),
+        lambda: other.settle(new_token(), [(0, DONE)]),
+    ):
+        before = scripts_run(server)
+        await act()
+        assert scripts_run(server) - before <= 15
+    assert (await other.heartbeat([one.token, two.token, three.token], TTL)).lost == {two.token, three.token}
+    await other.close()

@@ -23,7 +23,7 @@ from headrace.store.redis.wire import make_wire
 STEP: Final = 500
 """Jobs that one script moves at most: a script holds up everybody."""
 
-_SURVEYED: Final = 500
+_SURVEYED: Final = 250
 """Looks into queues that one script of a survey takes."""
 
 _FRESH: Final = 30.0
@@ -90,7 +90,15 @@ class Base:
         self._measured = asyncio.get_running_loop().time()
         with suppress(StoreError):  # whoever asked may only want to read, or want nothing of this node
             if self._registered and (gone := await self._unlisted(self._registered)):
-                await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *gone)
+                await self._list_again(gone)
+
+    async def _list_again(self, queues: list[str]) -> None:
+        """Somebody has dropped the list of queues. Those without counters were forgotten: the next enqueue lists them."""
+        counted, silent = await self._survey(queues, "counted")
+        if counted:
+            await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *counted)
+        if silent is None:
+            self._registered.difference_update(set(queues) - counted.keys())
 
     async def now(self) -> datetime:
         if self._clock is not None:
@@ -100,8 +108,11 @@ class Base:
 
     # ── queues ──────────────────────────────────────────────────────────────
 
-    async def _register(self, queues: Iterable[str]) -> None:
-        """Janitors and onlookers find queues by this list, so a queue is on it before its first job is."""
+    async def _register(self, queues: Iterable[str]) -> set[str]:
+        """Janitors and onlookers find queues by this list, so a queue is on it before its first job is.
+
+        Answers those that this call has put there.
+        """
         new = set(queues) - self._registered
         if new:
             try:
@@ -114,7 +125,7 @@ class Base:
                 if not await self._had_jobs(new):
                     raise
                 self._known |= new
-                return  # the next call tries again
+                return set()  # the next call tries again
             # On the list first: whoever changes a rule now either sees the queue there or is seen here.
             try:
                 await self._follow(new)
@@ -122,6 +133,7 @@ class Base:
                 if not await self._had_jobs(new):
                     raise
             self._registered |= new
+        return new
 
     async def _had_jobs(self, queues: Iterable[str]) -> bool:
         """On a cluster the list, and the rules, lie on another node than a queue: one that had jobs has both long since."""

@@ -34,17 +34,18 @@ class Holding(Operating):
             await self._spread_rules()
 
     async def pauses(self) -> list[Pause]:
-        """Two round trips: a worker that has rested looks before it starts a job."""
+        """One round trip, two on a cluster: a worker that has rested looks before it starts a job."""
         home = self._keys.limits[0]
-        queues, (tenants, tasks) = await asyncio.gather(
-            self._queues(), self._wire.command_many([("HGETALL", home + "#t"), ("HGETALL", home + "#a")], home)
+        hashes = [("HGETALL", home + name) for name in ("#t", "#a", "#p")]
+        (tenants, tasks, paused), queues = await asyncio.gather(
+            self._wire.command_many(hashes, home), self._queues() if self._keys.clustered else _nothing()
         )
         found: list[tuple[PauseKind, str, bytes]] = []
         asks: list[Asked] = [(key, [("GET", key)]) for key in map(self._keys.paused, queues)]
         for queue, answer in zip(queues, await self._wire.ask_each(asks), strict=True):
             # Nobody claims from a queue whose node does not answer, paused or not.
             found.append(("queue", queue, b"" if isinstance(answer, StoreError) else answer[0] or b""))
-        kinds: tuple[tuple[PauseKind, list[bytes]], ...] = (("tenant", tenants), ("task", tasks))
+        kinds: tuple[tuple[PauseKind, list[bytes]], ...] = (("tenant", tenants), ("task", tasks), ("queue", paused))
         for kind, pairs in kinds:
             for name, raw in zip(pairs[::2], pairs[1::2], strict=True):
                 found.append((kind, name.decode(), raw))
@@ -76,6 +77,11 @@ class Holding(Operating):
         """On a cluster every queue gets its copy."""
         if self._keys.clustered:
             await self._follow(await self._queues())
+
+
+async def _nothing() -> list[str]:
+    """On one server the queues that are paused are kept in one place."""
+    return []
 
 
 def _pause(kind: PauseKind, name: str, raw: bytes) -> Pause | None:

@@ -18,8 +18,14 @@ from headrace.store.redis.records import seen_us, text_bytes
 from headrace.store.redis.working import Working
 from headrace.store.terms import Progress, Promoted, Pruned, Retention
 
-_TIDY_STEPS: Final = 200
-"""Scripts that tidy up in one prune, each of about 100 locks, buckets and pauses."""
+_TIDY_STEPS: Final = 800
+"""Scripts that tidy up in one prune, each of about 25 locks, buckets and pauses."""
+_REMEMBERED: Final = 600_000_000
+"""Microseconds for which tokens are remembered that were settled to the end, for a settle that is repeated."""
+_IDLE: Final = 3600 * 1_000_000
+"""Microseconds after which a queue without jobs is forgotten."""
+_SOME, _EMPTY = 1, 2
+"""What `survey.lua` says of queues that have something to drop, and of those without jobs."""
 _FAST: Final = 1_000_000
 """Microseconds by which the clock of a cluster's node may be before the one that is known: its own script decides."""
 _SILENT: Final = 24 * 3600 * 1_000_000
@@ -146,13 +152,14 @@ class Janitoring(Working):
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         dropped, more = 0, False
         round = self._round()
-        for queue in await self._queues():
+        found = await self._old(keep)
+        for queue in (queue for queue, says in found.items() if says == _SOME):
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):
                 while True:
-                    args = (self._given, microseconds(keep.done), microseconds(keep.dead_in(queue)), limit - dropped)
-                    gone, rest = await self._run(scripts.PRUNE, queue, *args)
+                    kept = (microseconds(keep.done), microseconds(keep.dead_in(queue)))
+                    gone, rest = await self._run(scripts.PRUNE, queue, self._given, *kept, limit - dropped, _REMEMBERED)
                     dropped += gone
                     if progress is not None:
                         progress(dropped, limit, "jobs")
@@ -160,8 +167,27 @@ class Janitoring(Working):
                         more = more or bool(rest)
                         break
         round.end()
+        await self._forget([queue for queue, says in found.items() if says == _EMPTY])
         await self._tidy()
         return Pruned(dropped, more)
+
+    async def _old(self, keep: Retention) -> dict[str, int]:
+        """Queues that have something to drop, and those that have no jobs."""
+        now = await self._now_us()
+        dead = microseconds(min((keep.dead, *keep.dead_by_queue.values())))
+        words = (now - microseconds(keep.done), now - dead, now, now - _REMEMBERED)
+        return (await self._survey(await self._queues(), "old", *words)).found
+
+    async def _forget(self, queues: list[str]) -> None:
+        """Those of these queues that have been empty for long."""
+        answers = await self._ask_each(scripts.FORGET, queues, self._given, _IDLE) if queues else {}
+        gone = [queue for queue, answer in answers.items() if answer]
+        self._registered.difference_update(gone)
+        if gone and self._keys.clustered:
+            # Elsewhere the script has done it. An enqueue in between has listed its queue before: so it is looked at again.
+            await self._wire.command(self._keys.queues, "SREM", self._keys.queues, *gone)
+            if again := (await self._survey(gone, "counted")).found:
+                await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *again)
 
     async def _tidy(self) -> None:
         """What lies beside the jobs, in small steps; if there is too much of it, the rest with the next call."""
@@ -170,7 +196,7 @@ class Janitoring(Working):
         for queue in await self._queues() if self._keys.clustered else [LIMITS]:
             if await round.passes_over(queue):
                 continue
-            at: Reply = self._tidied.pop(queue, [b"0"] * 4)
+            at: Reply = self._tidied.pop(queue, [b"0"] * 5)
             async with round.asking(queue):
                 while steps > 0 and set(at) != {b"-"}:
                     at = await self._run(scripts.TIDY, queue, self._given, *at)

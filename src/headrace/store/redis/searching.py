@@ -96,7 +96,7 @@ class Searching(Looking):
     ) -> list[_Stream]:
         """One per queue that may have such jobs. What a queue has is read when its newest job is the newest of all."""
         bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
-        found, silent = await self._survey(queues, "newest", bound, states_arg(where.states or JobState))
+        found, silent = await self._survey(queues, "newest", bound, states_arg(where.states))
         if silent is not None:
             raise silent
         step = min(_AT_ONCE, max(limit + 1, 20))

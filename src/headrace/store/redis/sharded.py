@@ -28,6 +28,7 @@ from headrace.store.terms import (
     Pause,
     PauseKind,
     Progress,
+    Promoted,
     Pruned,
     QueueStats,
     Retention,
@@ -62,10 +63,7 @@ class ShardedRedisStore(RedisStore):
         await super()._refresh()
         written: dict[str, int] = {}
         try:
-            found = await self._wire.command(self._keys.shards, "HGETALL", self._keys.shards)
-            written = {queue.decode(): int(count) for queue, count in zip(found[::2], found[1::2], strict=True)}
-            for queue, count in written.items():
-                self._shards.learn(queue, count)
+            written = await self._learn()
             for queue, count in self._declared.items():
                 if written.get(queue, 1) < count:
                     await self._grow(queue, written.get(queue, 1), count)
@@ -76,6 +74,14 @@ class ShardedRedisStore(RedisStore):
             _log.warning("how many shards queues have cannot be told or written: %s", error)
             if not written:
                 await self._guess()
+
+    async def _learn(self) -> dict[str, int]:
+        """How many shards queues have, as it is written down."""
+        found = await self._wire.command(self._keys.shards, "HGETALL", self._keys.shards)
+        written = {queue.decode(): int(count) for queue, count in zip(found[::2], found[1::2], strict=True)}
+        for queue, count in written.items():
+            self._shards.learn(queue, count)
+        return written
 
     async def _guess(self) -> None:
         """The list of queues tells as much; without it, what is declared most likely is what was declared before."""
@@ -102,14 +108,16 @@ class ShardedRedisStore(RedisStore):
             key = self._keys.paused(shard)
             if paused is not None:
                 await self._wire.command(key, "SET", key, paused)
+                if not self._keys.clustered:
+                    await self._wire.command(key, "HSET", self._keys.home[0] + "#p", shard, paused)
             elif await self._wire.command(key, "EXISTS", key):
                 await super().resume(shard)
         return paused
 
     async def _queues(self) -> list[str]:
-        """This is asked every second by whoever tidies up: so workers soon know of shards that were added."""
+        """On a cluster this is asked every second by whoever tidies up: so workers soon know of shards that were added."""
         found = await super()._queues()
-        for name in found:
+        for name in found if self._keys.clustered else ():
             queue, mark, number = name.partition(MARK)
             if mark and number.isdecimal():
                 with suppress(ConfigError):  # somebody else's
@@ -133,6 +141,11 @@ class ShardedRedisStore(RedisStore):
     async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
         return await (self.wait(ask.queues, timeout) if self._shards else super().wait_to_claim(ask, timeout))
 
+    async def promote(self, limit: int = 1000) -> Promoted:
+        if not self._keys.clustered:
+            await self._learn()  # every second, so workers soon know of shards that were added
+        return await super().promote(limit)
+
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         found = await super().reap(worker, ttl, limit)
         if not self._shards:
@@ -149,6 +162,8 @@ class ShardedRedisStore(RedisStore):
         return [job and _job(job) for job in await super().get(ids)]
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
+        if where.queue is not None and not self._keys.clustered:
+            await self._learn()  # it may have more shards by now; on a cluster the list of queues tells
         page = await super().find(where, before=before, limit=limit)
         return Page([_job(job) for job in page.jobs], page.next)
 

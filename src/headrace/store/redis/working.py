@@ -71,13 +71,20 @@ class Working(Claiming):
         if not batch.jobs:
             return Enqueued({})
         spread = by_queue(batch)
-        await self._register(spread)
+        listed = await self._register(spread)
         now = await self._now_us()
         existing: dict[int, JobId] = {}
         for queues in self._together(spread):
             keys = self._keys.of(*queues)
-            script, args = self._enqueue_call(batch, queues, now)
+            known = not self._keys.clustered or queues.keys() <= listed
+            script, args = self._enqueue_call(batch, queues, now, listed=known)
             answer: Reply = await self._wire.run(script, keys, *args)
+            if answer[0] == b"unlisted":
+                # On a cluster: it was forgotten since this process listed it.
+                self._registered.difference_update(queues)
+                await self._register(queues)
+                script, args = self._enqueue_call(batch, queues, now, listed=True)
+                answer = await self._wire.run(script, keys, *args)
             ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
             if answer[0] == b"conflict":
                 ord, known = ids[0]
@@ -90,7 +97,9 @@ class Working(Claiming):
         self._homes[batch.id.int] = next(iter(spread))
         return Enqueued(existing)
 
-    def _enqueue_call(self, batch: Batch, queues: Runs, now: int) -> tuple[Script, tuple[Any, ...]]:
+    def _enqueue_call(
+        self, batch: Batch, queues: Runs, now: int, *, listed: bool
+    ) -> tuple[Script, tuple[Any, ...]]:
         prefix, jobs = batch.id.bytes[:14], batch.jobs
         keyed: list[tuple[Any, ...]] = []
         locks: list[tuple[Any, ...]] = []
@@ -119,7 +128,7 @@ class Working(Claiming):
         # The first of a batch makes the key, whichever queue it goes to.
         keyed.sort(key=lambda one: one[0])
         locks.sort(key=lambda one: one[0])
-        said = [[word for one in keyed for word in one], [word for one in locks for word in one], *plan]
+        said = [int(listed), [word for one in keyed for word in one], [word for one in locks for word in one], *plan]
         script = scripts.ENQUEUE_LOCKED if locks else scripts.ENQUEUE
         return script, (self._given, prefix, pack(said), *elements)
 
@@ -195,14 +204,29 @@ class Working(Claiming):
     async def _by_home(self, tokens: Iterable[Token]) -> dict[str, list[Token]]:
         """Tokens by the queues where they may be."""
         found: dict[str, list[Token]] = {}
-        everywhere: list[str] | None = None
+        strange: list[Token] = []
         for token in tokens:
-            homes: Sequence[str] | None = self._leases.get(token)
-            if homes is None:
-                everywhere = homes = everywhere if everywhere is not None else await self._queues()
-            for queue in homes:
+            if (homes := self._leases.get(token)) is None:
+                strange.append(token)
+            for queue in homes or ():
                 found.setdefault(queue, []).append(token)
+        for queue, theirs in (await self._holders(strange)).items() if strange else ():
+            found.setdefault(queue, []).extend(theirs)
         return found
+
+    async def _holders(self, tokens: Sequence[Token]) -> dict[str, list[Token]]:
+        """Of leases from elsewhere: the queues that have parts of them. All queues where that cannot be told."""
+        queues = await self._queues()
+        known, silent = await self._survey(queues, "tokens", *(token.hex for token in tokens))
+        if silent is not None or not self._doubtful.isdisjoint(tokens):
+            # A node that is down may have a part, and of one that is over the token is in no lease.
+            return {queue: list(tokens) for queue in queues}
+        return {queue: [tokens[number] for number in numbers] for queue, numbers in known.items()}
+
+    async def _homes_of(self, token: Token) -> Sequence[str]:
+        """The queues that may have a part of this lease."""
+        known = self._leases.get(token)
+        return known if known is not None else list(await self._holders([token]))
 
     # ── settle ──────────────────────────────────────────────────────────────
 
@@ -226,7 +250,7 @@ class Working(Claiming):
         accepted: set[int] = set()
         states: dict[str, int] = {}
         round = self._round()
-        for queue in homes if homes is not None else await self._queues():
+        for queue in homes if homes is not None else await self._homes_of(token):
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):
@@ -274,9 +298,8 @@ class Working(Claiming):
     async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
         positions = frozenset(position for position, _ in reports)
         refused = positions
-        homes = self._leases.get(token)
         round = self._round()
-        for queue in (homes if homes is not None else await self._queues()) if reports else ():
+        for queue in await self._homes_of(token) if reports else ():
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):
@@ -290,8 +313,8 @@ class Working(Claiming):
         return refused
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
-        known = self._leases.get(token)
-        homes = known if known is not None else await self._queues()
+        # A repeated call may find the job moved already, under the fresh token.
+        homes = self._leases.get(token) or list(await self._holders([token, fresh]))
         round = self._round()
         detached = False
         for queue in homes:

@@ -11,9 +11,16 @@ if not resumed then
   -- Of two pauses the first counts, by whom and since when; the last one says until when.
   local since, _, by = pause_of(known, now)
   local record = pack('>dd', since or now, tonumber(ARGV[4])) .. (since and by or ARGV[5])
-  if kind == 'queue' then c('SET', p .. 'p', record) else c('HSET', hash, name, record) end
+  if kind == 'queue' then
+    c('SET', p .. 'p', record)
+    list(p)
+    if HOME then c('HSET', HOME .. '#p', name, record) end
+  else
+    c('HSET', hash, name, record)
+  end
 elseif kind == 'queue' then
   c('DEL', p .. 'p')
+  if HOME then c('HDEL', HOME .. '#p', name) end
   wake(p)
 else
   c('HDEL', hash, name)

@@ -1,5 +1,5 @@
 -- Drop finished jobs past their time.
--- ARGV: 1 clock, 2 µs to keep done and cancelled ones, 3 µs to keep dead ones, 4 at most
+-- ARGV: 1 clock, 2 µs to keep done and cancelled ones, 3 µs to keep dead ones, 4 at most, 5 µs to remember tokens
 -- Answer: {dropped, 1: there is more}
 local p, limit, dropped = KEYS[1], tonumber(ARGV[4]), 0
 local effort = 600  -- roughly tens of µs: a lease of a thousand goes whole, of small ones fewer at a time
@@ -9,6 +9,12 @@ local over, over_dead = now - ARGV[2], now - ARGV[3]
 local OVER = pack('>d', 0)
 
 local reported = c('EXISTS', p .. 'j') == 1
+
+-- Tokens that were settled to the end are remembered for so long, and for twice as long at most.
+if now - tonumber(c('HGET', p .. 'd', 'y') or 0) >= tonumber(ARGV[5]) and c('EXISTS', p .. 'y', p .. 'y2') > 0 then
+  if c('EXISTS', p .. 'y') == 1 then c('RENAME', p .. 'y', p .. 'y2') else c('DEL', p .. 'y2') end
+  c('HSET', p .. 'd', 'y', format('%.0f', now))
+end
 
 for _, prefix in ipairs(c('SPOP', p .. 'nx', 200)) do forget(p, prefix, 0) end
 

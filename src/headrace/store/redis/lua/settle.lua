@@ -8,7 +8,7 @@ local FEW = 4
 local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
 local held = c('HGET', p .. 't', token)
 if not held then
-  if ARGV[3] == '1' and c('LPOS', p .. 'y', token) then return {1} end
+  if ARGV[3] == '1' and (c('LPOS', p .. 'y', token) or c('LPOS', p .. 'y2', token)) then return {1} end
   return -1
 end
 -- A server that is full refuses what takes memory unless the script has changed something already, and settling must go on.

@@ -49,18 +49,15 @@ local questions = {
     return nil
   end,
   -- Words: a bound by name from above, states as letters. Says an id that no job of its enqueue calls below the bound is
-  -- above, if it has jobs in one of these states.
+  -- above, if it has jobs in one of these states (none given: in any).
   newest = function(p)
-    for state in string.gmatch(ARGV[3], '.') do
-      if holds[state](p) then
-        local entry = c('ZREVRANGEBYLEX', p .. 'X', ARGV[2], '-', 'LIMIT', 0, 1)[1]
-        return entry and newest_in(entry)
-      end
-    end
-    return nil
+    local some = ARGV[3] == ''
+    for state in string.gmatch(ARGV[3], '.') do some = some or holds[state](p) end
+    local entry = some and c('ZREVRANGEBYLEX', p .. 'X', ARGV[2], '-', 'LIMIT', 0, 1)[1]
+    return entry and newest_in(entry)
   end,
-  -- Words: µs at which done, dead jobs, results and remembered tokens are over. Says 1: there is something to drop, 2: it
-  -- has no jobs.
+  -- Words: µs by which done jobs, dead ones, results and remembered tokens are over. Says 1: there is something to drop,
+  -- 2: it has no jobs.
   old = function(p)
     local done, dead, now, remembered = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
     if not any(p, 'X') then return 2 end

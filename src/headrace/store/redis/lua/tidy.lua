@@ -1,5 +1,5 @@
 -- Forget what says nothing any more: locks of jobs that are gone, buckets that are full, pauses that are over.
--- KEYS: a queue, or the home of limits.  ARGV: 1 clock, 2… where to go on in locks, buckets, pauses of tenants, of tasks; '-': done
+-- KEYS: a queue, or the home of limits.  ARGV: 1 clock, 2… where to go on in locks, buckets, pauses of tenants, of tasks, of queues; '-': done
 -- Answer: where to go on in each.
 local g, now = KEYS[1], clock(ARGV[1])
 
@@ -12,7 +12,7 @@ end
 local function pause_says(record) return pause_of(record, now) end
 
 local answer = {}
-for i, kind in ipairs({{'#l', lock_says}, {'#b', bucket_says}, {'#t', pause_says}, {'#a', pause_says}}) do
+for i, kind in ipairs({{'#l', lock_says}, {'#b', bucket_says}, {'#t', pause_says}, {'#a', pause_says}, {'#p', pause_says}}) do
   local at = ARGV[i + 1]
   if at ~= '-' then
     local key, says = g .. kind[1], kind[2]
