@@ -17,6 +17,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
 _TASK_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _TENANT = re.compile(r"[\x21-\x7e]{0,128}", re.ASCII)
 _KEY_LIMIT = 256
+_UNITS = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
+
+MAX_UNITS = 1_000_000
+"""The largest concurrency, burst and cost of a limit."""
+RESERVED = "headrace."
+"""Begins the names of queues and tasks that are headrace's own."""
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
@@ -43,10 +49,15 @@ def split_limit(key: str) -> tuple[str, str, int]:
     """A limit key of a lane as (the limit's name, whose units they are, how many a job needs).
 
     `stripe` → (stripe, stripe, 1); `shop:acme` → (shop, shop:acme, 1); `shop@3:acme` → (shop, shop:acme, 3).
+    A claim reads whatever a lane has stored, so every text has an answer: units that are not 1 to MAX_UNITS count as 1.
     """
-    name, colon, own = key.partition(":")
-    name, at, cost = name.partition("@")
-    return name, name + colon + own, int(cost) if at else 1
+    head, colon, own = key.partition(":")
+    name, _, cost = head.partition("@")
+    return name, name + colon + own, _units(cost)
+
+
+def _units(text: str) -> int:
+    return found if _UNITS.fullmatch(text) and (found := int(text)) <= MAX_UNITS else 1
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,10 +18,8 @@ import msgspec
 from headrace import context, duration
 from headrace import rate as rates
 from headrace.errors import ConfigError, Unsupported
-from headrace.lane import check_key, check_queue
+from headrace.lane import MAX_UNITS, check_key, check_queue
 
-MAX_UNITS = 1_000_000
-"""The largest concurrency, burst and cost."""
 COOL_DOWN = timedelta(seconds=5)
 
 

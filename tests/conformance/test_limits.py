@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -25,11 +26,12 @@ from conformance.kit import (
     take,
     tenants,
 )
+from headrace.errors import ConfigError
 from headrace.job import JobState
 from headrace.lease import Lease, new_token
 from headrace.outcome import DONE, Again
 from headrace.store.contract import Store
-from headrace.store.terms import LimitRule
+from headrace.store.terms import Filter, LimitRule
 from headrace.testing.clock import FakeClock
 
 MS = timedelta(milliseconds=1)
@@ -147,6 +149,44 @@ async def test_a_job_may_need_several_units(store: Store):
     await store.settle(lease.token, [(0, DONE)])
     assert len((await take(store)).jobs) in {1, 2}
     assert await claim(store) is None
+
+
+@pytest.mark.parametrize(
+    "units",
+    ["abc", "", "0", "-1", "007", "1e3", "0x10", " 3", "2@3", "\u0663", "1.5", "1000001", "2147483648", "9" * 100],
+)
+async def test_units_that_are_no_number_count_as_one(store: Store, units: str):
+    """A store may refuse such a key. One that takes it must be able to claim it: a stored text stops no claim."""
+    await rule(store, "api", concurrency=3)
+    with suppress(ConfigError):
+        await put(store, 2, limits=(f"api@{units}",))
+        await put(store, 2, limits=(f"api@{units}:acme",))
+    await put(store, 3, tenant="plain", limits=("api",))
+    await put(store, 2, queue="other")
+    taken = Counter[str]()
+    while (lease := await claim(store, 100, "default", "other")) is not None:
+        for job in lease.jobs:
+            found = (await store.get([job.id]))[0]
+            assert found is not None
+            taken[",".join(found.limits)] += 1
+        waiting = [job for job in (await store.find(Filter())).jobs if job.state is JobState.READY]
+        for job in waiting[:3]:
+            await store.ahead(job.id)
+        await store.settle(lease.token, [(position, DONE) for position in range(len(lease.jobs))])
+    assert taken["api"] == 3
+    assert taken[""] == 2
+    assert set(taken.values()) == {2, 3}
+
+
+async def test_more_units_than_can_be_counted_stop_no_claim(store: Store):
+    with suppress(ConfigError):
+        await put(store, 900, limits=tuple(f"api@{1_000_000 - number}" for number in range(20)))
+    await put(store, 1)
+    taken = 0
+    while (lease := await claim(store, 1000)) is not None:
+        taken += len(lease.jobs)
+        await store.settle(lease.token, [(position, DONE) for position in range(len(lease.jobs))])
+    assert taken in {1, 901}
 
 
 async def test_others_pass_who_is_blocked(store: Store):

@@ -1,9 +1,12 @@
 -- split_limit: a limit key of a lane as (the limit's name, whose units they are, how many a job needs). As in lane.py:
--- shop@3:acme is three units of shop:acme. Inlined by the planner, as the next one.
+-- shop@3:acme is three units of shop:acme. Units that are not 1 to 1,000,000 count as 1: a claim must not fail on a stored
+-- text. Inlined by the planner, as the next one.
 create or replace function headrace.split_limit(p_text text) returns table (name text, key text, cost int4)
 language sql immutable rows 1 as $$
     select split_part(h.head, '@', 1), split_part(h.head, '@', 1) || substr(p_text, length(h.head) + 1),
-        coalesce(nullif(split_part(h.head, '@', 2), '')::int4, 1)
+        case when strpos(h.head, '@') = 0 then 1
+            when substr(h.head, strpos(h.head, '@') + 1) ~ '^([1-9][0-9]{0,5}|1000000)$' then split_part(h.head, '@', 2)::int4
+            else 1 end
     from (select split_part(p_text, ':', 1) as head) h
 $$;
 
@@ -156,14 +159,14 @@ create or replace function headrace.hold_units(p_token uuid, l_limits text[], l_
 language plpgsql as $$
 begin
     with used as materialized (
-        select s.key, min(s.name) as name, sum(s.cost * l.took)::int4 as units
+        select s.key, min(s.name) as name, least(sum(s.cost::int8 * l.took), 2147483647)::int4 as units
         from unnest(l_limits, l_took) l(limits, took)
         cross join lateral unnest(string_to_array(l.limits, E'\n')) k(text)
         cross join lateral headrace.split_limit(k.text) s
         where l.took > 0 group by s.key
     ), held as (
         insert into headrace.hold as h (token, units, key) select p_token, u.units, u.key from used u
-        on conflict (key, token) do update set units = h.units + excluded.units
+        on conflict (key, token) do update set units = least(h.units::int8 + excluded.units, 2147483647)::int4
     )
     insert into headrace.bucket as b (key, units, at)
     select u.key, n.units - u.units, p_now

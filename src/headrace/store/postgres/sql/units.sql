@@ -1,7 +1,7 @@
 -- units: what the jobs at some positions of a lease hold, by limit key.
 create or replace function headrace.units(l headrace.lease, p_positions int4[]) returns table (key text, units int4)
 language sql stable as $$
-    select s.key, sum(s.cost)::int4
+    select s.key, least(sum(s.cost), 2147483647)::int4
     from unnest(p_positions) p(position)
     join (
         select u.*, sum(u.hi - u.lo + 1) over (order by u.o) - (u.hi - u.lo + 1) as base

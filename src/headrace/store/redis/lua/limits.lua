@@ -3,11 +3,15 @@ local DUST = 1e-6  -- of a unit, that rounding may have lost
 local AHEAD = 10000000  -- µs: a bucket drawn from so much later is from before the clock was set back, and counts as full
 local NEVER = '\2'  -- begins the name under which lanes are parked that need more than a key can ever have
 
--- A limit key of a lane as the limit's name, whose units they are, how many a job needs.
+-- A limit key of a lane as the limit's name, whose units they are, how many a job needs: as in lane.py, units that are not
+-- 1 to 1,000,000 count as 1.
 local function split_limit(key)
   local name, own = match(key, '^([^:]*)(.*)$')
   local base, cost = match(name, '^([^@]*)@(.*)$')
-  if base then return base, base .. own, tonumber(cost) or 1 end
+  if base then
+    local units = match(cost, '^[1-9]%d*$') and #cost <= 7 and tonumber(cost) or 1
+    return base, base .. own, units <= 1000000 and units or 1
+  end
   return name, key, 1
 end
 
