@@ -46,13 +46,15 @@ class HttpStand:
         self._app = Headrace("memory://", max_payload=64 * 1024 * 1024)
         self._clock = Hands()
         self._frame: Frame | None = None
+        # The suites look at once at what they have written, as often as they like, in queues of any number.
+        self._settings = ServerSettings(tidy=False, stats_ttl=0.0, max_polls=1_000_000, max_queues=100_000)
 
     def fresh(self) -> str:
         """The URL of a server whose store is empty, and lives by the machine's clock until it is given another."""
         self.clear()
         self._clock = Hands()
         store = MemoryStore(clock=self._clock)
-        self._frame = asgi(self._app, settings=ServerSettings(tidy=False), store=store)
+        self._frame = asgi(self._app, settings=self._settings, store=store)
         return self._url
 
     def live_by(self, clock: Clock) -> None:

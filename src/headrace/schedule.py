@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import Final, Literal, get_args
 from uuid import UUID
@@ -18,6 +19,7 @@ from headrace.codec import decode_options
 from headrace.cron import backward, check_cron, forward, zone
 from headrace.errors import ConfigError
 from headrace.job import BatchId, JobState, NewJob, UniqueLock
+from headrace.jobchecks import check_job, check_lane, check_span
 from headrace.lane import Lane
 
 Overlap = Literal["allow", "skip", "cancel"]
@@ -115,6 +117,27 @@ def declare(
         return made
     except ConfigError as error:
         raise type(error)(f"schedule {name}: {error}") from None
+
+
+def check(schedule: Schedule) -> None:
+    """A ConfigError if no `declare` has made this: it comes from a store, to which others write, too.
+
+    A time zone that this machine does not know is not looked at: other machines may.
+    """
+    if (schedule.cron is None) == (schedule.every is None):
+        raise ConfigError("it has no rule")
+    if schedule.every is not None and not SHORTEST <= schedule.every <= duration.LONGEST:
+        raise ConfigError(f"every = {schedule.every}: from {duration.show(SHORTEST)} to {duration.LONGEST.days:,} days")
+    if schedule.cron is not None:
+        _known_cron(schedule.cron)
+    _caught_up(schedule.catch_up)
+    check_span(schedule.jitter)
+    check_span(schedule.job.delay)
+    check_lane(schedule.job.lane)
+    check_job(job_now(schedule))
+
+
+_known_cron = lru_cache(maxsize=1024)(check_cron)
 
 
 def check_name(name: str) -> str:

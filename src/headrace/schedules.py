@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.job import Batch, JobId, job_id, new_batch
-from headrace.schedule import Missed, Schedule, due, job_now, next_slot, slot_batch
+from headrace.jobchecks import check_time
+from headrace.schedule import MOST_CAUGHT_UP, MOST_COUNTED, Missed, Schedule, check, due, job_now, next_slot, slot_batch
 from headrace.store.contract import Store
 from headrace.store.terms import Record
 
@@ -91,10 +92,26 @@ def encode(entry: Entry) -> bytes:
 def decode(name: str, record: Record) -> Entry | None:
     """None, with a word in the log: it cannot be read, perhaps because a newer version wrote it."""
     try:
-        return _decoder.decode(record.value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return read(name, record.value)
+    except ConfigError as error:
         log.warning("schedule %s cannot be read and does not tick: %s; update headrace, or remove it", name, error)
         return None
+
+
+def read(name: str, value: bytes) -> Entry:
+    """The entry, or a ConfigError: whatever is stored, no worker that ticks may stumble over it."""
+    try:
+        entry = _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"that is no schedule: {error}") from None
+    if entry.schedule.name != name:
+        raise ConfigError(f"it is the schedule {entry.schedule.name!r:.80}")
+    check(entry.schedule)
+    for moment in (entry.cursor, *entry.pending, *(decision.slot for decision in entry.recent)):
+        check_time(moment)
+    if len(entry.pending) > MOST_CAUGHT_UP + MOST_COUNTED:
+        raise ConfigError(f"{len(entry.pending):,} of its slots are to be fired at once")
+    return entry
 
 
 # ── deciding, pure ───────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from headrace.lane import check_key
 from headrace.server import produce
+from headrace.server.admission import admit
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.jobs import PRODUCE_PROBLEMS, read_key
@@ -43,7 +44,7 @@ async def create(call: Call) -> Response:
     service, principal = call.service, call.principal
     wanted = asked.jobs if call.head.idempotency_key is None else _keyed(asked.jobs, call.head.idempotency_key)
     jobs = [produce.make(service, principal, each, f"jobs[{place}].") for place, each in enumerate(wanted)]
-    placed = await service.client.enqueue(jobs)
+    placed = await service.client.enqueue(await admit(service, principal, jobs))
     if placed.existing:
         await produce.reveal(call, placed.existing.values())
     ids: list[UUID] = [placed.id(place) for place in range(len(jobs))]

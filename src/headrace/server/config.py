@@ -36,3 +36,5 @@ class ServerSettings:
     """Seconds for which figures are answered from memory."""
     max_polls: int = 50
     """Looks at figures and lists per second and token (or address, without tokens); beyond that they are answered 429."""
+    max_queues: int = 1000
+    """Queues that one token (or all callers together, without tokens) may make by enqueueing to them, beyond those that the app declares; beyond that they are answered 429."""

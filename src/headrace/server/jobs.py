@@ -12,6 +12,7 @@ from starlette.responses import Response
 from headrace.job import JobState
 from headrace.lane import check_queue, check_task_name, check_tenant
 from headrace.server import produce, visible
+from headrace.server.admission import admit
 from headrace.server.call import Call, answer, read_id
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.problems import Problem
@@ -34,7 +35,7 @@ async def create(call: Call) -> Response:
     asked: JobRequest = call.body
     if call.head.idempotency_key is not None:
         asked = with_key(asked, call.head.idempotency_key)
-    job = produce.make(call.service, call.principal, asked)
+    (job,) = await admit(call.service, call.principal, [produce.make(call.service, call.principal, asked)])
     id, new = await call.service.client.place(job)
     if not new:
         await produce.reveal(call, [id])
@@ -131,6 +132,7 @@ PRODUCE_PROBLEMS = (
     (422, "payload_too_large"),
     (422, "unsafe_callback_url"),
     (429, "queue_full"),
+    (429, "too_many_queues"),
 )
 
 ENDPOINTS = (

@@ -101,6 +101,11 @@ def of(error: HeadraceError) -> Problem | None:
     return None
 
 
+def missing_scope(scope: str) -> Problem:
+    """The caller's token may not do this."""
+    return Problem(403, "missing_scope", f"this token lacks the scope {scope}", scope=str(scope))
+
+
 def not_found(what: str = "there is nothing here") -> Problem:
     """Nothing here, or nothing that this caller may know of: the same answer."""
     return Problem(404, "not_found", what)

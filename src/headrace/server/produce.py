@@ -18,6 +18,7 @@ from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.job import Due, JobId, Key, NewJob
 from headrace.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
 from headrace.server import boundary, visible
+from headrace.server.admission import own_key
 from headrace.server.auth import Principal
 from headrace.server.call import Call
 from headrace.server.problems import Problem, not_found
@@ -207,11 +208,8 @@ def _when(asked: JobRequest, path: str) -> dict[str, Any]:
 
 def _key(principal: Principal, key: str, path: str) -> str:
     check(check_key, key, "invalid_key", path + "key")
-    if principal.tenant is None:
-        return key
-    # A tenant's keys are its own: it must neither meet nor learn of another's. No tenant's name has a space in it, so
-    # that the two cannot be parted in another way.
-    return check(check_key, f"{principal.tenant} {key}", "invalid_key", path + "key")
+    check(lambda name: own_key(principal, name), key, "invalid_key", path + "key")
+    return key
 
 
 def _duration(text: str, name: str, path: str) -> Any:

@@ -134,7 +134,7 @@ async def admit(
     """Who is calling, if they may."""
     principal = await service.auth.principal(request)
     if not principal.may(needed) and not any(principal.may(scope) for scope in also):
-        raise Problem(403, "missing_scope", f"this token lacks the scope {needed}", scope=str(needed))
+        raise problems.missing_scope(needed)
     return principal
 
 

@@ -20,6 +20,7 @@ from headrace.server.hub import Hub
 from headrace.server.leases import Leases
 from headrace.server.pace import Pace
 from headrace.server.problems import Problem
+from headrace.server.queue_names import QueueNames
 from headrace.server.shared import Cached
 from headrace.store.contract import Store
 from headrace.store.terms import Pause, Stats
@@ -84,6 +85,7 @@ class Service:
     audit: Audit
     figures: FiguresKept
     leases: Leases
+    queue_names: QueueNames
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is told to stop: long polls answer early, streams end."""
     at_stop: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
@@ -129,6 +131,7 @@ class Service:
                     audit=Audit(store),
                     figures=figures,
                     leases=leases,
+                    queue_names=QueueNames(app, figures.stats, settings.max_queues),
                     at_stop=[hub.dismiss, leases.room.dismiss],
                 )
         finally:

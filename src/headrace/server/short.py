@@ -10,6 +10,7 @@ from msgspec import Meta, Raw
 from starlette.responses import Response
 
 from headrace.server import jobs, produce
+from headrace.server.admission import admit
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.problems import Problem
@@ -49,7 +50,8 @@ async def create(call: Call) -> Response:
     )
     if call.head.idempotency_key is not None:
         asked = jobs.with_key(asked, call.head.idempotency_key)
-    id, new = await call.service.client.place(produce.make(call.service, call.principal, asked))
+    (job,) = await admit(call.service, call.principal, [produce.make(call.service, call.principal, asked)])
+    id, new = await call.service.client.place(job)
     if not new:
         await produce.reveal(call, [id])
     return answer(Made(id), 201 if new else 200)

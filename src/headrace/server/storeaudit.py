@@ -8,7 +8,7 @@ from headrace.duration import show
 from headrace.errors import ConfigError
 from headrace.limit import Figures, describe
 from headrace.recovery import unpack
-from headrace.schedules import KIND, Entry, decode
+from headrace.schedules import Entry
 from headrace.server import tokens
 from headrace.settings import Settings
 from headrace.store.contract import Store
@@ -30,14 +30,6 @@ async def limit(store: Store, name: str, rule: LimitRule | None) -> Deed | None:
 
 def _override(rule: LimitRule | None) -> Figures | None:
     return None if rule is None else unpack(rule.state).override
-
-
-async def schedule(store: Store, name: str, value: bytes | None) -> Deed | None:
-    """What writing this record is."""
-    old = (await store.records(KIND)).get(name)
-    before = None if old is None else decode(name, old)
-    after = None if value is None else decode(name, Record(0, value))
-    return of_schedule(name, before, after)
 
 
 async def token(store: Store, id: str, value: bytes | None) -> Deed | None:

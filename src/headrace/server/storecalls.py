@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,16 +18,18 @@ from msgspec.structs import replace as changed
 
 from headrace.audit import DAYS as AUDIT
 from headrace.errors import IdempotencyConflict
-from headrace.job import Job, JobId, JobState
+from headrace.job import Batch, Job, JobId, JobState
 from headrace.lane import Ahead, LaneView, check_key
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
 from headrace.schedules import KIND as SCHEDULES
-from headrace.server import narrowed, storeaudit, storechecks, visible
-from headrace.server.auth import Principal
+from headrace.server import narrowed, storeaudit, storechecks, storerecords, visible
+from headrace.server.admission import admit, given_key
+from headrace.server.auth import LOCAL, Principal
 from headrace.server.endpoint import Scope
 from headrace.server.leases import KIND as SECRET
-from headrace.server.problems import Problem, not_found
+from headrace.server.problems import Problem, missing_scope, not_found
 from headrace.server.service import Service
+from headrace.server.shown import shown
 from headrace.server.tokens import KIND as TOKENS
 from headrace.store.contract import Store
 from headrace.store.http import wire
@@ -74,17 +77,14 @@ class Calls:
     async def enqueue(self, packed: wire.WireBatch) -> dict[int, UUID]:
         storechecks.check_lanes(packed.lanes)
         batch = wire.read_batch(packed)
-        storechecks.check_jobs(batch, self._service.app.settings.max_payload)
+        storechecks.check_batch(batch)
         if all_deliveries(batch):
             # A worker tells of its jobs' ends, also one that may do nothing but work. Whoever sends them, they are made
             # anew from those jobs: what is signed is never the caller's word.
             batch = await self._service.leases.deliveries(batch, self._who)
             return {} if not batch.jobs else dict((await self._store.enqueue(batch)).existing)
         self._must(Scope.ENQUEUE)
-        if self._who.bound and not all(
-            self._who.sees(job.lane.queue, storechecks.tenant_of(job)) for job in batch.jobs
-        ):
-            raise not_found("there is no such queue, or no such tenant")
+        batch = Batch(batch.id, await admit(self._service, self._who, batch.jobs))
         valve = self._service.leases.valve
         if valve.bounds:
             await valve.admit(batch.jobs)
@@ -92,7 +92,7 @@ class Calls:
             existing: dict[int, UUID] = dict((await self._store.enqueue(batch)).existing)
         except IdempotencyConflict as error:
             await self._reveal([error.existing], error.code, "a key of these jobs made another one before")
-            raise
+            raise IdempotencyConflict(error.task, given_key(self._who, error.key), error.existing) from None
         if existing:
             await self._reveal(
                 existing.values(), "unique_conflict", "a job that is there already stands for one of these"
@@ -186,17 +186,19 @@ class Calls:
 
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: list[JobId]) -> list[Job | None]:
+        storechecks.check_ids(ids)
         found = await self._store.get(ids)
-        return [job if job is not None and visible.sees(self._who, job) else None for job in found]
+        return [self._shown(job) if job is not None and visible.sees(self._who, job) else None for job in found]
 
     async def find(self, where: Filter, before: JobId | None, limit: int) -> Page:
         storechecks.check_filter(where)
-        return await visible.find(self._service, self._who, where, before=before, limit=storechecks.bounded(limit))
+        page = await visible.find(self._service, self._who, where, before=before, limit=storechecks.bounded(limit))
+        return replace(page, jobs=[self._shown(job) for job in page.jobs])
 
     async def stats(self) -> Stats:
         if self._who.tenant is not None:
             raise _not_yours()
-        found = await self._store.stats()
+        found = await self._service.figures.stats()
         return Stats([each for each in found.queues if self._who.sees(each.queue, None)])
 
     async def workers(self) -> list[Presence]:
@@ -221,17 +223,20 @@ class Calls:
 
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: list[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
+        storechecks.check_ids(ids)
         answers = await self._store.cancel(await self._visible(ids), reason)
         moved = sum(each not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for each in answers.values())
         await self._note("jobs.cancel", _named(ids), moved)
         return {id: answers.get(id, CancelAnswer.UNKNOWN) for id in ids}
 
     async def retry(self, ids: list[JobId], afresh: bool) -> frozenset[JobId]:
+        storechecks.check_ids(ids)
         moved = await self._store.retry(await self._visible(ids), afresh=afresh)
         await self._note("jobs.retry", _named(ids), len(moved))
         return moved
 
     async def delete(self, ids: list[JobId], states: frozenset[JobState] | None) -> frozenset[JobId]:
+        storechecks.check_ids(ids)
         gone = await self._store.delete(await self._visible(ids), states=states)
         await self._note("jobs.delete", _named(ids), len(gone))
         return gone
@@ -239,6 +244,8 @@ class Calls:
     async def pause(self, name: str, kind: PauseKind, by: str, until: datetime | None) -> None:
         storechecks.check_pause(name, kind, until)
         self._may_pause(name, kind)
+        # A token says who its holder is. Without tokens the caller's word is all there is.
+        by = by if self._who is LOCAL else self._who.name
         await self._store.pause(name, kind=kind, by=by, until=until)
         self._service.figures.forget_pauses()
         await self._note(f"{kind}s.pause", name)
@@ -281,9 +288,7 @@ class Calls:
             raise not_found(f"there are no records of kind {kind[:60]!r} here that a caller writes")
         deed = None
         if kind == SCHEDULES:
-            if not self._who.may(Scope.OPERATE):
-                self._must(Scope.ENQUEUE)  # whoever writes a schedule has jobs enqueued
-            deed = self._may_do(await storeaudit.schedule(self._store, name, value))
+            value, deed = await storerecords.schedule(self._service, self._who, name, value)
         elif kind == TOKENS:
             deed = await storeaudit.token(self._store, name, value)
         written = await self._store.record(kind, name, value, expect)
@@ -297,6 +302,9 @@ class Calls:
         return await self._store.detach(self._own(token), position, self._own(fresh))
 
     # ── who may what ────────────────────────────────────────────────────────
+    def _shown(self, job: Job) -> Job:
+        return shown(self._service.app, self._who, job)
+
     def _own(self, id: Any) -> Any:
         return self._service.leases.seals.own(id, self._who)
 
@@ -333,7 +341,7 @@ class Calls:
 
     def _must(self, scope: Scope) -> None:
         if not self._who.may(scope):
-            raise Problem(403, "missing_scope", f"this token lacks the scope {scope}", scope=str(scope))
+            raise missing_scope(scope)
 
     def _may_do(self, deed: storeaudit.Deed | None) -> storeaudit.Deed | None:
         """Workers write limits and schedules, too; what an operator changes in them is an operator's."""

@@ -1,4 +1,4 @@
-"""What of a store's call may come in: names, figures, times and jobs that no store of ours would send are refused or cut here.
+"""What of a store's call may come in: names, figures and times that no store of ours would send are refused or cut here.
 
 Everything raised is a ConfigError, which is a 422: the caller is wrong, not the store behind this server.
 """
@@ -11,22 +11,23 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
-from headrace.codec import decode_options
 from headrace.duration import LONGEST
-from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
-from headrace.job import MAX_BATCH, Batch, Due, Failure, NewJob, split_id
-from headrace.lane import Lane, check_key, check_priority, check_task_name, check_tenant
+from headrace.errors import ConfigError
+from headrace.job import MAX_BATCH, Batch, Failure, JobId, split_id
+from headrace.jobchecks import check_due, check_span, check_time
+from headrace.lane import MAX_UNITS, Lane, check_task_name, check_tenant
 from headrace.lane import check_queue as _check_queue
 from headrace.lease import Ask, Presence, Report
-from headrace.limit import MAX_UNITS
 from headrace.limits import check_limit
 from headrace.outcome import DONE, Finish, Settlement
+from headrace.store.http import wire
 from headrace.store.terms import Filter, LimitRule, PauseKind, Retention
-from headrace.webhooks import TASK, all_deliveries
 
 MOST: Final = 10_000
 """Of anything in one call."""
 MOST_QUEUES: Final = 1000
+MOST_IDS: Final = wire.MOST_IDS
+MOST_LANES: Final = 1000
 LARGEST: Final = 2**31 - 1
 """Of any count that is kept."""
 
@@ -37,49 +38,21 @@ check_queue: Callable[[str], str] = lru_cache(maxsize=4096)(_check_queue)
 # ── enqueue ──────────────────────────────────────────────────────────────────
 
 
-def check_lanes(lanes: Sequence[Lane]) -> None:
-    for lane in lanes:
-        check_queue(lane.queue)
-        check_tenant(lane.tenant)
-        check_priority(lane.priority)
-        for key in lane.limits:
-            _check_limit_key(key)
-
-
-def _check_limit_key(key: str) -> None:
-    """A cost that is no number would stop every claim that comes across it."""
-    name, at, cost = check_key(key).partition(":")[0].partition("@")
-    if at and not (cost.isascii() and cost.isdigit() and 1 <= int(cost[:10]) <= MAX_UNITS):
-        raise ConfigError(f"{key!r} is no limit key: write name, name:key or name@units:key, up to {MAX_UNITS:,} units")
-    if not name:
-        raise ConfigError(f"{key!r} is no limit key: it begins with the limit's name")
-
-
-def check_jobs(batch: Batch, max_payload: int) -> None:
+def check_batch(batch: Batch) -> None:
+    """Its id and its size; the jobs themselves are the same business at every door."""
     if split_id(batch.id)[1] or len(batch.jobs) > MAX_BATCH:
         raise ConfigError(f"a batch has at most {MAX_BATCH:,} jobs, and an id whose last 16 bits are 0")
-    if any(job.task == TASK for job in batch.jobs) and not all_deliveries(batch):
-        raise ConfigError(f"jobs of {TASK} tell of the ends of others: headrace makes them itself")
-    for job in batch.jobs:
-        check_task_name(job.task)
-        if job.due is not None:
-            _check_due(job.due)
-        if job.key is not None:
-            check_key(job.key.name)
-            _check_span(job.key.ttl)
-        if job.unique is not None:
-            check_key(job.unique.name)
-            _check_span(job.unique.within)
-        if len(job.payload) > max_payload:
-            raise PayloadTooLarge(len(job.payload), max_payload)
 
 
-def tenant_of(job: NewJob) -> str | None:
-    """Whose job it is; where tenants do not take turns that is no part of its lane."""
-    try:
-        return job.lane.tenant or decode_options(job.options).tenant or ""
-    except BadArguments as error:
-        raise ConfigError(str(error)) from None
+def check_lanes(lanes: Sequence[Lane]) -> None:
+    """A store writes something for each lane, all of it in one step."""
+    if len(lanes) > MOST_LANES:
+        raise ConfigError(f"the jobs of one call are in at most {MOST_LANES:,} lanes: send them in several calls")
+
+
+def check_ids(ids: Sequence[JobId]) -> None:
+    if len(ids) > MOST_IDS:
+        raise ConfigError(f"a call names at most {MOST_IDS:,} jobs: send more in several calls")
 
 
 # ── workers ──────────────────────────────────────────────────────────────────
@@ -125,10 +98,10 @@ def check_settlement(settlement: Settlement) -> None:
     if settlement is DONE:
         return
     if isinstance(settlement, Finish):
-        _check_span(settlement.result_ttl)
+        check_span(settlement.result_ttl)
         _check_figures(settlement.failures or 0, settlement.crashes or 0)
     else:
-        _check_due(settlement.due)
+        check_due(settlement.due)
         _check_figures(settlement.failures, settlement.crashes)
     if settlement.failure is not None:
         _check_failure(settlement.failure)
@@ -201,25 +174,7 @@ def check_rule(name: str, rule: LimitRule | None) -> None:
         raise ConfigError(f"burst: a number up to {MAX_UNITS:,}")
 
 
-# ── figures and times ────────────────────────────────────────────────────────
-
-
-def check_time(at: datetime | None) -> None:
-    """The clocks of stores know nothing of places: a time without its distance from UTC could be any."""
-    if at is not None and at.tzinfo is None:
-        raise ConfigError(f"{at.isoformat()} is no time of any place: give it with its distance from UTC")
-
-
-def _check_due(due: Due) -> None:
-    if isinstance(due, datetime):
-        check_time(due)
-    elif due is not None and abs(due) > LONGEST:
-        raise ConfigError(f"nothing is put off for more than {LONGEST.days:,} days")
-
-
-def _check_span(span: timedelta | None) -> None:
-    if span is not None and not timedelta(0) <= span <= LONGEST:
-        raise ConfigError(f"a time to live is from 0 to {LONGEST.days:,} days")
+# ── figures ──────────────────────────────────────────────────────────────────
 
 
 def _check_figures(*figures: int, least: int = 0) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.server.auth import Principal
 from headrace.server.endpoint import Scope
 
 
@@ -14,12 +16,28 @@ class Rule:
     does: str
     scope: Scope
     also: tuple[Scope, ...] = ()
+    looks: int = 0
+    """As `Endpoint.looks`: the same look costs the same at both doors."""
+    free: Callable[[frozenset[Scope]], bool] = lambda _: False
+    """Under which scopes it is not counted: a fleet of workers that share a token asks for some of these every second."""
+
+    def counts(self, principal: Principal) -> bool:
+        """Whether this call is a look of the caller's."""
+        return self.looks > 0 and not self.free(principal.scopes)
+
+
+def _works(scopes: frozenset[Scope]) -> bool:
+    return Scope.WORK in scopes
+
+
+def _only_works(scopes: frozenset[Scope]) -> bool:
+    return Scope.WORK in scopes and Scope.READ not in scopes
 
 
 _ANY = (Scope.ENQUEUE, Scope.READ, Scope.OPERATE)
 RULES: dict[str, Rule] = {
     "hello": Rule("The version of this wire.", Scope.WORK, _ANY),
-    "check": Rule("What a careful operator would look at.", Scope.READ),
+    "check": Rule("What a careful operator would look at.", Scope.READ, looks=1),
     "now": Rule("The store's clock.", Scope.WORK, _ANY),
     "enqueue": Rule("Store a batch of jobs.", Scope.ENQUEUE, (Scope.WORK,)),
     "claim": Rule("Take jobs under a lease.", Scope.WORK),
@@ -33,21 +51,23 @@ RULES: dict[str, Rule] = {
     "retire": Rule("Forget a worker's presence.", Scope.WORK),
     "prune": Rule("Drop finished jobs past retention.", Scope.WORK, (Scope.OPERATE,)),
     "get": Rule("Jobs by id.", Scope.READ, (Scope.ENQUEUE,)),
-    "find": Rule("Jobs by filter.", Scope.READ),
-    "stats": Rule("Every queue in figures.", Scope.READ, (Scope.WORK,)),
-    "workers": Rule("Workers seen within the last minute.", Scope.READ),
-    "ended": Rule("Jobs that ended since.", Scope.READ),
-    "lanes": Rule("Lanes that have ready jobs.", Scope.READ, (Scope.WORK,)),
+    "find": Rule("Jobs by filter.", Scope.READ, looks=1),
+    "stats": Rule("Every queue in figures.", Scope.READ, (Scope.WORK,), looks=1, free=_only_works),
+    "workers": Rule("Workers seen within the last minute.", Scope.READ, looks=1),
+    "ended": Rule("Jobs that ended since.", Scope.READ, looks=1),
+    "lanes": Rule("Lanes that have ready jobs.", Scope.READ, (Scope.WORK,), looks=1, free=_works),
     "ahead": Rule("What a job waits behind.", Scope.READ),
     "cancel": Rule("Cancel jobs.", Scope.OPERATE),
     "retry": Rule("Make finished or scheduled jobs ready.", Scope.OPERATE),
     "delete": Rule("Forget jobs.", Scope.OPERATE),
     "pause": Rule("Pause a queue, a tenant or a task.", Scope.OPERATE),
     "resume": Rule("Undo a pause.", Scope.OPERATE),
-    "pauses": Rule("Everything that is paused.", Scope.READ, (Scope.WORK,)),
-    "limits": Rule("Every limit's rule.", Scope.READ, (Scope.WORK,)),
+    "pauses": Rule("Everything that is paused.", Scope.READ, (Scope.WORK,), looks=1, free=_works),
+    "limits": Rule("Every limit's rule.", Scope.READ, (Scope.WORK,), looks=1, free=_works),
     "limit": Rule("Write a limit's rule.", Scope.WORK, (Scope.OPERATE,)),
-    "records": Rule("Small named values of other parts.", Scope.WORK, (Scope.READ, Scope.OPERATE)),
+    "records": Rule(
+        "Small named values of other parts.", Scope.WORK, (Scope.READ, Scope.OPERATE), looks=1, free=_works
+    ),
     "record": Rule("Write a small named value.", Scope.WORK, (Scope.OPERATE,)),
     "detach": Rule("Move a job into a lease of its own.", Scope.WORK),
 }

@@ -24,6 +24,8 @@ async def _answer(verb: wire.Verb, call: Call) -> Response:
     """POST /v1/store/{verb}"""
     if call.request.headers.get("content-type") != wire.MEDIA:
         raise Problem(415, "content_type_not_allowed", f"send MessagePack with the header Content-Type: {wire.MEDIA}")
+    if (rule := RULES[verb.name]).counts(call.principal):
+        call.service.figures.count(call.request, call.principal, rule.looks)
     settings = call.service.settings
     if verb.large:
         settings = replace(settings, max_body=wire.MAX_BODY)
@@ -51,7 +53,17 @@ async def _answer(verb: wire.Verb, call: Call) -> Response:
 def _endpoint(verb: wire.Verb) -> Endpoint:
     rule = RULES[verb.name]
     own = (
-        ((409, "idempotency_conflict"), (409, "unique_conflict"), (429, "queue_full")) if verb.name == "enqueue" else ()
+        (
+            (409, "idempotency_conflict"),
+            (409, "unique_conflict"),
+            (422, "unsafe_callback_url"),
+            (429, "queue_full"),
+            (429, "too_many_queues"),
+        )
+        if verb.name == "enqueue"
+        else ((429, "too_many_polls"),)
+        if rule.looks
+        else ()
     )
     return Endpoint(
         method="POST",

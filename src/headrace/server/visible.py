@@ -92,14 +92,16 @@ async def find(service: Service, principal: Principal, where: Filter, *, before:
     """Jobs by filter, of those that they may see; a page may be shorter than it could be."""
     if not principal.bound:
         return await service.store.find(where, before=before, limit=limit)
-    asked = _parts(service, principal, where)
-    # A page of each part, of which the newest make the page; no page of one part is shorter than its share of it.
-    pages = [await service.store.find(each, before=before, limit=limit) for each in asked]
-    merged = sorted((each for page in pages for each in page.jobs), key=lambda each: each.id.int, reverse=True)
-    more = len(merged) > limit or any(page.next is not None for page in pages)
-    merged = merged[:limit]
-    next_ = merged[-1].id if merged and more else None
-    return Page([each for each in merged if sees(principal, each)], next_)
+    pages = [await service.store.find(each, before=before, limit=limit) for each in _parts(service, principal, where)]
+    # The newest of all parts make the page. A part that has more says how far it has looked: what is older than that must
+    # wait for the next page, or jobs of that part would be passed over.
+    cursors = [page.next for page in pages if page.next is not None]
+    looked = max(cursors, key=lambda each: each.int, default=None)
+    seen = [job for page in pages for job in page.jobs if looked is None or job.id.int >= looked.int]
+    seen.sort(key=lambda job: job.id.int, reverse=True)
+    kept = seen[:limit]
+    next_ = kept[-1].id if kept and len(seen) > limit else looked
+    return Page([job for job in kept if sees(principal, job)], next_)
 
 
 def _parts(service: Service, principal: Principal, where: Filter) -> list[Filter]:

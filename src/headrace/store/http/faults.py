@@ -53,6 +53,18 @@ _BY_CODE: dict[str, Callable[[str], HeadraceError]] = {
 }
 _BY_CODE["invalid_value"] = ConfigError
 
+# Another try makes no difference: the app declares the queue, or the caller uses one that there is.
+_BY_CODE["too_many_queues"] = ConfigError
+
+
+class TooManyLooks(Unavailable):
+    """This token looks more often than the server lets one token look. The same call is good again after `wait` seconds."""
+
+    def __init__(self, message: str, wait: float) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.ProxyError)
 """After these the server has seen nothing."""
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError)
@@ -105,6 +117,8 @@ def refused(response: httpx.Response, verb: Verb, base: str) -> HeadraceError:
             return IdempotencyConflict(problem.task or "", problem.key or "", problem.existing)
         case QueueFull.code if problem.queue is not None:
             return QueueFull(problem.queue, problem.max_length or 0)
+        case "too_many_polls":
+            return TooManyLooks(f"{detail} (the server {base})", _seconds(response.headers.get("Retry-After", "")))
         case code if code in _BY_CODE:
             return _BY_CODE[code](f"{detail} (the server {base})")
         case _:
@@ -117,6 +131,10 @@ def refused(response: httpx.Response, verb: Verb, base: str) -> HeadraceError:
     return errors.StoreError(
         f"the server {base} refused {verb.name} ({status}): {detail or 'is it a headrace server?'}"
     )
+
+
+def _seconds(text: str) -> float:
+    return min(float(text), 30.0) if text.isascii() and text.isdigit() else 1.0
 
 
 def unreadable(base: str) -> HeadraceError:

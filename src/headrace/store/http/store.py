@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
@@ -165,7 +166,9 @@ class HttpStore:
 
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found: list[Job | None] = await self._call("get", ids)
+        found: list[Job | None] = []
+        for some in _calls(ids):
+            found += await self._call("get", some)
         return found
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
@@ -194,16 +197,22 @@ class HttpStore:
 
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
-        answers: dict[JobId, CancelAnswer] = await self._call("cancel", ids, reason)
+        answers: dict[JobId, CancelAnswer] = {}
+        for some in _calls(ids):
+            answers |= await self._call("cancel", some, reason)
         return answers
 
     async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
-        moved: frozenset[JobId] = await self._call("retry", ids, afresh)
-        return moved
+        moved: set[JobId] = set()
+        for some in _calls(ids):
+            moved |= await self._call("retry", some, afresh)
+        return frozenset(moved)
 
     async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
-        gone: frozenset[JobId] = await self._call("delete", ids, None if states is None else list(states))
-        return gone
+        gone: set[JobId] = set()
+        for some in _calls(ids):
+            gone |= await self._call("delete", some, None if states is None else list(states))
+        return frozenset(gone)
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         await self._call("pause", name, kind, by, until)
@@ -243,6 +252,16 @@ class HttpStore:
         """Ask the server, once more if a lost answer does no harm."""
         verb = wire.VERBS[name]
         body = wire.encode(arguments)
+        until = monotonic() + patience
+        while True:
+            try:
+                return await self._ask(verb, body, patience)
+            except faults.TooManyLooks as error:
+                if monotonic() + error.wait > until:
+                    raise
+                await asyncio.sleep(error.wait)
+
+    async def _ask(self, verb: wire.Verb, body: bytes, patience: float) -> Any:
         try:
             return await self._send(verb, body, patience)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
@@ -269,6 +288,12 @@ class HttpStore:
             return wire.read_answer(verb, response.content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise faults.unreadable(self._address.base) from None
+
+
+def _calls(ids: Sequence[JobId]) -> Iterator[Sequence[JobId]]:
+    """As many at once as one call may name."""
+    for start in range(0, len(ids), wire.MOST_IDS):
+        yield ids[start : start + wire.MOST_IDS]
 
 
 def _portions(settlements: Sequence[tuple[int, Settlement]]) -> Iterator[Sequence[tuple[int, Settlement]]]:

@@ -42,6 +42,8 @@ LONGEST_WAIT: Final = 30.0
 """Seconds that a server holds one call of `wait`."""
 MAX_BODY: Final = 64 * 1024 * 1024
 """Bytes of one call that carries jobs or results: a batch is all or nothing, so it has to go at once."""
+MOST_IDS: Final = 1000
+"""Jobs that one call names; a store sends more in several calls."""
 SPLIT: Final = 8 * 1024 * 1024
 """Bytes of results beyond which settlements go in several calls."""
 

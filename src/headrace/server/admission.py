@@ -1,0 +1,95 @@
+"""What a caller may have enqueued. Every job that comes in, by `/v1` or by `/v1/store`, alone or as a schedule's, passes here.
+
+A door reads its own format and says where in it a mistake stands. Which jobs are well formed, whose they may be, and what
+their keys and locks are called in the store is decided once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace import jobchecks
+from headrace.errors import BadArguments, ConfigError
+from headrace.job import Key, NewJob, UniqueLock
+from headrace.lane import check_key
+from headrace.schedule import Schedule, job_now
+from headrace.server.auth import Principal
+from headrace.server.problems import not_found
+from headrace.server.service import Service
+
+
+async def admit(service: Service, principal: Principal, jobs: Sequence[NewJob]) -> list[NewJob]:
+    """The jobs as they are to be stored; a Problem or a ConfigError if one of them may not be."""
+    checked = [_own(service, principal, job) for job in _well_formed(service, jobs)]
+    if principal.bound and not all(principal.sees(job.lane.queue, jobchecks.tenant_of(job)) for job in checked):
+        raise not_found("there is no such queue, or no such tenant")
+    await service.queue_names.admit(principal, {job.lane.queue for job in checked})
+    return checked
+
+
+async def admit_schedule(service: Service, principal: Principal, schedule: Schedule) -> Schedule:
+    """A schedule whose slots make a job that this caller may have enqueued."""
+    job = job_now(schedule)
+    (own,) = await admit(service, principal, [job])
+    return schedule if own == job else replace(schedule, job=replace(schedule.job, unique=own.unique))
+
+
+def _well_formed(service: Service, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    jobchecks.check_jobs(jobs, service.app.settings.max_payload)
+    for url in _webhooks(jobs):
+        service.app.webhooks.check(url)
+    return jobs
+
+
+def _webhooks(jobs: Iterable[NewJob]) -> set[str]:
+    found = {jobchecks.options_of(job).webhook for job in jobs if job.options is not None}
+    return {url for url in found if url is not None}
+
+
+# ── keys and locks ───────────────────────────────────────────────────────────
+
+
+def own_key(principal: Principal, name: str) -> str:
+    """An idempotency key as the store knows it: a tenant can neither meet nor learn of another tenant's keys."""
+    # No tenant's name has a space in it, so that the two cannot be parted in another way.
+    return name if principal.tenant is None else check_key(f"{principal.tenant} {name}")
+
+
+def given_key(principal: Principal, name: str) -> str:
+    """The key as the caller gave it."""
+    return name if principal.tenant is None else name.removeprefix(f"{principal.tenant} ")
+
+
+def _own(service: Service, principal: Principal, job: NewJob) -> NewJob:
+    if not principal.bound or (job.key is None and job.unique is None):
+        return job
+    key, lock = job.key, job.unique
+    if key is not None:
+        key = Key(own_key(principal, key.name), key.ttl, key.digest)
+    if lock is not None:
+        lock = _own_lock(service, principal, job, lock)
+    return replace(job, key=key, unique=lock)
+
+
+def _own_lock(service: Service, principal: Principal, job: NewJob, given: UniqueLock) -> UniqueLock:
+    """The lock that the task declares; of a task that this app does not know, one that no other binding can name.
+
+    A lock may replace the job that holds it, so a bound caller must not choose its name.
+    """
+    task = service.app.tasks.get(job.task)
+    if task is None:
+        binding = msgspec.json.encode([principal.tenant, sorted(principal.queues or ())])
+        prefix = hashlib.blake2b(binding, digest_size=8).hexdigest()
+        return replace(given, name=check_key(f"{prefix} {given.name}"))
+    declared = task.options.unique
+    try:
+        args, kwargs = task.codec.decode(job.payload)
+    except BadArguments as error:
+        raise ConfigError(f"{job.task}: {error}") from None
+    if declared is None or declared.lock_for(args, kwargs, job.payload) != given:
+        raise ConfigError(f"{job.task}: its unique lock is not the one that the task declares")
+    return given

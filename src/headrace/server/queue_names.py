@@ -1,0 +1,76 @@
+"""How many queues callers may bring into being. A store keeps something for every queue it has seen, and looks cost by queue."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+from typing import Final
+
+from headrace.app import Headrace
+from headrace.server.auth import Principal
+from headrace.server.problems import Problem
+from headrace.store.terms import Stats
+
+SETTLED: Final = 10.0
+"""Seconds after which a queue that was made shows up in the store's figures."""
+ALL_TOGETHER: Final = 10
+"""All callers together may make so many times what one may."""
+
+
+class QueueNames:
+    """The queues that the app does not declare: who made them, as far as this server knows."""
+
+    def __init__(self, app: Headrace, stats: Callable[[], Awaitable[Stats]], most: int) -> None:
+        self._app = app
+        self._stats = stats
+        self._most = most
+        self._known: set[str] = set()
+        """Queues that need no second look."""
+        self._made: dict[str, dict[str, float]] = {}
+        """By token: the queues that it was the first to name, and when."""
+
+    async def admit(self, principal: Principal, names: Iterable[str]) -> None:
+        """Let these be enqueued to; a Problem 429 if that makes too many."""
+        fresh = {name for name in names if name not in self._known}
+        if not fresh:
+            return
+        declared = self._declared()
+        self._known |= fresh & declared
+        fresh -= declared
+        if fresh:
+            self._make(principal.name, fresh, declared, {each.queue for each in (await self._stats()).queues})
+
+    def _declared(self) -> set[str]:
+        return {*self._app.queues, *(task.options.queue for task in self._app.tasks.values())}
+
+    def _make(self, who: str, fresh: set[str], declared: set[str], stored: set[str]) -> None:
+        self._known |= fresh & stored
+        new = fresh - stored - self._known
+        if not new:
+            return
+        self._forget(declared | stored)
+        mine = self._made.setdefault(who, {})
+        others = stored.union(*self._made.values()) - declared
+        if len(mine) + len(new) > self._most or len(others | new) > ALL_TOGETHER * self._most:
+            raise Problem(
+                429,
+                "too_many_queues",
+                f"there are queues enough that the app does not declare: one token may make {self._most:,}; "
+                "use those that there are, or declare this one with app.queue(…)",
+                headers={"Retry-After": "60"},
+            )
+        now = monotonic()
+        mine.update(dict.fromkeys(new, now))
+        self._known |= new
+
+    def _forget(self, there: set[str]) -> None:
+        """What was to be made and is not there, or not any more."""
+        late = monotonic() - SETTLED
+        for who, names in list(self._made.items()):
+            gone = [name for name, made in names.items() if made < late and name not in there]
+            for name in gone:
+                del names[name]
+            if not names:
+                del self._made[who]
+        kept = there.union(*self._made.values())
+        self._known &= kept

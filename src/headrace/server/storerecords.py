@@ -1,0 +1,59 @@
+"""Schedules written through the http store: a worker declares and ticks, an operator changes, and neither forges a job."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from headrace.cron import zone
+from headrace.schedules import KIND, Entry, decode, encode, fingerprint, read, slot_job_id
+from headrace.server import storeaudit
+from headrace.server.admission import admit_schedule
+from headrace.server.auth import LOCAL, Principal
+from headrace.server.endpoint import Scope
+from headrace.server.problems import missing_scope
+from headrace.server.service import Service
+from headrace.server.storeaudit import Deed
+
+
+class Change(NamedTuple):
+    """What is written, and what it is for the audit log."""
+
+    value: bytes | None
+    deed: Deed | None
+
+
+async def schedule(service: Service, principal: Principal, name: str, value: bytes | None) -> Change:
+    """What this caller may write as this schedule; a Problem or a ConfigError otherwise."""
+    old = (await service.store.records(KIND)).get(name)
+    before = None if old is None else decode(name, old)
+    after = None if value is None else read(name, value)
+    deed = storeaudit.of_schedule(name, before, after)
+    if not principal.may(Scope.OPERATE):
+        if not principal.may(Scope.ENQUEUE):
+            raise missing_scope(Scope.ENQUEUE)  # a schedule has jobs enqueued
+        if deed is not None or after is None or not _by_worker(name, before, after):
+            raise missing_scope(Scope.OPERATE)
+    if after is None:
+        return Change(None, deed)
+    zone(after.schedule.tz)
+    if before is None or before.schedule != after.schedule:
+        after = replace(after, schedule=await admit_schedule(service, principal, after.schedule))
+    if after.paused and principal is not LOCAL and (before is None or not before.paused):
+        after = replace(after, paused_by=principal.name)
+    return Change(encode(after), deed)
+
+
+def _by_worker(name: str, before: Entry | None, after: Entry) -> bool:
+    """Whether a deploy or a tick does this. The jobs that a tick cancels must be the schedule's own."""
+    if after.declared and (before is None or before.schedule != after.schedule):
+        if after.digest != fingerprint(after.schedule):
+            return False
+    elif before is None:
+        return False
+    if before is None:
+        return after == Entry(schedule=after.schedule, cursor=after.cursor, digest=after.digest, app=after.app)
+    made: set[UUID | None] = {before.last, *(slot_job_id(name, slot) for slot in before.pending)}
+    return after.last in made and after.cancel in {None, before.cancel, before.last}

@@ -1,0 +1,356 @@
+"""What a token may do by `/v1/store/…` is what it may do by `/v1`: the same jobs, the same view, the same keys, the same pace."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import httpx
+import msgspec
+import pytest
+
+from headrace import Headrace
+from headrace.codec import JobOptions, encode_options
+from headrace.job import Batch, Job, JobId, Key, NewJob, UniqueLock, job_id, new_batch
+from headrace.lane import Lane
+from headrace.schedule import Schedule, Template
+from headrace.schedules import KIND, Decision, Entry, Schedules, encode, fingerprint, slot_job_id
+from headrace.server import ServerSettings
+from headrace.store import connect
+from headrace.store.http import wire
+from headrace.store.terms import Filter
+from headrace.unique import Unique
+from headrace.webhooks import QUEUE, TASK
+from server.running import Running, make_app, running
+
+NOTHING = b"\x92\x90\x80"
+HOUR = timedelta(hours=1)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def call(client: httpx.AsyncClient, verb: str, *arguments: Any) -> httpx.Response:
+    return await client.post(f"/v1/store/{verb}", content=wire.encode(arguments), headers={"Content-Type": wire.MEDIA})
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, "" if answer.is_success else answer.json()["code"]
+
+
+def entry(template: Template, **more: Any) -> Entry:
+    schedule = Schedule(name="s", every=timedelta(seconds=1), job=template)
+    return Entry(schedule=schedule, cursor=NOW, digest=fingerprint(schedule), **more)
+
+
+def template(task: str = "echo", queue: str = "default", **more: Any) -> Template:
+    limits = more.pop("limits", ())
+    return Template(task, NOTHING, Lane(queue, limits=limits), **more)
+
+
+def packed(job: NewJob) -> wire.WireBatch:
+    return wire.pack_batch(Batch(new_batch(), [job]))
+
+
+# ── jobs and schedules pass the same checks ──────────────────────────────────
+
+BAD = {
+    "limit key": template(limits=("x@abc",)),
+    "no limit": template(limits=("@3",)),
+    "signed task": template(TASK, QUEUE),
+    "own queue": template(queue="headrace.webhooks"),
+    "shard": template(queue="default#63"),
+    "task name": template("../x"),
+    "options": template(options=b"\xff"),
+    "attempts": template(options=encode_options(JobOptions(max_attempts=-5))),
+    "timeout": template(options=encode_options(JobOptions(timeout=-1.0))),
+    "webhook": template(options=encode_options(JobOptions(webhook="http://169.254.169.254/latest"))),
+    "lock": template(unique=UniqueLock("\0", frozenset())),
+    "size": Template("echo", b"x" * 300_000, Lane()),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("scopes", [("enqueue", "work"), ("admin",)], ids=str)
+async def test_a_job_is_refused_at_every_door(server: Running, name: str, scopes: tuple[str, ...]) -> None:
+    bad = BAD[name]
+    job = NewJob(bad.task, bad.payload, bad.lane, options=bad.options, unique=bad.unique)
+    async with server.client(await server.token(*scopes)) as client:
+        direct = await call(client, "enqueue", packed(job))
+        assert direct.status_code == 422 or (name == "signed task" and direct.status_code == 200), direct.text
+        written = await call(client, "record", KIND, "s", encode(entry(bad)), None)
+        assert written.status_code == 422, written.text
+    assert await server.store.records(KIND) == {}
+    assert (await server.store.find(Filter())).jobs == []
+
+
+# Where webhooks may go and how large a payload may be, only a door knows.
+@pytest.mark.parametrize("name", [each for each in BAD if each not in {"webhook", "size"}])
+async def test_a_schedule_that_was_stored_all_the_same_is_not_fired(server: Running, name: str) -> None:
+    await server.store.record(KIND, "s", encode(entry(BAD[name], pending=(NOW,))), None)
+    assert await Schedules(server.store).all() == {}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"every": timedelta(0)},
+        {"every": timedelta(microseconds=1)},
+        {"every": None},
+        {"every": None, "cron": "61 * * * *"},
+        {"every": None, "cron": "nonsense"},
+        {"catch_up": "all(9999)"},
+        {"jitter": timedelta(seconds=-1)},
+        {"name": "other"},
+        {"tz": "Nowhere/Atall"},
+    ],
+    ids=str,
+)
+async def test_a_rule_that_no_worker_could_follow(server: Running, broken: dict[str, Any]) -> None:
+    schedule = msgspec.structs.replace(entry(template()).schedule, **broken)
+    made = Entry(schedule=schedule, cursor=NOW, digest=fingerprint(schedule))
+    async with server.client(await server.token("admin")) as client:
+        refused = await call(client, "record", KIND, "s", encode(made), None)
+        assert code(refused) in {(422, "invalid_value"), (422, "invalid_cron")}
+        naive = msgspec.structs.replace(entry(template()), cursor=datetime(2026, 1, 1))  # noqa: DTZ001
+        assert code(await call(client, "record", KIND, "s", encode(naive), None)) == (422, "invalid_value")
+        assert code(await call(client, "record", KIND, "s", b"\xc1", None)) == (422, "invalid_value")
+
+
+async def test_a_worker_declares_and_ticks_and_does_nothing_else(server: Running) -> None:
+    victim = UUID((await server.http.post("/v1/jobs", json={"task": "echo", "delay": "1h"})).json()["id"])
+    slot = NOW + timedelta(seconds=1)
+    declared = entry(template())
+    own = slot_job_id("s", slot)
+    decided = msgspec.structs.replace(declared, cursor=slot, pending=(slot,), fired=1)
+    fired = msgspec.structs.replace(decided, pending=(), last=own)
+    async with server.client(await server.token("enqueue", "work")) as client:
+        version: int | None = None
+
+        async def refuses(made: Entry | None) -> None:
+            value = None if made is None else encode(made)
+            assert code(await call(client, "record", KIND, "s", value, version)) == (403, "missing_scope")
+
+        async def takes(made: Entry) -> int:
+            answer = await call(client, "record", KIND, "s", encode(made), version)
+            assert answer.status_code == 200, answer.text
+            written: int = msgspec.msgpack.decode(answer.content, type=int)
+            return written
+
+        forged: list[dict[str, Any]] = [{"cancel": victim}, {"last": victim}]
+        for extra in (*forged, {"paused": True}, {"digest": b"forged"}, {"pending": (slot,)}):
+            await refuses(msgspec.structs.replace(declared, **extra))
+        version = await takes(declared)
+        for extra in forged:
+            await refuses(msgspec.structs.replace(decided, **extra))
+        version = await takes(decided)
+        version = await takes(fired)
+        again = msgspec.structs.replace(fired, pending=(slot + timedelta(seconds=1),), cancel=own)
+        version = await takes(again)
+        await refuses(msgspec.structs.replace(again, recent=(Decision("run", NOW, job=own),)))
+        await refuses(None)
+
+
+# ── what is seen ─────────────────────────────────────────────────────────────
+
+
+async def _seen(server: Running, token: str, id: JobId, *, lists: bool = True) -> list[Job]:
+    store = connect(f"http://{token}@127.0.0.1:{server.port}")
+    await store.open()
+    try:
+        (got,) = await store.get([id])
+        assert got is not None
+        return [got, *((await store.find(Filter())).jobs if lists else ())]
+    finally:
+        await store.close()
+
+
+async def test_arguments_are_masked_or_not_there(server: Running) -> None:
+    asked = {"task": "login", "args": ["ann", "hunter2"], "webhook": "https://example.com/secret-path"}
+    id = JobId(UUID((await server.http.post("/v1/jobs", json=asked)).json()["id"]))
+    for scopes in (("enqueue",), ("read",), ("read", "enqueue"), ("read", "operate"), ("enqueue", "read", "operate")):
+        for job in await _seen(server, await server.token(*scopes), id, lists="read" in scopes):
+            assert b"hunter2" not in msgspec.msgpack.encode(job), scopes
+            assert b"secret-path" not in msgspec.msgpack.encode(job), scopes
+            if "read" in scopes:
+                assert b"ann" in job.payload
+            else:
+                assert (job.payload, job.options, job.log, job.history) == (b"", None, (), ())
+    for scopes in (("read", "work"), ("admin",)):
+        for job in await _seen(server, await server.token(*scopes), id):
+            assert b"hunter2" in job.payload
+
+
+async def test_a_producer_still_gets_its_results(server: Running, app: Headrace) -> None:
+    token = await server.token("enqueue")
+    far = make_app(f"http://{token}@127.0.0.1:{server.port}")
+    add, fail = far.tasks["add"], far.tasks["fail"]
+    try:
+        good, bad = await add.aenqueue(1, b=2), await fail.aenqueue("as asked")
+        async with app.worker(queues=["default", "broken"], concurrency=2):
+            assert await good.aresult(timeout=60) == 3
+            with pytest.raises(Exception, match="as asked"):
+                await bad.aresult(timeout=60)
+    finally:
+        await far.aclose()
+
+
+# ── keys and locks ───────────────────────────────────────────────────────────
+
+
+async def test_a_tenants_keys_are_its_own_at_both_doors(server: Running) -> None:
+    one = await server.token("enqueue", tenant="t1")
+    two = await server.token("enqueue", tenant="t2")
+    key = Key("t2 order-7", timedelta(days=30), b"x" * 16)
+    async with server.client(one) as first, server.client(two) as second:
+        taken = await call(first, "enqueue", packed(NewJob("echo", NOTHING, Lane(tenant="t1"), key=key)))
+        assert taken.status_code == 200
+        mine = await second.post("/v1/jobs", json={"task": "echo", "key": "order-7"})
+        assert mine.status_code == 201, mine.text
+        # Both doors call a key by the same name.
+        same = NewJob("echo", NOTHING, Lane(tenant="t2"), key=Key("order-7", HOUR, b"other"))
+        met = await call(second, "enqueue", packed(same))
+        assert code(met) == (409, "idempotency_conflict")
+        assert met.json()["key"] == "order-7"
+
+
+async def test_a_lock_is_the_one_that_the_task_declares(store_url: str) -> None:
+    app = make_app(store_url)
+
+    def order_of(order: int) -> int:
+        return order
+
+    @app.task(name="once", unique=Unique(key=order_of, on_conflict="replace"))
+    async def once(order: int) -> None: ...
+
+    async with running(app) as server:
+        theirs = await server.service.client.put(once.using(tenant="t2").job(7).job)
+        foreign = NewJob("elsewhere", NOTHING, Lane("foreign", tenant="t2"), unique=once.job(7).job.unique)
+        other = Batch(new_batch(), [foreign])
+        await server.store.enqueue(other)
+        own = once.using(tenant="t1").job(8).job
+        forged = msgspec.structs.replace(own, unique=once.job(7).job.unique)
+        async with server.client(await server.token("enqueue", tenant="t1")) as client:
+            assert code(await call(client, "enqueue", packed(forged))) == (422, "invalid_value")
+            assert code(await call(client, "enqueue", packed(own))) == (200, "")
+            taken = msgspec.structs.replace(foreign, lane=Lane("foreign", tenant="t1"))
+            assert code(await call(client, "enqueue", packed(taken))) == (200, "")
+        found = await server.store.get([theirs, job_id(other.id, 0)])
+        assert [job is not None and job.state.finished for job in found] == [False, False]
+
+
+# ── how often, and how much ──────────────────────────────────────────────────
+
+
+async def test_looks_are_counted_together_at_both_doors(app: Headrace) -> None:
+    async with running(app, ServerSettings(port=0, max_polls=10)) as server:
+        token = await server.token("read")
+        async with server.client(token) as client:
+            answers = [await call(client, "stats") for _ in range(5)]
+            answers += [await client.get("/v1/stats") for _ in range(5)]
+            assert {each.status_code for each in answers} == {200}
+            late = await asyncio.gather(*(call(client, "stats") for _ in range(30)))
+            assert (429, "too_many_polls") in [code(each) for each in late]
+        # A fleet that shares a token asks for some of it every second.
+        async with server.client(await server.token("work")) as client:
+            for verb, given in (
+                ("pauses", ()),
+                ("limits", ()),
+                ("records", (KIND,)),
+                ("lanes", (["q"], 5)),
+                ("stats", ()),
+            ):
+                answers = [await call(client, verb, *given) for _ in range(30)]
+                assert {each.status_code for each in answers} == {200}, verb
+
+
+async def test_the_http_store_waits_when_it_looks_too_often(app: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    asleep = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        if seconds >= 1:
+            waited.append(seconds)
+        await asleep(seconds)
+
+    async with running(app, ServerSettings(port=0, max_polls=5)) as server:
+        store = connect(f"http://{await server.token('read')}@127.0.0.1:{server.port}")
+        await store.open()
+        monkeypatch.setattr("headrace.store.http.store.asyncio.sleep", sleep)
+        for _ in range(8):
+            await store.find(Filter())
+        await store.close()
+    assert waited
+
+
+async def test_figures_are_asked_for_once(app: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(app, ServerSettings(port=0, stats_ttl=60.0)) as server:
+        asked = 0
+        stats = server.store.stats
+
+        async def counted() -> Any:
+            nonlocal asked
+            asked += 1
+            return await stats()
+
+        monkeypatch.setattr(server.service.figures._stats, "_ask", counted)
+        async with server.client(await server.token("work")) as client:
+            for _ in range(20):
+                assert (await call(client, "stats")).status_code == 200
+        assert asked <= 1
+
+
+@pytest.mark.parametrize("verb", ["get", "cancel", "retry", "delete"])
+async def test_a_call_names_a_thousand_jobs_at_most(server: Running, verb: str) -> None:
+    ids = [job_id(new_batch(), 0) for _ in range(1001)]
+    more = {"get": (), "cancel": (None,), "retry": (True,), "delete": (None,)}[verb]
+    assert code(await call(server.http, verb, ids, *more)) == (422, "invalid_value")
+    store = connect(server.url)
+    await store.open()
+    answer = await getattr(store, verb)(ids)
+    assert len(answer) in {0, 1001}
+    await store.close()
+
+
+async def test_queues_that_nobody_declares_are_not_without_number(store_url: str) -> None:
+    app = make_app(store_url)
+    async with running(app, ServerSettings(port=0, max_queues=5, stats_ttl=0.0)) as server:
+        token = await server.token("enqueue")
+        async with server.client(token) as client:
+            for number in range(5):
+                made = await client.post("/v1/jobs", json={"task": "echo", "queue": f"made{number}"})
+                assert made.status_code == 201
+            for door in (
+                lambda: client.post("/v1/jobs", json={"task": "echo", "queue": "more"}),
+                lambda: client.post("/v1/jobs/batch", json={"jobs": [{"task": "echo", "queue": "more"}]}),
+                lambda: call(client, "enqueue", packed(NewJob("echo", NOTHING, Lane("more")))),
+            ):
+                answer = await door()
+                assert code(answer) == (429, "too_many_queues")
+                assert "retry-after" in answer.headers
+            # What there is, and what the app declares, is always good.
+            for queue in ("made0", "default", "broken", "billing", "short"):
+                assert (await client.post("/v1/jobs", json={"task": "echo", "queue": queue})).status_code == 201
+        async with server.client(await server.token("enqueue")) as client:
+            assert (await client.post("/v1/jobs", json={"task": "echo", "queue": "other"})).status_code == 201
+        assert {each.queue for each in (await server.store.stats()).queues} >= {"made0", "other"}
+
+
+# ── whose word it is ─────────────────────────────────────────────────────────
+
+
+async def test_a_token_says_who_paused(server: Running) -> None:
+    async with server.client(await server.token("operate", name="ann")) as client:
+        assert (await call(client, "pause", "q", "queue", "somebody else", None)).status_code == 200
+    await Schedules(server.store).add(entry(template()).schedule)
+    store = connect(f"http://{await server.token('operate', name='bob')}@127.0.0.1:{server.port}")
+    await store.open()
+    await Schedules(store).pause("s", by="somebody else")
+    await store.close()
+    assert [each.by for each in await server.store.pauses()] == ["ann"]
+    assert (await Schedules(server.store).all())["s"].paused_by == "bob"
+
+
+async def test_reserved_queues_are_reserved_at_v1_too(server: Running) -> None:
+    answer = await server.http.post("/v1/jobs", json={"task": "echo", "queue": "headrace.webhooks"})
+    assert answer.status_code == 422
