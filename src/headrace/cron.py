@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from headrace.errors import ConfigError, InvalidCron, NeverFires
+from headrace.errors import InvalidCron, InvalidTimezone, NeverFires
 
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
@@ -54,6 +54,8 @@ _NUMBERS: Final = {
     **{name: number for number, name in enumerate(_WEEKDAYS)},
 }
 _RANGE: Final = re.compile(r"(\w+)-(\w+)(/\w+)?", re.ASCII)
+_NO_PLACE: Final = re.compile(r"posixrules|localtime|Factory|(posix|right)/.*", re.DOTALL)
+"""Files of time zone data that name no place: what they say differs from machine to machine, or counts leap seconds."""
 _STEP: Final = re.compile(r".*/(\d+)", re.ASCII)
 
 
@@ -141,9 +143,9 @@ def _day_is_well_formed(fields: list[str]) -> bool:
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> ZoneInfo:
-    """The time zone, or a ConfigError."""
+    """The time zone, or an InvalidTimezone."""
     try:
-        if not isinstance(name, str) or len(name) > 64:
+        if not isinstance(name, str) or len(name) > 64 or _NO_PLACE.fullmatch(name):
             raise ValueError
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
@@ -152,7 +154,7 @@ def zone(name: str) -> ZoneInfo:
         hint = f"did you mean {near[0]!r}?" if near else 'write e.g. "Europe/Rome"'
         if not known:
             hint = "this machine has no time zone data: install the package tzdata"
-        raise ConfigError(f"tz = {str(name)[:80]!r} is no time zone: {hint}") from None
+        raise InvalidTimezone(f"tz = {str(name)[:80]!r} is no time zone: {hint}") from None
 
 
 # ── walking ──────────────────────────────────────────────────────────────────

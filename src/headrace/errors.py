@@ -68,6 +68,12 @@ class NeverFires(InvalidCron):
     code = "never_fires"
 
 
+class InvalidTimezone(ConfigError):
+    """No time zone has that name."""
+
+    code = "invalid_timezone"
+
+
 class TaskError(HeadraceError):
     """Something about a task is wrong."""
 

@@ -186,7 +186,7 @@ async def test_unreadable_tokens_close_the_door_and_open_none(store: Store, auth
 
 
 @pytest.mark.parametrize("client", [HERE, "127.9.9.9", "::1", "::ffff:127.0.0.1"])
-@pytest.mark.parametrize("host", ["127.0.0.1:8200", "localhost", "[::1]:8200", "queue:80", "app.localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1:8200", "localhost", "[::1]:8200", "LOCALHOST:80", "127.9.9.9"])
 async def test_this_machine_is_let_in(auth: Auth, client: str, host: str) -> None:
     found = await auth.principal(request(("host", host), client=client))
     assert found is LOCAL
@@ -212,9 +212,22 @@ async def test_nor_behind_one_that_says_nothing(auth: Auth) -> None:
     await refused(auth, call)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8200", "[::1", "a.b"])
-async def test_a_foreign_name_for_this_machine_is_not(auth: Auth, host: str) -> None:
-    await refused(auth, request(("host", host), client=HERE))
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1.evil.example:8200", "[::1", "a.b", "intranet", "queue:80", "10.0.0.7", "0.0.0.0", ""],
+)
+async def test_s47_a_foreign_name_for_this_machine_is_not(auth: Auth, host: str) -> None:
+    problem = await refused(auth, request(("host", host), client=HERE), 421)
+    assert problem.code == "host_not_allowed"
+
+
+async def test_the_name_that_the_server_is_bound_to_is_its_own(store: Store, clock: FakeClock) -> None:
+    auth = Auth(store, host="queue", clock=clock.monotonic)
+    assert await auth.principal(request(("host", "queue:8200"), client=HERE)) is LOCAL
+    await refused(auth, request(("host", "intranet"), client=HERE), 421)
+    for everywhere in ("0.0.0.0", "::"):
+        auth = Auth(store, host=everywhere, clock=clock.monotonic)
+        await refused(auth, request(("host", everywhere if "." in everywhere else "[::]"), client=HERE), 421)
 
 
 async def test_web_pages_of_others_are_not(auth: Auth) -> None:

@@ -226,7 +226,7 @@ async def test_without_tokens_this_machine_may_do_everything(server: Server, end
     path = filled(endpoint)
     assert (await server(endpoint.method, path)).status == 401
     # Its Host is a public name, which a web page could have made point here.
-    assert (await server(endpoint.method, path, client="127.0.0.1")).status == 401
+    assert (await server(endpoint.method, path, client="127.0.0.1")).status == 421
     assert (await server(endpoint.method, path, host=b"127.0.0.1:8200")).status == 401
     reply = await server(endpoint.method, path, client="127.0.0.1", host=b"127.0.0.1:8200")
     assert reply.status not in {401, 403}, reply

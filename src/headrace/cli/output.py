@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -32,7 +34,17 @@ STYLES = {
 
 def emit(document: object) -> None:
     """One JSON document on stdout, and nothing else."""
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    click.echo(_UNSEEN.sub(_escaped, text))
+
+
+# The signs of a text that a terminal may obey instead of showing them: controls, and those that turn the direction.
+_UNSEEN = re.compile(r"[^\n\x20-\x7e]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    sign = found[0]
+    return sign if sign.isprintable() else json.dumps(sign)[1:-1]
 
 
 def on_terminal() -> bool:

@@ -56,6 +56,7 @@ ENDPOINTS = (
         does="What operators did: who, what, when and to how many jobs.",
         handler=show,
         looks=1,
+        long=True,
         query=AuditQuery,
         answers={200: AuditPage},
         problems=((404, "not_found"), (422, "invalid_value")),

@@ -37,6 +37,7 @@ _PASSED_ON: Final = frozenset(
     {b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"}
 )
 """Headers that proxies add."""
+_EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - to be told apart, not to be bound to
 _NOBODY: Final = tokens.digest(b"")
 
 
@@ -81,9 +82,17 @@ class _Known:
 class Auth:
     """The doorkeeper of one server."""
 
-    def __init__(self, store: Store, *, failures: int = FAILURES, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is for tests."""
+    def __init__(
+        self,
+        store: Store,
+        *,
+        failures: int = FAILURES,
+        host: str = "127.0.0.1",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`host`: the name or address that the server is bound to. `clock` is for tests."""
         self._store = store
+        self._host = host
         self._clock = clock
         self._brake = Brake(failures, clock)
         self._asking = Shared(self._refresh)
@@ -107,7 +116,7 @@ class Auth:
                 "a token does not belong into the URL, where logs keep it: send it as a header and revoke it"
             )
         if self._open:
-            return _local(request)
+            return _local(request, self._host)
         given = [value for name, value in request.scope["headers"] if name == b"authorization"]
         if not given:
             raise _refused("this server wants a token: send it as the header Authorization: Bearer hr_…")
@@ -215,7 +224,7 @@ def _bearer(value: bytes) -> bytes:
     return text.strip(b" ") if scheme.lower() == b"bearer" else b""
 
 
-def _local(request: HTTPConnection) -> Principal:
+def _local(request: HTTPConnection, bound: str) -> Principal:
     """Without tokens: whoever is on this machine, not in front of a proxy on it and not a web page in a browser on it."""
     host = b""
     near = request.client is not None and on_this_machine(request.client.host)
@@ -229,29 +238,25 @@ def _local(request: HTTPConnection) -> Principal:
         raise _refused(
             "there are no tokens, so only this machine is answered: make one with `headrace tokens create NAME --scope …`"
         )
-    if not _own_name(host):
+    if not _own_name(host, bound):
         # A name that somebody else made point to this machine, for a browser on it to follow.
-        raise _refused(
-            "there are no tokens, so only the name localhost is answered: use http://127.0.0.1, or make a token"
+        raise Problem(
+            421,
+            "host_not_allowed",
+            "there are no tokens, so only the name localhost is answered: use http://127.0.0.1, or make a token",
         )
     check_origin(request)
     return LOCAL
 
 
 @lru_cache(maxsize=256)
-def _own_name(host: bytes) -> bool:
-    """A name without dots, an address, or below localhost: none of these can be had in public DNS."""
+def _own_name(host: bytes, bound: str) -> bool:
+    """localhost, a loopback address, or what the server is bound to. Any other name may be in somebody's DNS."""
     try:
         name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
     except ValueError:
         return False
-    if "." not in name or name.endswith(".localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return on_this_machine(name) or (name == bound.lower() and bound not in _EVERYWHERE)
 
 
 def _refused(detail: str) -> Problem:

@@ -53,10 +53,12 @@ class Head:
         self.idempotency_key: bytes | None = None
         self.read = False
         """The body has been."""
-        size = 0
+        size = hosts = 0
         for name, value in headers:
             size += len(name) + len(value)
             match name:
+                case b"host":
+                    hosts += 1
                 case b"content-type":
                     self.media = value
                 case b"content-length":
@@ -73,6 +75,9 @@ class Head:
                     pass
         if size > settings.max_header_bytes:
             raise too_many_headers()
+        if hosts != 1 and (hosts or scope.get("http_version") == "1.1"):
+            # A proxy in front may have gone by another one of them (RFC 9112, 3.2).
+            raise Problem(400, "malformed_request", "a request has one Host header", headers=CLOSE)
 
     @property
     def empty(self) -> bool:
@@ -167,6 +172,12 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NOT_NAMES = bytes(set(range(256)) - set(b"[]{}:"))
+_APART = re.compile(rb'"[ \t\r\n]++:')
+LONGEST_NUMBER = 4300
+"""Digits; Python's own reader takes no more."""
+_LONG = re.compile(rb"(?<![0-9])[0-9]{%d}" % (LONGEST_NUMBER + 1))
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 def depth(data: bytes) -> int:
@@ -201,6 +212,45 @@ def check_json(data: bytes, settings: ServerSettings) -> None:
         raise Problem(400, "invalid_utf8", "the body is not UTF-8: it looks like UTF-16 or UTF-32")
     if data.count(b"[") + data.count(b"{") > settings.max_depth and depth(data) > settings.max_depth:
         raise Problem(400, "json_too_deep", f"JSON may be nested {settings.max_depth} deep")
+    if len(data) > LONGEST_NUMBER and _LONG.search(data) and _LONG.search(_TEXT.sub(b'""', data)):
+        raise Problem(400, "number_too_long", f"a number may have {LONGEST_NUMBER:,} digits: send it as text")
+    if (name := _named_twice(data)) is not None:
+        raise Problem(
+            400, "duplicate_key", f"an object has the name {name[:60]!a} twice: which one counts is not clear"
+        )
+
+
+def _named_twice(data: bytes) -> str | None:
+    """A name that one object of this JSON has more than once; None: there is none, or this is no JSON at all."""
+    if b"\\" not in data and not _APART.search(data):
+        try:
+            plain = _encode(_decode(data))
+        except (msgspec.MsgspecError, OverflowError, RecursionError):
+            pass  # the slow way reads more kinds of numbers
+        else:
+            # Reading drops all but one of equal names. No text has a quote in it, so a name ends wherever this stands;
+            # what else it stands for (a text that begins with a colon) is in both.
+            if data.count(b'":') == plain.count(b'":'):
+                return None
+    try:
+        json.loads(data, object_pairs_hook=_once)
+    except _Twice as error:
+        return error.args[0]
+    except (ValueError, RecursionError):
+        pass  # whoever decodes it says what is wrong
+    return None
+
+
+class _Twice(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise _Twice(name)
+        names.add(name)
 
 
 def check_names(data: bytes, settings: ServerSettings) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
 
 from headrace.job import JobId
+from headrace.server.boundary import Gone
 from headrace.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from headrace.server.auth import Principal
     from headrace.server.boundary import Head
     from headrace.server.service import Service
+
+T = TypeVar("T")
 
 _ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
@@ -53,6 +57,27 @@ class Call:
     async def still_welcome(self) -> None:
         """A Problem 401 if the token was revoked, or is over, while this call waited."""
         await self.service.auth.principal(self.request)
+
+    async def while_there(self, answering: Coroutine[Any, Any, T]) -> T:
+        """What this comes to; Gone as soon as the client hangs up: the store must not go on looking for nobody.
+
+        For what changes nothing, once the body has been read.
+        """
+        answer = asyncio.ensure_future(answering)
+        gone = asyncio.ensure_future(self._hung_up())
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise Gone
+            return answer.result()
+        finally:
+            answer.cancel()
+            gone.cancel()
+            await asyncio.wait({answer, gone})
+
+    async def _hung_up(self) -> None:
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
 
     @property
     def job_id(self) -> JobId:

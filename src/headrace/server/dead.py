@@ -244,6 +244,7 @@ ENDPOINTS = (
         does="Dead letters by the bugs they died of, of the newest 5,000.",
         handler=groups,
         looks=10,  # it reads up to 5,000 jobs
+        long=True,
         query=DeadQuery,
         answers={200: Groups},
     ),

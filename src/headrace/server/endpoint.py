@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from headrace.server.call import Call
 
-Handler = Callable[["Call"], Awaitable["Response"]]
+Handler = Callable[["Call"], Coroutine[Any, Any, "Response"]]
 
 
 class Scope(StrEnum):
@@ -54,5 +54,7 @@ class Endpoint:
     """(status, code) beyond those that every endpoint has."""
     looks: int = 0
     """What a call costs of the looks that a caller has per second; 0: it is not counted. For whatever is polled."""
+    long: bool = False
+    """It may keep the store busy for a while and changes nothing: it ends when the client hangs up."""
     media: str = "application/json"
     """Of its answers."""

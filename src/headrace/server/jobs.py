@@ -153,6 +153,7 @@ ENDPOINTS = (
         does="Find jobs, the newest first, page by page.",
         handler=find,
         looks=1,
+        long=True,
         query=ListQuery,
         answers={200: JobPage},
     ),

@@ -127,6 +127,7 @@ ENDPOINTS = (
         scope=Scope.READ,
         does="Why a job does not run, and until when.",
         handler=explain,
+        long=True,
         answers={200: Explained},
         problems=_UNKNOWN,
     ),

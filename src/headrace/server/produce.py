@@ -30,6 +30,7 @@ T = TypeVar("T")
 Args = Annotated[Raw, Meta(extra_json_schema={"type": "array", "description": "Arguments by place."})]
 Kwargs = Annotated[Raw, Meta(extra_json_schema={"type": "object", "description": "Arguments by name."})]
 Time = Annotated[datetime, Meta(tz=True)]
+When = Annotated[str, Meta(extra_json_schema={"anyOf": [{"format": "date-time"}, {"const": "now"}]})]
 
 _ARGUMENT = re.compile(r"argument '([^']+)'")
 
@@ -48,8 +49,8 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
     """From -1000 to 1000; higher runs first."""
     delay: str | None = None
     """Not before so long from now."""
-    run_at: Time | None = None
-    """Not before this time."""
+    run_at: When | None = None
+    """Not before this time; `now` is the same as nothing."""
     tenant: str | None = None
     """For whom. A token that is bound to a tenant says so itself."""
     key: str | None = None
@@ -196,12 +197,18 @@ def _when(asked: JobRequest, path: str) -> dict[str, Any]:
         raise Problem(422, "invalid_run_at", "delay and run_at exclude each other: give one", path=path + "run_at")
     if asked.delay is not None:
         return {"delay": _duration(asked.delay, "delay", path)}
-    moment = asked.run_at
-    assert moment is not None  # the caller looked
-    now = datetime.now(UTC)
-    if moment - now > duration.LONGEST or moment.year < 1970:
+    if asked.run_at == "now":
+        return {}
+    try:
+        moment = msgspec.convert(asked.run_at, Time)
+    except msgspec.ValidationError:
+        moment = None
+    if moment is None or moment.year < 1970 or moment - datetime.now(UTC) > duration.LONGEST:
         raise Problem(
-            422, "invalid_run_at", f"run_at: from 1970 to {duration.LONGEST.days} days ahead", path=path + "run_at"
+            422,
+            "invalid_run_at",
+            f"run_at: now, or a time such as 2030-01-31T08:00:00Z, from 1970 to {duration.LONGEST.days} days ahead",
+            path=path + "run_at",
         )
     return {"run_at": moment}
 

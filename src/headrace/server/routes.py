@@ -38,6 +38,8 @@ _PROBLEM = (b"content-type", problems.MEDIA.encode())
 _ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
 _DATA = [(b"cache-control", b"no-store"), (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")]
 
+GONE = 499
+"""Stands in the access log where the client had hung up before it was answered."""
 LEVEL = 0.005
 SPREAD = 0.008
 """Seconds."""
@@ -103,8 +105,9 @@ class Gate:
             body = None if door.decoder is None else await _body(door, door.decoder, head, receive, service)
             query = _query(door, scope["query_string"])
             call = Call(service, principal, request, request_id, scope["path_params"], body, query, head)
-            response = await door.handler(call)
+            response = await (call.while_there(door.handler(call)) if door.endpoint.long else door.handler(call))
         except (Gone, ClientDisconnect):
+            _note(scope, GONE, request_id, principal, began)
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an answer
             request_id = request_id or new_request_id()
@@ -115,8 +118,7 @@ class Gate:
                 response.raw_headers.append(_CLOSE)
         finish(response, request_id)
         await response(scope, receive, send)
-        if access.isEnabledFor(logging.INFO):
-            note_access(scope, response.status_code, request_id, principal.name, began)
+        _note(scope, response.status_code, request_id, principal, began)
 
 
 def levelled(spent: float) -> float:
@@ -218,8 +220,10 @@ def finish(response: Response, request_id: str) -> None:
     headers.append((b"x-request-id", request_id.encode()))
 
 
-def note_access(scope: Scope, status: int, request_id: str, name: str, began: float) -> None:
+def _note(scope: Scope, status: int, request_id: str, principal: Principal, began: float) -> None:
     """One line of JSON: no query string, no arguments, no token."""
+    if not access.isEnabledFor(logging.INFO):
+        return
     client = scope.get("client")
     line = {
         "event": "request",
@@ -228,7 +232,7 @@ def note_access(scope: Scope, status: int, request_id: str, name: str, began: fl
         "status": status,
         "ms": round((time.perf_counter() - began) * 1000, 1),
         "request_id": request_id,
-        "principal": name,
+        "principal": principal.name,
         "client": client[0] if client else "",
     }
     # ASCII, so that no sign of a path can begin a line of its own in whatever reads the log.
@@ -251,16 +255,19 @@ def nowhere(service: GetService) -> Callable[[Scope, Receive, Send], Awaitable[N
     """The answer where there is no route: below /v1 only to those whom we know."""
 
     async def no_route(scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
         request_id = new_request_id()
+        principal = NOBODY
         try:
             frame = await service()
-            Head(scope, frame.settings)
+            request_id = _request_id(Head(scope, frame.settings))
             if scope["path"].removeprefix(scope.get("root_path", "")).startswith("/v1"):
-                await frame.auth.principal(Request(scope, receive))
+                principal = await frame.auth.principal(Request(scope, receive))
             raise problems.not_found("there is no such path")
         except Exception as error:  # noqa: BLE001 - as in Gate
             response = refuse(error, request_id)
         finish(response, request_id)
         await response(scope, receive, send)
+        _note(scope, response.status_code, request_id, principal, began)
 
     return no_route

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from headrace import duration, schedule
-from headrace.errors import ConfigError, InvalidCron, ScheduleNotFound
+from headrace.errors import ConfigError, InvalidCron, InvalidTimezone, ScheduleNotFound
 from headrace.schedules import Entry, Schedules
 from headrace.server import produce
 from headrace.server.call import Call, answer, nothing
@@ -147,6 +147,8 @@ async def add(call: Call) -> Response:
         )
     except InvalidCron as error:
         raise Problem(422, error.code, str(error), path="cron") from None
+    except InvalidTimezone as error:
+        raise Problem(422, error.code, str(error), path="tz") from None
     except ConfigError as error:
         raise Problem(422, "invalid_schedule", str(error)) from None
     book = Schedules(call.service.store)
@@ -232,6 +234,7 @@ ENDPOINTS = (
             (409, "schedule_exists"),
             (422, "invalid_cron"),
             (422, "never_fires"),
+            (422, "invalid_timezone"),
             (422, "invalid_schedule"),
         ),
     ),

@@ -118,7 +118,7 @@ class Service:
             async with (
                 Hub(store) as hub,
                 Leases.open(app, store, tidy=settings.tidy) as leases,
-                aclosing(Auth(store, failures=settings.max_failures)) as auth,
+                aclosing(Auth(store, failures=settings.max_failures, host=settings.host)) as auth,
                 aclosing(FiguresKept(store, settings)) as figures,
             ):
                 yield cls(

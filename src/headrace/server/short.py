@@ -14,7 +14,7 @@ from headrace.server.admission import admit
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.problems import Problem
-from headrace.server.produce import NO_KWARGS, JobRequest, Time
+from headrace.server.produce import NO_KWARGS, JobRequest, When
 
 Payload = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "array"]})]
 
@@ -26,7 +26,8 @@ class ShortRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The task's name."""
     payload: Payload = msgspec.field(default_factory=lambda: NO_KWARGS)
     """Its arguments: an object by name, an array by place."""
-    run_at: Time | None = None
+    run_at: When | None = None
+    """Not before this time; `now` is the same as nothing."""
 
 
 class Made(msgspec.Struct):

@@ -20,6 +20,8 @@ class Rule:
     """As `Endpoint.looks`: the same look costs the same at both doors."""
     free: Callable[[frozenset[Scope]], bool] = lambda _: False
     """Under which scopes it is not counted: a fleet of workers that share a token asks for some of these every second."""
+    long: bool = False
+    """As `Endpoint.long`."""
 
     def counts(self, principal: Principal) -> bool:
         """Whether this call is a look of the caller's."""
@@ -37,7 +39,7 @@ def _only_works(scopes: frozenset[Scope]) -> bool:
 _ANY = (Scope.ENQUEUE, Scope.READ, Scope.OPERATE)
 RULES: dict[str, Rule] = {
     "hello": Rule("The version of this wire.", Scope.WORK, _ANY),
-    "check": Rule("What a careful operator would look at.", Scope.READ, looks=1),
+    "check": Rule("What a careful operator would look at.", Scope.READ, looks=1, long=True),
     "now": Rule("The store's clock.", Scope.WORK, _ANY),
     "enqueue": Rule("Store a batch of jobs.", Scope.ENQUEUE, (Scope.WORK,)),
     "claim": Rule("Take jobs under a lease.", Scope.WORK),
@@ -51,12 +53,12 @@ RULES: dict[str, Rule] = {
     "retire": Rule("Forget a worker's presence.", Scope.WORK),
     "prune": Rule("Drop finished jobs past retention.", Scope.WORK, (Scope.OPERATE,)),
     "get": Rule("Jobs by id.", Scope.READ, (Scope.ENQUEUE,)),
-    "find": Rule("Jobs by filter.", Scope.READ, looks=1),
+    "find": Rule("Jobs by filter.", Scope.READ, looks=1, long=True),
     "stats": Rule("Every queue in figures.", Scope.READ, (Scope.WORK,), looks=1, free=_only_works),
     "workers": Rule("Workers seen within the last minute.", Scope.READ, looks=1),
-    "ended": Rule("Jobs that ended since.", Scope.READ, looks=1),
-    "lanes": Rule("Lanes that have ready jobs.", Scope.READ, (Scope.WORK,), looks=1, free=_works),
-    "ahead": Rule("What a job waits behind.", Scope.READ),
+    "ended": Rule("Jobs that ended since.", Scope.READ, looks=1, long=True),
+    "lanes": Rule("Lanes that have ready jobs.", Scope.READ, (Scope.WORK,), looks=1, free=_works, long=True),
+    "ahead": Rule("What a job waits behind.", Scope.READ, long=True),
     "cancel": Rule("Cancel jobs.", Scope.OPERATE),
     "retry": Rule("Make finished or scheduled jobs ready.", Scope.OPERATE),
     "delete": Rule("Forget jobs.", Scope.OPERATE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,13 +30,13 @@ async def _answer(verb: wire.Verb, call: Call) -> Response:
     if verb.large:
         settings = replace(settings, max_body=wire.MAX_BODY)
     body = await boundary.read(call.request.receive, settings)
-    method: Callable[..., Awaitable[Any]] = getattr(Calls(call.service, call.principal), verb.name)
+    method: Callable[..., Coroutine[Any, Any, Any]] = getattr(Calls(call.service, call.principal), verb.name)
     try:
         arguments = wire.read_arguments(verb, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
         raise Problem(422, "invalid_value", f"these are no arguments for {verb.name}: see store/http/wire.py") from None
     try:
-        found = await method(*arguments)
+        found = await (call.while_there(method(*arguments)) if rule.long else method(*arguments))
     except IdempotencyConflict as error:
         raise Problem(
             409, error.code, str(error), task=error.task, key=error.key, existing=str(error.existing)
