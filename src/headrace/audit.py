@@ -21,7 +21,7 @@ DAYS: Final = "audit"
 """The kind of the records that name the days with entries; the entries of a day are of the kind `audit.YYYY-MM-DD`."""
 LONGEST: Final = 500
 """Characters of one text."""
-_FORGOTTEN_AT_ONCE: Final = 500
+_FORGOTTEN_AT_ONCE: Final = 50
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +49,10 @@ class Audit:
         self._store = store
         self._day = ""
         """The last one that this object made known."""
+        self._over: list[tuple[str, str, int]] = []
+        """(kind, name, version) of records that are past their time: each note drops some of them."""
+        self._behind = False
+        """There may be more of those."""
 
     async def note(self, who: str, action: str, what: str, jobs: int = 0) -> None:
         """Write down what was done. It *was* done: when the store fails now, the entry goes to the log instead."""
@@ -62,7 +66,8 @@ class Audit:
                 await self._store.record(DAYS, day, b"", None)
                 self._day = day
             await self._store.record(_kind(day), new_batch().hex, _encoder.encode(entry), None)
-            if fresh:
+            self._behind |= fresh
+            if self._behind:
                 await self._forget(entry.at - KEPT)
         except StoreError as error:
             log.error("not kept in the store (%s): %s", error, _line(entry))  # noqa: TRY400 — the cause is the store's
@@ -83,17 +88,22 @@ class Audit:
         return found[:limit]
 
     async def _forget(self, before: datetime) -> None:
-        """Drop the days that are over, a bounded amount of work per call."""
-        last, left = f"{before:%Y-%m-%d}", _FORGOTTEN_AT_ONCE
-        for day, known in (await self._store.records(DAYS)).items():
-            if day >= last:
-                continue
-            for name, record in (await self._store.records(_kind(day))).items():
-                if left == 0:
-                    return
-                await self._store.record(_kind(day), name, None, record.version)
-                left -= 1
-            await self._store.record(DAYS, day, None, known.version)
+        """Drop what is past its time, a bounded amount per note and more than one note writes: the log cannot grow for ever."""
+        if not self._over:
+            self._over = await self._oldest(f"{before:%Y-%m-%d}")
+            self._behind = bool(self._over)
+        for _ in range(min(_FORGOTTEN_AT_ONCE, len(self._over))):
+            await self._store.record(self._over[-1][0], self._over[-1][1], None, self._over[-1][2])
+            self._over.pop()
+
+    async def _oldest(self, last: str) -> list[tuple[str, str, int]]:
+        """The records of the oldest day before that one, the day itself to be dropped last; empty: there is no such day."""
+        days = await self._store.records(DAYS)
+        day = min((day for day in days if day < last), default=None)
+        if day is None:
+            return []
+        entries = await self._store.records(_kind(day))
+        return [(DAYS, day, days[day].version), *((_kind(day), name, each.version) for name, each in entries.items())]
 
 
 async def note_here(store: Store, action: str, what: str, jobs: int = 0) -> None:

@@ -20,7 +20,7 @@ from headrace.cron import backward, check_cron, forward, zone
 from headrace.errors import ConfigError
 from headrace.job import BatchId, JobState, NewJob, UniqueLock
 from headrace.jobchecks import check_job, check_lane, check_span
-from headrace.lane import Lane
+from headrace.lane import Lane, check_tenant
 
 Overlap = Literal["allow", "skip", "cancel"]
 
@@ -146,6 +146,15 @@ def check_name(name: str) -> str:
         raise ConfigError(
             f"{str(name)[:80]!r} is no schedule name: 1 to 63 of A-Z a-z 0-9 _ . - and a letter or digit first"
         )
+    return name
+
+
+def check_stored_name(name: str) -> str:
+    """A name as a store has it, or a ConfigError: that of a tenant's own schedule begins with the tenant and a colon."""
+    tenant, colon, own = name.rpartition(":")
+    if colon:
+        check_tenant(tenant)
+    check_name(own)
     return name
 
 

@@ -86,6 +86,22 @@ async def test_a_long_past_is_forgotten_bit_by_bit(
     assert len(await store.records("audit")) == 1
 
 
+async def test_more_entries_a_day_than_are_dropped_at_once_do_not_pile_up(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.audit._FORGOTTEN_AT_ONCE", 3)
+    audit = Audit(store)
+    for _ in range(5):
+        for _ in range(10):
+            await audit.note("ana", "jobs.delete", "old")
+        clock.advance(timedelta(days=1))
+    clock.advance(LONG_AGO)
+    for _ in range(30):  # one server, one day
+        await audit.note("ana", "jobs.delete", "new")
+    (today,) = await store.records("audit")
+    assert len(await store.records(f"audit.{today}")) == 30
+
+
 async def test_any_text_is_kept(store: Store) -> None:
     await Audit(store).note("a\ud800\0\n\x1b[2J", "jobs.cancel", "x" * 10_000)
     (entry,) = await Audit(store).read(await store.now() - LONG_AGO)

@@ -312,7 +312,7 @@ async def test_a_call_names_a_thousand_jobs_at_most(server: Running, verb: str) 
     await store.close()
 
 
-async def test_queues_that_nobody_declares_are_not_without_number(store_url: str) -> None:
+async def test_s66_queues_that_nobody_declares_are_not_without_number(store_url: str) -> None:
     app = make_app(store_url)
     async with running(app, ServerSettings(port=0, max_queues=5, stats_ttl=0.0)) as server:
         token = await server.token("enqueue")

@@ -11,8 +11,10 @@ from starlette.responses import Response
 
 from headrace import duration, schedule
 from headrace.errors import ConfigError, InvalidCron, InvalidTimezone, ScheduleNotFound
+from headrace.jobchecks import tenant_of
 from headrace.schedules import Entry, Schedules
 from headrace.server import produce
+from headrace.server.admission import admit_schedule
 from headrace.server.call import Call, answer, nothing
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.problems import Problem
@@ -60,10 +62,10 @@ class ScheduleList(msgspec.Struct):
     schedules: list[ScheduleView]
 
 
-def _view(entry: Entry, now: datetime) -> ScheduleView:
-    found = entry.schedule
+def _view(call: Call, entry: Entry, now: datetime) -> ScheduleView:
+    found, job = entry.schedule, schedule.job_now(entry.schedule)
     return ScheduleView(
-        name=found.name,
+        name=found.name.removeprefix(_own(call, "")),
         cron=found.cron,
         every=None if found.every is None else duration.show(found.every),
         tz=found.tz,
@@ -73,7 +75,7 @@ def _view(entry: Entry, now: datetime) -> ScheduleView:
         task=found.job.task,
         queue=found.job.lane.queue,
         priority=found.job.lane.priority,
-        tenant=found.job.lane.tenant,
+        tenant=tenant_of(job),
         declared=entry.declared,
         paused=entry.paused,
         paused_by=entry.paused_by,
@@ -96,8 +98,14 @@ def _next(entry: Entry, now: datetime) -> datetime | None:
 
 
 def _sees(call: Call, entry: Entry) -> bool:
-    lane = entry.schedule.job.lane
-    return call.principal.sees(lane.queue, lane.tenant)
+    job = schedule.job_now(entry.schedule)
+    return call.principal.sees(job.lane.queue, tenant_of(job))
+
+
+def _own(call: Call, name: str) -> str:
+    """A schedule's name as the store has it: a tenant can neither meet nor learn of another tenant's names."""
+    tenant = call.principal.tenant
+    return name if tenant is None else f"{tenant}:{name}"
 
 
 async def all_of(call: Call) -> Response:
@@ -105,7 +113,7 @@ async def all_of(call: Call) -> Response:
     store = call.service.store
     now = await store.now()
     found = await Schedules(store).all()
-    return answer(ScheduleList([_view(each, now) for _, each in sorted(found.items()) if _sees(call, each)]))
+    return answer(ScheduleList([_view(call, each, now) for _, each in sorted(found.items()) if _sees(call, each)]))
 
 
 # ── changing ─────────────────────────────────────────────────────────────────
@@ -151,19 +159,22 @@ async def add(call: Call) -> Response:
         raise Problem(422, error.code, str(error), path="tz") from None
     except ConfigError as error:
         raise Problem(422, "invalid_schedule", str(error)) from None
+    made = msgspec.structs.replace(made, name=_own(call, asked.name))
+    made = await admit_schedule(call.service, call.principal, made)
     book = Schedules(call.service.store)
-    there = (await book.all()).get(asked.name)
+    there = (await book.all()).get(made.name)
     if there is not None and (not asked.replace or not _sees(call, there)):
         raise Problem(
             409, "schedule_exists", f"there is a schedule {asked.name} already: remove it first, or replace it"
         )
     entry = await book.add(made, replace=asked.replace)
     await call.service.audit.note(call.principal.name, "schedules.add", asked.name)
-    return answer(_view(entry, await call.service.store.now()), 201)
+    return answer(_view(call, entry, await call.service.store.now()), 201)
 
 
 async def _known(call: Call) -> tuple[Schedules, str]:
-    name = check(schedule.check_name, call.path["name"], "invalid_schedule_name", "name")
+    known = schedule.check_stored_name if call.principal.tenant is None else schedule.check_name
+    name = _own(call, check(known, call.path["name"], "invalid_schedule_name", "name"))
     book = Schedules(call.service.store)
     entry = (await book.all()).get(name)
     if entry is None or not _sees(call, entry):
@@ -176,7 +187,7 @@ async def pause(call: Call) -> Response:
     book, name = await _known(call)
     entry = await book.pause(name, by=call.principal.name)
     await call.service.audit.note(call.principal.name, "schedules.pause", name)
-    return answer(_view(entry, await call.service.store.now()))
+    return answer(_view(call, entry, await call.service.store.now()))
 
 
 async def resume(call: Call) -> Response:
@@ -184,7 +195,7 @@ async def resume(call: Call) -> Response:
     book, name = await _known(call)
     entry = await book.resume(name)
     await call.service.audit.note(call.principal.name, "schedules.resume", name)
-    return answer(_view(entry, await call.service.store.now()))
+    return answer(_view(call, entry, await call.service.store.now()))
 
 
 class RunNow(msgspec.Struct):
