@@ -18,6 +18,7 @@ from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, n
 from headrace.lease import Presence
 from headrace.outcome import PAUSED
 from headrace.queue import QueueOptions
+from headrace.store import pages
 from headrace.store.contract import Store, Transactional
 from headrace.store.terms import CancelAnswer, Enqueued, Filter, Page, Pause, PauseKind, Stats
 from headrace.task import TaskOptions
@@ -144,7 +145,7 @@ class Client:
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
         """Jobs by filter, newest first, in pages."""
-        return await self.store.find(where, before=before, limit=limit)
+        return await pages.fill(self.store, where, before=before, limit=limit)
 
     async def stats(self) -> Stats:
         """Every queue in figures."""

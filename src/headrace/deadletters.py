@@ -25,6 +25,7 @@ from headrace.codec import decode_options, moment_of
 from headrace.errors import BadArguments, ConfigError, JobNotFound
 from headrace.job import Job, JobId, JobState
 from headrace.rate import Pacer
+from headrace.store import pages
 from headrace.store.contract import Store
 from headrace.store.terms import Filter, Page, Progress
 
@@ -171,7 +172,7 @@ class DeadLetters:
         """Dead jobs, newest first; with a group, those that died of that bug."""
         where = replace(where or Filter(), states=_DEAD)
         if group is None:
-            return await self._store.find(where, before=before, limit=limit)
+            return await pages.fill(self._store, where, before=before, limit=limit)
         choice = Choice(where=where, group=fingerprint.check(group))
         found: list[Job] = []
         async for dead, _ in self._pages(choice, whole=True, before=before):

@@ -137,7 +137,8 @@ async def find_all(store: Store, where: Filter | None = None, *, limit: int = 50
         found += page.jobs
         if page.next is None:
             return found
-        assert page.next == page.jobs[-1].id
+        assert before is None or page.next.int < before.int
+        assert all(job.id.int >= page.next.int for job in page.jobs)
         before = page.next
 
 

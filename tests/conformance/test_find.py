@@ -204,6 +204,16 @@ async def test_filters_and_pages_together(store: Store):
     assert await found(store, task="a", tenant="t1") == wanted
 
 
+async def test_following_next_finds_what_is_rare_once(store: Store):
+    """A store may end a page early; a caller that goes on by `next` gets every job once, in order."""
+    made = await put_jobs(store, *[new("rare" if n % 40 == 7 else "usual") for n in range(200)])
+    made += [id for n in range(70) for id in await put(store, task="rare" if n == 3 else "usual")]
+    rare = [id for n, id in enumerate(made) if n % 40 == 7 and n < 200] + [made[203]]
+    assert await found(store, task="rare") == rare
+    assert [job.id for job in await find_all(store, Filter(task="rare"), limit=100)] == rare[::-1]
+    assert await found(store, task="none") == []
+
+
 async def test_looking_changes_nothing(store: Store, clock: FakeClock):
     await every_state(store)
     clock.advance(LONG)

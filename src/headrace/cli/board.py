@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import StoreError
 from headrace.job import Job, JobState
+from headrace.store import pages
 from headrace.store.terms import Filter, QueueStats
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TOTALS = ("enqueued_total", "done_total", "failed_total")
+_CALLS = 5
+"""Of `find`, for each list of a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,10 @@ class Board:
             now = await store.now()
             stats = sorted((await store.stats()).queues, key=lambda queue: queue.queue)
             if jobs:
-                self.running = (await store.find(_where(JobState.RUNNING), limit=jobs)).jobs
-                waiting = (await store.find(_where(JobState.SCHEDULED), limit=10 * jobs)).jobs
+                self.running = await _newest(store, JobState.RUNNING, jobs)
+                waiting = await _newest(store, JobState.SCHEDULED, 10 * jobs)
                 self.retrying = [job for job in waiting if job.failures][:jobs]
-                dead = (await store.find(_where(JobState.DEAD), limit=jobs)).jobs
+                dead = await _newest(store, JobState.DEAD, jobs)
                 self.dead = [job for job in await store.get([job.id for job in dead]) if job is not None]
         except StoreError as error:
             self.trouble = str(error)
@@ -82,8 +85,10 @@ class Board:
         return sum(getattr(queue, name) for queue in self.queues)
 
 
-def _where(state: JobState) -> Filter:
-    return Filter(states=frozenset({state}))
+async def _newest(store: Store, state: JobState, limit: int) -> list[Job]:
+    """The newest jobs in a state; of a long history without one only as far as a few calls look."""
+    page = await pages.fill(store, Filter(states=frozenset({state})), limit=limit, calls=_CALLS)
+    return page.jobs
 
 
 def _between(before: QueueStats, after: QueueStats, length: float) -> Rates:

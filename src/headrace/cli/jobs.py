@@ -16,6 +16,7 @@ from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
 from headrace.job import Job, JobId
+from headrace.store import pages
 from headrace.store.terms import CancelAnswer, Filter, Page
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def list_(target: Target, where: Filter, limit: int, before: JobId | None, as_js
     """Jobs by filter, newest first."""
 
     async def look(store: Store) -> None:
-        page = await store.find(where, before=before, limit=limit)
+        page = await pages.fill(store, where, before=before, limit=limit)
         print_page(page, target, await store.now(), as_json=as_json)
 
     run(target.with_store(look))

@@ -23,6 +23,8 @@ from headrace.server.produce import Time, check
 PAGE = 250
 MOST = 5000
 """Dead jobs looked at in one call: their tracebacks are read."""
+_CALLS = 2 * MOST // PAGE
+"""Pages per request, short and empty ones included."""
 _SLOWEST = 30.0
 """Seconds that a replay may take at its rate."""
 
@@ -80,7 +82,7 @@ async def groups(call: Call) -> Response:
     found: dict[str, GroupView] = {}
     seen = 0
     before: JobId | None = None
-    while True:
+    for _ in range(_CALLS):
         jobs, before = await _page(call, query.where(), before)
         for job in jobs:
             bug = fingerprint.of_job(job)
@@ -220,7 +222,7 @@ async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobI
     before = None if asked.before is None else read_id(asked.before)
     chosen: list[JobId] = []
     seen = 0
-    while seen < MOST:
+    for _ in range(_CALLS):
         jobs, next_ = await _page(call, asked.where(), before)
         seen += len(jobs)
         for job in jobs:
@@ -229,7 +231,7 @@ async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobI
                 if len(chosen) == asked.limit:
                     return chosen, 0, job.id
         before = next_
-        if before is None:
+        if before is None or seen >= MOST:
             break
     return chosen, 0, before
 

@@ -11,6 +11,7 @@ from headrace.job import Job, JobId
 from headrace.server.auth import Principal
 from headrace.server.call import Call
 from headrace.server.problems import Problem, not_found
+from headrace.store import pages
 from headrace.store.terms import Filter, Page, Pause, PauseKind
 
 if TYPE_CHECKING:
@@ -92,16 +93,9 @@ async def find(service: Service, principal: Principal, where: Filter, *, before:
     """Jobs by filter, of those that they may see; a page may be shorter than it could be."""
     if not principal.bound:
         return await service.store.find(where, before=before, limit=limit)
-    pages = [await service.store.find(each, before=before, limit=limit) for each in _parts(service, principal, where)]
-    # The newest of all parts make the page. A part that has more says how far it has looked: what is older than that must
-    # wait for the next page, or jobs of that part would be passed over.
-    cursors = [page.next for page in pages if page.next is not None]
-    looked = max(cursors, key=lambda each: each.int, default=None)
-    seen = [job for page in pages for job in page.jobs if looked is None or job.id.int >= looked.int]
-    seen.sort(key=lambda job: job.id.int, reverse=True)
-    kept = seen[:limit]
-    next_ = kept[-1].id if kept and len(seen) > limit else looked
-    return Page([job for job in kept if sees(principal, job)], next_)
+    asked = _parts(service, principal, where)
+    page = pages.merge([await service.store.find(each, before=before, limit=limit) for each in asked], limit)
+    return Page([each for each in page.jobs if sees(principal, each)], page.next)
 
 
 def _parts(service: Service, principal: Principal, where: Filter) -> list[Filter]:

@@ -161,7 +161,13 @@ class Store(Protocol):
         ...
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        """Jobs by filter, newest id first, in keyset pages."""
+        """Jobs by filter, newest id first, in keyset pages.
+
+        A store may look at a bounded number of jobs per call. The page may then hold fewer than `limit` jobs, or none,
+        with `next` set: only a `next` of None is the end. `next` is an id below `before` and not above the page's last
+        job; it need not be a job's. All that fits between `before` and `next` is on the page, so a caller that follows
+        `next` gets every job once.
+        """
         ...
 
     async def stats(self) -> Stats:

@@ -144,7 +144,7 @@ class Page:
 
     jobs: list[Job]
     next: JobId | None
-    """Pass as `before` for the next page; None: this was the last."""
+    """Pass as `before` for the next page, also after a short or empty page; None: this was the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
