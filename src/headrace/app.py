@@ -117,7 +117,7 @@ class Headrace(Operator, Producer):
         deadline: Duration | None = None,
         retry: Retry = ...,
         executor: Executor | None = None,
-        result_ttl: Duration | None = "1d",
+        result_ttl: Duration | None = None,
         tenant: Callable[..., str] | None = None,
         redact: Iterable[str] = (),
         limits: Iterable[Limit] = (),
@@ -137,7 +137,7 @@ class Headrace(Operator, Producer):
         deadline: Duration | None = None,
         retry: Retry = Retry(),  # noqa: B008 - immutable
         executor: Executor | None = None,
-        result_ttl: Duration | None = "1d",
+        result_ttl: Duration | None = None,
         tenant: Callable[..., str] | None = None,
         redact: Iterable[str] = (),
         limits: Iterable[Limit] = (),

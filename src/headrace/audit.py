@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
+import os
+import socket
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from headrace.deadletters import whoami
-from headrace.errors import StoreError
+from headrace.errors import StoreError, Unsupported
 from headrace.job import new_batch
 from headrace.store.contract import Store
 
@@ -69,6 +71,8 @@ class Audit:
             self._behind |= fresh
             if self._behind:
                 await self._forget(entry.at - KEPT)
+        except Unsupported:
+            log.info("%s", _line(entry))  # a server writes its own entries of what is done through it
         except StoreError as error:
             log.error("not kept in the store (%s): %s", error, _line(entry))  # noqa: TRY400 — the cause is the store's
         else:
@@ -124,3 +128,12 @@ def _text(text: str) -> str:
 def _line(entry: Entry) -> str:
     """One line of JSON, whatever the texts hold."""
     return json.dumps({"event": "audit", **msgspec.to_builtins(entry)})
+
+
+def whoami() -> str:
+    """Who runs this process, for records."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = f"uid {os.getuid()}"  # containers often have no name for it
+    return f"{user}@{socket.gethostname()}"

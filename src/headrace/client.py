@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from headrace import explain
+from headrace import dropped, explain
+from headrace.audit import whoami
 from headrace.backpressure import Valve
 from headrace.errors import ConfigError, OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
@@ -174,7 +175,7 @@ class Client:
 
     async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
         """Forget jobs that are not running; answers those deleted."""
-        return await self.store.delete(ids)
+        return await dropped.delete(self.store, ids, by=whoami())
 
     async def pause(
         self, name: str, *, kind: PauseKind = "queue", by: str = "", until: timedelta | datetime | None = None

@@ -7,19 +7,14 @@ replayed and dies again meanwhile is not met a second time: pages only go down.
 from __future__ import annotations
 
 import asyncio
-import getpass
-import hashlib
-import json
-import logging
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace import fingerprint
+from headrace import dropped, fingerprint
+from headrace.audit import whoami
 from headrace.canary import Canary, Trial, count, too_many, verdict
 from headrace.codec import decode_options, moment_of
 from headrace.errors import BadArguments, ConfigError, JobNotFound
@@ -31,8 +26,6 @@ from headrace.store.terms import Filter, Page, Progress
 
 if TYPE_CHECKING:
     from headrace.task import TaskOptions
-
-audit = logging.getLogger("headrace.audit")
 
 PAGE = 250
 """Dead jobs read at once, each with every traceback."""
@@ -109,27 +102,10 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What stays of a discarded job."""
-
-    id: JobId
-    task: str
-    queue: str
-    tenant: str
-    payload_sha256: str
-    fingerprint: str
-    title: str
-    reason: str
-    by: str
-    arguments: Any = None
-    """For the caller only; logs get the payload's digest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Discarded:
     """The answer to discard."""
 
-    records: list[Record] = field(default_factory=list[Record])
+    records: list[dropped.Record] = field(default_factory=list[dropped.Record])
     refused: list[JobId] = field(default_factory=list[JobId])
     """Not dead, or not there."""
 
@@ -247,16 +223,12 @@ class DeadLetters:
         meter = _Meter(progress, await self._expected(choice))
         async for dead, others in self._pages(choice, whole=True):
             answer.refused.extend(others)
-            records = [self._record(job, reason.strip(), by) for job in dead]
+            records = [dropped.record_of(job, reason.strip(), by, self._arguments(job)) for job in dead]
             for record in records:
-                _log(record, "dead.discard")
-            gone = await self._store.delete([record.id for record in records], states=_DEAD)
-            for record in records:
-                if record.id in gone:
-                    answer.records.append(record)
-                else:
-                    answer.refused.append(record.id)
-                    _log(record, "dead.discard_refused")
+                dropped.write(record, "dead.discard")
+            gone = await dropped.drop(self._store, dead, "dead.discard", records)
+            answer.records.extend(record for record in records if record.id in gone)
+            answer.refused.extend(record.id for record in records if record.id not in gone)
             meter.add(len(dead))
         return answer
 
@@ -338,21 +310,6 @@ class DeadLetters:
             await self._sleep(pause)
             pause = min(pause * 1.5, _LONGEST_LOOK)
 
-    def _record(self, job: Job, reason: str, by: str) -> Record:
-        print_ = fingerprint.of_job(job)
-        return Record(
-            id=job.id,
-            task=job.task,
-            queue=job.queue,
-            tenant=job.tenant,
-            payload_sha256=hashlib.sha256(job.payload).hexdigest(),
-            fingerprint=print_.id,
-            title=print_.title,
-            reason=reason,
-            by=by,
-            arguments=self._arguments(job),
-        )
-
 
 class _Meter:
     """Progress, where somebody wants it."""
@@ -397,18 +354,3 @@ def _joined(group: Group | None, job: Job, found: fingerprint.Fingerprint) -> Gr
         first_seen=min(group.first_seen, died),
         last_seen=max(group.last_seen, died),
     )
-
-
-def _log(record: Record, event: str) -> None:
-    """One line of JSON, whatever the texts hold. A warning, so that it is written even where nobody set up logging."""
-    known = {name: str(value) for name, value in asdict(record).items() if name != "arguments"}
-    audit.warning("%s", json.dumps({"event": event, **known}), extra={"event": event, **known})
-
-
-def whoami() -> str:
-    """Who runs this process, for records."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        user = f"uid {os.getuid()}"  # containers often have no name for it
-    return f"{user}@{socket.gethostname()}"

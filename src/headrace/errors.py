@@ -262,7 +262,7 @@ class ResultTimeout(ResultError):
 
 
 class ResultExpired(ResultError):
-    """The job is done, but its result was kept only for `result_ttl`."""
+    """The job is done, but its result is not kept: its `result_ttl` is over, or 0."""
 
     code = "result_expired"
 

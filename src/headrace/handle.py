@@ -136,7 +136,7 @@ def outcome(job: Job, codec: Signature) -> Any:
         raise _dead(job, label)
     if job.result_expired:
         raise ResultExpired(
-            f"{label} is done, its result was kept only for its result_ttl: raise that to keep it longer"
+            f"{label} is done; its result is not kept, because its result_ttl is over or 0: raise result_ttl to keep it longer"
         )
     return codec.decode_result(job.result)
 

@@ -136,7 +136,7 @@ class Finish(msgspec.Struct, frozen=True):
     state: Ending
     result: bytes | None = None
     result_ttl: timedelta | None = None
-    """None: as long as the job itself is kept."""
+    """None: as long as the job itself is kept. With zero the job shows that there was a result which is over."""
     note: str | None = None
     failure: Failure | None = None
     failures: int | None = None

@@ -80,5 +80,10 @@ def positive(value: duration.Duration | None, name: str) -> timedelta | None:
     return found
 
 
+def result_life(value: duration.Duration | None) -> timedelta | None:
+    """A `result_ttl`: zero keeps no result; None: it was left out."""
+    return None if value is None else duration.given(value, name="result_ttl")
+
+
 def in_seconds(value: timedelta | None) -> float | None:
     return None if value is None else value.total_seconds()

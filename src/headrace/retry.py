@@ -75,6 +75,16 @@ class Retry:
         return min(timedelta(seconds=seconds * (low + (high - low) * rand())), self._cap)
 
 
+_NO_TIME = timedelta(0)
+
+
+def done(result: bytes | None, result_ttl: timedelta | None) -> Finish:
+    """The end of a job that went well. With a time to live of zero the result is never written, only that there was one."""
+    if result is None:
+        return DONE
+    return Finish(JobState.DONE, result=result if result_ttl != _NO_TIME else b"", result_ttl=result_ttl)
+
+
 def decide(
     job: Claimed,
     outcome: Outcome,
@@ -92,7 +102,7 @@ def decide(
         case Succeeded(result=None):
             return DONE
         case Succeeded(result=result):
-            return Finish(JobState.DONE, result=result, result_ttl=result_ttl)
+            return done(result, result_ttl)
         case Failed():
             return _after_failure(job, outcome, policy, left, rand)
         case Snoozed(due=timedelta() as due) if left is not None and due >= left:

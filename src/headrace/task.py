@@ -20,7 +20,7 @@ from headrace.handle import Handle, Put, Watch
 from headrace.job import Key, NewJob, parse_id
 from headrace.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
 from headrace.limit import Limit, Shape, check_limits, keys_of
-from headrace.plan import Plan, due_of, in_seconds, lane_of, moment, positive
+from headrace.plan import Plan, due_of, in_seconds, lane_of, moment, positive, result_life
 from headrace.retry import Retry
 from headrace.unique import Unique
 
@@ -65,8 +65,8 @@ class TaskOptions:
     """Over all attempts, from the enqueue on; None: no limit."""
     retry: Retry = field(default_factory=Retry)
     executor: Executor = "async"
-    result_ttl: timedelta | None = timedelta(days=1)
-    """None: as long as the job itself is kept."""
+    result_ttl: timedelta | None = None
+    """None: as long as the job itself is kept; zero: no result is kept."""
     tenant: Callable[..., str] | None = None
     """Takes the task's own arguments."""
     limits: tuple[Limit, ...] = ()
@@ -134,7 +134,7 @@ def declare(
             deadline=positive(deadline, "deadline"),
             retry=retry,
             executor=pick_executor(function, executor, is_async=is_async),
-            result_ttl=positive(result_ttl, "result_ttl"),
+            result_ttl=result_life(result_ttl),
             tenant=tenant,
             limits=_limits(limits, function),
             unique=unique,
@@ -255,7 +255,7 @@ class Task(Generic[P, R]):
         options = JobOptions(
             timeout=in_seconds(positive(timeout, "timeout")),
             max_attempts=max_attempts,
-            result_ttl=in_seconds(positive(result_ttl, "result_ttl")),
+            result_ttl=in_seconds(result_life(result_ttl)),
             expires=moment(expires, "expires", self.options.expires, due),
             deadline=moment(deadline, "deadline", self.options.deadline, due),
             webhook=None if webhook is None else self._home.check_webhook(webhook),

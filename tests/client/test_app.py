@@ -18,6 +18,7 @@ from headrace.errors import (
     JobCancelled,
     JobDead,
     JobNotFound,
+    ResultExpired,
     ResultTimeout,
 )
 from headrace.settings import Settings
@@ -70,6 +71,14 @@ async def busy(shop: Shop) -> AsyncIterator[Shop]:
 
 
 # ── results ──────────────────────────────────────────────────────────────────
+
+
+async def test_a_task_may_keep_no_result(busy):
+    seen = await busy.double.using(result_ttl="0s").aenqueue(4)
+    with pytest.raises(ResultExpired, match="result_ttl is over or 0"):
+        await seen.aresult(timeout=60)
+    kept = await busy.double.using(result_ttl="1h").aenqueue(4)
+    assert await kept.aresult(timeout=60) == 8
 
 
 async def test_a_result_has_the_type_that_was_returned(busy):

@@ -11,7 +11,7 @@ from headrace.lane import Lane
 from headrace.lease import Ask, Lease, Presence, Token, WorkerId, new_token, new_worker_id
 from headrace.outcome import DONE, Again, Finish, Settlement
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, LimitRule, QueueStats, Stats
+from headrace.store.terms import Filter, LimitRule, QueueStats, Retention, Stats
 
 TTL = timedelta(seconds=15)
 LONG = timedelta(days=1)
@@ -140,6 +140,16 @@ async def find_all(store: Store, where: Filter | None = None, *, limit: int = 50
         assert before is None or page.next.int < before.int
         assert all(job.id.int >= page.next.int for job in page.jobs)
         before = page.next
+
+
+async def expire(store: Store, keep: Retention, limit: int = 100) -> int:
+    """Delete the dead letters past retention; how many went."""
+    gone = 0
+    while found := await store.expired_dead(keep, limit):
+        assert len(found) <= limit
+        assert await store.delete(found, states={JobState.DEAD}) == frozenset(found)
+        gone += len(found)
+    return gone
 
 
 async def queue_stats(store: Store, queue: str = "default") -> QueueStats:

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from conformance.conftest import Arena
-from conformance.kit import find_all
+from conformance.kit import expire, find_all
 from headrace.errors import IdempotencyConflict
 from headrace.job import Batch, Failure, Job, JobId, JobState, Key, LogLine, NewJob, UniqueLock, job_id, new_batch
 from headrace.lane import Ahead, Lane
@@ -438,7 +438,7 @@ class Machine(RuleBasedStateMachine):
             answer = await store.prune(HARDLY, 50)
             gone += answer.jobs
             if not answer.more:
-                return gone
+                return gone + await expire(store, HARDLY)
         raise AssertionError("prune never ends")
 
     # ── an operator operates ─────────────────────────────────────────────────

@@ -9,6 +9,7 @@ from conformance.kit import (
     DEAD,
     counts,
     dump,
+    expire,
     failure,
     find_all,
     key,
@@ -24,7 +25,7 @@ from conformance.kit import (
 from headrace.job import Batch, JobId, JobState, new_batch
 from headrace.outcome import DONE, Finish
 from headrace.store.contract import Store
-from headrace.store.terms import CancelAnswer, Filter, Retention
+from headrace.store.terms import CancelAnswer, Filter, Pruned, Retention
 from headrace.testing.clock import FakeClock
 
 DAY = timedelta(days=1)
@@ -34,13 +35,13 @@ SLACK = timedelta(days=2)
 
 
 async def prune(store: Store, keep: Retention = KEEP, *, limit: int = 10_000) -> int:
-    """Prune until there is nothing more to do; how many went."""
+    """Prune until there is nothing more to do, then drop the dead letters past retention; how many went."""
     gone = 0
     for _ in range(1000):
         answer = await store.prune(keep, limit)
         gone += answer.jobs
         if not answer.more:
-            return gone
+            return gone + await expire(store, keep, limit)
     raise AssertionError("prune never ends")
 
 
@@ -77,6 +78,68 @@ async def test_dead_go_after_dead_retention(store: Store, clock: FakeClock):
     assert await states(store, made) == [None, JobState.READY]
     assert await counts(store) == {"ready": 1}
     assert await find_all(store, Filter(text="old sorrow")) == []
+
+
+async def test_prune_drops_no_dead_letter(store: Store, clock: FakeClock):
+    """So that a record can be written first; `expired_dead` says which ones are past retention."""
+    made = await put(store, 4)
+    await settle_all(store, await take(store, 2), DEAD)
+    clock.advance(KEEP.dead + SLACK)
+    await settle_all(store, await take(store, 2), DEAD)
+    before = await dump(store)
+    for _ in range(3):
+        assert await store.prune(KEEP) == Pruned(0, more=False)
+    assert await dump(store) == before
+    assert set(await store.expired_dead(KEEP)) == set(made[:2])
+    assert len(await store.expired_dead(KEEP, 1)) == 1
+    assert await dump(store) == before
+    await store.retry(made[:1])
+    assert await store.expired_dead(KEEP) == [made[1]]
+    assert await store.delete(made[:2], states={JobState.DEAD}) == {made[1]}
+    assert await store.expired_dead(KEEP) == []
+    assert await states(store, made) == [JobState.READY, None, JobState.DEAD, JobState.DEAD]
+
+
+async def test_an_instant_belongs_to_what_begins_with_it(store: Store, clock: FakeClock):
+    [id] = await put(store)
+    await run_one(store, DEAD)
+    clock.advance(KEEP.dead - timedelta(microseconds=1))
+    assert await store.expired_dead(KEEP) == []
+    clock.advance(timedelta(microseconds=1))
+    assert await store.expired_dead(KEEP) == [id]
+
+
+async def test_results_past_their_time_go_and_others_stay(store: Store, clock: FakeClock):
+    """Whether their bytes are gone is asked of each store; here: what an onlooker sees is the same before and after."""
+    lives = [None, *[timedelta(seconds=n) for n in range(10)]] * 2
+    made = await put(store, len(lives)) + await put(store, 3) + await put(store, 2)
+    for size in (len(lives), 3, 2):
+        lease = await take(store, size)
+        ends = [Finish(JobState.DONE, result=b"r" * 100, result_ttl=life) for life in lives[:size]]
+        await store.settle(lease.token, list(enumerate(ends))[::2])
+        await store.settle(lease.token, list(enumerate(ends))[1::2])
+    for _ in range(4):
+        clock.advance(3)
+        before = await dump(store)
+        assert await prune(store, Retention(done=30 * DAY)) == 0
+        assert await dump(store) == before
+    jobs = await store.get(made)
+    assert [job and job.result_expired for job in jobs] == [
+        life is not None for life in [*lives, *lives[:3], *lives[:2]]
+    ]
+    assert await prune(store) == 0
+
+
+async def test_a_retried_job_has_a_new_result_with_its_own_time(store: Store, clock: FakeClock):
+    [id] = await put(store)
+    await run_one(store, Finish(JobState.DONE, result=b"first", result_ttl=timedelta(seconds=5)))
+    await store.retry([id])
+    await run_one(store, Finish(JobState.DONE, result=b"second", result_ttl=timedelta(seconds=60)))
+    clock.advance(10)
+    await prune(store)
+    [job] = await store.get([id])
+    assert job is not None
+    assert job.result == b"second"
 
 
 async def test_unfinished_jobs_stay_for_ever(store: Store, clock: FakeClock):
@@ -215,7 +278,8 @@ async def test_a_bounded_amount_with_times_of_their_own(store: Store, clock: Fak
     made = await put(store, 30, queue="short") + await put(store, 30, queue="long")
     await settle_all(store, await take(store, 100, "short", "long"), DEAD)
     clock.advance(BY_QUEUE.dead_by_queue["short"] + SLACK)
-    first = await store.prune(BY_QUEUE, 12)
-    assert first.more == (first.jobs < 30)
-    assert first.jobs + await prune(store, BY_QUEUE, limit=12) == 30
+    first = await store.expired_dead(BY_QUEUE, 12)
+    assert len(first) == 12
+    assert set(first) <= set(made[:30])
+    assert await prune(store, BY_QUEUE, limit=12) == 30
     assert await states(store, made) == [None] * 30 + [JobState.DEAD] * 30

@@ -52,6 +52,12 @@ def test_success_keeps_its_result_for_its_time():
     assert decide(claimed(), Succeeded(b"x"), Retry(), result_ttl=ttl) == Finish(JobState.DONE, b"x", ttl)
 
 
+def test_success_with_no_time_to_live_keeps_only_that_there_was_a_result():
+    none = timedelta(0)
+    assert decide(claimed(), Succeeded(b"secret"), Retry(), result_ttl=none) == Finish(JobState.DONE, b"", none)
+    assert decide(claimed(), Succeeded(None), Retry(), result_ttl=none) is DONE
+
+
 @pytest.mark.parametrize(("reason", "note"), [("", None), ("no longer needed", "no longer needed")])
 def test_cancelled(reason, note):
     assert decide(claimed(failures=2), Cancelled(reason), Retry()) == Finish(JobState.CANCELLED, note=note)

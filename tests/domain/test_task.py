@@ -48,7 +48,7 @@ def test_a_task_is_still_its_function(app):
 def test_defaults(app):
     options = app.task(module_level).options
     assert (options.queue, options.priority, options.timeout, options.executor) == ("default", 0, None, "async")
-    assert options.result_ttl == timedelta(days=1)
+    assert options.result_ttl is None
     assert options.retry == Retry()
     assert options.max_payload == 256 * 1024
     assert app.task(module_level_sync).options.executor == "thread"

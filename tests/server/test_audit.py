@@ -14,9 +14,8 @@ from click.testing import CliRunner, Result
 
 from conftest import opened
 from headrace import Headrace, Limit
-from headrace.audit import KEPT, LONGEST, Audit
+from headrace.audit import KEPT, LONGEST, Audit, whoami
 from headrace.cli.root import root
-from headrace.deadletters import whoami
 from headrace.errors import Unavailable
 from headrace.server import tokens
 from headrace.store import connect

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headrace import explain
+from headrace import dropped, explain
+from headrace.audit import whoami
 from headrace.cli import audit, filters, params, show
 from headrace.cli.output import clean, emit, on_terminal, say, table
 from headrace.cli.root import FAILED
@@ -169,7 +170,7 @@ def delete(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, y
     """Forget jobs that are not running."""
 
     async def move(store: Store, chosen: list[JobId]) -> dict[JobId, str]:
-        gone = await store.delete(chosen)
+        gone = await dropped.delete(store, chosen, by=whoami())
         return {id: "deleted" if id in gone else "unchanged" for id in chosen}
 
     _bulk("delete", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good={"deleted"})

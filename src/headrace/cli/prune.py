@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace import duration
+from headrace import dropped, duration
+from headrace.audit import whoami
 from headrace.cli import audit, params
 from headrace.cli.filters import named
 from headrace.cli.output import emit, progress
@@ -43,7 +44,9 @@ def command(target: Target, done: timedelta | None, dead: timedelta | None, as_j
             with progress("prune", quiet=as_json) as meter:
                 while more:
                     pruned = await store.prune(keep)
-                    gone, more = gone + pruned.jobs, pruned.more
+                    gone += pruned.jobs
+                    expired = await dropped.expire(store, keep, by=whoami())
+                    gone, more = gone + expired.jobs, pruned.more or expired.more
                     meter(gone, 0, "")
         finally:
             if gone:  # also before somebody lost patience

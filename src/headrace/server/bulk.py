@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from headrace import dropped
 from headrace.job import Job, JobId
 from headrace.server import visible
 from headrace.server.call import Call, answer, encode, read_id
@@ -53,7 +54,7 @@ async def run(call: Call) -> Response:
     """POST /v1/jobs/bulk"""
     asked: BulkRequest = call.body
     found, next_ = await _chosen(call, asked)
-    changed = await _act(call.service.store, asked, [job.id for job in found]) if found else 0
+    changed = await _act(call.service.store, asked, [job.id for job in found], call.principal.name) if found else 0
     what = f"{len(asked.ids)} ids" if asked.ids else encode(asked.filter).decode()
     await call.service.audit.note(call.principal.name, f"jobs.{asked.action}", what, changed)
     return answer(BulkAnswer(len(found), changed, next_ is not None, next_))
@@ -72,7 +73,7 @@ async def _chosen(call: Call, asked: BulkRequest) -> tuple[list[Job], JobId | No
     return page.jobs, page.next
 
 
-async def _act(store: Store, asked: BulkRequest, ids: list[JobId]) -> int:
+async def _act(store: Store, asked: BulkRequest, ids: list[JobId], by: str) -> int:
     match asked.action:
         case "cancel":
             answers = await store.cancel(ids, asked.reason)
@@ -80,7 +81,7 @@ async def _act(store: Store, asked: BulkRequest, ids: list[JobId]) -> int:
         case "retry":
             return len(await store.retry(ids))
         case "delete":
-            return len(await store.delete(ids))
+            return len(await dropped.delete(store, ids, by=by))
 
 
 ENDPOINTS = (

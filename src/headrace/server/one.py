@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from headrace import dropped
 from headrace.explain import Reason, look
 from headrace.job import JobState
 from headrace.server import visible
@@ -101,7 +102,7 @@ async def delete(call: Call) -> Response:
     """DELETE /v1/jobs/{id}"""
     id = call.job_id
     job = await visible.job(call, id)
-    if not await call.service.store.delete([id]):
+    if not await dropped.delete(call.service.store, [id], by=call.principal.name):
         if job.state is JobState.RUNNING:
             raise Problem(409, "job_running", "the job is running: cancel it first")
         raise visible.no_job()

@@ -38,7 +38,7 @@ class ResultView(msgspec.Struct, kw_only=True):
     result: Any = None
     """What the task returned, if it is done."""
     result_expired: bool = False
-    """It returned something, which was kept only for its `result_ttl`."""
+    """It returned something that is not kept: its `result_ttl` is over, or 0."""
     failure: FailureView | None = None
     """The last one, if it is dead."""
     note: str | None = None

@@ -51,9 +51,9 @@ def _revoked(token: tokens.Token) -> Deed:
 
 def pruning(keep: Retention, usual: Settings, jobs: int) -> Deed | None:
     """None: no more than workers do all the time."""
-    if not jobs or (keep.done >= usual.keep_done and keep.dead >= usual.keep_dead):
+    if not jobs or keep.done >= usual.keep_done:
         return None
-    return Deed("jobs.prune", f"kept: done {show(keep.done)}, dead {show(keep.dead)}", jobs)
+    return Deed("jobs.prune", f"kept: done {show(keep.done)}", jobs)
 
 
 def of_limit(name: str, before: Figures | None, after: Figures | None) -> Deed | None:

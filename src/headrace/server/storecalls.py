@@ -16,6 +16,7 @@ from uuid import UUID
 
 from msgspec.structs import replace as changed
 
+from headrace import dropped
 from headrace.audit import DAYS as AUDIT
 from headrace.errors import IdempotencyConflict
 from headrace.job import Batch, Job, JobId, JobState
@@ -184,6 +185,12 @@ class Calls:
         await self._did(storeaudit.pruning(keep, self._service.app.settings, pruned.jobs))
         return pruned
 
+    async def expired_dead(self, keep: Retention, limit: int) -> list[JobId]:
+        if self._who.bound or not (self._who.may(Scope.OPERATE) and self._who.may(Scope.READ)):
+            return []  # as with prune; without both a caller could not read and delete them
+        storechecks.check_retention(keep)
+        return await self._store.expired_dead(keep, storechecks.bounded(limit))
+
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: list[JobId]) -> list[Job | None]:
         storechecks.check_ids(ids)
@@ -237,7 +244,7 @@ class Calls:
 
     async def delete(self, ids: list[JobId], states: frozenset[JobState] | None) -> frozenset[JobId]:
         storechecks.check_ids(ids)
-        gone = await self._store.delete(await self._visible(ids), states=states)
+        gone = await dropped.delete(self._store, await self._visible(ids), by=self._who.name, states=states)
         await self._note("jobs.delete", _named(ids), len(gone))
         return gone
 

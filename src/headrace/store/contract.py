@@ -149,10 +149,16 @@ class Store(Protocol):
         ...
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
-        """Drop finished jobs past retention, a bounded amount of work per call.
+        """Drop done and cancelled jobs past retention, a bounded amount of work per call.
 
-        Never earlier; a store that drops whole days at once may keep them up to two days longer.
+        Never earlier; a store that drops whole days at once may keep them up to two days longer. Dead letters stay
+        until `delete`, so that their caller can write a record first: see `expired_dead`. The bytes of a result whose
+        time to live is over go with the next call, a bounded number of them.
         """
+        ...
+
+    async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
+        """Dead letters past retention, at most `limit`: to be recorded, then deleted."""
         ...
 
     # ── looking ─────────────────────────────────────────────────────────────

@@ -38,6 +38,7 @@ class Retention:
     done: timedelta = timedelta(days=1)
     """Also for cancelled ones."""
     dead: timedelta = timedelta(days=14)
+    """Not by `prune`: see `expired_dead`."""
     dead_by_queue: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
     """queue → how long its dead ones are kept, where that is not `dead`."""
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from headrace import retry
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unsupported
 from headrace.job import Job, JobState
 from headrace.lease import Token, new_token
-from headrace.outcome import Finish, Outcome, Settlement, Succeeded
+from headrace.outcome import Outcome, Settlement, Succeeded
 from headrace.store.contract import Transactional
 from headrace.webhooks import batch_of
 from headrace.worker import verdict
@@ -153,7 +154,7 @@ class Completer:
         ttl = attempt.known.result_ttl
         if (own := attempt.options.result_ttl) is not None:
             ttl = timedelta(seconds=own)
-        return Finish(JobState.DONE, result=verdict.encode_result(attempt, result), result_ttl=ttl)
+        return retry.done(verdict.encode_result(attempt, result), ttl)
 
     def _on_loop(self) -> bool:
         try:

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
+from typing import Any
 
-from headrace import retry
+from headrace import dropped, retry
 from headrace.errors import HeadraceError
-from headrace.job import Claimed
+from headrace.job import Claimed, Job
 from headrace.lease import Orphan
 from headrace.outcome import Lost, Settlement
 from headrace.retry import Retry
@@ -183,9 +184,16 @@ class Janitor:
         lost = Lost(cause=orphan.cause, own=orphan.suspect, at=datetime.now(UTC))
         return retry.decide(job, lost, policy)
 
+    def _arguments(self, job: Job) -> Any:
+        """Masked as its task says; of a task that this worker does not know none."""
+        task = self._hands.tasks.get(job.task)
+        return None if task is None else task.codec.show(job.payload, task.options.redact)
+
     async def _prune(self) -> float:
         settings = self._hands.settings
         keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=self._dead_by_queue)
         pruned = await self._hands.store.prune(keep)
+        shown = self._arguments if settings.dead_record == "arguments" else None
+        expired = await dropped.expire(self._hands.store, keep, by=self._hands.name, arguments=shown)
         # A bounded amount at a time, so that it takes no long turn of the store.
-        return 0.1 if pruned.more else PRUNE_EVERY * random.uniform(0.8, 1.2)
+        return 0.1 if pruned.more or expired.more else PRUNE_EVERY * random.uniform(0.8, 1.2)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from conformance.kit import expire
 from headrace.job import Batch, BatchId, Failure, JobId, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.outcome import DONE, Again, Ending, Finish
@@ -135,7 +136,8 @@ async def test_dead_letters_past_their_time_are_counted_out(pg: PostgresStore, s
     await make_day(sql, old)
     await finished(pg, sql, old, state=JobState.DEAD, count=3)
     assert (await pg.stats()).queues[0].dead == 3
-    assert (await pg.prune(KEEP)).jobs == 3
+    assert (await pg.prune(KEEP)).jobs == 0
+    assert await expire(pg, KEEP) == 3
     assert (await pg.stats()).queues[0].dead == 0
 
 
@@ -146,7 +148,7 @@ async def test_moved_rows_are_pruned_in_their_turn(pg: PostgresStore, sql: Any, 
     assert (await pg.prune(KEEP)).jobs == 0
     assert await sql.fetchval("select count(*) from headrace.job_default") == 1
     await sql.execute("update headrace.ending set finished_at = clock_timestamp() - interval '15 days'")
-    assert (await pg.prune(KEEP)).jobs == 1
+    assert await expire(pg, KEEP) == 1
     assert await pg.get([dead]) == [None]
     assert await sql.fetchval("select count(*) from headrace.failure") == 0
 
@@ -209,12 +211,13 @@ async def test_a_day_is_dropped_but_for_dead_letters_of_queues_that_keep_them(pg
 
     pruned = await pg.prune(keep)
 
-    assert (pruned.jobs, pruned.more) == (4, False)
+    assert (pruned.jobs, pruned.more) == (1, False)
     assert old not in await tables(sql)
+    assert await expire(pg, keep) == 3
     assert await pg.get(gone) == [None] * 3
     assert [job and job.state for job in await pg.get(kept)] == [JobState.DEAD] * 2
-    assert (await pg.prune(keep)).jobs == 0
-    assert (await pg.prune(KEEP)).jobs == 2
+    assert await expire(pg, keep) == 0
+    assert await expire(pg, KEEP) == 2
 
 
 async def test_dead_letters_may_go_before_their_day(pg: PostgresStore, sql: Any, today: date):
@@ -223,8 +226,8 @@ async def test_dead_letters_may_go_before_their_day(pg: PostgresStore, sql: Any,
     dead = await finished(pg, sql, day, state=JobState.DEAD, count=3)
     done = await finished(pg, sql, day)
     keep = Retention(done=timedelta(days=30), dead=timedelta(days=30), dead_by_queue={"default": timedelta(days=1)})
-    assert (await pg.prune(Retention(done=keep.done, dead=keep.dead))).jobs == 0
-    assert (await pg.prune(keep)).jobs == 3
+    assert await expire(pg, Retention(done=keep.done, dead=keep.dead)) == 0
+    assert await expire(pg, keep) == 3
     assert day in await tables(sql)
     assert await pg.get(dead) == [None] * 3
     assert await pg.get(done) != [None]
@@ -352,3 +355,19 @@ async def test_stops_of_jobs_that_are_gone(pg: PostgresStore, sql: Any):
     await pg.cancel([id])
     await pg.prune(KEEP)
     assert [row["batch"] for row in await sql.fetch("select batch from headrace.stop")] == [headrace_batch(id)]
+
+
+async def test_the_bytes_of_results_go_when_their_time_is_over(
+    pg: PostgresStore, sql: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.store.postgres.pruning._RESULTS", 3)
+    lives = [timedelta(0)] * 4 + [timedelta(days=1), None]
+    await pg.enqueue(Batch(new_batch(), [NewJob("t", b"x", Lane())] * len(lives)))
+    lease = await take(pg)
+    ends = [Finish(JobState.DONE, result=b"r" * 1000, result_ttl=life) for life in lives]
+    await pg.settle(lease.token, list(enumerate(ends)))
+    kept = "select sum(octet_length(result)) from headrace.ending"
+    assert [(await pg.prune(KEEP)).more, await sql.fetchval(kept)] == [True, 3000]
+    assert [(await pg.prune(KEEP)).more, await sql.fetchval(kept)] == [False, 2000]
+    expired = [job.result_expired for job in await pg.get([job.id for job in lease.jobs]) if job is not None]
+    assert expired == [True] * 4 + [False] * 2

@@ -7,7 +7,20 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.kit import DEAD, JANITOR, RELEASE, TTL, claim, failure, find_all, new, put_jobs, settle_all, take
+from conformance.kit import (
+    DEAD,
+    JANITOR,
+    RELEASE,
+    TTL,
+    claim,
+    expire,
+    failure,
+    find_all,
+    new,
+    put_jobs,
+    settle_all,
+    take,
+)
 from headrace.job import JobState
 from headrace.lease import new_token
 from headrace.outcome import DONE, Again, Finish
@@ -80,6 +93,8 @@ async def test_a_wild_life_leaves_nothing(store: RedisStore, server: RedisServer
         await settle_all(store, lease)
     while (await store.prune(AT_ONCE)).more:
         pass
+    await expire(store, AT_ONCE)
+    await store.prune(AT_ONCE)
     assert await find_all(store) == []
     assert kept(server) == FOR_GOOD
 

@@ -9,7 +9,21 @@ from typing import TypeVar
 
 import pytest
 
-from conformance.kit import DEAD, JANITOR, RELEASE, SUSPECT, TTL, WORKER, batch, claim, new, rule, settle_all, states
+from conformance.kit import (
+    DEAD,
+    JANITOR,
+    RELEASE,
+    SUSPECT,
+    TTL,
+    WORKER,
+    batch,
+    claim,
+    expire,
+    new,
+    rule,
+    settle_all,
+    states,
+)
 from headrace.errors import OutcomeUnknown
 from headrace.job import JobId, JobState, job_id
 from headrace.lease import Ask, Token, new_token
@@ -122,6 +136,8 @@ async def test_nothing_is_lost_and_nothing_stays(server: RedisServer, clock: Fak
         assert server.command("HLEN", "hr:{#limits}:#u") == "0"
         while (await store.prune(AT_ONCE)).more:
             pass
+        await expire(store, AT_ONCE)
+        await store.prune(AT_ONCE)
         for queue in QUEUES:
             kept = server.command("KEYS", f"hr:{{{queue}}}:*").split("\n")
             assert {key[-1] for key in kept if key} <= {"d", "y"}

@@ -9,6 +9,7 @@ from conformance.kit import (
     SECOND,
     TTL,
     claim,
+    find_all,
     look,
     new,
     put,
@@ -118,6 +119,8 @@ async def test_results_past_their_time_though_their_jobs_are_kept(
     clock.advance(2)
     await store.prune(keep)
     assert (await look(store, made[19])).result == b"r" * 10_000
+    # Each goes when its own time is over, not when that of the last one in its lease is.
+    assert int(server.command("MEMORY", "USAGE", "hr:{default}:g:1", "SAMPLES", "0")) < 150_000
     clock.advance(5)
     await store.prune(keep)
     assert (await look(store, made[0])).result_expired
@@ -126,6 +129,21 @@ async def test_results_past_their_time_though_their_jobs_are_kept(
     clock.advance(LONG)
     await store.prune(keep)
     assert not [key for key in server.command("KEYS", "hr:{default}:*").split("\n") if key[-1] not in "dy"]
+
+
+async def test_results_of_small_leases_go_too(store: RedisStore, server: RedisServer, clock: FakeClock):
+    for number in range(3):
+        await put(store)
+        ttl = None if number == 2 else SECOND
+        await settle_all(store, await take(store), Finish(JobState.DONE, result=b"r" * 10_000, result_ttl=ttl))
+    await put(store)
+    await settle_all(store, await take(store), DONE)
+    assert server.command("ZCARD", "hr:{default}:gk") == "2"  # the others cost nothing
+    clock.advance(2)
+    await store.prune(Retention(done=LONG, dead=LONG))
+    assert 10_000 < int(server.command("MEMORY", "USAGE", "hr:{default}:k", "SAMPLES", "0")) < 15_000
+    assert server.command("EXISTS", "hr:{default}:gk") == "0"
+    assert [job.result_expired for job in await find_all(store)] == [False, False, True, True]
 
 
 async def test_results_that_never_end_stay_with_the_others_of_their_lease(store: RedisStore, clock: FakeClock):

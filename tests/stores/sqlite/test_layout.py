@@ -11,7 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from conformance.kit import RELEASE, TTL, WORKER, batch, claim, counts, look, new, put, put_jobs, settle_all, take
+from conformance.kit import (
+    RELEASE,
+    TTL,
+    WORKER,
+    batch,
+    claim,
+    counts,
+    find_all,
+    look,
+    new,
+    put,
+    put_jobs,
+    settle_all,
+    take,
+)
 from headrace.job import JobState, job_id
 from headrace.lease import Ask, new_token
 from headrace.outcome import DONE, Finish
@@ -243,3 +257,24 @@ async def test_a_claim_of_many_lanes(sqlite_store: SqliteStore):
     assert (len(first.jobs), len(second.jobs)) == (200, 100)
     assert {job.id for job in (*first.jobs, *second.jobs)} == set(made)
     assert await claim(sqlite_store) is None
+
+
+async def test_the_bytes_of_results_go_when_their_time_is_over(
+    sqlite_store: SqliteStore, eye: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.store.sqlite.prune._RESULTS", 3)
+    lives = [timedelta(0)] * 4 + [timedelta(days=1), None]
+    await put(sqlite_store, len(lives))
+    lease = await take(sqlite_store)
+    ends = [Finish(JobState.DONE, result=b"r" * 1000, result_ttl=life) for life in lives]
+    await sqlite_store.settle(lease.token, list(enumerate(ends)))
+    keep = Retention(done=timedelta(days=9), dead=timedelta(days=9))
+    kept = "select sum(length(result)) from headrace_ending"
+    assert [(await sqlite_store.prune(keep)).more, *eye.execute(kept).fetchone()] == [True, 3000]
+    assert [(await sqlite_store.prune(keep)).more, *eye.execute(kept).fetchone()] == [False, 2000]
+    assert len([job for job in await find_all(sqlite_store) if job.result_expired]) == 4
+    plan = eye.execute(
+        "explain query plan select lo from headrace_ending"
+        " where result_until is not null and length(result) > 0 and result_until <= 1 order by result_until limit 3"
+    ).fetchall()
+    assert "headrace_ending_result" in str(plan)

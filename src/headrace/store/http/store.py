@@ -164,6 +164,10 @@ class HttpStore:
             progress(pruned.jobs, pruned.jobs, "jobs")
         return pruned
 
+    async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
+        found: list[JobId] = await self._call("expired_dead", keep, limit)
+        return found
+
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         found: list[Job | None] = []

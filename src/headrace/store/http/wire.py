@@ -230,6 +230,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         Verb("abandon", tuple[WorkerId, str], int, repeats=True),
         Verb("retire", tuple[WorkerId], None, repeats=True),
         Verb("prune", tuple[Retention, int], Pruned, repeats=True),
+        Verb("expired_dead", tuple[Retention, int], list[JobId], reads=True),
         Verb("get", tuple[list[JobId]], list[Job | None], reads=True),
         Verb("find", tuple[Filter, JobId | None, int], Page, reads=True),
         Verb("stats", tuple[()], Stats, reads=True),

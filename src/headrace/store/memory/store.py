@@ -210,13 +210,16 @@ class MemoryStore(Looking, Operating):
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         now = self._clock.now()
-
-        def kept(job: JobRow) -> timedelta:
-            return keep.dead_in(job.queue) if job.state is JobState.DEAD else keep.done
-
-        old = [n for n, job in self._jobs.items() if job.finished_at and job.finished_at <= now - kept(job)]
+        old = [
+            number
+            for number, job in self._jobs.items()
+            if job.state is not JobState.DEAD and job.finished_at and job.finished_at <= now - keep.done
+        ]
         for number in old[:limit]:
             del self._jobs[number]
+        for job in self._jobs.values():
+            if job.result and job.result_until is not None and job.result_until <= now:
+                job.result = b""
         self._keys = {name: key for name, key in self._keys.items() if key.until > now}
         self._locks = {name: id for name, id in self._locks.items() if id.int in self._jobs}
         left = {split_id(job.id)[0].int for job in self._jobs.values()}
@@ -224,6 +227,11 @@ class MemoryStore(Looking, Operating):
         if progress is not None:
             progress(len(old[:limit]), len(old), "jobs")
         return Pruned(len(old[:limit]), more=len(old) > limit)
+
+    async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
+        now = self._clock.now()
+        dead = [job for job in self._jobs.values() if job.state is JobState.DEAD]
+        return [job.id for job in dead if job.finished_at and job.finished_at <= now - keep.dead_in(job.queue)][:limit]
 
     # ── leases, the rare verb ───────────────────────────────────────────────
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:

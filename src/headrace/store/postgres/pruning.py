@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Self
 
+from headrace.job import JobId, job_id
 from headrace.store.postgres import migrations
 from headrace.store.postgres.pool import Pool
 from headrace.store.terms import Progress, Pruned, Retention
@@ -18,6 +19,10 @@ _TOO_MUCH, _BUSY = 1, 2
 """Answers of set_aside that are not 0."""
 _TRIES = 5
 """How often a call asks for locks that it waits for only for a moment each."""
+_RESULTS = 1000
+"""Results whose bytes go in one call."""
+_NEVER = datetime(2000, 1, 1, tzinfo=UTC)
+"""Before any job ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,14 @@ class _Horizons:
         """Dead letters may go before the day they lie in does."""
         return max(self.dead, *self.kept) > self.done if self.kept else self.dead > self.done
 
+    @property
+    def of_dead(self) -> tuple[datetime, list[str], list[datetime]]:
+        """As `dead_until` takes them."""
+        return self.dead, self.queues, self.kept
+
     def __iter__(self) -> Iterator[datetime | list[str] | list[datetime]]:
-        return iter((self.done, self.dead, self.queues, self.kept))
+        """As the functions that drop take them: they keep every dead letter, whenever it ended."""
+        return iter((self.done, _NEVER, list[str](), list[datetime]()))
 
 
 async def prune(
@@ -53,19 +64,34 @@ async def prune(
     if injected is not None:
         deleted = await _rows(pool, "everywhere", until, limit)
         await _rest(pool, limit, injected)
-        return Pruned(deleted, more=bool(await pool.rows(_LEFT, *until, write=False)))
+        results = await _results(pool, injected)
+        return Pruned(deleted, more=results or bool(await pool.rows(_LEFT, until.done, write=False)))
     await pool.run(migrations.make_partitions, write=True)
     jobs, more = await _old_days(pool, until, limit, progress)
-    for which in ("default", "dead") if until.dead_first else ("default",):
-        deleted = await _rows(pool, which, until, limit)
-        jobs += deleted
-        more = more or deleted >= limit
+    deleted = await _rows(pool, "default", until, limit)
     await _rest(pool, limit, None)
-    return Pruned(jobs, more)
+    results = await _results(pool, None)
+    return Pruned(jobs + deleted, more or deleted >= limit or results)
 
 
-_LEFT = """select 1 from headrace.ending e where e.finished_at <= case when e.state = 2
-    then headrace.dead_until(e.batch, e.ord, $2::timestamptz, $3, $4) else $1::timestamptz end limit 1"""
+_LEFT = "select 1 from headrace.ending e where e.finished_at <= $1 and e.state <> 2 limit 1"
+
+
+async def expired_dead(pool: Pool, keep: Retention, limit: int, injected: datetime | None) -> list[JobId]:
+    """Dead letters past retention. Those older than the kept days lie in the default partition, by the time of their end."""
+    now: datetime = injected or (await pool.rows("select clock_timestamp()", write=False))[0][0]
+    until = _Horizons.of(keep, now)
+    found = await pool.rows(_EXPIRED.format("ending_default"), *until.of_dead, limit, write=False, timeout=_LONG)
+    if len(found) < limit and (injected is not None or until.dead_first):
+        found = await pool.rows(_EXPIRED.format("ending"), *until.of_dead, limit, write=False, timeout=_LONG)
+    return [job_id(batch, ord) for batch, ord in found]
+
+
+# Both conditions on the state: the first is that of the index of what was not done.
+_EXPIRED = """select e.batch, e.ord from headrace.{} e
+where e.state <> 1 and e.state = 2 and e.finished_at <= greatest($1::timestamptz, (select max(k) from unnest($3::timestamptz[]) k))
+    and e.finished_at <= headrace.dead_until(e.batch, e.ord, $1, $2, $3)
+limit $4"""
 
 
 async def _old_days(pool: Pool, until: _Horizons, limit: int, progress: Progress | None) -> tuple[int, bool]:
@@ -121,6 +147,12 @@ async def _rows(pool: Pool, which: str, until: _Horizons, limit: int) -> int:
 
 async def _rest(pool: Pool, limit: int, injected: datetime | None) -> None:
     await pool.rows("select headrace.prune_rest($1, $2)", limit, injected, write=True, timeout=_LONG)
+
+
+async def _results(pool: Pool, injected: datetime | None) -> bool:
+    """Drop the bytes of results whose time to live is over; whether there may be more."""
+    found = await pool.rows("select headrace.prune_results($1, $2)", _RESULTS, injected, write=True, timeout=_LONG)
+    return _number(found) >= _RESULTS
 
 
 def _end(day: date) -> datetime:

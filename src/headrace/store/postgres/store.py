@@ -285,6 +285,9 @@ class PostgresStore(Looking, tx.InTransaction):
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         return await pruning.prune(self._pool, keep, limit, self._now(), progress)
 
+    async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
+        return await pruning.expired_dead(self._pool, keep, limit, self._now())
+
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
         why = None if reason is None else text(reason)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.errors import HeadraceError, OutcomeUnknown, StoreError, Unavailable
+from headrace.job import JobId
 from headrace.lease import Orphan, WorkerId, new_token
 from headrace.store.redis import scripts
 from headrace.store.redis.base import STEP, chunks
@@ -158,8 +160,8 @@ class Janitoring(Working):
                 continue
             async with round.asking(queue):
                 while True:
-                    kept = (microseconds(keep.done), microseconds(keep.dead_in(queue)))
-                    gone, rest = await self._run(scripts.PRUNE, queue, self._given, *kept, limit - dropped, _REMEMBERED)
+                    args = (self._given, microseconds(keep.done), limit - dropped, _REMEMBERED)
+                    gone, rest = await self._run(scripts.PRUNE, queue, *args)
                     dropped += gone
                     if progress is not None:
                         progress(dropped, limit, "jobs")
@@ -174,8 +176,7 @@ class Janitoring(Working):
     async def _old(self, keep: Retention) -> dict[str, int]:
         """Queues that have something to drop, and those that have no jobs."""
         now = await self._now_us()
-        dead = microseconds(min((keep.dead, *keep.dead_by_queue.values())))
-        words = (now - microseconds(keep.done), now - dead, now, now - _REMEMBERED)
+        words = (now - microseconds(keep.done), now, now - _REMEMBERED)
         return (await self._survey(await self._queues(), "old", *words)).found
 
     async def _forget(self, queues: list[str]) -> None:
@@ -188,6 +189,13 @@ class Janitoring(Working):
             await self._wire.command(self._keys.queues, "SREM", self._keys.queues, *gone)
             if again := (await self._survey(gone, "counted")).found:
                 await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *again)
+
+    async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
+        shortest = microseconds(min((keep.dead, *keep.dead_by_queue.values())))
+        queues = (await self._survey(await self._queues(), "dead", await self._now_us() - shortest)).found
+        calls = {queue: (self._given, microseconds(keep.dead_in(queue)), limit) for queue in queues}
+        answers = await self._ask_by(scripts.EXPIRED_DEAD, calls) if calls else {}
+        return [JobId(UUID(bytes=id)) for ids in answers.values() for id in ids][:limit]
 
     async def _tidy(self) -> None:
         """What lies beside the jobs, in small steps; if there is too much of it, the rest with the next call."""

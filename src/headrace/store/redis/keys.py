@@ -36,8 +36,9 @@ lane, given once at enqueue and kept for life.
     finished  F         ZSET   finished at → lease: **the list of a settled lease is the history of its jobs**; nothing
                                is written per job when it is done
               f         ZSET   settled at → lease and offset in its log: each step of those settled in parts
-              g:<no>    HASH   position → time to live and result, where there is one
-              G         ZSET   when the last result in a g is over → lease
+              g:<no>    HASH   position → time to live and result, where there is one; `d` and a time → positions of
+                               those that are over by then
+              G         ZSET   when the next results in a g are over → lease;   gk  the same → id, of results in k
               k         HASH   id → dead and cancelled jobs, and done ones of leases of a few, each by itself
               kd kc     ZSET   finished at → id: dead ones, other ones;   ki  ZSET  ids of dead and cancelled ones in order
               e         HASH   id → every failure of the job

@@ -9,10 +9,10 @@ from uuid import UUID
 from headrace.job import JobId, JobState
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks
-from headrace.store.redis.searching import Searching
 from headrace.store.redis.parcel import states_arg
 from headrace.store.redis.records import record_of, text_bytes
 from headrace.store.redis.scripts import Script
+from headrace.store.redis.searching import Searching
 from headrace.store.terms import CancelAnswer, Record
 
 _AT_ONCE: Final = 200

@@ -27,9 +27,7 @@ from headrace.store.terms import (
     Page,
     Pause,
     PauseKind,
-    Progress,
     Promoted,
-    Pruned,
     QueueStats,
     Retention,
     Stats,
@@ -152,9 +150,9 @@ class ShardedRedisStore(RedisStore):
             return found
         return [replace(one, jobs=[(at, _claimed(job)) for at, job in one.jobs]) for one in found]
 
-    async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
+    async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
         by_shard = {shard: kept for queue, kept in keep.dead_by_queue.items() for shard in self._shards.of(queue)}
-        return await super().prune(changed(keep, dead_by_queue=by_shard), limit, progress)
+        return await super().expired_dead(changed(keep, dead_by_queue=by_shard), limit)
 
     # ── onlookers ───────────────────────────────────────────────────────────
 

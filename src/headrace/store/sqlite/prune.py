@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
-from headrace.store.sqlite.depth import DEAD, Tx
+from headrace.job import JobId, job_id
+from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
 from headrace.store.terms import Pruned, Retention
 
 _SQL = load("prune")
+_STATES = ("done", "cancelled")
+_RESULTS = 1000
+"""Results whose bytes go in one call."""
 _ABSENT = 3_600_000_000
 """Workers not seen for an hour are forgotten; `workers` shows those of the last minute."""
 
 
 def prune(tx: Tx, keep: Retention, limit: int) -> Pruned:
-    horizons = {"done": tx.now - micros(keep.done), "cancelled": tx.now - micros(keep.done)}
-    if not keep.dead_by_queue:
-        horizons["dead"] = tx.now - micros(keep.dead)
+    horizon = tx.now - micros(keep.done)
     dropped = 0
-    for state, horizon in horizons.items():
+    for state in _STATES:
         dropped += _drop(tx, state, horizon, limit - dropped)
-    unlike = _Unlike(tx, keep) if keep.dead_by_queue else None
-    if unlike is not None:
-        dropped += unlike.drop(limit - dropped)
+    results = tx.cur.execute(_SQL["results"], (tx.now, _RESULTS)).rowcount
     tx.cur.execute(_SQL["hollow"], (limit,))
     tx.cur.execute(_SQL["hollow_newest"])
     tx.cur.execute(_SQL["idem"], (tx.now, limit))
     tx.cur.execute(_SQL["units"], (tx.now, limit))
     tx.cur.execute(_SQL["workers"], (tx.now - _ABSENT,))
-    more = any(tx.cur.execute(_SQL["any_old"], old).fetchone() for old in horizons.items())
-    more = more or (unlike is not None and bool(unlike.keys(1)))
-    return Pruned(dropped, more)
+    more = any(tx.cur.execute(_SQL["any_old"], (state, horizon)).fetchone() for state in _STATES)
+    return Pruned(dropped, more or results == _RESULTS)
+
+
+def expired_dead(tx: Tx, keep: Retention, limit: int) -> list[JobId]:
+    """A dead job is a range of one."""
+    times = {queue: tx.now - micros(length) for queue, length in keep.dead_by_queue.items()}
+    others = tx.now - micros(keep.dead)
+    values = {"latest": max([others, *times.values()]), "others": others, "times": json.dumps(times), "limit": limit}
+    found = tx.cur.execute(_SQL["old_dead"], values).fetchall()
+    return [job_id(UUID(bytes=batch), key & 0xFFFF) for batch, key in found]
 
 
 def _drop(tx: Tx, state: str, horizon: int, limit: int) -> int:
@@ -47,35 +56,14 @@ def _drop(tx: Tx, state: str, horizon: int, limit: int) -> int:
         if last >= lo:
             tx.cur.execute(_SQL["shorten"], (last + 1, lo))
         break
-    return _forget(tx, state, keys, ends)
+    return _forget(tx, keys, ends)
 
 
-class _Unlike:
-    """Dead jobs of queues that keep theirs for times of their own. A dead job is a range of one."""
-
-    def __init__(self, tx: Tx, keep: Retention) -> None:
-        self._tx = tx
-        times = {queue: tx.now - micros(length) for queue, length in keep.dead_by_queue.items()}
-        others = tx.now - micros(keep.dead)
-        self._values = {"latest": max(others, *times.values()), "others": others, "times": json.dumps(times)}
-
-    def keys(self, limit: int) -> list[int]:
-        rows = self._tx.cur.execute(_SQL["old_dead"], {**self._values, "limit": limit}).fetchall()
-        return [lo for (lo,) in rows]
-
-    def drop(self, limit: int) -> int:
-        keys = self.keys(limit)
-        return _forget(self._tx, "dead", keys, keys)
-
-
-def _forget(tx: Tx, state: str, keys: list[int], ends: list[int]) -> int:
+def _forget(tx: Tx, keys: list[int], ends: list[int]) -> int:
     """Jobs by key, and ended ranges by their `lo`."""
     if not keys:
         return 0
     some = (str(keys),)
-    if state == "dead":
-        for queue, count in tx.cur.execute(_SQL["queues"], some).fetchall():
-            tx.depth.add(queue, DEAD, -count)
     tx.cur.execute(_SQL["jobs"], some)
     for those in ("failures", "locks", "reports"):
         tx.cur.execute(_SQL[those], some)

@@ -149,7 +149,7 @@ class _Settling:
             note = self._stops.get(position)
         failures = held.failures if end.failures is None else end.failures
         crashes = held.crashes if end.crashes is None else end.crashes
-        until = None if end.result_ttl is None else self._tx.now + micros(end.result_ttl)
+        until = None if end.result_ttl is None or end.result is None else self._tx.now + micros(end.result_ttl)
         self._endings.append(
             (key, key, end.state.value, held.attempt, failures, crashes, self._tx.now, end.result, until,
              maybe_text(note))

@@ -36,7 +36,7 @@ from headrace.store.sqlite.lanes import Glance, lanes
 from headrace.store.sqlite.limit import limit, limits
 from headrace.store.sqlite.pause import pause, pauses, resume
 from headrace.store.sqlite.promote import nothing_due, promote
-from headrace.store.sqlite.prune import prune
+from headrace.store.sqlite.prune import expired_dead, prune
 from headrace.store.sqlite.reap import nothing_expired, reap
 from headrace.store.sqlite.record import record, records
 from headrace.store.sqlite.report import report
@@ -202,6 +202,9 @@ class SqliteStore:
         if progress is not None:
             progress(pruned.jobs, pruned.jobs, "jobs")
         return pruned
+
+    async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
+        return await self._read(lambda tx: expired_dead(tx, keep, limit))
 
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:

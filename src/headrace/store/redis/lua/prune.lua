@@ -1,45 +1,61 @@
--- Drop finished jobs past their time.
--- ARGV: 1 clock, 2 µs to keep done and cancelled ones, 3 µs to keep dead ones, 4 at most, 5 µs to remember tokens
+-- Drop done and cancelled jobs past their time.
+-- ARGV: 1 clock, 2 µs to keep them, 3 at most, 4 µs to remember tokens
 -- Answer: {dropped, 1: there is more}
-local p, limit, dropped = KEYS[1], tonumber(ARGV[4]), 0
+local p, limit, dropped = KEYS[1], tonumber(ARGV[3]), 0
 local effort = 600  -- roughly tens of µs: a lease of a thousand goes whole, of small ones fewer at a time
 local now = clock(ARGV[1])
-local over, over_dead = now - ARGV[2], now - ARGV[3]
+local over = now - ARGV[2]
 
 local OVER = pack('>d', 0)
 
 local reported = c('EXISTS', p .. 'j') == 1
 
 -- Tokens that were settled to the end are remembered for so long, and for twice as long at most.
-if now - tonumber(c('HGET', p .. 'd', 'y') or 0) >= tonumber(ARGV[5]) and c('EXISTS', p .. 'y', p .. 'y2') > 0 then
+if now - tonumber(c('HGET', p .. 'd', 'y') or 0) >= tonumber(ARGV[4]) and c('EXISTS', p .. 'y', p .. 'y2') > 0 then
   if c('EXISTS', p .. 'y') == 1 then c('RENAME', p .. 'y', p .. 'y2') else c('DEL', p .. 'y2') end
   c('HSET', p .. 'd', 'y', format('%.0f', now))
 end
 
 for _, prefix in ipairs(c('SPOP', p .. 'nx', 200)) do forget(p, prefix, 0) end
 
-for set, horizon in pairs({kd = over_dead, kc = over}) do
-  local ids = c('ZRANGEBYSCORE', p .. set, '-inf', horizon, 'LIMIT', 0, min(100, limit - dropped))
-  for i = 1, #ids do
-    unended(p, ids[i])
-    c('HDEL', p .. 'e', ids[i])
-    if reported then c('HDEL', p .. 'j', ids[i]) end
-    forget(p, sub(ids[i], 1, 14), 1)
-  end
-  dropped = dropped + #ids
-  effort = effort - 3 * #ids
+local ids = c('ZRANGEBYSCORE', p .. 'kc', '-inf', over, 'LIMIT', 0, min(100, limit))
+for i = 1, #ids do
+  unended(p, ids[i])
+  c('HDEL', p .. 'e', ids[i])
+  if reported then c('HDEL', p .. 'j', ids[i]) end
+  forget(p, sub(ids[i], 1, 14), 1)
 end
+dropped = #ids
+effort = effort - 3 * #ids
 
 -- Results whose time is over, though their jobs' is not: what stays of each is that there was one.
-for _, no in ipairs(c('ZRANGEBYSCORE', p .. 'G', '-inf', format('%.0f', now), 'LIMIT', 0, 5)) do
-  local stubs = {}
-  for _, index in ipairs(c('HKEYS', p .. 'g:' .. no)) do
-    stubs[#stubs + 1] = index
-    stubs[#stubs + 1] = OVER
+local moment = format('%.0f', now)
+for _, no in ipairs(c('ZRANGEBYSCORE', p .. 'G', '-inf', moment, 'LIMIT', 0, 5)) do
+  local stubs, over, later, g = {}, {}, nil, p .. 'g:' .. no
+  for _, field in ipairs(c('HKEYS', g)) do
+    local at = byte(field) == 100 and tonumber(sub(field, 2))
+    if at and at <= now then over[#over + 1] = field elseif at then later = min(later or at, at) end
   end
-  each('HSET', p .. 'g:' .. no, stubs)
-  c('ZREM', p .. 'G', no)
+  for _, field in ipairs(over) do
+    local places = c('HGET', g, field)
+    for i = 1, #places, 2 do
+      stubs[#stubs + 1] = read('>I2', places, i)
+      stubs[#stubs + 1] = OVER
+    end
+    c('HDEL', g, field)
+  end
+  if #stubs > 0 then each('HSET', g, stubs) end
+  if later then c('ZADD', p .. 'G', format('%.0f', later), no) else c('ZREM', p .. 'G', no) end
   effort = effort - 4 - #stubs / 20
+end
+-- The same for jobs that are kept by themselves.
+for _, id in ipairs(c('ZRANGEBYSCORE', p .. 'gk', '-inf', moment, 'LIMIT', 0, 100)) do
+  local record = c('HGET', p .. 'k', id)
+  if record then
+    c('HSET', p .. 'k', id, sub(record, 1, 17) .. pack('>I4', 1) .. sub(record, 22 + max(0, read('>I4', record, 18) - 1)))
+    effort = effort - 1 - #record / 4000
+  end
+  c('ZREM', p .. 'gk', id)
 end
 
 -- A lease's list is the history of its jobs, from the first one done: it goes when the last one's time is over.
@@ -100,5 +116,5 @@ while dropped < limit and effort > 0 do
 end
 
 local more = c('ZCOUNT', p .. 'F', '-inf', over) + c('ZCOUNT', p .. 'H', '-inf', over) + c('ZCOUNT', p .. 'kc', '-inf', over)
-  + c('ZCOUNT', p .. 'kd', '-inf', over_dead) + c('ZCOUNT', p .. 'G', '-inf', format('%.0f', now))
+  + c('ZCOUNT', p .. 'G', '-inf', moment) + c('ZCOUNT', p .. 'gk', '-inf', moment)
 return {dropped, more > 0 and 1 or 0}

@@ -57,15 +57,19 @@ local function add_freed(freed, lane, count)
   for _, key in ipairs(keys_of(lane) or {}) do freed[key[2]] = (freed[key[2]] or 0) + count * key[3] end
 end
 
--- When the last of these results is over: from then on only that there was one need be known. {…, record}…
+-- When which of these results are over: from then on only that there was one need be known. {index, record}…
 local note_results = results > 0 and function(records)
-  local longest = 0
-  for r = 2, #records, 2 do
-    local ttl = read('>d', records[r])
-    longest = ttl < 0 and math.huge or max(longest, ttl)
-    if ttl < 0 then break end
+  local due = {}
+  for r = 1, #records, 2 do
+    local ttl = #records[r + 1] > 8 and read('>d', records[r + 1]) or -1
+    if ttl >= 0 then due[ttl] = (due[ttl] or '') .. pack('>I2', records[r]) end
   end
-  c('ZADD', p .. 'G', 'GT', longest < math.huge and format('%.0f', now + longest) or '+inf', no)
+  for ttl, places in pairs(due) do
+    local at = format('%.0f', now + ttl)
+    local g, field = p .. 'g:' .. no, 'd' .. at
+    c('HSET', g, field, (c('HGET', g, field) or '') .. places)
+    c('ZADD', p .. 'G', 'LT', at, no)
+  end
 end
 
 local before = c('GET', log)

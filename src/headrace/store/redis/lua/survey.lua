@@ -56,12 +56,14 @@ local questions = {
     local entry = some and c('ZREVRANGEBYLEX', p .. 'X', ARGV[2], '-', 'LIMIT', 0, 1)[1]
     return entry and newest_in(entry)
   end,
-  -- Words: µs by which done jobs, dead ones, results and remembered tokens are over. Says 1: there is something to drop,
+  -- Words: µs. Says whether it has dead jobs that ended by then.
+  dead = function(p) return since(p, 'kd', '-inf', ARGV[2]) and 1 end,
+  -- Words: µs by which done jobs, results and remembered tokens are over. Says 1: there is something to drop,
   -- 2: it has no jobs.
   old = function(p)
-    local done, dead, now, remembered = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+    local done, now, remembered = ARGV[2], ARGV[3], ARGV[4]
     if not any(p, 'X') then return 2 end
-    if since(p, 'kd', '-inf', dead) or since(p, 'G', '-inf', now) or any(p, 'nx') then return 1 end
+    if since(p, 'G', '-inf', now) or since(p, 'gk', '-inf', now) or any(p, 'nx') then return 1 end
     for _, set in ipairs({'F', 'H', 'kc'}) do if since(p, set, '-inf', done) then return 1 end end
     if any(p, 'y', 'y2') and tonumber(c('HGET', p .. 'd', 'y') or 0) <= tonumber(remembered) then return 1 end
     return nil

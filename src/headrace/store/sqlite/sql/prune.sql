@@ -4,17 +4,22 @@ select lo, hi from headrace_ending where state = ? and finished_at <= ? order by
 
 -- name: old_dead
 -- Dead jobs past their own queue's retention. :times: JSON object, queue → ended by; :others: the same for the rest.
-select e.lo from headrace_ending as e join headrace_job as j on j.key = e.lo
+select b.id, e.lo
+from headrace_ending as e join headrace_job as j on j.key = e.lo join headrace_batch as b on b.seq = e.lo >> 16
 where e.state = 'dead' and e.finished_at <= :latest
     and e.finished_at <= coalesce((select value from json_each(:times) where key = j.queue), :others)
 order by e.finished_at limit :limit;
 
+-- name: results
+-- Results whose time to live is over. The conditions are those of the index.
+update headrace_ending set result = x''
+where lo in (
+    select lo from headrace_ending
+    where result_until is not null and length(result) > 0 and result_until <= ? order by result_until limit ?
+);
+
 -- name: any_old
 select 1 from headrace_ending where state = ? and finished_at <= ? limit 1;
-
--- name: queues
--- How many of these jobs each queue has. ?1: JSON array of keys.
-select queue, count(*) from headrace_job where key in (select value from json_each(?1)) group by queue;
 
 -- name: jobs
 delete from headrace_job where key in (select value from json_each(?1));

@@ -7,6 +7,8 @@ local function ended(p, id, state, now, record, result)
   c('HSET', p .. 'k', id, state .. pack('>d', now) .. (result or NO_RESULT) .. record)
   if state == 'd' then c('ZADD', p .. 'kd', now, id) else c('ZADD', p .. 'kc', now, id) end
   if state ~= 'o' then c('ZADD', p .. 'ki', 0, id) end
+  local ttl = result and read('>I4', result, 9) > 1 and read('>d', result) or -1
+  if ttl >= 0 then c('ZADD', p .. 'gk', format('%.0f', now + ttl), id) end
 end
 
 -- Its state, and what `loose` made.
@@ -20,6 +22,7 @@ local function unended(p, id)
   c('ZREM', p .. 'kd', id)
   c('ZREM', p .. 'kc', id)
   c('ZREM', p .. 'ki', id)
+  c('ZREM', p .. 'gk', id)
 end
 
 local function remember_failure(p, id, failure)
