@@ -23,6 +23,7 @@ from headrace.limit import Limit
 from headrace.limitdesk import LimitDesk
 from headrace.loops import Clients
 from headrace.operate import Operator
+from headrace.plan import check_producer
 from headrace.produce import Producer
 from headrace.queue import DeadAlert, QueueOptions
 from headrace.queue import declare as declare_queue
@@ -67,9 +68,18 @@ class Headrace(Operator, Producer):
     """Tasks and the store their jobs live in. Verbs come in two: `x` for sync code, `ax` for async code."""
 
     def __init__(
-        self, url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None, **overrides: Any
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        producer: str | None = None,
+        clock: Clock | None = None,
+        **overrides: Any,
     ) -> None:
-        """`url` and `overrides` beat `settings`, or else what `Settings.load` finds. `clock` is for tests."""
+        """`url` and `overrides` beat `settings`, or else what `Settings.load` finds. `clock` is for tests.
+
+        `producer`: what the app's jobs say of who enqueued them, such as "billing-api"; None: nothing.
+        """
         if settings is None:
             self.settings = Settings.load(url=url, **overrides)
         else:
@@ -78,6 +88,7 @@ class Headrace(Operator, Producer):
         self.queues: dict[str, QueueOptions] = {}
         """Those that were declared; any other name is a queue, too."""
         self.dead_alert_hooks: list[Callable[[DeadAlert], Any]] = []
+        self.producer = None if producer is None else check_producer(producer)
         self._clock = clock
         self._portal = portal
         self._clients = Clients(self.connect, self.queues)
@@ -187,6 +198,7 @@ class Headrace(Operator, Producer):
         weights: Mapping[str, int] | None = None,
         priority: Priority | str = STRICT,
         dead_retention: Duration | None = None,
+        dead_arguments: bool = False,
         dead_alert: int | None = None,
         max_length: int | None = None,
         shards: int = 1,
@@ -202,6 +214,7 @@ class Headrace(Operator, Producer):
             weights=weights,
             priority=priority,
             dead_retention=dead_retention,
+            dead_arguments=dead_arguments,
             dead_alert=dead_alert,
             max_length=max_length,
             shards=shards,
@@ -333,6 +346,7 @@ class _Home:
         self._clients = clients
         self._portal = portal
         self.unfair = unfair
+        self.producer = app.producer
 
     @property
     def key_ttl(self) -> timedelta:

@@ -80,6 +80,13 @@ def positive(value: duration.Duration | None, name: str) -> timedelta | None:
     return found
 
 
+def check_producer(value: object) -> str:
+    """A producer's name, or a ConfigError."""
+    if not isinstance(value, str) or not 0 < len(value) <= 100 or not value.isprintable():
+        raise ConfigError(f"producer = {value!r}: 1 to 100 printable characters, such as billing-api")
+    return value
+
+
 def result_life(value: duration.Duration | None) -> timedelta | None:
     """A `result_ttl`: zero keeps no result; None: it was left out."""
     return None if value is None else duration.given(value, name="result_ttl")

@@ -35,8 +35,27 @@ _PLAIN = (
 
 
 def plain(job: Job) -> dict[str, Any]:
-    """The fields that need no decoding and are known to `find`, too."""
-    return {name: getattr(job, name) for name in _PLAIN}
+    """The fields that are known to `find`, too."""
+    return {name: getattr(job, name) for name in _PLAIN} | {"key": key(job), "enqueued_by": producer(job)}
+
+
+def key(job: Job) -> str | None:
+    """Its idempotency key, as its producer gave it: a server puts the tenant before the keys of a token bound to one."""
+    own = _options(job)
+    tenant = job.tenant or own.tenant
+    return own.key if own.key is None or not tenant else own.key.removeprefix(f"{tenant} ")
+
+
+def producer(job: Job) -> str | None:
+    """Its producer, where it said so."""
+    return _options(job).by
+
+
+def _options(job: Job) -> codec.JobOptions:
+    try:
+        return codec.decode_options(job.options)
+    except BadArguments:
+        return codec.JobOptions()
 
 
 def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
@@ -50,7 +69,11 @@ def options(job: Job) -> dict[str, Any]:
         found = codec.decode_options(job.options)
     except BadArguments:
         return {"unreadable": f"{len(job.options or b'')} bytes"}
-    shown: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(found).items() if value is not None}
+    shown: dict[str, Any] = {
+        name: value
+        for name, value in msgspec.to_builtins(found).items()
+        if value is not None and name not in {"key", "by"}
+    }
     if found.webhook is not None:
         shown["webhook"] = f"…//{urlsplit(found.webhook).hostname}/…"
     return shown

@@ -23,6 +23,8 @@ class QueueOptions:
     name: str
     dead_retention: timedelta | None = None
     """How long its dead letters are kept; None: `keep_dead`."""
+    dead_arguments: bool = False
+    """The line about a dead letter that retention drops has its arguments, masked by `redact`."""
     dead_alert: int | None = None
     """How many dead letters are too many; None: no number is."""
     fair: Fair = "round_robin"
@@ -53,6 +55,7 @@ def declare(
     name: str,
     *,
     dead_retention: duration.Duration | None = None,
+    dead_arguments: bool = False,
     dead_alert: int | None = None,
     fair: Fair = "round_robin",
     fair_by: FairBy = "jobs",
@@ -68,6 +71,7 @@ def declare(
         return QueueOptions(
             name=name,
             dead_retention=_kept(dead_retention),
+            dead_arguments=_flag("dead_arguments", dead_arguments),
             dead_alert=None if dead_alert is None else _count("dead_alert", dead_alert, ", or None for no alert"),
             fair=_choice("fair", fair, get_args(Fair)),
             fair_by=_choice("fair_by", fair_by, get_args(FairBy)),

@@ -67,8 +67,6 @@ class Settings:
     """Bytes of one job's encoded result; a job whose result is larger ends as dead."""
     keep_done: timedelta = timedelta(days=1)
     keep_dead: timedelta = timedelta(days=14)
-    dead_record: Literal["digest", "arguments"] = "digest"
-    """What the line about a dead letter that retention drops has of its payload: arguments are masked by `redact`."""
     key_ttl: timedelta = timedelta(days=1)
     """How long an idempotency key is remembered."""
     webhook_secret: str = ""
@@ -251,7 +249,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "max_result": _number(1024, 64 * 1024 * 1024),
     "keep_done": _time(timedelta(0)),
     "keep_dead": _time(timedelta(0)),
-    "dead_record": _choice("digest", "arguments"),
     "key_ttl": _time(timedelta(seconds=1)),
     "webhook_secret": _webhook_secret,
     "webhook_allow": _webhook_allow,
@@ -322,7 +319,7 @@ def _parse(name: str, value: Any, source: str) -> Any:
                 value = [each.strip() for each in value.split(",") if each.strip()]
             elif name in _NUMBERS and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
                 value = int(value)
-            elif name in {"log_level", "durability", "dead_record"}:
+            elif name in {"log_level", "durability"}:
                 value = value.strip().lower()
         return _CHECKS[name](name, value)
     except ConfigError as error:

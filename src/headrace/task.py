@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from headrace import duration
-from headrace.codec import JobOptions, Signature, decode_options, encode_options
+from headrace.codec import JobOptions, Signature, decode_options, encode_options, marked
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.function import Executor, check_function, default_name, pick_executor
 from headrace.handle import Handle, Put, Watch
@@ -35,6 +35,11 @@ class Home(Watch, Protocol):
 
     @property
     def key_ttl(self) -> timedelta: ...
+
+    @property
+    def producer(self) -> str | None:
+        """What its jobs say of who enqueued them; None: nothing."""
+        ...
 
     @property
     def unfair(self) -> Collection[str]:
@@ -295,6 +300,8 @@ class Task(Generic[P, R]):
         if lane.tenant and lane.queue in self._home.unfair:
             own = msgspec.structs.replace(decode_options(options), tenant=lane.tenant)
             lane, options = lane_of(lane.queue, lane.priority, "", lane.limits), encode_options(own)
+        if plan.key is not None or self._home.producer is not None:
+            options = marked(options, by=self._home.producer, key=plan.key)
         return NewJob(self.name, payload, lane, plan.due, key, options, lock)
 
     def _fixed_lane(self, queue: str, priority: int, tenant: str | None) -> Lane | None:

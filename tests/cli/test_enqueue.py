@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.shell import Shell
+from headrace.audit import whoami
 
 
 def test_through_the_app(shell: Shell) -> None:
@@ -21,6 +22,16 @@ def test_options(shell: Shell) -> None:
     )
     job = shell.json("jobs", "show", made["id"])
     assert (job["queue"], job["priority"], job["tenant"], job["state"]) == ("slow", -3, "acme", "scheduled")
+
+
+def test_a_job_shows_its_key_and_its_producer(shell: Shell) -> None:
+    for more in (("--app", "shop:app"), ("--raw",)):
+        made = shell.json("enqueue", "shop.charge", "7", '"acme"', "--key", f"order{more[0]}", *more)
+        job = shell.json("jobs", "show", made["id"])
+        assert (job["key"], job["enqueued_by"], job["options"]) == (f"order{more[0]}", whoami(), {})
+        page = shell("jobs", "show", made["id"]).stdout
+        assert f"by {whoami()}" in page
+        assert f"order{more[0]}" in page
 
 
 def test_run_at(shell: Shell) -> None:

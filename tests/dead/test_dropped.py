@@ -24,7 +24,7 @@ from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
-from headrace.worker import Worker
+from headrace.worker import Duties, Worker
 
 KEEP = Retention(dead=timedelta(days=3))
 
@@ -124,12 +124,13 @@ async def test_delete_leaves_a_line_for_the_dead_only(store: Store, caplog: pyte
     assert await Client(store).delete(made) == frozenset()
 
 
-@pytest.mark.parametrize("asked", ["digest", "arguments"])
+@pytest.mark.parametrize("asked", [False, True])
 async def test_a_worker_writes_them_with_arguments_where_asked(
-    asked: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    asked: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace.worker.janitor.PRUNE_EVERY", 0.01)
-    app = Headrace("memory://", keep_dead="0s", dead_record=asked)
+    app = Headrace("memory://", keep_dead="0s")
+    app.queue("default", dead_arguments=asked)
 
     @app.task(name="pay", redact=("card",))
     async def pay(card: str, amount: int) -> None: ...
@@ -144,10 +145,11 @@ async def test_a_worker_writes_them_with_arguments_where_asked(
     store = Watched()
     await put_jobs(store, pay.job("4111", 7).job)
     await run_one(store, DEAD)
-    async with Worker(app.tasks, store, app.settings, queues=("other",)):
+    duties = Duties(queues=app.queues)
+    async with Worker(app.tasks, store, app.settings, queues=("other",), duties=duties):
         await gone.wait()
     [line] = lines(caplog, f"{socket.gethostname()}:{os.getpid()}")
-    assert ("arguments" in line) == (asked == "arguments")
+    assert ("arguments" in line) == asked
     assert "4111" not in caplog.text
-    if asked == "arguments":
+    if asked:
         assert "7" in json.dumps(line["arguments"])

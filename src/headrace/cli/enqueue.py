@@ -10,10 +10,11 @@ import click
 import msgspec
 
 from headrace import lane
+from headrace.audit import whoami
 from headrace.cli import params
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.codec import JobOptions, encode_options
+from headrace.codec import JobOptions, encode_options, marked
 from headrace.errors import ConfigError, PayloadTooLarge, UnknownTask
 from headrace.job import Batch, Due, JobId, Key, NewJob, job_id, new_batch
 
@@ -55,7 +56,8 @@ def command(
             "memory:// ends with this command, and the job with it: give a store that stays, e.g. sqlite:///jobs.db"
         )
     job = make_job(target, task, args, kwargs, raw=raw, delay=delay, run_at=run_at, **options)
-    batch = Batch(id=new_batch(), jobs=[job])
+    signed = msgspec.structs.replace(job, options=marked(job.options, by=whoami()))
+    batch = Batch(id=new_batch(), jobs=[signed])
 
     async def put(store: Store) -> JobId:
         answer = await store.enqueue(batch)
@@ -130,7 +132,8 @@ def _raw(
         once = Key(name=key, ttl=target.settings.key_ttl, digest=hashlib.blake2b(payload, digest_size=16).digest())
     where = lane.Lane(queue=queue or "default", priority=priority or 0, tenant=tenant or "")
     own = JobOptions(expires=_moment(expires), deadline=_moment(deadline))
-    return NewJob(task=task, payload=payload, lane=where, due=due, key=once, options=encode_options(own))
+    options = marked(encode_options(own), key=key)
+    return NewJob(task=task, payload=payload, lane=where, due=due, key=once, options=options)
 
 
 def _moment(value: timedelta | datetime | None) -> float | datetime | None:

@@ -99,7 +99,9 @@ def page(job: Job, target: Target, now: datetime) -> str:
     add("queue", job.queue + (f"  priority {job.priority}" if job.priority else ""))
     add("tenant", job.tenant)
     add("attempts", f"{job.attempt} ({job.failures} failed, {job.crashes} crashed)")
-    add("enqueued", _when(job.enqueued_at, now))
+    by = portrait.producer(job)
+    add("enqueued", _when(job.enqueued_at, now) + (f" by {by}" if by else ""))
+    add("key", portrait.key(job))
     add("due", _when(job.run_at, now))
     add("claimed", _when(job.claimed_at, now))
     add("worker", job.worker)
@@ -108,8 +110,8 @@ def page(job: Job, target: Target, now: datetime) -> str:
         add("progress", "  ".join(part for part in (share, job.doing or "") if part))
     add("finished", _when(job.finished_at, now))
     add("arguments", _compact(payload(job, target)))
-    if job.options:
-        add("options", _compact(portrait.options(job)))
+    if options := portrait.options(job):
+        add("options", _compact(options))
     if job.result is not None:
         add("result", _compact(result(job)))
     elif job.result_expired:

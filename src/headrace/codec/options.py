@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -29,6 +30,10 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """A URL that is told how the job ended."""
     tenant: str | None = None
     """Whose it is, where that is no part of its lane: tenants do not take turns in its queue."""
+    key: str | None = None
+    """Its idempotency key, for the eye: the store keeps the key itself beside the job and forgets it sooner."""
+    by: str | None = None
+    """Its producer, for the eye: a token's name, or what the setting `producer` says."""
 
 
 _NONE = JobOptions()
@@ -42,6 +47,23 @@ def encode_options(options: JobOptions) -> bytes | None:
     return None if options == _NONE else _encoder.encode(options)
 
 
+def marked(options: bytes | None, *, by: str | None = None, key: str | None = None) -> bytes | None:
+    """Encoded options with the job's producer and key in them, as far as they are given; raises BadArguments."""
+    if by is None and key is None:
+        return options
+    if key is None:
+        return _signed(options, by)
+    known = decode_options(options)
+    return _encoder.encode(msgspec.structs.replace(known, by=by or known.by, key=key))
+
+
+@lru_cache(maxsize=256)
+def _signed(options: bytes | None, by: str | None) -> bytes:
+    # Most jobs of one producer have the same options, so that one encoding serves them all.
+    return _encoder.encode(msgspec.structs.replace(decode_options(options), by=by))
+
+
+@lru_cache(maxsize=256)
 def decode_options(data: bytes | None) -> JobOptions:
     """MessagePack or JSON; raises BadArguments."""
     if not data:

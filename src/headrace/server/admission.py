@@ -19,12 +19,13 @@ from headrace.lane import check_key
 from headrace.schedule import Schedule, job_now
 from headrace.server.auth import Principal
 from headrace.server.problems import not_found
+from headrace.server.producer import signed
 from headrace.server.service import Service
 
 
 async def admit(service: Service, principal: Principal, jobs: Sequence[NewJob]) -> list[NewJob]:
     """The jobs as they are to be stored; a Problem or a ConfigError if one of them may not be."""
-    checked = [_own(service, principal, job) for job in _well_formed(service, jobs)]
+    checked = [signed(_own(service, principal, job), principal) for job in _well_formed(service, jobs)]
     if principal.bound and not all(principal.sees(job.lane.queue, jobchecks.tenant_of(job)) for job in checked):
         raise not_found("there is no such queue, or no such tenant")
     await service.queue_names.admit(principal, {job.lane.queue for job in checked})

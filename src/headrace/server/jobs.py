@@ -120,7 +120,7 @@ async def find(call: Call) -> Response:
     query: ListQuery = call.query
     before = None if query.before is None else read_id(query.before)
     page = await visible.find(call.service, call.principal, query.filter(), before=before, limit=query.limit)
-    return answer(JobPage([summary(job) for job in page.jobs], page.next))
+    return answer(JobPage([summary(job, call.principal) for job in page.jobs], page.next))
 
 
 PRODUCE_PROBLEMS = (

@@ -23,7 +23,6 @@ from headrace.errors import StoreError
 from headrace.job import Batch, Claimed, Job, JobId, JobState, split_id
 from headrace.lease import Lease, Presence, Token, WorkerId, new_worker_id
 from headrace.outcome import Outcome, Settlement
-from headrace.queue import dead_retentions
 from headrace.server import visible
 from headrace.server.auth import Principal
 from headrace.server.problems import Problem
@@ -136,7 +135,7 @@ class Leases:
             leases._hands,
             work=leases.room.poke,
             alarm=Alarm(leases._hands, {}, ()),
-            dead_by_queue=dead_retentions(app.queues),
+            queues=app.queues,
         )
         if tidy:
             janitor.start()

@@ -24,7 +24,7 @@ from headrace.store.terms import CancelAnswer
 
 async def show(call: Call) -> Response:
     """GET /v1/jobs/{id}"""
-    return answer(whole(call.service.app, await visible.job(call, call.job_id)))
+    return answer(whole(call.service.app, await visible.job(call, call.job_id), call.principal))
 
 
 class Explained(msgspec.Struct):

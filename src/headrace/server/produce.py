@@ -276,12 +276,14 @@ def _foreign(app: Headrace, principal: Principal, asked: JobRequest, queue: str,
         expires=seconds(options.get("expires")),
         deadline=seconds(options.get("deadline")),
         webhook=options.get("webhook"),
+        key=options.get("key"),
     )
     tenant = options.get("tenant", "")
     if tenant and app.queues[queue].fair == "off":
         # Tenants do not take turns here, so they are no part of the lane.
         own, tenant = msgspec.structs.replace(own, tenant=tenant), ""
-    return NewJob(asked.task, payload, Lane(queue, options.get("priority", 0), tenant), due, key, encode_options(own))
+    lane = Lane(queue, options.get("priority", 0), tenant)
+    return NewJob(asked.task, payload, lane, due, key, encode_options(own))
 
 
 def seconds(value: Any) -> Any:

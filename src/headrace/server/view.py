@@ -11,6 +11,7 @@ import msgspec
 from headrace import portrait
 from headrace.app import Headrace
 from headrace.job import Failure, Job, JobState
+from headrace.server.auth import Principal
 from headrace.server.visible import tenant_of
 
 
@@ -34,6 +35,10 @@ class JobSummary(msgspec.Struct, kw_only=True):
     worker: UUID | None = None
     cancelling: bool = False
     note: str | None = None
+    key: str | None = None
+    """Its idempotency key."""
+    enqueued_by: str | None = None
+    """The name of the token that enqueued it, or what its producer's settings say. A bound token sees its own only."""
 
 
 class FailureView(msgspec.Struct, kw_only=True):
@@ -87,13 +92,16 @@ def text(value: str) -> str:
     return value
 
 
-def _common(job: Job) -> dict[str, Any]:
-    return portrait.plain(job) | {"tenant": tenant_of(job), "note": None if job.note is None else text(job.note)}
+def _common(job: Job, who: Principal) -> dict[str, Any]:
+    found = portrait.plain(job) | {"tenant": tenant_of(job), "note": None if job.note is None else text(job.note)}
+    if who.bound and found["enqueued_by"] != who.name:
+        found["enqueued_by"] = None  # names of tokens are not for tenants
+    return found
 
 
-def summary(job: Job) -> JobSummary:
+def summary(job: Job, who: Principal) -> JobSummary:
     """A job in a list."""
-    return JobSummary(**_common(job))
+    return JobSummary(**_common(job, who))
 
 
 def arguments(app: Headrace, job: Job) -> dict[str, Any]:
@@ -101,10 +109,11 @@ def arguments(app: Headrace, job: Job) -> dict[str, Any]:
     return portrait.arguments(app.tasks.get(job.task), job)
 
 
-def whole(app: Headrace, job: Job) -> JobView:
+def whole(app: Headrace, job: Job, who: Principal) -> JobView:
     """One job, with everything that `get` knows."""
+    common = _common(job, who)
     return JobView(
-        **_common(job),
+        **common,
         limits=list(job.limits),
         arguments=arguments(app, job),
         options=portrait.options(job),
@@ -112,7 +121,7 @@ def whole(app: Headrace, job: Job) -> JobView:
         progress=job.progress,
         doing=None if job.doing is None else text(job.doing),
         log=[LogView(line.at, text(line.text)) for line in job.log],
-        timeline=_timeline(job),
+        timeline=_timeline(job, common["enqueued_by"]),
         result_expired=job.result_expired,
     )
 
@@ -129,9 +138,9 @@ def failure(each: Failure) -> FailureView:
     )
 
 
-def _timeline(job: Job) -> list[Moment]:
+def _timeline(job: Job, by: str | None) -> list[Moment]:
     """What happened, in its order, as far as it is kept."""
-    found = [Moment(job.enqueued_at, "enqueued")]
+    found = [Moment(job.enqueued_at, "enqueued", f"by {by}" if by else "")]
     found += [Moment(each.at, "failed", f"attempt {each.attempt}: {text(each.kind)}") for each in job.history]
     if job.claimed_at is not None:
         found.append(Moment(job.claimed_at, "claimed", f"attempt {job.attempt}"))

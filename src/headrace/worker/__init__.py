@@ -12,7 +12,7 @@ from headrace.errors import ConfigError, StoreDamaged
 from headrace.flow import Planner
 from headrace.lane import check_queue
 from headrace.lease import WorkerId, new_worker_id
-from headrace.queue import dead_alerts, dead_retentions
+from headrace.queue import dead_alerts
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.webhooks import QUEUE, TASK, Herald, Sender
@@ -138,8 +138,7 @@ class Worker:
         self._executor = Executor(hands, self._settler, self._completer, low=self._fetcher.freed)
         self._keeper = Keeper(hands, lambda: self._executor)
         alarm = Alarm(hands, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
-        kept = dead_retentions(self._duties.queues)
-        self._janitor = Janitor(hands, work=self._fetcher.nudge.ring, alarm=alarm, dead_by_queue=kept)
+        self._janitor = Janitor(hands, work=self._fetcher.nudge.ring, alarm=alarm, queues=self._duties.queues)
         ticker = Ticker(
             hands.store, self._duties.schedules, app=hands.settings.app, tasks=frozenset(hands.tasks), emit=hands.emit
         )

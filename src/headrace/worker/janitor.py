@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.job import Claimed, Job
 from headrace.lease import Orphan
 from headrace.outcome import Lost, Settlement
+from headrace.queue import QueueOptions, dead_retentions
 from headrace.retry import Retry
 from headrace.store.terms import Retention
 from headrace.webhooks import batch_of
@@ -65,12 +66,12 @@ class Janitor:
     """Its chores, each with jitter, so that many workers do not come at once."""
 
     def __init__(
-        self, hands: Hands, *, work: Callable[[], None], alarm: Alarm, dead_by_queue: Mapping[str, timedelta]
+        self, hands: Hands, *, work: Callable[[], None], alarm: Alarm, queues: Mapping[str, QueueOptions]
     ) -> None:
         self._hands = hands
         self._work = work
         self._alarm = alarm
-        self._dead_by_queue = dead_by_queue
+        self._queues = queues
         self._said_stuck: dict[str, float] = {}
         self._promoting = Chore("promote", self._promote)
         self.chores = [
@@ -185,15 +186,15 @@ class Janitor:
         return retry.decide(job, lost, policy)
 
     def _arguments(self, job: Job) -> Any:
-        """Masked as its task says; of a task that this worker does not know none."""
-        task = self._hands.tasks.get(job.task)
+        """Where its queue asks for them, masked as its task says; of a task that this worker does not know none."""
+        queue = self._queues.get(job.queue)
+        task = self._hands.tasks.get(job.task) if queue is not None and queue.dead_arguments else None
         return None if task is None else task.codec.show(job.payload, task.options.redact)
 
     async def _prune(self) -> float:
         settings = self._hands.settings
-        keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=self._dead_by_queue)
+        keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=dead_retentions(self._queues))
         pruned = await self._hands.store.prune(keep)
-        shown = self._arguments if settings.dead_record == "arguments" else None
-        expired = await dropped.expire(self._hands.store, keep, by=self._hands.name, arguments=shown)
+        expired = await dropped.expire(self._hands.store, keep, by=self._hands.name, arguments=self._arguments)
         # A bounded amount at a time, so that it takes no long turn of the store.
         return 0.1 if pruned.more or expired.more else PRUNE_EVERY * random.uniform(0.8, 1.2)

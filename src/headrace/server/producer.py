@@ -1,0 +1,20 @@
+"""Who enqueued a job: the name of the token it came with, whatever the caller says of itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.codec import marked
+from headrace.errors import BadArguments, ConfigError
+from headrace.job import NewJob
+from headrace.server.auth import LOCAL, Principal
+
+
+def signed(job: NewJob, principal: Principal) -> NewJob:
+    """The job with the token's name in it; without tokens as it is. Options that cannot be read are a ConfigError."""
+    if principal is LOCAL:
+        return job
+    try:
+        return msgspec.structs.replace(job, options=marked(job.options, by=principal.name))
+    except BadArguments as error:
+        raise ConfigError(str(error)) from None
