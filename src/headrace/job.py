@@ -31,12 +31,19 @@ Due = timedelta | datetime | None
 
 
 _last_tick = [0]
+_TOLERATED = 60_000 << 12
+"""Ticks by which the clock may be behind the last id before ids follow it back: a minute."""
 
 
 def new_batch() -> BatchId:
     """A fresh UUIDv7 whose low 16 bits are zero: the id of one enqueue call, in order within a process."""
     # 12 bits hold the fraction of the millisecond, so that calls in a row keep their order in a lane.
-    tick = _last_tick[0] = max(time.time_ns() * 4096 // 1_000_000, _last_tick[0] + 1)
+    tick, last = time.time_ns() * 4096 // 1_000_000, _last_tick[0]
+    # Ids stay in order when the clock is set back a little. After a larger step the clock was wrong before, and ids that
+    # kept to that time would lie in the partitions of days to come.
+    if tick <= last < tick + _TOLERATED:
+        tick = last + 1
+    _last_tick[0] = tick
     random = int.from_bytes(os.urandom(6), "big")
     high = (tick >> 12 << 16) | 0x7000 | (tick & 0x0FFF)
     low = (0b10 << 62) | ((random & ((1 << 46) - 1)) << _ORD_BITS)

@@ -34,7 +34,7 @@ _TOO_MUCH = 600
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When a failed job is tried again: after `base × factor^(failures-1) × jitter`, at most `cap`."""
+    """When a failed job is tried again: after `base × factor^(failures-1) × jitter`, drawn from what lies below `cap`."""
 
     max_attempts: int = 5
     """Failures after which the job is dead. 1: never tried again."""
@@ -70,9 +70,13 @@ class Retry:
         # Growing stops at the cap before the power can overflow.
         steps = failures - 1
         growth = self.factor**steps if steps * math.log(self.factor) < _TOO_MUCH else 1e9
-        seconds = min(self._base.total_seconds() * min(growth, 1e9), self._cap.total_seconds())
-        low, high = self.jitter
-        return min(timedelta(seconds=seconds * (low + (high - low) * rand())), self._cap)
+        cap = self._cap.total_seconds()
+        seconds = min(self._base.total_seconds() * min(growth, 1e9), cap)
+        low, high = (seconds * bound for bound in self.jitter)
+        # The cap bounds the range, not the number drawn: jobs that failed together must not all return after the cap.
+        if low < high:
+            low, high = low if low < cap else cap * low / high, min(high, cap)
+        return min(timedelta(seconds=low + (high - low) * rand()), self._cap)
 
 
 _NO_TIME = timedelta(0)

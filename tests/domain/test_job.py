@@ -39,6 +39,23 @@ def test_batches_differ_and_later_ones_sort_later():
     assert times == sorted(times)
 
 
+def test_ids_keep_their_order_when_the_clock_goes_back_a_little(monkeypatch):
+    now = time.time_ns()
+    monkeypatch.setattr("headrace.job.time.time_ns", lambda: now)
+    first = new_batch()
+    now -= 30 * 10**9
+    assert new_batch().int >> 64 > first.int >> 64
+
+
+def test_ids_follow_the_clock_back_from_years_ahead(monkeypatch):
+    right = now = time.time_ns()
+    monkeypatch.setattr("headrace.job.time.time_ns", lambda: now)
+    now += 4 * 365 * 86_400 * 10**9
+    new_batch()
+    now = right
+    assert new_batch().int >> 80 == right // 1_000_000
+
+
 @pytest.mark.parametrize("text", ["", "1 OR 1=1", "x" * 10_000, "\x00", None, 7, b"01890a5d"])
 def test_what_is_no_id_is_refused_in_short(text):
     with pytest.raises(ConfigError, match="is no job id") as caught:

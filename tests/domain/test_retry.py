@@ -212,7 +212,22 @@ def test_the_delay_stays_within_its_bounds(failures, rand, base, cap, factor, ji
     assert timedelta(0) <= delay <= cap
     plain = timedelta(seconds=min(base.total_seconds() * growth(factor, failures - 1), cap.total_seconds()))
     slack = timedelta(milliseconds=1) + plain * 1e-3
-    assert min(plain * jitter[0], cap) - slack <= delay <= plain * jitter[1] + slack
+    low, high = jitter
+    lowest = plain * low if plain * low < cap or low == high else cap * (low / high)
+    assert min(lowest, cap) - slack <= delay <= plain * high + slack
+
+
+@pytest.mark.parametrize("jitter", [(0.5, 1.5), (0.0, 1.0), (0.9, 1.1), (1.0, 2.0), (2.0, 3.0)])
+def test_delays_at_the_cap_are_spread_and_do_not_pile_up(jitter):
+    policy = Retry(jitter=jitter)
+    delays = [policy.delay(30, lambda draw=draw: draw / 1000) for draw in range(1000)]
+    assert len(set(delays)) == 1000
+    assert max(delays) <= timedelta(hours=1)
+
+
+def test_without_jitter_the_delay_at_the_cap_is_the_cap():
+    assert Retry(jitter=(1, 1)).delay(30, lambda: 0.3) == timedelta(hours=1)
+    assert Retry(jitter=(2, 2)).delay(30, lambda: 0.3) == timedelta(hours=1)
 
 
 @given(st.floats(0, 1))
