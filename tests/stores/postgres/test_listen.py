@@ -61,6 +61,19 @@ async def test_a_commit_wakes_the_sleeper(pg: PostgresStore, url: str):
     await other.close()
 
 
+async def test_a_commit_just_before_the_store_closes_wakes_the_sleeper(pg: PostgresStore, url: str):
+    sleeper = await listening(pg)
+    other = PostgresStore(url)
+    await other.open()
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        await other.aenqueue_in(connection, a_batch())
+    await other.close()
+    assert await sleeper
+    assert await claim(pg) is not None
+    await connection.close()
+
+
 async def test_only_those_who_asked_are_woken(pg: PostgresStore, url: str):
     mine = await listening(pg, "mine")
     other = PostgresStore(url)
@@ -131,7 +144,7 @@ async def test_many_enqueues_are_few_notifications(pg: PostgresStore, url: str, 
         await pg.enqueue(a_batch())
     done = asyncio.Event()
     await connection.add_listener("over", lambda *_: done.set())
-    await pg._bell.close()
+    await pg.close()
     await connection.execute("select pg_notify('over', '')")
     await done.wait()
     assert 1 <= len(heard) < 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -37,6 +37,10 @@ _ECHOES: Final = (0.02, 0.1, 0.4)
 _TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
 
 
+Fetch = Callable[[str, str, str], Awaitable[object]]
+"""Run a statement with two arguments in a transaction of its own."""
+
+
 class Bell:
     """One store object's ear and voice. Both connect when first needed."""
 
@@ -45,10 +49,11 @@ class Bell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sleepers: dict[asyncio.Event, frozenset[str]] = {}
         self._dirty: set[str] = set()
+        self._sending: set[str] = set()
+        """Taken from `_dirty` by a NOTIFY whose answer has not come."""
+        self._echoing: dict[str, float] = {}
+        """Queues of jobs in users' transactions, and until when hints of them are repeated."""
         self._work = asyncio.Event()
-        self._said = asyncio.Event()
-        """Everything rung so far went out."""
-        self._said.set()
         self._speaker: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._heard: dict[str, int] = {}
@@ -65,20 +70,31 @@ class Bell:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    async def close(self) -> None:
-        if self._soon is not None:
-            self._soon.cancel()
-            self._ring_all_now()
+    async def close(self, fetch: Fetch) -> None:
+        """Send every hint that has not gone out, over the store's own connections, and stop.
+
+        The task that sends hints may be gone: `asyncio.run` cancels all tasks of its loop before stores are closed.
+        """
+        if self._closed:
+            return
         self._closed = True
-        # A producer that enqueues and leaves has rung for its last jobs, too.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
-                await self._said.wait()
         tasks = [task for task in (self._speaker, self._listener) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._speaker = self._listener = None
+        if unsent := self._unsent():
+            with contextlib.suppress(TimeoutError, *_TROUBLE):
+                async with asyncio.timeout(_LAST_WORDS):
+                    await _notify(fetch, unsent)
+
+    def _unsent(self) -> set[str]:
+        now = asyncio.get_running_loop().time()
+        unsent = self._dirty | self._sending | {name for name, until in self._echoing.items() if until > now}
+        if self._soon is not None:
+            self._soon.cancel()
+            unsent.add(_EVERYBODY)
+        return unsent
 
     # ── voice ───────────────────────────────────────────────────────────────
 
@@ -90,7 +106,6 @@ class Bell:
         self._wake(names)
         self._dirty |= names
         self._work.set()
-        self._said.clear()
         if self._speaker is None:
             self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="headrace-notify")
 
@@ -114,6 +129,7 @@ class Bell:
             return
 
         def plan() -> None:
+            self._echoing |= dict.fromkeys(names, loop.time() + _ECHOES[-1])
             for delay in _ECHOES:
                 loop.call_later(delay, self.ring, names)
 
@@ -126,33 +142,33 @@ class Bell:
         try:
             while True:
                 if not self._work.is_set():
-                    self._said.set()
                     await self._work.wait()
                     gap = _GAP
                 self._work.clear()
-                queues, self._dirty = self._dirty, set()
+                self._sending, self._dirty = self._dirty, set()
                 try:
                     if connection is None or connection.is_closed():
                         connection = await connect(self._address, command_timeout=_ANSWER)
-                    await self._notify(connection, queues)
+                    await _notify(self._fetch_on(connection), self._sending)
                 except _TROUBLE:
                     # Whoever waits looks by itself once a second; do not hammer a server in trouble.
                     if connection is not None:
                         connection.terminate()
                     await asyncio.sleep(0.5)
+                self._sending = set()
                 await asyncio.sleep(gap)
                 gap = min(gap * 1.5, _LONGEST_GAP)
         finally:
             if connection is not None:
                 connection.terminate()
 
-    async def _notify(self, connection: Any, queues: set[str]) -> None:
-        names = sorted(queues)
-        # A NOTIFY holds 8,000 bytes.
-        for start in range(0, len(names), 100):
+    def _fetch_on(self, connection: Any) -> Fetch:
+        async def fetch(statement: str, *args: str) -> None:
             # Through a transaction pooler a statement meets the server that prepared it only inside a transaction.
             async with transaction(connection) if self._address.pooled else contextlib.nullcontext():
-                await connection.fetch(_NOTIFY, CHANNEL, ",".join(names[start : start + 100]))
+                await connection.fetch(statement, *args)
+
+        return fetch
 
     # ── ear ─────────────────────────────────────────────────────────────────
 
@@ -227,3 +243,10 @@ class Bell:
                     await gone.wait()
             if not gone.is_set():
                 await connection.fetchval("select 1")
+
+
+async def _notify(fetch: Fetch, queues: Iterable[str]) -> None:
+    names = sorted(queues)
+    # A NOTIFY holds 8,000 bytes.
+    for start in range(0, len(names), 100):
+        await fetch(_NOTIFY, CHANNEL, ",".join(names[start : start + 100]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -88,7 +89,7 @@ class PostgresStore(Looking, tx.InTransaction):
         await self._pool.run(check, write=False)
 
     async def close(self) -> None:
-        await self._bell.close()
+        await self._bell.close(functools.partial(self._pool.rows, write=False))
         await self._pool.close()
 
     async def migrate(self, progress: Progress | None = None) -> list[str]:
