@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from headrace import dropped, explain
 from headrace.audit import whoami
 from headrace.backpressure import Valve
-from headrace.errors import ConfigError, OutcomeUnknown, Unavailable, Unsupported
+from headrace.errors import ConfigError, KeyHeld, OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
 from headrace.gather import CHUNK, gather
 from headrace.handle import Put
@@ -27,6 +27,9 @@ from headrace.waiter import Waiter, not_found
 
 PATIENCE = 5.0
 """Seconds for which an enqueue is tried again while the store does not answer."""
+
+KEYED_TRIPS = 2
+"""Enqueues with keys or unique locks that are under way at once: fewer than a store has connections."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
@@ -60,6 +63,7 @@ class Client:
         self._patience = patience
         self._waiter = Waiter(store)
         self._ferry = Ferry(self._carry)
+        self._keyed = Ferry(self._carry, trips=KEYED_TRIPS)
 
     async def close(self) -> None:
         """Give the store back."""
@@ -70,6 +74,7 @@ class Client:
         """Finish what was begun and let go of the store, which stays open."""
         self._waiter.close()
         await self._ferry.close()
+        await self._keyed.close()
 
     # ── in ───────────────────────────────────────────────────────────────────
 
@@ -93,7 +98,8 @@ class Client:
         """As `put`, and whether it is new: False if the id is that of a job made before by the same key or lock."""
         if self._valve.bounds:
             await self._valve.admit((job,))
-        return await self._ferry.put(job)
+        # A key or a lock may be held by a transaction of others: jobs that have neither do not wait with it.
+        return await (self._ferry if job.key is None and job.unique is None else self._keyed).put(job)
 
     async def _carry(self, jobs: Sequence[NewJob]) -> list[Put]:
         placed = await self._store_all(jobs)
@@ -106,6 +112,8 @@ class Client:
         while True:
             try:
                 return await call()
+            except KeyHeld:
+                raise  # the store has waited for it
             except (Unavailable, OutcomeUnknown) as error:
                 if isinstance(error, OutcomeUnknown):
                     unknown = error

@@ -17,6 +17,7 @@
     │   └── BadTransaction      the `tx=` object cannot carry this job
     ├── StoreError
     │   ├── Unavailable         the store cannot be reached; nothing was done
+    │   │   └── KeyHeld         a transaction that has not ended holds the key or the unique lock
     │   ├── OutcomeUnknown      the connection broke while the store was writing
     │   ├── StoreFull           no room left to write; nothing was done
     │   ├── StoreDamaged        the store's file is gone, replaced or damaged
@@ -190,6 +191,12 @@ class Unavailable(StoreError):
     """The store cannot be reached; nothing was done, trying again is safe."""
 
     code = "store_unavailable"
+
+
+class KeyHeld(Unavailable):
+    """A transaction that has not ended has enqueued with the same key or unique lock; nothing was done."""
+
+    code = "key_held"
 
 
 class OutcomeUnknown(StoreError):

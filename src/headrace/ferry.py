@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from headrace.errors import IdempotencyConflict
+from headrace.errors import IdempotencyConflict, KeyHeld
 from headrace.job import NewJob
 
 SEATS = 1000
@@ -18,67 +18,102 @@ T = TypeVar("T")
 Carry = Callable[[Sequence[NewJob]], Awaitable[Sequence[T]]]
 """Store jobs durably, all or nothing; answers for each where it went."""
 
-_Passenger = tuple[NewJob, asyncio.Future[T]]
+_Passenger = tuple[NewJob, frozenset[tuple[str, str]], asyncio.Future[T]]
 
 
 class Ferry(Generic[T]):
-    """One trip at a time. Belongs to one event loop."""
+    """A few trips at a time, by default one. Belongs to one event loop."""
 
-    def __init__(self, carry: Carry[T]) -> None:
+    def __init__(self, carry: Carry[T], *, trips: int = 1) -> None:
         self._carry = carry
         self._waiting: deque[_Passenger[T]] = deque()
-        self._away = False
-        self._trips: asyncio.Task[None] | None = None
+        self._free = trips
+        self._away: set[tuple[str, str]] = set()
+        """Keys and locks of the jobs that are under way. A second job with one of them would only wait in the store."""
+        self._trips: set[asyncio.Task[None]] = set()
 
     async def put(self, job: NewJob) -> T:
         """Comes back when the job is stored."""
-        if self._away:
+        names = _names(job)
+        if not self._free or not names.isdisjoint(self._away):
             future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            self._waiting.append((job, future))
+            self._waiting.append((job, names, future))
             return await future
-        # Nobody is under way: who comes alone travels without a hand-over.
-        self._away = True
+        # A job that comes alone travels without a task of its own.
+        self._free -= 1
+        self._away |= names
         try:
             return (await self._carry([job]))[0]
         finally:
-            if self._waiting:
-                self._trips = asyncio.create_task(self._go(), name="headrace-ferry")
-            else:
-                self._away = False
+            self._arrive(names)
 
     async def close(self) -> None:
         """Wait for those who have been let aboard."""
-        if self._trips is not None:
-            await asyncio.wait([self._trips])
+        while self._trips:
+            await asyncio.wait(self._trips)
 
-    async def _go(self) -> None:
-        while self._waiting:
-            party = [self._waiting.popleft() for _ in range(min(SEATS, len(self._waiting)))]
-            # Whoever was cancelled on the quay is not enqueued.
-            await self._trip([each for each in party if not each[1].done()])
-        self._away = False
+    def _arrive(self, names: frozenset[tuple[str, str]]) -> None:
+        self._free += 1
+        self._away -= names
+        while self._free and self._waiting and (party := self._board()):
+            self._free -= 1
+            aboard = frozenset[tuple[str, str]]().union(*(each[1] for each in party))
+            self._away |= aboard
+            task = asyncio.create_task(self._trip(party), name="headrace-ferry")
+            self._trips.add(task)
+            task.add_done_callback(lambda done, aboard=aboard: self._end(done, aboard))
+
+    def _end(self, task: asyncio.Task[None], names: frozenset[tuple[str, str]]) -> None:
+        self._trips.discard(task)
+        if not task.cancelled():
+            self._arrive(names)
+
+    def _board(self) -> list[_Passenger[T]]:
+        """Those who wait, in their order, but for those whose key or lock is under way."""
+        party: list[_Passenger[T]] = []
+        stay: deque[_Passenger[T]] = deque()
+        while self._waiting and len(party) < SEATS:
+            each = self._waiting.popleft()
+            if each[2].done():
+                continue  # a call that is cancelled before its trip enqueues nothing
+            (party if each[1].isdisjoint(self._away) else stay).append(each)
+        self._waiting.extendleft(reversed(stay))
+        return party
 
     async def _trip(self, party: list[_Passenger[T]]) -> None:
+        party = [each for each in party if not each[2].done()]
         if not party:
             return
         try:
-            answers = await self._carry([job for job, _ in party])
-        except IdempotencyConflict as conflict:
+            answers = await self._carry([job for job, _, _ in party])
+        except (IdempotencyConflict, KeyHeld) as refusal:
             if len(party) == 1:
-                _fail(party, conflict)
+                _fail(party, refusal)
                 return
-            # One passenger's conflict is not the others': nothing was stored, each goes alone.
+            # One job's key is not the others': nothing was stored, each goes alone.
             for each in party:
                 await self._trip([each])
         except Exception as error:  # noqa: BLE001 - handed to everybody aboard
             _fail(party, error)
         else:
-            for (_, future), answer in zip(party, answers, strict=True):
+            for (_, _, future), answer in zip(party, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
 
 
+_NONE: frozenset[tuple[str, str]] = frozenset()
+
+
+def _names(job: NewJob) -> frozenset[tuple[str, str]]:
+    """What other jobs of its task may have in common with a job: its key and its unique lock."""
+    if job.key is None and job.unique is None:
+        return _NONE
+    key = () if job.key is None else ((job.task, f"key {job.key.name}"),)
+    lock = () if job.unique is None else ((job.task, f"lock {job.unique.name}"),)
+    return frozenset((*key, *lock))
+
+
 def _fail(party: list[_Passenger[T]], error: Exception) -> None:
-    for _, future in party:
+    for _, _, future in party:
         if not future.done():
             future.set_exception(error)

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 
-from headrace.errors import IdempotencyConflict, Unavailable
+from headrace.errors import IdempotencyConflict, KeyHeld, Unavailable
 from headrace.ferry import SEATS, Ferry
-from headrace.job import JobId, NewJob, job_id, new_batch
+from headrace.job import JobId, Key, NewJob, job_id, new_batch
 from headrace.lane import Lane
 
 LANE = Lane()
@@ -22,12 +23,14 @@ class Shore:
 
     def __init__(self) -> None:
         self.trips: list[list[str]] = []
+        self.keys: list[list[str]] = []
         self.tide = asyncio.Event()
         self.left = asyncio.Event()
         self.trouble: dict[str, Exception] = {}
 
     async def carry(self, jobs: Sequence[NewJob]) -> list[JobId]:
         self.trips.append([job.task for job in jobs])
+        self.keys.append([job.key.name for job in jobs if job.key is not None])
         self.left.set()
         await self.tide.wait()
         for each in jobs:
@@ -129,3 +132,45 @@ async def test_closing_waits_for_those_aboard():
     shore.tide.set()
     await asyncio.gather(*tasks)
     await closing
+
+
+def keyed(name: str, key: str) -> NewJob:
+    return NewJob(name, b"", LANE, key=Key(key, timedelta(days=1), b""))
+
+
+async def test_several_trips_at_once_and_the_same_key_never_on_two():
+    shore = Shore()
+    ferry = Ferry(shore.carry, trips=2)
+    jobs = [keyed("a", "1"), keyed("a", "1"), keyed("a", "2"), keyed("a", "3"), keyed("b", "1")]
+    tasks = [asyncio.create_task(ferry.put(each)) for each in jobs]
+    await shore.left.wait()
+    await asyncio.sleep(0)
+    assert shore.keys == [["1"], ["2"]]
+    shore.tide.set()
+    await asyncio.gather(*tasks)
+    assert shore.keys == [["1"], ["2"], ["1", "3", "1"]]
+    await ferry.close()
+
+
+async def test_a_key_that_is_under_way_keeps_no_other_waiting():
+    shore = Shore()
+    ferry = Ferry(shore.carry, trips=2)
+    first = asyncio.create_task(ferry.put(keyed("a", "1")))
+    await shore.left.wait()
+    second = asyncio.create_task(ferry.put(keyed("a", "1")))
+    await asyncio.sleep(0)
+    third = asyncio.create_task(ferry.put(keyed("a", "2")))
+    await asyncio.sleep(0)
+    assert shore.keys == [["1"], ["2"]]
+    shore.tide.set()
+    await asyncio.gather(first, second, third)
+
+
+async def test_a_held_key_is_its_own_callers():
+    shore = Shore()
+    ferry = Ferry(shore.carry)
+    shore.trouble["c"] = KeyHeld("held")
+    tasks = await crowd(ferry, shore, "abcd")
+    shore.tide.set()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(each, KeyHeld) for each in done] == [False, False, True, False]

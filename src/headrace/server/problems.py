@@ -78,6 +78,7 @@ _AWAY = "the store does not answer: try again in a moment"
 _WORDS: dict[type[HeadraceError], str] = {
     # The store's own messages are for operators: they may name hosts, files and statements.
     errors.Unavailable: _AWAY,
+    errors.KeyHeld: "a transaction that has not ended holds this key or unique lock: try again in a moment",
     errors.OutcomeUnknown: "the store stopped answering while it was writing: look whether it happened, or repeat the call with a key",
     errors.StoreFull: "the store has no room left: nothing was stored",
     errors.StoreDamaged: "the store's file is gone or damaged: nothing is stored until the operator restores it",

@@ -45,6 +45,7 @@ _BY_CODE: dict[str, Callable[[str], HeadraceError]] = {
         errors.SchemaMismatch,
         errors.Unsupported,
         errors.Unavailable,
+        errors.KeyHeld,
         errors.OutcomeUnknown,
         errors.LeaseLost,
         errors.StoreError,

@@ -61,6 +61,11 @@ def enqueue_args(batch: Batch, now: datetime | None) -> tuple[Any, ...]:
     )
 
 
+def keyed(args: tuple[Any, ...]) -> bool:
+    """Whether any job of these `enqueue_args` has a key (k_ord) or a unique lock (u_ord)."""
+    return args[12] is not None or args[16] is not None
+
+
 def _run_args(heads: Sequence[NewJob]) -> tuple[Any, ...]:
     """By run: queue, priority, tenant, lane, limits, run_at, delay. What says nothing is left out."""
     lanes = [head.lane for head in heads]

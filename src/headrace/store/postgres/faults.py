@@ -21,6 +21,8 @@ TRANSIENT: Final = frozenset({"40001", "40P01", "23505", "23514"})
 """Serialization failure, deadlock, a key that somebody else made at the same moment (the same call sent twice,
 whose answer is there by now), and a day whose partition is being made: rolled back, so worth another try at once."""
 
+LOCKED: Final = "55P03"
+"""A lock was not free within `lock_timeout`."""
 _MISSING: Final = frozenset({"3F000", "42P01", "42883", "42703"})
 _SHUTDOWN: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
 _DRIVER: Final = frozenset({"InterfaceError", "InternalClientError"})
@@ -40,7 +42,7 @@ _SAYINGS: Final[Mapping[str, tuple[type[HeadraceError], str]]] = {
     "53200": (StoreFull, "is out of memory: send smaller batches, or give it more"),
     "53300": (Unavailable, "has no connection left: raise max_connections, or use a pooler"),
     "54000": (StoreFull, "says that the call is too large: send smaller batches"),
-    "55P03": (Unavailable, "did not get a lock in time: try again"),
+    LOCKED: (Unavailable, "did not get a lock in time: try again"),
     "57014": (Unavailable, "cancelled the statement (statement_timeout?): raise it for this user"),
 }
 

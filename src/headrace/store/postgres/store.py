@@ -9,14 +9,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from headrace.clock import Clock
-from headrace.errors import OutcomeUnknown, Unavailable
+from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable
 from headrace.job import Batch, Claimed, JobId, JobState
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId
 from headrace.outcome import Again, Settlement
-from headrace.store.postgres import checks, migrations, pruning, rows, tx
+from headrace.store.postgres import checks, faults, migrations, pruning, rows, tx
 from headrace.store.postgres.arguments import (
     ask_args,
     enqueue_args,
+    keyed,
     limit_args,
     queues_of,
     report_args,
@@ -54,6 +55,14 @@ _MOST_WAITS: Final = 8
 """How often a claim that finds nothing waits for another one that counts under the same limit keys, and looks again."""
 
 _ENQUEUE: Final = call("enqueue_batch", 22)
+_PATIENCE: Final = "3s"
+"""How long an enqueue waits for a transaction that holds one of its keys or unique locks."""
+_ENQUEUE_KEYED: Final = (
+    "select e.* from (select set_config('lock_timeout', $23, true) as set) t cross join lateral "
+    # The function depends on the setting, so that PostgreSQL sets it first.
+    + call("enqueue_batch", 22).partition(" from ")[2].replace("$1,", "case when t.set is not null then $1::uuid end,", 1)
+    + " e"
+)
 _CLAIM: Final = call("claim", 29)
 _HELD: Final = call("held", 1)
 _SETTLE: Final = call("settle", 19)
@@ -112,10 +121,26 @@ class PostgresStore(Looking, tx.InTransaction):
         if not batch.jobs:
             return Enqueued({})
         args = enqueue_args(batch, self._now())
-        found = await self._pool.repeatable(lambda: self._pool.rows(_ENQUEUE, *args, write=True, timeout=60))
+        if keyed(args):
+            found = await self._enqueue_keyed(args)
+        else:
+            found = await self._pool.repeatable(lambda: self._pool.rows(_ENQUEUE, *args, write=True, timeout=60))
         answer = rows.enqueued(batch, found[0])
         self._bell.ring(queues_of(batch))
         return answer
+
+    async def _enqueue_keyed(self, args: tuple[Any, ...]) -> list[Any]:
+        try:
+            return await self._pool.repeatable(
+                lambda: self._pool.rows(_ENQUEUE_KEYED, *args, _PATIENCE, write=True, timeout=60)
+            )
+        except Unavailable as error:
+            if error.__cause__ is None or faults.sqlstate(error.__cause__) != faults.LOCKED:
+                raise
+            raise KeyHeld(
+                "a transaction that has not ended has enqueued with the same key or unique lock: commit or roll back "
+                f"that transaction; nothing was stored after waiting {_PATIENCE}, and trying again is safe"
+            ) from error.__cause__
 
     async def claim(self, ask: Ask) -> Lease | None:
         limit = min(ask.limit, MAX_LEASE)
