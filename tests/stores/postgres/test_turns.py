@@ -160,7 +160,7 @@ async def test_empty_queues_cost_a_claim_nothing(pg: PostgresStore, sql: Any):
         " null, null, null, null, null, null, null, null, null, null, null, null, null, 400, 1000)"
     )
     async with sql.transaction():
-        assert await sql.fetchval(call, names) == ["q7"]
+        assert await sql.fetchval(call, [f",{','.join(names)},"]) == ["q7"]
         assert await sql.fetchval("select pg_stat_get_xact_numscans('headrace.ready_lane'::regclass)") < 50
 
 

@@ -34,6 +34,10 @@ SETTLE_TYPES: Final = (
 """Of the arguments of settle."""
 
 
+_MANY_QUEUES: Final = 64
+"""More queues than these go to claim as one list: the driver and the server take an array apart name by name."""
+
+
 def text(value: str) -> str:
     """What PostgreSQL can hold: no NUL, no lone surrogates."""
     if value.isascii():
@@ -191,7 +195,8 @@ def ask_args(ask: Ask, limit: int) -> tuple[Any, ...]:
             [",".join(band.queues) or None for band in bands],
         )
     weights = msgspec.json.encode(ask.weights).decode() if ask.weights else None
-    return (list(ask.queues), limit, ask.token, ask.worker, ask.ttl, ask.tenant, weights, *columns)
+    queues = list(ask.queues) if len(ask.queues) <= _MANY_QUEUES else [f",{','.join(ask.queues)},"]
+    return (queues, limit, ask.token, ask.worker, ask.ttl, ask.tenant, weights, *columns)
 
 
 def limit_args(rule: LimitRule | None) -> tuple[Any, ...]:

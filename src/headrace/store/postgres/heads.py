@@ -17,9 +17,9 @@ from typing import Any, Final
 _MANY: Final = 400
 """Dead index entries in one search, below which nobody would notice them."""
 _SHARE: Final = 20.0
-"""Searches of everything take at most one part in so many of the time."""
-_LONGEST: Final = 1.0
-"""Seconds until the next search of everything at most, or as long as the last one took where that was longer."""
+"""A costly search is not made again for so many times as long as it took,"""
+_LONGEST, _MOST_SHARE = 1.0, 4.0
+"""but for no more than so many seconds, or so many times as long where it took very long."""
 _KNOWN: Final = 200
 """Lanes remembered."""
 _TENANTS: Final = 2000
@@ -84,11 +84,11 @@ class Heads:
 
     def _costly(self, spent: float, *, full: bool) -> None:
         """A search met many dead entries: the next one of its kind has to wait."""
-        now = time.monotonic()
+        again = time.monotonic() + min(_SHARE * spent, max(_LONGEST, _MOST_SHARE * spent))
         if full:
-            self._full_after = now + min(_SHARE * spent, max(_LONGEST, spent))
+            self._full_after = again
         else:
-            self._probe_after = now + min(_SHARE * spent, max(_LONGEST, spent))
+            self._probe_after = again
 
     def forget(self) -> None:
         """Nothing is waiting: every lane begins anew."""

@@ -1,6 +1,6 @@
 -- claim: take up to p_limit ready jobs under one lease.
 --
---   p_queues, p_limit, p_token, p_worker, p_ttl    what the worker asks for
+--   p_queues, p_limit, p_token, p_worker, p_ttl    what the worker asks for; many queues may come as one list, see `live_queues`
 --   p_tenant    this tenant's jobs only; null: everybody's
 --   p_weights   queue → tenant → jobs in a turn (null: all alike)
 --   b_*         bands, in their order: priorities b_lowest to b_highest, at most b_share jobs, of the queues b_queues (joined
@@ -57,6 +57,7 @@ declare
     v_left    int4 := p_limit;
     v_heads   bool := head_seq is not null;
     v_clean   bool := p_await is null;                -- holds no limit key and no range: may wait for those who do
+    v_many    bool := left(p_queues[1], 1) = ',';     -- the queues come as a list
     v_queues  text[];                                 -- asked for and not paused; of many, those that have anything
     v_halted  text[];                                 -- paused queues
     v_paused  text[];                                 -- paused tenants
@@ -90,13 +91,14 @@ begin
         select array_agg(p.name) filter (where p.kind = 'tenant'), array_agg(p.name) filter (where p.kind = 'queue'), min(p.until)
         into v_paused, v_halted, v_opens
         from headrace.pause p
-        where (p.kind = 'tenant' or (p.kind = 'queue' and p.name = any (p_queues))) and (p.until is null or p.until > v_now);
+        where (p.kind = 'tenant' or (p.kind = 'queue' and (p.name = any (p_queues) or v_many and position(',' || p.name || ',' in p_queues[1]) > 0)))
+            and (p.until is null or p.until > v_now);
     end if;
 
     <<search>> loop
         v_queues := p_queues;
-        if cardinality(p_queues) > 64 then
-            v_queues := headrace.live_queues(p_queues, case when v_heads then head_queue end);
+        if v_many then
+            v_queues := headrace.live_queues(p_queues[1], case when v_heads then head_queue end);
         end if;
         if cardinality(v_queues) > 1 or v_halted is not null then
             v_queues := array(select distinct u.q collate "C" from unnest(v_queues) u(q) where v_halted is null or u.q <> all (v_halted));

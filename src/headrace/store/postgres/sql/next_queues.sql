@@ -1,12 +1,17 @@
--- live_queues: those of p_queues that have anything ready, by one descent of the index for each queue that has something and
--- none for an empty one; where p_known is given, those of them that are in it.
+-- live_queues: those queues of a list that have anything ready, by one descent of the index for each queue that has something and
+-- none for an empty one; where p_known is given, those that are in it.
 --
--- For claims of many queues. Where more queues have something than were asked for, all that were asked for are answered.
-create or replace function headrace.live_queues(p_queues text[], p_known text[]) returns text[] language plpgsql
+--   p_list   names, each between two commas: ,a,b,c,
+--
+-- For claims of many queues: such a list is read at the speed of memory, an array of names is taken apart at every call. Where more
+-- queues have something than are in the list, the list is answered.
+create or replace function headrace.live_queues(p_list text, p_known text[]) returns text[] language plpgsql
 set enable_hashjoin = on
 as $$
+declare
+    v_most int4 := 64;
 begin
-    if p_known is null then
+    while p_known is null loop
         with recursive walk(queue, n) as (
             (select r.queue, 1 from headrace.ready r order by r.queue limit 1)
             union all
@@ -14,14 +19,19 @@ begin
             from walk w cross join lateral (
                 select r.queue from headrace.ready r where r.queue > w.queue order by r.queue limit 1
             ) y
-            where w.n <= cardinality(p_queues)
+            where w.n < v_most
         )
-        select array_agg(w.queue) into p_known from walk w;
-        if cardinality(p_known) > cardinality(p_queues) then
-            return p_queues;
+        select coalesce(array_agg(w.queue), '{}') into p_known from walk w;
+        exit when cardinality(p_known) < v_most;
+        if v_most > 64 then
+            return string_to_array(trim(p_list, ','), ',');
         end if;
+        p_known := null; v_most := greatest(65, length(p_list) - length(replace(p_list, ',', '')));
+    end loop;
+    if cardinality(p_known) > 256 then
+        return array(select k.q from unnest(p_known) k(q) where k.q in (select u.q from unnest(string_to_array(p_list, ',')) u(q)));
     end if;
-    return array(select k.q from unnest(p_known) k(q) where k.q in (select u.q from unnest(p_queues) u(q)));
+    return array(select k.q from unnest(p_known) k(q) where position(',' || k.q || ',' in p_list) > 0);
 end $$;
 
 -- next_level: the highest priority from p_highest down to p_lowest at which some queues have anything, as far as known, and these queues.
