@@ -38,6 +38,8 @@ begin
                 limit 1;
                 if found and (v_try > 40 or exists (
                     select from headrace.lease l where l.token = v_lease for update skip locked)) then
+                    -- A settlement in a transaction that cannot see the row below must not overlook it: the changed lease ends it.
+                    update headrace.lease l set cause = l.cause where l.token = v_lease;
                     insert into headrace.stop as s (batch, ord, reason) values (j.batch, j.ord, p_reason)
                     on conflict (batch, ord) do update set reason = excluded.reason;
                     answer := 'asked';
