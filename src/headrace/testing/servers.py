@@ -147,7 +147,7 @@ class PostgresServer(ServerProcess):
             for path in (self._home, secret, self._data):
                 shutil.chown(path, _UNPRIVILEGED)
         command: list[str | Path] = [self.bin / "initdb", "-D", self._data, "-U", OWNER, "--pwfile", secret]
-        command += ["--auth=scram-sha-256", "--no-locale", "--encoding=UTF8", "--no-instructions", "--no-sync"]
+        command += ["--auth=scram-sha-256", "--no-locale", "--encoding=UTF8", "--no-sync"]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd="/", user=self._user(), env=self._environment()
         )
