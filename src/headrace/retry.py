@@ -28,6 +28,9 @@ from headrace.outcome import (
 DEADLINE = "deadline"
 """The note of a job that is dead because its next attempt would begin after its deadline."""
 
+WORKER_LOST = "worker_lost"
+"""The kind of a failure that is a worker's death, and the note of a job that is dead of its own crashes."""
+
 _TOO_MUCH = 600
 """e to this is a float, and more than any cap."""
 
@@ -139,7 +142,7 @@ def _after_loss(job: Claimed, outcome: Lost, policy: Retry) -> Settlement:
         # One job of many killed the worker. Each is claimed alone now, so the next crash names its cause.
         return Again(job.failures, job.crashes, suspect=True)
     crashes = job.crashes + 1
-    failure = Failure(attempt=job.attempt, kind="worker_lost", message=outcome.cause, traceback="", at=outcome.at)
+    failure = Failure(attempt=job.attempt, kind=WORKER_LOST, message=outcome.cause, traceback="", at=outcome.at)
     if crashes >= policy.max_crashes:
-        return Finish(JobState.DEAD, note="worker_lost", failure=failure, crashes=crashes)
+        return Finish(JobState.DEAD, note=WORKER_LOST, failure=failure, crashes=crashes)
     return Again(job.failures, crashes, suspect=True, failure=failure)

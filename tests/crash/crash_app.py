@@ -42,6 +42,16 @@ async def nap(number: int, seconds: float) -> int:
     return number
 
 
+@app.task(name="gated")
+async def gated(number: int) -> int:
+    """Until the test opens the gate."""
+    tell("start", number)
+    while not os.path.exists(os.environ["CRASH_WITNESS"] + ".open"):  # noqa: ASYNC110, ASYNC240, PTH110  # another process
+        await asyncio.sleep(0.01)
+    tell("end", number)
+    return number
+
+
 @app.task(name="poison", retry=Retry(max_crashes=3))
 async def poison(how: str) -> None:
     tell("start", -1)

@@ -140,6 +140,10 @@ class Scene:
         await self.until(over, "every job ends")
         return await self.get(ids)
 
+    def open_gate(self) -> None:
+        """Let the jobs of `gated` end."""
+        Path(f"{self._witness}.open").touch()
+
     # ── what really happened ────────────────────────────────────────────────
     def told(self, event: str | None = None) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self._witness.read_text().splitlines()]

@@ -9,7 +9,7 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from crash.crash_app import hold_gil, nap, poison, quick, stuck, zombie
+from crash.crash_app import gated, hold_gil, nap, poison, quick, stuck, zombie
 from crash.scene import PLAIN, Scene, alive, stop
 from headrace.job import JobState
 from headrace.lease import new_worker_id
@@ -43,6 +43,24 @@ def kill_one_of(processes: list[psutil.Process]) -> bool:
             process.kill()
             return True
     return False
+
+
+async def test_a_crash_does_not_make_a_worker_run_one_job_at_a_time(scene: Scene) -> None:
+    ids = await scene.enqueue(gated, *[(number,) for number in range(6)])
+    crew = scene.start(HEADRACE_CONCURRENCY="20")
+    await scene.until(lambda: len(scene.count("start")) == 6, "all of them start")
+    await scene.until(lambda: kill_one_of(scene.children(crew)), "a worker process lives")
+    # None of them can end yet: all run at once again, and other jobs do not wait for them.
+    await scene.until(lambda: set(scene.count("start").values()) == {2}, "all of them start again")
+    [other] = await scene.enqueue(quick, (10,))
+    await scene.finished([other])
+    # They run beside each other now, so a second crash is not charged to any of them either.
+    await scene.until(lambda: kill_one_of(scene.children(crew)), "a worker process lives")
+    scene.open_gate()
+    jobs = await scene.finished(ids)
+    stop(crew)
+    assert await scene.exit_of(crew) == 0
+    assert {(job.state, job.failures, job.crashes) for job in jobs} == {(JobState.DONE, 0, 0)}
 
 
 async def test_workers_killed_at_random_lose_nothing(scene: Scene) -> None:

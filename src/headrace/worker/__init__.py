@@ -102,7 +102,7 @@ class Worker:
     @property
     def running(self) -> int:
         """Jobs whose tasks are under way."""
-        return self._executor.running if self._running else 0
+        return self._executor.running + self._executor.suspects.running if self._running else 0
 
     @property
     def waiting(self) -> int:

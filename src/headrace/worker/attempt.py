@@ -120,6 +120,8 @@ class Attempt(msgspec.Struct, eq=False):
     given_up: bool = False
     """Its job was handed back though its code goes on: whatever comes of it is ignored."""
     warned_at: float = inf
+    patient: bool = False
+    """A suspect that was lost beside other jobs before: it waits for a process of its own however long that takes."""
     reminded: bool = False
     """It was told to end, went on, and was reported."""
     cap: float = inf

@@ -6,20 +6,42 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator
 from math import inf
 from time import monotonic
+from typing import NamedTuple
 from uuid import UUID
 
 from headrace.lease import Token
 from headrace.worker.room import Room
 
 _HEAD = struct.Struct("=QddI")
-"""Version (odd: being written), pulse, earliest deadline, number of tokens."""
+"""Whether the worker is up, pulse, earliest deadline, entries in use."""
 _NUMBER = struct.Struct("=d")
-_PULSE, _DEADLINE = 8, 16
-_MAX_TOKENS = 4000
-SIZE = _HEAD.size + 16 * _MAX_TOKENS
+_MARK = struct.Struct("=H")
+_ENTRY = struct.Struct("=16sHHIIIB7x")
+_PULSE, _DEADLINE, _USED, _FIRST = 8, 16, 24, 32
+_MARK_AT = 16
+_MAX_LEASES = 4000
+_SUSPECT, _NOTED = 1, 2
+_NO_TOKEN = bytes(16)
+SIZE = _FIRST + _ENTRY.size * _MAX_LEASES
+
+
+class Entry(NamedTuple):
+    """One lease on the board, and which of its jobs the supervisor may hand back should the worker die."""
+
+    token: Token
+    first: int
+    """The first position that has not started; those from here on are free of blame."""
+    size: int
+    attempt: int = 0
+    failures: int = 0
+    crashes: int = 0
+    suspect: bool = False
+    """Its one job is a suspect and stays one. What the job has counted so far is in `attempt`, `failures` and `crashes`."""
+    noted: bool = False
+    """It was running beside other jobs: its history tells of the loss, though nothing is counted."""
 
 
 class Board:
@@ -27,11 +49,15 @@ class Board:
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, SIZE)
-        self._version = 0
-        self._count = 0
+        self._free: list[int] = []
+        self._used = 0
         self.deadline = inf
         self.write_deadline(inf)
         self.beat()
+
+    def ready(self) -> None:
+        """From here on signals do what they should."""
+        struct.pack_into("=Q", self._map, 0, 1)
 
     def beat(self) -> None:
         _NUMBER.pack_into(self._map, _PULSE, monotonic())
@@ -41,14 +67,37 @@ class Board:
         self.deadline = deadline
         _NUMBER.pack_into(self._map, _DEADLINE, deadline)
 
-    def write_tokens(self, tokens: Iterable[Token]) -> None:
-        """The leases held, at every change."""
-        packed = b"".join([token.bytes for token in tokens])[: 16 * _MAX_TOKENS]
-        struct.pack_into("=Q", self._map, 0, self._version + 1)
-        self._map[_HEAD.size : _HEAD.size + len(packed)] = packed
-        struct.pack_into("=I", self._map, 24, len(packed) // 16)
-        self._version += 2
-        struct.pack_into("=Q", self._map, 0, self._version)
+    def add(self, entry: Entry) -> int:
+        """Show a lease; answers its place, 0 where there is none left."""
+        if self._free:
+            place = self._free.pop()
+        elif self._used < _MAX_LEASES:
+            place = _FIRST + _ENTRY.size * self._used
+            self._used += 1
+        else:
+            return 0
+        self.write(place, entry)
+        struct.pack_into("=I", self._map, _USED, self._used)
+        return place
+
+    def write(self, place: int, entry: Entry) -> None:
+        """Show a lease anew."""
+        flags = _SUSPECT * entry.suspect + _NOTED * entry.noted
+        counts = (entry.attempt, entry.failures, entry.crashes)
+        _ENTRY.pack_into(self._map, place, entry.token.bytes, entry.first, entry.size, *counts, flags)
+
+    def mark(self, place: int, first: int) -> None:
+        """Positions before this one have started."""
+        _MARK.pack_into(self._map, place + _MARK_AT, first)
+
+    def rename(self, place: int, token: Token) -> None:
+        """The lease goes on under another token."""
+        self._map[place : place + 16] = token.bytes
+
+    def remove(self, place: int) -> None:
+        """The lease is over."""
+        self._map[place : place + 16] = _NO_TOKEN
+        self._free.append(place)
 
     def close(self) -> None:
         self._map.close()
@@ -74,18 +123,17 @@ class BoardView:
 
     @property
     def ready(self) -> bool:
-        """The worker has written: it is up, and hears signals."""
+        """The worker is up, and hears signals."""
         return bool(_HEAD.unpack_from(self._map, 0)[0])
 
-    def tokens(self) -> list[Token]:
-        """The leases held; those that stood there last, should the writer have been stopped in the middle."""
-        packed = b""
-        for _ in range(100):
-            version, _, _, count = _HEAD.unpack_from(self._map, 0)
-            packed = self._map[_HEAD.size : _HEAD.size + 16 * min(count, _MAX_TOKENS)]
-            if version % 2 == 0 and _HEAD.unpack_from(self._map, 0)[0] == version:
-                break
-        return [Token(UUID(bytes=packed[at : at + 16])) for at in range(0, len(packed), 16)]
+    def entries(self) -> Iterator[Entry]:
+        """The leases held. One that is half written has a token that no store knows, which harms nothing."""
+        used = min(_HEAD.unpack_from(self._map, 0)[3], _MAX_LEASES)
+        for place in range(_FIRST, _FIRST + _ENTRY.size * used, _ENTRY.size):
+            token, first, size, attempt, failures, crashes, flags = _ENTRY.unpack_from(self._map, place)
+            if token != _NO_TOKEN:
+                noted, suspect = bool(flags & _NOTED), bool(flags & _SUSPECT)
+                yield Entry(Token(UUID(bytes=token)), first, size, attempt, failures, crashes, suspect, noted)
 
     def close(self) -> None:
         self._map.close()

@@ -85,7 +85,7 @@ class Stopping:
 async def work(config: Config, control: socket.socket, board: Board) -> None:
     stopping = Stopping()
     stopping.install(control)
-    board.write_tokens(())  # from here on signals do what they should
+    board.ready()
     app = lifeline.load_app(config.settings.app)
     store = connect(config.settings.store_url)
     if not await _open(store, stopping.asked):

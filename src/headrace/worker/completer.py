@@ -129,7 +129,7 @@ class Completer:
         new = Held(self._hands, fresh, suspect=old.suspect)
         new.limited = old.limited
         new.attempts.append(attempt)
-        new.jobs.append((attempt.job.id, attempt.job.attempt))
+        new.jobs.append((attempt.job.batch, attempt.job.ord, attempt.job.attempt))
         new.open = 1
         attempt.held, attempt.position = new, 0
         self._hands.add(new)

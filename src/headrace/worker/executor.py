@@ -11,12 +11,12 @@ from time import monotonic
 from headrace.lease import Lease
 from headrace.outcome import Outcome, Released
 from headrace.retry import Retry
-from headrace.webhooks import QUEUE
+from headrace.webhooks import QUEUE, TASK
 from headrace.worker import verdict
 from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, Known, Slots
 from headrace.worker.completer import Completer
 from headrace.worker.holding import Hands, Held
-from headrace.worker.processes import ProcessSlots
+from headrace.worker.processes import Isolation, ProcessSlots
 from headrace.worker.room import Room, log
 from headrace.worker.settler import Settler
 from headrace.worker.slots import LoopSlots
@@ -28,6 +28,10 @@ MAX_WAIT = 1.0
 """Seconds a claimed job may wait for a slot before it is handed back."""
 SWALLOWED = 1.0
 """Seconds after which a cancelled async task that goes on is reported."""
+SUSPECTS, IDLE = 2, 30.0
+"""Processes for suspects, started on demand, and the seconds after which one that is idle ends."""
+SUSPECT_WAIT = 2.0
+"""Seconds a suspect waits behind long ones for such a process; then it runs among the slots, beside other jobs."""
 
 
 class Unknown(Known):
@@ -77,8 +81,12 @@ class Executor(Room):
         self.loop = LoopSlots(hands, size, done=settler.done, end=self.end, low=low)
         self.threads = ThreadSlots(hands, size, end=self.end, low=low)
         self.processes = ProcessSlots(hands, processes, end=self.end, low=low)
-        self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes)
+        self.suspects = ProcessSlots(hands, SUSPECTS, end=self.end, low=low, isolates=Isolation(self._unfit, IDLE))
+        """Beside the others: their jobs take no slot that jobs are claimed for."""
+        self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes, self.suspects)
         self._by_name: dict[str, Slots] = {"async": self.loop, "thread": self.threads, "process": self.processes}
+        self._unfit_tasks: set[str] = set()
+        """Tasks that turned out not to run in another process than the worker's."""
         self._max_wait = min(MAX_WAIT, hands.settings.lease.total_seconds() / 3)
         self.handed_back = 0
 
@@ -94,11 +102,30 @@ class Executor(Room):
     def unfinished(self) -> int:
         """Attempts whose end somebody may still wait for."""
         given_up = sum(attempt.given_up for slots in self._kinds for attempt in slots.under_way())
-        return self.running + self.loop.stuck + self.waiting - given_up
+        beside = self.loop.stuck + self.suspects.running + self.suspects.waiting
+        return self.running + self.waiting + beside - given_up
 
     # ── in ──────────────────────────────────────────────────────────────────
-    def deliver(self, held: Held, lease: Lease) -> None:
-        """Line up the attempts of a lease."""
+    def isolates(self, name: str) -> bool:
+        """Whether a suspect of this task can run beside other jobs, in a process of its own."""
+        known = self._hands.known(name)
+        if known is None or not self._hands.settings.app or name == TASK or name in self._unfit_tasks:
+            return False
+        # A task in a process slot is isolated anyway. One with limits may want to close them, which a child cannot.
+        return known.executor == "process" or not known.limits
+
+    def _unfit(self, attempt: Attempt) -> None:
+        """A suspect cannot run in a process of its own after all: it runs among the slots, beside other jobs."""
+        log.info("suspect %s of task %s needs the worker's own process", attempt.job.id, attempt.job.task)
+        self._unfit_tasks.add(attempt.job.task)
+        self._join(attempt)
+
+    def _join(self, attempt: Attempt) -> None:
+        self._hands.excuse(attempt.held, attempt.job)
+        self._by_name[attempt.known.executor].put([attempt])
+
+    def deliver(self, held: Held, lease: Lease, *, alone: bool = False, patient: bool = False) -> None:
+        """Line up the attempts of a lease; `alone`: a suspect among the slots; `patient`: it joins no other jobs."""
         lines: dict[str, list[Attempt]] = {"async": [], "thread": [], "process": []}
         attempts = held.attempts
         known = self._hands.known
@@ -120,7 +147,7 @@ class Executor(Room):
             attempt = Attempt(held, position, job, task)
             line.append(attempt)
             attempts.append(attempt)
-        held.jobs = [(job.id, job.attempt) for job in lease.jobs]
+        held.jobs = [(job.batch, job.ord, job.attempt) for job in lease.jobs]
         held.open = len(attempts)
         for attempt in unknown:
             self._park(attempt)
@@ -128,7 +155,12 @@ class Executor(Room):
             pause = paused[attempt.job.task]
             self.end(attempt, verdict.too_late(attempt) or verdict.paused(pause, self._hands.watch.now()))
         for name, line in lines.items():
-            if line:
+            if line and held.suspect and not alone and name != "process":
+                line[0].patient = patient
+                self.suspects.put(line)
+            elif line:
+                if held.suspect and not alone:
+                    self._hands.excuse(held, line[0].job)
                 self._by_name[name].put(line)
         self.bell.ring()
 
@@ -153,9 +185,9 @@ class Executor(Room):
             self._settler.take(attempt, outcome)
 
     def hand_back(self, before: float = inf) -> int:
-        """Give back what was claimed before that time and has not started."""
+        """Give back what was claimed before that time and has not started; suspects only when nothing may wait."""
         count = 0
-        for slots in self._kinds:
+        for slots in self._kinds if before == inf else self._by_name.values():
             for attempt in slots.take_back(before):
                 count += 1
                 self.end(attempt, Released())
@@ -215,7 +247,7 @@ class Executor(Room):
     # ── the sweep ───────────────────────────────────────────────────────────
     async def run(self) -> None:
         while True:
-            if not (self.waiting or self.running or self.loop.stuck):
+            if not (self.waiting or self.unfinished):
                 self._publish(inf)
                 await self.bell.wait()
             await asyncio.sleep(SWEEP)
@@ -235,6 +267,9 @@ class Executor(Room):
         self._publish(earliest)
         if self.waiting:
             self.hand_back(now - self._max_wait)
+        if self.suspects.waiting:
+            for attempt in self.suspects.overdue(now - SUSPECT_WAIT):
+                self._join(attempt)
 
     def _remind(self, attempt: Attempt, now: float) -> None:
         """It was told to end and goes on."""

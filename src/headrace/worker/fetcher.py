@@ -16,7 +16,8 @@ from headrace.store.contract import Prompt
 from headrace.worker import faults
 from headrace.worker.executor import Executor
 from headrace.worker.governor import Governor
-from headrace.worker.holding import MAX_CLAIM, Hands, Held
+from headrace.worker.holding import MAX_CLAIM, Hands
+from headrace.worker.quarantine import Quarantine
 from headrace.worker.room import Backoff, Bell, Complaint, Room, log
 from headrace.worker.settler import Settler
 
@@ -27,8 +28,6 @@ QUICK = 4
 """Turns of the loop within which a job that never waits is over."""
 MAX_LEASES = 64
 """Batches whose results the store has not taken yet: beyond, nothing more is claimed."""
-COMPANY_WAIT = 10.0
-"""Seconds a suspect waits for the worker to be empty; then it runs in the company that is left."""
 GLANCE = 0.05
 """Seconds between two looks for jobs that reserved slots are for, while all others are taken."""
 
@@ -80,6 +79,7 @@ class Fetcher(Room):
         self._executor = executor
         self._settler = settler
         self._pace = Pace()
+        self._quarantine = Quarantine(hands, self.bell)
         self._backoff = Backoff()
         self._complaint = Complaint("claiming")
         self._deaf = Complaint("listening for new jobs")
@@ -98,7 +98,6 @@ class Fetcher(Room):
         self._handed_back = 0
         self.nudge = Bell()
         """Rung when there may be something to claim, or no reason to sleep."""
-        self._quiet = False
         self.claiming = False
         self.idle = asyncio.Event()
         """There was nothing to claim and nothing runs."""
@@ -110,12 +109,12 @@ class Fetcher(Room):
 
     def hush(self) -> None:
         """Claim nothing more."""
-        self._quiet = True
+        self._hands.quiet = True
         self.bell.ring()
         self.nudge.ring()
 
     def is_quiet(self) -> bool:
-        return self._quiet
+        return self._hands.quiet
 
     async def run(self) -> None:
         executor = self._executor()
@@ -158,7 +157,7 @@ class Fetcher(Room):
             executor.hand_back()
         elif lease.suspect:
             self._stop_listening()
-            await self._alone(executor, held, lease)
+            await self._quarantine.start(executor, held, lease, quiet=self.is_quiet())
         else:
             executor.deliver(held, lease)
             if self._waiter is None and len(lease.jobs) < asked:
@@ -359,16 +358,3 @@ class Fetcher(Room):
     def _note_idle(self) -> None:
         if self._resting and not self._hands.leases:
             self.idle.set()
-
-    async def _alone(self, executor: Executor, held: Held, lease: Lease) -> None:
-        """A suspect: wait until nothing else runs here, run it, and claim nothing until it is settled."""
-        until = monotonic() + COMPANY_WAIT
-        while (executor.running or executor.waiting) and monotonic() < until and not self.is_quiet() and not held.lost:
-            await self.bell.wait(0.1)
-        if held.lost:
-            return
-        executor.deliver(held, lease)
-        if self.is_quiet():
-            executor.hand_back()
-        while held.token in self._hands.leases and not held.lost:
-            await self.bell.wait(0.5)

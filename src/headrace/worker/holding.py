@@ -9,11 +9,13 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import UUID
 
 from headrace.errors import StoreDamaged
-from headrace.job import JobId, NewJob
+from headrace.job import Claimed, NewJob
 from headrace.lease import Lease, Orphan, Token, WorkerId
 from headrace.limit import Limit
 from headrace.outcome import DONE, Outcome, Settlement
@@ -22,15 +24,18 @@ from headrace.store.contract import Store
 from headrace.store.terms import Pause
 from headrace.webhooks import Herald
 from headrace.worker.attempt import Attempt, Known
+from headrace.worker.board import Board, Entry
 from headrace.worker.failure_log import FailureLog
 
 if TYPE_CHECKING:
     from headrace.task import Task
-    from headrace.worker.board import Board
 
 log = logging.getLogger("headrace.worker")
 
 MAX_CLAIM = 500
+NEVER: Final = 1 << 30
+MARKS: Final = 32
+"""Starts of a lease that are written to the board, at most: in a large lease one stands for those that follow, too."""
 DONE_AT: Final = tuple((position, DONE) for position in range(1000))
 """The settlement of a job that ended well, by position: shared, so that the common job costs no object."""
 
@@ -79,9 +84,11 @@ class Held:
         "jobs",
         "limited",
         "lost",
+        "mark",
         "news",
         "open",
         "others",
+        "place",
         "reported",
         "suspect",
         "token",
@@ -94,8 +101,12 @@ class Held:
         self.claimed_at = monotonic()
         self.attempts: list[Attempt | None] = []
         """By position; None where it is over."""
-        self.jobs: list[tuple[JobId, int]] = []
-        """Id and attempt number by position; they stay when an attempt is over."""
+        self.jobs: list[tuple[UUID, int, int]] = []
+        """Batch, ord and attempt number by position; they stay when an attempt is over."""
+        self.mark = NEVER
+        """An attempt from this position on has its start written to the board."""
+        self.place = 0
+        """Where it stands on the board; 0: nowhere."""
         self.open = 0
         """Attempts without an outcome."""
         self.ended: list[tuple[int, Settlement]] = []
@@ -198,12 +209,15 @@ class Hands:
         """Tasks that somebody has paused, as far as this worker knows."""
         self.reaping = False
         """A reap is on its way, which may renew a lease of this worker that had expired: its absence proves nothing."""
+        self.quiet = False
+        """Nothing more is claimed: the worker drains, or was told so."""
         self.attentive = False
         """The governor wants to hear of every job, also of those that end well."""
         self.damage: StoreDamaged | None = None
         """Why the store can never take anything from this worker again."""
         self.damaged = asyncio.Event()
         self._known: dict[str, Known] = {}
+        self._marking = Lock()
 
     def paused_now(self) -> Mapping[str, Pause]:
         """Tasks whose jobs must not start, by name."""
@@ -224,7 +238,8 @@ class Hands:
         held = Held(self, lease.token, suspect=lease.suspect)
         self.leases[lease.token] = held
         self.counters.claimed += len(lease.jobs)
-        self._publish()
+        if self.board is not None:
+            self._show(self.board, held, lease)
         if self.listeners:
             self.emit("lease.claimed", token=lease.token, jobs=len(lease.jobs), suspect=lease.suspect)
         return held
@@ -238,14 +253,15 @@ class Hands:
 
     def add(self, held: Held) -> None:
         self.leases[held.token] = held
-        self._publish()
+        if self.board is not None:
+            held.place = self.board.add(Entry(held.token, 1, 1))
 
     def held_of(self, orphan: Orphan) -> Held | None:
         """The lease in this worker's hands that `reap` took over; None: it is not held here any more."""
         position, job = orphan.jobs[0] if orphan.jobs else (0, None)
         if job is None:
             return None
-        claimed = (job.id, job.attempt)
+        claimed = (job.batch, job.ord, job.attempt)
         for held in self.leases.values():
             if not held.lost and position < len(held.jobs) and held.jobs[position] == claimed:
                 return held
@@ -256,12 +272,14 @@ class Hands:
         del self.leases[held.token]
         held.token = token
         self.leases[token] = held
-        self._publish()
+        if self.board is not None and held.place:
+            self.board.rename(held.place, token)
 
     def drop(self, held: Held) -> None:
         """The lease is over, one way or the other."""
-        if self.leases.pop(held.token, None) is not None:
-            self._publish()
+        if self.leases.pop(held.token, None) is not None and self.board is not None and held.place:
+            self.board.remove(held.place)
+            held.place, held.mark = 0, NEVER
 
     def emit(self, event: str, /, **fields: Any) -> None:
         """Tell whoever listens. Callers on the hot path look at `listeners` first."""
@@ -271,6 +289,38 @@ class Hands:
             except Exception:
                 log.exception("a listener failed on %s", event)
 
-    def _publish(self) -> None:
-        if self.board is not None:
-            self.board.write_tokens(self.leases)
+    # ── on the board ────────────────────────────────────────────────────────
+    def _show(self, board: Board, held: Held, lease: Lease) -> None:
+        """What the supervisor may hand back: jobs that have not started and never failed, or a suspect that waits."""
+        size = len(lease.jobs)
+        if lease.suspect:
+            held.place = board.add(_suspect(held, lease.jobs[0], noted=False))
+            return
+        first = 0
+        for position, job in enumerate(lease.jobs):
+            if job.failures or job.crashes:
+                first = position + 1
+        held.place = board.add(Entry(held.token, first, size))
+        held.mark = first if held.place else NEVER
+
+    def mark(self, held: Held, position: int) -> None:
+        """The attempt at this position starts, and with it none before it can be told from one that has."""
+        with self._marking:
+            if self.board is not None and held.place and position >= held.mark:
+                size = len(held.jobs)
+                held.mark = min(size, position + 1 + size // MARKS)
+                self.board.mark(held.place, held.mark)
+
+    def blame(self, held: Held) -> None:
+        """A suspect starts alone among the slots: should the worker die, the crash is its own."""
+        if self.board is not None and held.place:
+            self.board.write(held.place, Entry(held.token, 1, 1))
+
+    def excuse(self, held: Held, job: Claimed) -> None:
+        """A suspect runs beside other jobs: should the worker die, the crash is not known to be its own."""
+        if self.board is not None and held.place:
+            self.board.write(held.place, _suspect(held, job, noted=True))
+
+
+def _suspect(held: Held, job: Claimed, *, noted: bool) -> Entry:
+    return Entry(held.token, 0, 1, job.attempt, job.failures, job.crashes, suspect=True, noted=noted)

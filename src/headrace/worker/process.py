@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
@@ -21,7 +22,7 @@ from headrace.errors import UnknownTask, Unsupported
 from headrace.hangup import leave_to_parent
 from headrace.job import Claimed, Failure
 from headrace.lease import WorkerId, new_token
-from headrace.outcome import Failed, Lost, Outcome
+from headrace.outcome import Failed, Lost, Outcome, Released
 from headrace.task import Task
 from headrace.worker import lifeline, verdict, wire
 from headrace.worker.attempt import Attempt, Known
@@ -41,6 +42,8 @@ class Alone:
         self._lock = threading.Lock()
         """A task may report from several threads of its own, some of which outlive it."""
         self._over = False
+        self.needs_worker = False
+        """The task asked for what only the worker's own process can do."""
         self.cancelled = False
         self.deadline_at: datetime | None = None if timeout == inf else datetime.now(UTC) + timedelta(seconds=timeout)
 
@@ -60,6 +63,7 @@ class Alone:
 
     def complete_sync(self, result: Any, tx: object) -> None:
         del result, tx
+        self.needs_worker = True
         raise Unsupported(
             'a task with executor="process" cannot complete its job in a transaction: use async or a thread'
         )
@@ -119,14 +123,50 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     try:
         result: Any = own.run(attempt.known.function, *args, **kwargs)
         if attempt.known.is_async:
-            result = own.run(asyncio.run, result)
+            result = _in_loop(result, own) if order.suspect else own.run(asyncio.run, result)
     except Terminated:
         raise
     except BaseException as error:  # noqa: BLE001  # no job ends its slot
-        return verdict.of_error(attempt, error)
+        return Released() if _unfit(order, alone) else verdict.of_error(attempt, error)
     finally:
         alone.close()
-    return verdict.of_result(attempt, result)
+    return Released() if _unfit(order, alone) else verdict.of_result(attempt, result)
+
+
+def _unfit(order: wire.Order, alone: Alone) -> bool:
+    return order.suspect and alone.needs_worker
+
+
+_runner = asyncio.Runner()
+"""One event loop for all suspects of a child: what an async task keeps between jobs belongs to the loop that made it."""
+
+
+def _in_loop(coroutine: Coroutine[Any, Any, Any], own: contextvars.Context) -> Any:
+    """Run an async task as a worker's loop would: TERM cancels it, and does not interrupt code that blocks the loop."""
+    loop = _runner.get_loop()
+    told = False
+
+    async def supervised() -> Any:
+        task = asyncio.ensure_future(coroutine)
+
+        def cancel() -> None:
+            nonlocal told
+            told = True
+            task.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, cancel)
+        try:
+            return await task
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, _terminate)
+
+    try:
+        return _runner.run(supervised(), context=own)
+    except asyncio.CancelledError:
+        if told:
+            raise Terminated from None
+        raise
 
 
 def _attempt(order: wire.Order, task: Task[..., Any]) -> Attempt:
@@ -169,7 +209,7 @@ def main() -> None:
         except Terminated:
             sys.exit(128 + signal.SIGTERM)
         except Exception as error:  # noqa: BLE001  # the task cannot be imported: that is the job's failure
-            outcome = _could_not_start(order, error)
+            outcome = Released() if order.suspect else _could_not_start(order, error)
         assert not isinstance(outcome, Lost)
         pipe.sendall(wire.pack_report(wire.Report(outcome)))
 

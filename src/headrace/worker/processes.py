@@ -13,14 +13,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
+from typing import NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.outcome import Lost, Outcome
+from headrace.outcome import Lost, Outcome, Released
 from headrace.worker import faults, lifeline, verdict, wire
-from headrace.worker.attempt import Attempt
+from headrace.worker.attempt import TIMEOUT, Attempt
 from headrace.worker.holding import Hands
 from headrace.worker.room import log
 from headrace.worker.steps import End, announce, end_safely, set_deadline
+
+KILLED = signal.SIGKILL.name
 
 
 class Child:
@@ -98,11 +101,23 @@ class ProcessSlot:
         self.task: asyncio.Task[None] | None = None
 
 
-class ProcessSlots:
-    """Tasks with executor="process"."""
+class Isolation(NamedTuple):
+    """For slots in which suspects of other kinds of tasks run."""
 
-    def __init__(self, hands: Hands, size: int, *, end: End, low: Callable[[], None]) -> None:
+    unfit: Callable[[Attempt], None]
+    """Called with an attempt that cannot run in a child."""
+    idle: float
+    """Seconds after which a child without a job ends."""
+
+
+class ProcessSlots:
+    """Tasks with executor="process", and suspects of every kind."""
+
+    def __init__(
+        self, hands: Hands, size: int, *, end: End, low: Callable[[], None], isolates: Isolation | None = None
+    ) -> None:
         self._hands = hands
+        self._isolates = isolates
         self._size = size
         self._end = end
         self._low = low
@@ -128,6 +143,16 @@ class ProcessSlots:
         found: list[Attempt] = []
         while self._line and self._line[0].held.claimed_at <= before:
             found.append(self._line.popleft())
+        return found
+
+    def overdue(self, before: float) -> list[Attempt]:
+        """Take out of the line what waits though every child has run its job since before that time."""
+        busy = [slot.attempt.started for slot in self._slots if slot.attempt is not None and slot.attempt.started]
+        if len(busy) < self._size or max(busy) > before:
+            return []
+        found = [attempt for attempt in self._line if not attempt.patient]
+        for attempt in found:
+            self._line.remove(attempt)
         return found
 
     def under_way(self) -> list[Attempt]:
@@ -173,24 +198,43 @@ class ProcessSlots:
         while not self._closing:
             if not self._line:
                 self._low()
-                sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._idle.append(sleeper)
-                await sleeper
+                await self._sleep(slot)
                 continue
             attempt = self._line.popleft()
             if attempt.reason:
                 self._end(attempt, verdict.of_error(attempt, asyncio.CancelledError()))
                 continue
             slot.attempt, attempt.slots = attempt, self
+            if attempt.position >= attempt.held.mark:
+                self._hands.mark(attempt.held, attempt.position)
             try:
                 outcome = await self._run(slot, attempt)
             except Exception as error:  # noqa: BLE001  # a slot that cannot start fails its job, not the worker
                 log.exception("a process slot failed to run a job")
-                outcome = verdict.of_error(attempt, error)
+                outcome = verdict.of_error(attempt, error) if self._isolates is None else None
             slot.attempt = attempt.slots = None
-            end_safely(self._end, attempt, outcome)
+            if outcome is not None:
+                end_safely(self._end, attempt, outcome)
+            elif self._isolates is not None:
+                attempt.started, attempt.deadline = 0.0, inf
+                self._isolates.unfit(attempt)
 
-    async def _run(self, slot: ProcessSlot, attempt: Attempt) -> Outcome:
+    async def _sleep(self, slot: ProcessSlot) -> None:
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(sleeper)
+        if self._isolates is None or slot.child is None:
+            await sleeper
+            return
+        done, _ = await asyncio.wait([sleeper], timeout=self._isolates.idle)
+        if not done:
+            child, slot.child = slot.child, None
+            child.signal(signal.SIGKILL)
+            await child.reap()
+            if sleeper in self._idle:
+                self._idle.remove(sleeper)
+
+    async def _run(self, slot: ProcessSlot, attempt: Attempt) -> Outcome | None:
+        """Its outcome; None: it is a suspect that cannot run in a child."""
         try:
             attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
@@ -212,6 +256,8 @@ class ProcessSlots:
         def hear(said: wire.Said) -> None:
             attempt.report(progress=said.progress, note=said.note, line=said.line)
 
+        if attempt.held.suspect:
+            self._hands.excuse(attempt.held, attempt.job)
         attempt.started = monotonic()
         outcome = await child.run(self._order(attempt), hear)
         if faults.ARMED:
@@ -221,14 +267,27 @@ class ProcessSlots:
             child.signal(signal.SIGTERM)
             slot.child = None
             cause = await child.reap()
+            if attempt.reason == TIMEOUT and self._isolates is not None and KILLED in cause:
+                # It did not hear that its time was over: in the event loop it would have blocked the whole worker.
+                return Lost(cause="timeout: it blocked its process beyond its deadline", own=True, at=datetime.now(UTC))
             if attempt.reason and outcome is None:
                 return verdict.of_error(attempt, asyncio.CancelledError())
             if outcome is None:
                 log.warning("a process slot %s while it ran job %s of task %s", cause, attempt.job.id, attempt.job.task)
                 return Lost(cause=cause, own=True, at=datetime.now(UTC))
+        if self._isolates is not None and isinstance(outcome, Released):
+            return None
         return outcome
 
     def _order(self, attempt: Attempt) -> wire.Order:
         module = attempt.known.function.__module__
         main = getattr(sys.modules["__main__"], "__file__", None) or "" if module == "__main__" else ""
-        return wire.Order(attempt.job, module, main, attempt.timeout, self._hands.name, self._hands.max_result)
+        return wire.Order(
+            attempt.job,
+            module,
+            main,
+            attempt.timeout,
+            self._hands.name,
+            self._hands.max_result,
+            self._isolates is not None,
+        )

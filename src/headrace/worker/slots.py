@@ -222,6 +222,8 @@ class LoopSlots:
             timeout = attempt.timeout
         attempt.slots = self
         attempt.started = now
+        if attempt.position >= attempt.held.mark:
+            self._hands.mark(attempt.held, attempt.position)
         if timeout != inf:
             set_deadline(self._hands, attempt, now + timeout)
         if self._hands.listeners:

@@ -10,7 +10,8 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
@@ -18,12 +19,15 @@ import msgspec
 
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.hangup import on_hangup
+from headrace.job import Failure
 from headrace.lease import WorkerId, new_worker_id
+from headrace.outcome import Again
+from headrace.retry import WORKER_LOST
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.worker import child, lifeline, wire
-from headrace.worker.board import BoardView
+from headrace.worker.board import BoardView, Entry
 from headrace.worker.keeper import PATIENCE, refuse_short_lease
 from headrace.worker.room import Backoff, Bell, Complaint, log
 
@@ -217,10 +221,11 @@ class Supervisor:
         log.error(
             "worker process %d died: %s", crewman.process.pid, cause, extra={"worker": str(crewman.id), "cause": cause}
         )
-        self._send(self._abandon(crewman.id, cause))
+        self._send(self._abandon(crewman.id, cause, list(crewman.board.entries())))
 
-    async def _abandon(self, worker: WorkerId, cause: str) -> None:
+    async def _abandon(self, worker: WorkerId, cause: str, entries: list[Entry]) -> None:
         async def abandon(store: Store) -> None:
+            await hand_back(store, entries, cause)
             count = await store.abandon(worker, cause)
             await store.retire(worker)
             if count:
@@ -262,7 +267,7 @@ class Supervisor:
         if now - crewman.renewed_at < self._settings.heartbeat.total_seconds() / 2:
             return
         crewman.renewed_at = now
-        tokens = crewman.board.tokens()
+        tokens = [entry.token for entry in crewman.board.entries()]
         if not crewman.said_stuck:
             crewman.said_stuck = True
             log.warning(
@@ -323,6 +328,32 @@ class Supervisor:
     async def _finish_errands(self) -> None:
         if self._errands:
             await asyncio.wait(list(self._errands), timeout=5.0)
+
+
+async def hand_back(store: Store, entries: Iterable[Entry], cause: str) -> None:
+    """Settle what a dead worker had claimed and not started: those jobs have no part in its death."""
+    count = 0
+    for entry in entries:
+        if entry.first < entry.size:
+            again = _again(entry, cause)
+            try:
+                await store.settle(entry.token, [(position, again) for position in range(entry.first, entry.size)])
+            except HeadraceError:
+                raise
+            except Exception:  # noqa: BLE001  # what cannot be handed back here comes back as suspects
+                log.exception("%d jobs of a dead worker cannot be handed back", entry.size - entry.first)
+            else:
+                count += entry.size - entry.first
+    if count:
+        log.info("%d jobs that the dead worker had not started are handed back", count)
+
+
+def _again(entry: Entry, cause: str) -> Again:
+    failure = None
+    if entry.noted:
+        text = f"{cause}; other jobs ran beside this one, so the crash is not counted as its own"
+        failure = Failure(entry.attempt, WORKER_LOST, text, "", datetime.now(UTC))
+    return Again(entry.failures, entry.crashes, suspect=entry.suspect, failure=failure)
 
 
 def _exit_event(pid: int) -> Bell:

@@ -98,6 +98,8 @@ class ThreadSlots:
                 continue
             attempt.slots = self
             attempt.started = monotonic()
+            if attempt.position >= attempt.held.mark:
+                self._hands.mark(attempt.held, attempt.position)
             slot.attempt = attempt
             try:
                 outcome = self._run(attempt)

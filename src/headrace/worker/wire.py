@@ -36,6 +36,8 @@ class Order(msgspec.Struct, frozen=True, tag=True):
     timeout: float
     worker: str
     max_result: int
+    suspect: bool = False
+    """Its task was not made for a child: what it cannot do here, the worker must."""
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):

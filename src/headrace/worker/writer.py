@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from headrace.errors import ConfigError, OutcomeUnknown, SchemaMismatch, StoreFull, Unavailable, Unsupported
-from headrace.job import Failure, JobState, NewJob
+from headrace.job import Failure, JobState, NewJob, job_id
 from headrace.outcome import DONE, Finish, Settlement
 from headrace.webhooks import batch_of
 from headrace.worker import faults, verdict
@@ -90,7 +90,8 @@ class Writer:
     async def _replace(self, held: Held, bad: tuple[int, Settlement], error: Exception) -> None:
         """The store cannot take this settlement: end the job as dead with the store's error as the reason."""
         position, settlement = bad
-        id, attempt = held.jobs[position]
+        batch, ord, attempt = held.jobs[position]
+        id = job_id(batch, ord)
         kind, (message, _) = verdict.kind_of(error), verdict.describe(error)
         log.error(
             "the store cannot take how job %s ended, so the job ends as dead (%s): %s: %s",

@@ -1,0 +1,91 @@
+"""QUARANTINE: how a suspect runs, so that a crash names its cause and other jobs do not wait.
+
+A suspect was running when a worker died. Where a supervisor watches this worker, the suspect runs in a process of its own beside
+ordinary work: that process's death is the job's own crash, and the worker's death is not. A suspect that cannot run there runs
+alone among the slots. Without a supervisor it always does, because a later look at the lease could not tell the two deaths apart.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from headrace.errors import HeadraceError
+from headrace.job import Claimed
+from headrace.lease import Lease
+from headrace.retry import WORKER_LOST
+from headrace.worker.executor import Executor
+from headrace.worker.holding import Hands, Held
+from headrace.worker.room import Bell
+
+COMPANY_WAIT = 10.0
+"""Seconds a suspect waits for the worker to be empty; then it runs in the company that is left."""
+ALONE = 2.0
+"""Seconds for which a suspect keeps other jobs away when its worker is supervised: while it waits, and while it runs."""
+MAX_LOSSES = 3
+"""Worker deaths beside other jobs after which a suspect is no longer given the benefit of the doubt."""
+MAX_LINE = 32
+"""Suspects that wait for a process of their own."""
+
+
+class Quarantine:
+    """Starts suspects. The fetcher claims nothing while `start` has not returned."""
+
+    def __init__(self, hands: Hands, bell: Bell) -> None:
+        self._hands = hands
+        self._bell = bell
+
+    async def start(self, executor: Executor, held: Held, lease: Lease, *, quiet: bool) -> None:
+        """Run the one job of a suspect lease, and return when other jobs may be claimed."""
+        [job] = lease.jobs
+        if quiet:
+            executor.deliver(held, lease)
+            executor.hand_back()
+            return
+        losses = await self._losses(job)
+        supervised = self._hands.board is not None
+        if supervised and losses < MAX_LOSSES and executor.isolates(job.task):
+            executor.deliver(held, lease, patient=losses > 0)
+            while executor.suspects.waiting > MAX_LINE and not held.lost:
+                await self._bell.wait(0.1)
+            return
+        brief = supervised and losses == 0
+        await self._alone(executor, held, lease, brief=brief)
+
+    async def _losses(self, job: Claimed) -> int:
+        """Worker deaths that this job was in and was not charged with, as a suspect."""
+        if self._hands.board is None:
+            return 0
+        try:
+            [found] = await self._hands.store.get([job.id])
+        except HeadraceError:
+            return 1  # not known: with care
+        if found is None:
+            return 0
+        return sum(failure.kind == WORKER_LOST for failure in found.history) - found.crashes
+
+    async def _alone(self, executor: Executor, held: Held, lease: Lease, *, brief: bool) -> None:
+        """Wait until nothing else runs here, run it, and let nothing else in: until it is settled, or briefly."""
+        [job] = lease.jobs
+        until = monotonic() + (ALONE if brief else COMPANY_WAIT)
+        while (executor.running or executor.waiting) and monotonic() < until and not held.lost:
+            if self._hands.quiet:
+                break
+            await self._bell.wait(0.1)
+        if held.lost:
+            return
+        empty = not (executor.running or executor.waiting)
+        if empty or not brief:
+            self._hands.blame(held)
+        else:
+            self._hands.excuse(held, job)
+        executor.deliver(held, lease, alone=True)
+        if self._hands.quiet:
+            executor.hand_back()
+        if brief and not empty:
+            return
+        until = monotonic() + ALONE
+        while held.token in self._hands.leases and not held.lost:
+            if brief and monotonic() >= until:
+                self._hands.excuse(held, job)
+                return
+            await self._bell.wait(0.1)
