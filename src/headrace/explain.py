@@ -54,6 +54,8 @@ class Reason(StrEnum):
     """Next in line, but claimed alone."""
     BUSY = "busy"
     """Next in line, but every slot is taken."""
+    HINDERED = "hindered"
+    """Next in line, but the workers that have free slots start nothing just now."""
     NEXT = "next"
 
 
@@ -79,9 +81,7 @@ class Looking(Protocol):
     """What is asked of a store."""
 
     async def now(self) -> datetime: ...
-
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]: ...
-
     async def workers(self) -> list[Presence]: ...
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None: ...
@@ -309,11 +309,9 @@ class _Case:
         if reason is Reason.PAUSED:
             until = hindrance.paused_until(self._ahead, self._around)
         if self._ahead.suspect and reason in {Reason.BEHIND, Reason.BUSY, Reason.NEXT}:
-            alone = "it was running when a worker died, so it is claimed alone, by a worker with nothing else to run"
-            if reason is Reason.BEHIND:
-                sentence = f"{sentence}; then {alone}"
-            else:
-                reason, sentence = Reason.SUSPECT, f"next in its lane, as a suspect: {alone}"
+            alone = "it was running when a worker died, so it is claimed alone"
+            suspect = (Reason.SUSPECT, f"next in its lane, as a suspect: {alone}")
+            reason, sentence = (reason, f"{sentence}; then {alone}") if reason is Reason.BEHIND else suspect
         return Explanation(reason, sentence + self._limits(self._now), until, self._place())
 
     def _why_not(self) -> tuple[Reason, str]:
@@ -336,6 +334,7 @@ class _Case:
         workers = f"the {'worker' if number == 1 else f'{number:,} workers'} of queue {job.queue}"
         slots, taken = self._slots()
         full = f"the only slot of {workers} is busy" if slots == 1 else f"all {slots:,} slots of {workers} are busy"
+        hindered = hindrance.workers(self._knowing)
         if ahead.lane or ahead.higher:
             first = [
                 f"{jobs(ahead.higher, ahead.limit)} of higher priority in queue {job.queue}" if ahead.higher else "",
@@ -343,7 +342,9 @@ class _Case:
             ]
             behind = f"behind {' and '.join(filter(None, first))}"
             state = full if taken >= slots else f"{taken:,} of {count(slots, 'slot')} of {workers} busy"
-            return Reason.BEHIND, f"{behind}; {state}{turns}"
+            return Reason.BEHIND, "; ".join(filter(None, (behind, state, hindered))) + turns
+        if hindered:
+            return Reason.HINDERED, f"next in its lane, but {hindered}"
         if taken >= slots:
             free = f"it starts when one is free{turns}; see: headrace workers"
             return Reason.BUSY, f"next in its lane, but {full}: {free}"
@@ -356,6 +357,7 @@ class _Case:
             "ahead_in_lane": ahead.lane, "ahead_of_higher_priority": ahead.higher, "counted_up_to": ahead.limit,
             "suspect": ahead.suspect, "paused_by": ahead.paused_by, "paused_since": ahead.paused_since,
             "workers": len(self._serving), "workers_that_know_the_task": len(self._knowing), "slots": slots,
+            "hindered": {worker.name: worker.hindered for worker in self._knowing if worker.hindered},
             "busy": taken, "expires": self._expires, "deadline": self._deadline, "paused_until": ahead.paused_until,
             "tenant_paused_by": ahead.tenant_paused_by, "tenant_paused_since": ahead.tenant_paused_since,
             "tenant_paused_until": ahead.tenant_paused_until,

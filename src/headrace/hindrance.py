@@ -12,6 +12,7 @@ from headrace import duration
 from headrace.flow import Ageing, Strict, Weighted, name_of
 from headrace.job import Job
 from headrace.lane import Ahead, Blocked, split_limit
+from headrace.lease import Presence
 from headrace.queue import QueueOptions
 from headrace.recovery import unpack
 from headrace.wording import Times, line
@@ -96,6 +97,28 @@ def _too_little(each: Blocked, cost: int, rule: Rule | None) -> str:
         return f"{said}: it was cut down after a refusal and recovers by and by; to open it: headrace limits reset {each.key}"
     option = "concurrency" if each.concurrency is not None else "burst"
     return f"{said}: it can never run; headrace limits set {each.key} --{option} {cost}"
+
+
+STOPS = {
+    "quiet": "was told to claim nothing more (TSTP, or it is stopping)",
+    "settling": "cannot store its results and claims nothing until it can; its log says why",
+    "quarantine": "runs a job alone that was running when a worker died, and claims nothing meanwhile",
+    "reserved": "has free slots only for other priorities (reserve)",
+}
+"""What a worker says of itself while it starts no job of this kind, in words."""
+
+
+def workers(found: Sequence[Presence]) -> str:
+    """What keeps the free slots of these workers from the job; empty: some worker has one and takes jobs, or none has."""
+    free = [worker for worker in found if worker.running < worker.slots]
+    if not free or not all(any(each in STOPS for each in worker.hindered) for worker in free):
+        return ""
+    said = [
+        f"worker {line(worker.name)} {' and '.join(STOPS[each] for each in worker.hindered if each in STOPS)}"
+        for worker in free[:3]
+    ]
+    more = f"; and {len(free) - 3:,} more workers likewise" if len(free) > 3 else ""
+    return "; ".join(said) + more
 
 
 def opens_at(found: Sequence[Blocked]) -> datetime | None:

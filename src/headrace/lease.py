@@ -126,5 +126,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     started_at: datetime
     tasks: tuple[str, ...] = ()
+    hindered: tuple[str, ...] = ()
+    """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`. Empty: nothing."""
     seen_at: datetime | None = None
     """By the store's clock; filled by `workers`."""

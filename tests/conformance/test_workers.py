@@ -22,6 +22,7 @@ def presence(id: WorkerId | None = None, name: str = "host:42") -> Presence:
         version="0.1.0",
         started_at=datetime(2026, 1, 1, 9, 30, 0, 1, tzinfo=UTC),
         tasks=("a.b", "c"),
+        hindered=("quarantine", "settling"),
     )
 
 
@@ -35,7 +36,7 @@ async def test_the_last_word_counts(store: Store, clock: FakeClock):
     me = presence()
     await store.heartbeat([], TTL, me)
     clock.advance(5)
-    now = replace(me, running=0, queues=(), tasks=())
+    now = replace(me, running=0, queues=(), tasks=(), hindered=())
     await store.heartbeat([], TTL, now)
     assert await store.workers() == [replace(now, seen_at=clock.now())]
 

@@ -93,7 +93,7 @@ FREE = worker()
 FULL = worker(running=10)
 DEAF = worker(tasks=("mail.send",))
 ELSEWHERE = worker(queues=("mail",))
-SUSPECT = "it was running when a worker died, so it is claimed alone, by a worker with nothing else to run"
+SUSPECT = "it was running when a worker died, so it is claimed alone"
 NOW_RETRY = f"to run it now: headrace jobs retry {ID}"
 AGAIN = f"to run it again: headrace jobs retry {ID}"
 START = "start one with: headrace worker APP --queues billing"
@@ -335,6 +335,40 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         + SUSPECT,
     ),
     ("a suspect", why(job(), FULL, suspect=True), Reason.SUSPECT, f"next in its lane, as a suspect: {SUSPECT}"),
+    (
+        "a worker in quarantine",
+        why(job(), worker(hindered=("quarantine", "stuck"))),
+        Reason.HINDERED,
+        (
+            "next in its lane, but worker host:1 runs a job alone that was running when a worker died, and claims nothing "
+            "meanwhile"
+        ),
+    ),
+    (
+        "two workers that take nothing, and a full one",
+        why(job(), worker(hindered=("settling",)), worker(name="host:2", hindered=("quiet", "reserved")), FULL),
+        Reason.HINDERED,
+        (
+            "next in its lane, but worker host:1 cannot store its results and claims nothing until it can; its log says why; "
+            "worker host:2 was told to claim nothing more (TSTP, or it is stopping) and has free slots only for other "
+            "priorities (reserve)"
+        ),
+    ),
+    (
+        "one of two workers takes jobs",
+        why(job(), worker(hindered=("quiet",)), worker(hindered=("stuck",))),
+        Reason.NEXT,
+        "next in its lane, with free slots at the 2 workers of queue billing: it should start within a second",
+    ),
+    (
+        "behind others at a worker that takes nothing",
+        why(job(), worker(hindered=("quiet",)), lane=2),
+        Reason.BEHIND,
+        (
+            "behind 2 jobs of its own lane; 3 of 10 slots of the worker of queue billing busy; worker host:1 was told to "
+            "claim nothing more (TSTP, or it is stopping)"
+        ),
+    ),
     (
         "the only slot taken",
         why(job(), worker(slots=1, running=1)),

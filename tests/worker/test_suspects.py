@@ -21,7 +21,7 @@ from headrace.worker import Worker
 from headrace.worker.board import Board, BoardView, Entry
 from headrace.worker.supervisor import hand_back
 from worker import suspect_app as tasks
-from worker.harness import Bench, until
+from worker.harness import WAIT, Bench, until
 
 
 class Supervised(Bench):
@@ -291,3 +291,26 @@ def test_a_place_on_the_board_is_used_again() -> None:
     assert next(iter(view.entries())).token == first
     board.close()
     view.close()
+
+
+# ── what a worker says of itself ────────────────────────────────────────────
+
+
+async def say(bench: Bench, worker: Worker, *expected: str) -> None:
+    """Wait until the worker's presence says just this."""
+    async with asyncio.timeout(WAIT):
+        while True:
+            found = next((each for each in await bench.store.workers() if each.id == worker.id), None)
+            if found is not None and found.hindered == expected:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_a_worker_says_what_keeps_it_from_starting_jobs(bench: Supervised) -> None:
+    await bench.make_suspects(tasks.wait, (str(bench.folder), 0), losses=3)
+    async with bench.watched(heartbeat="1h", lease="4h") as (worker, _):
+        await say(bench, worker, "quarantine")
+        bench.open()
+        await say(bench, worker)
+        worker.quiet()
+        await say(bench, worker, "quiet")

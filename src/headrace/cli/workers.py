@@ -36,11 +36,12 @@ def command(target: Target, as_json: bool) -> None:
                 f"{worker.running}/{worker.slots}",
                 age(worker.started_at, now),
                 age(worker.seen_at, now),
+                ", ".join(worker.hindered),
                 worker.version,
                 worker.id,
             )
             for worker in found
         ]
-        table(("worker", "queues", "slots", "up", "seen", "version", "id"), rows, right=(2, 3, 4))
+        table(("worker", "queues", "slots", "up", "seen", "hindered", "version", "id"), rows, right=(2, 3, 4))
 
     run(target.with_store(look))

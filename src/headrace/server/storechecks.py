@@ -90,6 +90,8 @@ def check_presence(presence: Presence) -> None:
     check_queues(presence.queues)
     for task in presence.tasks:
         check_task_name(task)
+    if len(presence.hindered) > 10 or any(len(each) > 40 for each in presence.hindered):
+        raise ConfigError("hindered: at most 10 words of 40 characters")
     _check_figures(presence.slots, presence.running)
     check_time(presence.started_at)
 

@@ -25,6 +25,8 @@ class WorkerView(msgspec.Struct, kw_only=True):
     started_at: datetime
     seen_at: datetime | None
     tasks: list[str]
+    hindered: list[str]
+    """Why it starts no other job now, or fewer: quiet, settling, quarantine, reserved, stuck."""
 
 
 class Workers(msgspec.Struct):
@@ -50,6 +52,7 @@ async def all_of(call: Call) -> Response:
                     started_at=each.started_at,
                     seen_at=each.seen_at,
                     tasks=[] if call.principal.bound else [text(name) for name in each.tasks],
+                    hindered=[text(each_one) for each_one in each.hindered],
                 )
             )
     return answer(Workers(found))

@@ -136,7 +136,7 @@ class Worker:
         self._governor = Governor(hands, self._duties.limits, planner, opened=self._fetcher.nudge.ring)
         hands.governor = self._governor
         self._executor = Executor(hands, self._settler, self._completer, low=self._fetcher.freed)
-        self._keeper = Keeper(hands, lambda: self._executor)
+        self._keeper = Keeper(hands, lambda: self._executor, lambda: self._settler.failing)
         alarm = Alarm(hands, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
         self._janitor = Janitor(hands, work=self._fetcher.nudge.ring, alarm=alarm, queues=self._duties.queues)
         ticker = Ticker(

@@ -188,7 +188,9 @@ class Fetcher(Room):
         if self._reserves:
             # Nothing is claimed ahead: what stands in line would take any slot that is free, also a reserved one.
             free = executor.size - executor.running - executor.waiting
-            return flow.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._hands.priorities())
+            room = flow.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._hands.priorities())
+            self._hands.reserved = room.ordinary <= 0 and bool(room.reserved)
+            return room
         ahead = self._pace.ahead
         executor.loop.low_mark = ahead // 2
         waiting = executor.waiting

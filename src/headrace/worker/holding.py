@@ -211,6 +211,10 @@ class Hands:
         """A reap is on its way, which may renew a lease of this worker that had expired: its absence proves nothing."""
         self.quiet = False
         """Nothing more is claimed: the worker drains, or was told so."""
+        self.quarantine = False
+        """A suspect runs alone, or is about to: nothing else is claimed."""
+        self.reserved = False
+        """The only free slots are reserved for other priorities."""
         self.attentive = False
         """The governor wants to hear of every job, also of those that end well."""
         self.damage: StoreDamaged | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
+from time import monotonic
 
 from headrace.duration import show
 from headrace.errors import ConfigError, HeadraceError, StoreDamaged, Unavailable
@@ -19,6 +20,8 @@ from headrace.worker.room import Backoff, Complaint, Room, log
 
 PATIENCE = 0.25
 """How long a heartbeat may take, as a part of the lease: four tries fit into it."""
+NEWS = 1.0
+"""Seconds after which what hinders a worker is told, though its next heartbeat is due later."""
 
 
 def refuse_short_lease(settings: Settings) -> None:
@@ -36,10 +39,12 @@ class Keeper(Room):
 
     name = "keeper"
 
-    def __init__(self, hands: Hands, executor: Callable[[], Executor]) -> None:
+    def __init__(self, hands: Hands, executor: Callable[[], Executor], failing: Callable[[], bool]) -> None:
         super().__init__()
         self._hands = hands
         self._executor = executor
+        self._failing = failing
+        self._said: tuple[str, ...] = ()
         self._complaint = Complaint("the heartbeat")
         self._started_at = datetime.now(UTC)
         self._version = version("headrace")
@@ -50,9 +55,27 @@ class Keeper(Room):
         while True:
             if await self.beat():
                 backoff.reset()
-                await self.bell.wait(seconds * random.uniform(0.8, 1.0))
+                await self._pause(seconds * random.uniform(0.8, 1.0))
             else:
                 await self.bell.wait(min(backoff.next(), seconds / 3))
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the next heartbeat; less, when there is news for `explain`."""
+        until = monotonic() + seconds
+        while (left := until - monotonic()) > 0:
+            if await self.bell.wait(min(left, NEWS)) or self._hindered() != self._said:
+                return
+
+    def _hindered(self) -> tuple[str, ...]:
+        hands, executor = self._hands, self._executor()
+        reasons = {
+            "quiet": hands.quiet,
+            "settling": self._failing(),
+            "quarantine": hands.quarantine,
+            "reserved": hands.reserved,
+            "stuck": executor.loop.stuck > 0,
+        }
+        return tuple(name for name, holds in reasons.items() if holds)
 
     async def beat(self) -> bool:
         """One heartbeat; False: the store did not answer."""
@@ -87,15 +110,17 @@ class Keeper(Room):
 
     def presence(self) -> Presence:
         hands, executor = self._hands, self._executor()
+        self._said = self._hindered()
         return Presence(
             id=hands.id,
             name=hands.name,
             queues=hands.queues,
             slots=executor.size,
-            running=executor.running,
+            running=min(executor.running, executor.size),
             version=self._version,
             started_at=self._started_at,
             tasks=tuple(sorted(hands.tasks)),
+            hindered=self._said,
         )
 
     def _hear(self, pulse: Pulse) -> None:

@@ -48,8 +48,11 @@ class Quarantine:
             while executor.suspects.waiting > MAX_LINE and not held.lost:
                 await self._bell.wait(0.1)
             return
-        brief = supervised and losses == 0
-        await self._alone(executor, held, lease, brief=brief)
+        self._hands.quarantine = True
+        try:
+            await self._alone(executor, held, lease, brief=supervised and losses == 0)
+        finally:
+            self._hands.quarantine = False
 
     async def _losses(self, job: Claimed) -> int:
         """Worker deaths that this job was in and was not charged with, as a suspect."""

@@ -214,5 +214,6 @@ def presence(row: Any) -> Presence:
         version=row["version"],
         started_at=row["started_at"],
         tasks=tuple(row["tasks"]),
+        hindered=tuple(row["hindered"]),
         seen_at=row["seen_at"],
     )

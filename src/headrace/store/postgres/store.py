@@ -215,8 +215,10 @@ class PostgresStore(Looking, tx.InTransaction):
         beat = call("heartbeat", 3, "alive, stop_token, stop_position")
         args = (list(tokens), ttl, self._now())
         if presence is not None:
+            # All but the last come before the time, which the heartbeat has already.
             said = _said(presence)
-            beat = f"{beat}, headrace.present({', '.join(f'${n}' for n in range(4, 4 + len(said)))}, $3)"
+            places = ", ".join(f"${n}" for n in range(4, 3 + len(said)))
+            beat = f"{beat}, headrace.present({places}, $3, ${3 + len(said)})"
             args = (*args, *said)
         # Two tries and a connection between them fit into half the lease.
         patience = min(CALL_TIMEOUT, max(_SHORTEST, ttl.total_seconds() / 6))
@@ -404,4 +406,5 @@ def _said(presence: Presence) -> tuple[Any, ...]:
         text(presence.version),
         presence.started_at,
         list(presence.tasks),
+        [text(each) for each in presence.hindered],
     )

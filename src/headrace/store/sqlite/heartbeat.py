@@ -34,7 +34,7 @@ def heartbeat(tx: Tx, tokens: Sequence[Token], ttl: timedelta, presence: Presenc
 def _note_presence(tx: Tx, presence: Presence) -> None:
     row = (
         presence.id.bytes, text(presence.name), _list(presence.queues), presence.slots, presence.running,
-        text(presence.version), micros(presence.started_at), _list(presence.tasks), tx.now,
+        text(presence.version), micros(presence.started_at), _list(presence.tasks), tx.now, _list(presence.hindered),
     )  # fmt: skip
     tx.cur.execute(_SQL["present"], row)
 

@@ -79,9 +79,10 @@ def workers(tx: Tx) -> list[Presence]:
             version=version,
             started_at=moment(started_at),
             tasks=tuple(msgspec.json.decode(tasks, type=list[str])),
+            hindered=tuple(msgspec.json.decode(hindered, type=list[str])),
             seen_at=moment(seen_at),
         )
-        for id, name, queues, slots, running, version, started_at, tasks, seen_at in tx.cur.execute(
+        for id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered in tx.cur.execute(
             _SEEN, (tx.now - _MINUTE,)
         ).fetchall()
     ]

@@ -1,13 +1,14 @@
 -- present: a worker says who it is.
 create or replace function headrace.present(
     p_id uuid, p_name text, p_queues text[], p_slots int4, p_running int4, p_version text, p_started_at timestamptz,
-    p_tasks text[], p_now timestamptz default null
+    p_tasks text[], p_now timestamptz default null, p_hindered text[] default '{}'
 ) returns void language plpgsql as $$
 begin
     perform set_config('synchronous_commit', 'off', true);
-    insert into headrace.worker (id, name, queues, slots, running, version, started_at, tasks, seen_at)
-    values (p_id, p_name, p_queues, p_slots, p_running, p_version, p_started_at, p_tasks, coalesce(p_now, clock_timestamp()))
+    insert into headrace.worker (id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered)
+    values (p_id, p_name, p_queues, p_slots, p_running, p_version, p_started_at, p_tasks, coalesce(p_now, clock_timestamp()),
+        p_hindered)
     on conflict (id) do update set name = excluded.name, queues = excluded.queues, slots = excluded.slots,
         running = excluded.running, version = excluded.version, started_at = excluded.started_at, tasks = excluded.tasks,
-        seen_at = excluded.seen_at;
+        seen_at = excluded.seen_at, hindered = excluded.hindered;
 end $$;

@@ -3,4 +3,4 @@ update headrace_lease set expires_at = ? where token in (:tokens) returning toke
 
 -- name: present
 insert or replace into headrace_worker
-(id, name, queues, slots, running, version, started_at, tasks, seen_at) values (?, ?, ?, ?, ?, ?, ?, ?, ?);
+(id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
