@@ -16,6 +16,7 @@ from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from headrace.lease import MAX_LEASE, Ask, Band, Lease
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.allowance import Rules
+from headrace.store.sqlite.crowd import Names, may_wait
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.lease import LeaseRow, Ranges
 from headrace.store.sqlite.pause import held_back
@@ -39,15 +40,17 @@ class Desk:
     def __init__(self) -> None:
         self.rota = Rota()
         self.rules = Rules()
-        self.opens: dict[str, int] = {}
-        """queue → when something of it that the last claim passed over will be free."""
+        self.names = Names()
+        self.opens: dict[frozenset[str], int] = {}
+        """queues → when something of them that the last claim passed over will be free."""
 
     def passed_over(self, ask: Ask, opens_at: int | None) -> None:
-        for queue in ask.queues:
-            if opens_at is None:
-                self.opens.pop(queue, None)
-            else:
-                self.opens[queue] = opens_at
+        names = self.names.of(ask.queues)
+        opens = {others - names: at for others, at in self.opens.items() if others is not names} if self.opens else {}
+        opens.pop(frozenset(), None)
+        if opens_at is not None:
+            opens[names] = opens_at
+        self.opens = opens
 
 
 def nothing_to_claim(tx: Tx, ask: Ask, desk: Desk) -> bool:
@@ -55,9 +58,10 @@ def nothing_to_claim(tx: Tx, ask: Ask, desk: Desk) -> bool:
     if ask.limit < 1:
         return True
     paused = held_back(tx).queues
-    if any(queue not in paused and top(tx, queue) is not None for queue in ask.queues):
+    names = desk.names.of(ask.queues)
+    if any(queue not in paused and top(tx, queue) is not None for queue in may_wait(tx, ask.queues, names)):
         return False
-    ends = [until for queue in ask.queues if (until := paused.get(queue)) is not None]
+    ends = [until for queue, until in paused.items() if until is not None and queue in names]
     desk.passed_over(ask, min(ends, default=None))
     return leases.read(tx, ask.token) is None
 
@@ -68,9 +72,10 @@ def claim(tx: Tx, ask: Ask, desk: Desk) -> Lease | None:
         return Lease(ask.token, [job for _, job in claimed(tx, held)], bool(held.suspect))
     limit = min(ask.limit, MAX_LEASE)
     picker = Picker(tx, ask, desk.rota, desk.rules)
+    waiting = list(dict.fromkeys(may_wait(tx, ask.queues, desk.names.of(ask.queues))))
     rest = () if ask.only_bands else (Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit),)
     for band in (*ask.bands, *rest):
-        queues = [queue for queue in ask.queues if not band.queues or queue in band.queues]
+        queues = [queue for queue in waiting if not band.queues or queue in band.queues]
         picker.serve(queues, band, min(limit, picker.count + band.share))
         if picker.suspect:
             break

@@ -13,7 +13,8 @@ from headrace.errors import BadTransaction
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.connection import cursor, translate_guest
 from headrace.store.sqlite.depth import Tx
-from headrace.store.sqlite.thread import Now, T, Work
+from headrace.store.sqlite.thread import T, Work
+from headrace.store.sqlite.timekeeper import Timekeeper
 from headrace.tx import (
     Kind,
     Standing,
@@ -31,32 +32,32 @@ _KINDS = (
 _SYNC_CALL = "an async connection cannot be used by a sync call: await the a-method, e.g. aenqueue"
 
 
-def run(tx: object, work: Work[T], address: Address, now: Now) -> tuple[T, set[str]]:
+def run(tx: object, work: Work[T], address: Address, time: Timekeeper) -> tuple[T, set[str]]:
     """In the caller's thread. Answers also the queues that have something to claim once the user commits."""
-    return _run_on(_sync_connection(tx), work, address, now)
+    return _run_on(_sync_connection(tx), work, address, time)
 
 
-async def arun(tx: object, work: Work[T], address: Address, now: Now) -> tuple[T, set[str]]:
+async def arun(tx: object, work: Work[T], address: Address, time: Timekeeper) -> tuple[T, set[str]]:
     """Where the connection lives: in its own thread if it has one."""
     raw = await _async_connection(tx)
     if raw is None:
-        return run(tx, work, address, now)
+        return run(tx, work, address, time)
     execute = getattr(raw, "_execute", None)
     if execute is None:
         raise BadTransaction("this version of aiosqlite is not supported as tx=: use another one, or sqlite3 itself")
-    answer: tuple[T, set[str]] = await execute(_run_on, raw._conn, work, address, now)  # noqa: SLF001 - its thread is the only place where the connection may be used
+    answer: tuple[T, set[str]] = await execute(_run_on, raw._conn, work, address, time)  # noqa: SLF001 - its thread is the only place where the connection may be used
     return answer
 
 
-def _run_on(conn: sqlite3.Connection, work: Work[T], address: Address, now: Now) -> tuple[T, set[str]]:
+def _run_on(conn: sqlite3.Connection, work: Work[T], address: Address, time: Timekeeper) -> tuple[T, set[str]]:
     try:
         _check_file(conn, address)
         if not conn.in_transaction:
             _begin(conn)
         cur = cursor(conn)
         cur.row_factory = None
-        tx = Tx(cur, now())
         with _text_as_str(conn), _undone_on_error(cur):
+            tx = Tx(cur, time.read(cur))
             result = work(tx)
             tx.depth.write(cur)
     except sqlite3.Error as error:

@@ -62,13 +62,16 @@ class Picker:
         """Take from these queues and priorities until the claim has so many jobs."""
         self.stopped = False
         highest = {queue: band.highest for queue in queues if not self._is_paused(queue)}
+        waiting: dict[str, int] = {}
+        unknown = list(highest)
         while self.count < until and not self.stopped:
-            waiting = self._tops(highest, band.lowest)
+            self._tops(unknown, highest, band.lowest, waiting)
             if not waiting:
                 break
             priority = max(map(_priority, waiting.values()))
             level = self._rota.order([queue for queue, line in waiting.items() if _priority(line) == priority])
             self._serve_level({queue: waiting[queue] for queue in level}, priority, until - self.count, highest)
+            unknown = level  # nothing has changed in the others
 
     def finish(self) -> None:
         """Write what is left to write."""
@@ -92,18 +95,16 @@ class Picker:
         if at is not None:
             self.opens_at = at if self.opens_at is None else min(at, self.opens_at)
 
-    def _tops(self, highest: dict[str, int], lowest: int) -> dict[str, int]:
-        """The first line of each queue that may have something to give."""
-        found: dict[str, int] = {}
-        for queue, ceiling in list(highest.items()):
-            line = top(self.tx, queue, ceiling, lowest)
+    def _tops(self, queues: list[str], highest: dict[str, int], lowest: int, waiting: dict[str, int]) -> None:
+        """Note the first line of each of these queues that may have something to give."""
+        for queue in queues:
+            line = top(self.tx, queue, highest[queue], lowest)
             while line is not None and self.ask.tenant is not None and not self.seat(line, self.ask.tenant):
                 line = top(self.tx, queue, _priority(line) - 1, lowest)
             if line is None:
-                del highest[queue]
+                waiting.pop(queue, None)
             else:
-                found[queue] = line
-        return found
+                waiting[queue] = line
 
     def _serve_level(self, lines: dict[str, int], priority: int, wanted: int, highest: dict[str, int]) -> None:
         """Queues of one priority: an equal share each. Who got one more than the others comes last the next time."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -41,10 +40,11 @@ from headrace.store.sqlite.reap import nothing_expired, reap
 from headrace.store.sqlite.record import record, records
 from headrace.store.sqlite.report import report
 from headrace.store.sqlite.retry import retry
-from headrace.store.sqlite.rows import micros, moment
+from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.settle import settle
 from headrace.store.sqlite.stats import stats, workers
 from headrace.store.sqlite.thread import Reader, Thread
+from headrace.store.sqlite.timekeeper import Timekeeper
 from headrace.store.sqlite.turn import Turn
 from headrace.store.sqlite.wait import Waiting
 from headrace.store.sqlite.writer import Writer
@@ -77,7 +77,7 @@ class SqliteStore:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._address = Address.parse(url)
         self._files = Files(self._address)
-        self._clock = clock
+        self._time = Timekeeper(clock)
         self._made = False
         self._desk = Desk()
         self._glance = Glance()
@@ -93,7 +93,7 @@ class SqliteStore:
         await self._connect()
         try:
             self._made = migrations.FIRST in await self.migrate()
-            self._reader = Reader("headrace-sqlite-reader", self._address, self._files, self._now)
+            self._reader = Reader("headrace-sqlite-reader", self._address, self._files, self._time)
             await self._reader.start()
         except BaseException:
             await self.close()
@@ -106,7 +106,7 @@ class SqliteStore:
         bell = Bell(folder)
         self._turn = None if folder is None else Turn(folder)
         self._waiting = waiting = Waiting(bell)
-        self._writer = Writer(self._address, self._files, self._now, bell, self._turn, waiting.hint)
+        self._writer = Writer(self._address, self._files, self._time, bell, self._turn, waiting.hint)
         waiting.changes = self._writer.changes
         try:
             await self._writer.start()
@@ -139,11 +139,16 @@ class SqliteStore:
                 await self.close()
         try:
             return await self._write(
-                lambda tx: migrations.migrate(tx.cur, tx.now, progress),
+                lambda tx: self._migrate(tx, progress),
                 look=lambda tx: [] if migrations.check(migrations.version(tx.cur)) else None,
             )
         except Locked as error:
             raise not_ready(self._address) from error
+
+    def _migrate(self, tx: Tx, progress: Progress | None) -> list[str]:
+        taken = migrations.migrate(tx.cur, tx.now, progress)
+        self._time.keep(tx.cur)  # before these steps there was no place for it
+        return taken
 
     async def check(self) -> list[Finding]:
         return await self._read(lambda tx: check(tx, self._address, made=self._made))
@@ -151,7 +156,7 @@ class SqliteStore:
     async def now(self) -> datetime:
         if self._reader is not None and self._files.changed():
             await self._read(lambda _: self._files.compare())
-        return moment(self._now())
+        return moment(self._time.now())
 
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
@@ -160,7 +165,7 @@ class SqliteStore:
 
     async def claim(self, ask: Ask) -> Lease | None:
         if self._waiting is not None:
-            self._waiting.looked(ask.queues)
+            self._waiting.looked(self._desk.names.of(ask.queues))
         found = await self._write(
             lambda tx: (claim(tx, ask, self._desk),),
             look=lambda tx: (None,) if nothing_to_claim(tx, ask, self._desk) else None,
@@ -179,10 +184,10 @@ class SqliteStore:
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         if self._waiting is None:
             raise Unavailable("the store is closed: open it first")
-        opens = self._desk.opens
-        times = [at for queue in queues if (at := opens.get(queue)) is not None]
-        opens_in = (min(times) - self._now()) / 1_000_000 if times else None
-        return await self._waiting.wait(queues, timeout, opens_in)
+        names = self._desk.names.of(queues)
+        times = [at for others, at in self._desk.opens.items() if not others.isdisjoint(names)]
+        opens_in = (min(times) - self._time.now()) / 1_000_000 if times else None
+        return await self._waiting.wait(names, timeout, opens_in)
 
     # ── time ────────────────────────────────────────────────────────────────
     async def promote(self, limit: int = 1000) -> Promoted:
@@ -268,21 +273,21 @@ class SqliteStore:
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(guest.run(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._now))
+        return self._heard(guest.run(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time))
 
     async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(await guest.arun(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._now))
+        return self._heard(await guest.arun(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time))
 
     def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         return self._heard(
-            guest.run(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._now)
+            guest.run(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time)
         )
 
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]:
         return self._heard(
-            await guest.arun(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._now)
+            await guest.arun(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time)
         )
 
     def _guest(self, tx: object) -> object:
@@ -298,9 +303,6 @@ class SqliteStore:
         return result
 
     # ── the hops ────────────────────────────────────────────────────────────
-    def _now(self) -> int:
-        return time.time_ns() // 1000 if self._clock is None else micros(self._clock.now())
-
     async def _write(
         self, work: Callable[[Tx], T], *, first: bool = False, look: Callable[[Tx], T | None] | None = None
     ) -> T:

@@ -16,12 +16,12 @@ from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.connection import BUSY_TIMEOUT, connect, cursor, translate
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.files import Files
+from headrace.store.sqlite.timekeeper import Timekeeper
 
 _log = logging.getLogger("headrace.sqlite")
 
 T = TypeVar("T")
 Work = Callable[[Tx], T]
-Now = Callable[[], int]
 
 _GROUP = 64
 _LATE = BUSY_TIMEOUT + 2
@@ -60,10 +60,10 @@ Answer = tuple[Call, Any, BaseException | None]
 class Thread(ABC):
     """Takes calls from the event loop, does them on one connection, and answers."""
 
-    def __init__(self, name: str, address: Address, files: Files, now: Now) -> None:
+    def __init__(self, name: str, address: Address, files: Files, time: Timekeeper) -> None:
         self._address = address
         self._files = files
-        self._now = now
+        self._time = time
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -187,7 +187,8 @@ class Reader(Thread):
             result, error = None, None
             try:
                 conn.execute("begin")
-                result = call.work(Tx(cursor(conn), self._now()))
+                cur = cursor(conn)
+                result = call.work(Tx(cur, self._time.read(cur)))
                 self._files.check()
             except Exception as problem:  # noqa: BLE001 - it is raised where the call waits
                 error = self._error(problem)

@@ -7,7 +7,7 @@ stands, a few times a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from headrace.store.sqlite.bell import ALL, Bell
 
@@ -31,16 +31,15 @@ class Waiting:
         self.changes: Callable[[], asyncio.Future[int]] | None = None
         """SQLite's change counter as the writing connection sees it, which does not count its own commits."""
 
-    def looked(self, queues: Iterable[str]) -> None:
+    def looked(self, queues: frozenset[str]) -> None:
         """A claim begins: hints up to now are used up."""
-        self._missed.difference_update(queues)
+        self._missed -= queues
         self._missed.discard(ALL)
 
-    async def wait(self, queues: Sequence[str], timeout: float, opens_in: float | None = None) -> bool:
+    async def wait(self, names: frozenset[str], timeout: float, opens_in: float | None = None) -> bool:
         """`opens_in`: by then something that the last claim passed over will be free."""
         self._listen()
-        names = frozenset(queues)
-        if self._missed & (names | {ALL}):
+        if ALL in self._missed or not self._missed.isdisjoint(names):
             self.looked(names)
             return True
         sleeper: asyncio.Future[bool] = self._loop.create_future()

@@ -14,7 +14,8 @@ from headrace.store.sqlite.bell import Bell
 from headrace.store.sqlite.connection import connect, cursor
 from headrace.store.sqlite.depth import Depth, Tx
 from headrace.store.sqlite.files import Files
-from headrace.store.sqlite.thread import Answer, Call, Now, Thread, deliver
+from headrace.store.sqlite.thread import Answer, Call, Thread, deliver
+from headrace.store.sqlite.timekeeper import Timekeeper
 from headrace.store.sqlite.turn import Turn
 
 _COALESCE = 0.002
@@ -26,12 +27,12 @@ class Writer(Thread):
         self,
         address: Address,
         files: Files,
-        now: Now,
+        time: Timekeeper,
         bell: Bell,
         turn: Turn | None,
         heard: Callable[[set[str]], Any],
     ) -> None:
-        super().__init__("headrace-sqlite-writer", address, files, now)
+        super().__init__("headrace-sqlite-writer", address, files, time)
         self._bell = bell
         self._turn = turn
         self._heard = heard
@@ -69,7 +70,7 @@ class Writer(Thread):
 
     def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None:
         group = self._look(conn, group)
-        if not group:
+        if not group and not self._time.objects:
             return
         group.sort(key=lambda call: not call.first)
         answers: list[Answer] = []
@@ -98,11 +99,14 @@ class Writer(Thread):
         """Answer what needs no writing; the others remain."""
         rest: list[Call] = []
         answers: list[Answer] = []
+        cur = cursor(conn)
+        now: int | None = None
         for call in group:
             answer = None
             if call.look is not None:
                 try:
-                    answer = call.look(Tx(cursor(conn), self._now()))
+                    now = self._time.read(cur) if now is None else now
+                    answer = call.look(Tx(cur, now))
                 except Exception:  # noqa: BLE001 - the work itself will meet it, too, and say so
                     answer = None
             if answer is None:
@@ -131,7 +135,7 @@ class Writer(Thread):
             conn.execute("begin immediate")
             waited = time.monotonic() - asked
             cur = cursor(conn)
-            now = self._now()
+            now = self._time.keep(cur)
             for nth, call in enumerate(group):
                 if not call.begin():
                     continue

@@ -5,6 +5,19 @@ where line >= (select id from headrace_queue where name = ?1) * 4096 + 1000 - ?2
     and line <= (select id from headrace_queue where name = ?1) * 4096 + 1000 - ?3
 order by line limit 1;
 
+-- name: waiting
+-- Up to ?2 queues that have jobs waiting, in the order of their numbers after ?1: one seek for each. As a JSON array of
+-- number and name.
+with recursive q (id) as (
+    select (select a.line >> 12 from headrace_ready as a where a.line >= (?1 + 1) * 4096 order by a.line limit 1)
+    union all
+    select (
+        select b.line >> 12 from headrace_ready as b where b.line >= (q.id + 1) * 4096 order by b.line limit 1
+    ) from q where q.id is not null
+    limit ?2
+)
+select json_group_array(json_array(n.id, n.name)) from q cross join headrace_queue as n on n.id = q.id;
+
 -- name: limited
 -- Whether tenants of this line may have more than one lane.
 select 1 from headrace_limited where line = ?;
