@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from conformance.kit import batch, new, put, put_jobs
-from headrace.job import JobId
+from headrace.job import JobId, JobState
 from headrace.store.sqlite import find
 from headrace.store.sqlite.store import SqliteStore
 from headrace.store.terms import Filter
@@ -15,8 +15,8 @@ from headrace.store.terms import Filter
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step looks at one batch."""
-    monkeypatch.setattr(find, "_BATCHES", 1)
+    """Every step looks at one job."""
+    monkeypatch.setattr(find, "_LOOKS", 1)
     monkeypatch.setattr(find, "_SHORT", 0.0)
 
 
@@ -54,7 +54,7 @@ async def test_others_read_while_it_searches(sqlite_store: SqliteStore):
 
 
 async def test_steps_grow_while_they_are_short(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(find, "_BATCHES", 1)
+    monkeypatch.setattr(find, "_LOOKS", 1)
     monkeypatch.setattr(find, "_SHORT", 60.0)
     steps = 0
     step = find.Search.step
@@ -68,4 +68,53 @@ async def test_steps_grow_while_they_are_short(sqlite_store: SqliteStore, monkey
     for _ in range(100):
         await put(sqlite_store)
     assert (await sqlite_store.find(Filter(task="rare"))).jobs == []
-    assert steps == 7  # 1 + 2 + 4 + … + 32 batches, and the rest
+    assert steps == 7  # 1 + 2 + 4 + … + 32 jobs, and the rest
+
+
+@pytest.mark.parametrize("most", [1, 7, 64])
+@pytest.mark.parametrize("states", [frozenset[JobState](), frozenset({JobState.READY})])
+async def test_a_call_looks_at_a_bounded_number_of_jobs(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, most: int, states: frozenset[JobState]
+):
+    monkeypatch.setattr(find, "_LOOKS", 4)
+    monkeypatch.setattr(find, "_MOST", most)
+    wanted: list[JobId] = []
+    for number in range(30):
+        made = await put_jobs(sqlite_store, *(new(task="rare" if number % 10 == 3 else "usual") for _ in range(9)))
+        wanted = ([] if number % 10 != 3 else made[::-1]) + wanted
+    found: list[JobId] = []
+    before: JobId | None = None
+    calls = 0
+    while True:
+        page = await sqlite_store.find(Filter(task="rare", states=states), before=before, limit=5)
+        found += [job.id for job in page.jobs]
+        calls += 1
+        if (before := page.next) is None:
+            break
+    assert found == wanted
+    assert calls >= 270 // max(most, 4)
+
+
+async def test_no_statement_of_a_search_reads_a_long_batch_whole(sqlite_store: SqliteStore):
+    await sqlite_store.enqueue(batch(*[new(task="usual")] * 20_000))
+    steps: list[int] = []
+    reader = sqlite_store._reader
+    assert reader is not None
+
+    def count(tx: find.Tx) -> None:
+        # Called after every 1,000 instructions of SQLite's machine; a job takes some tens.
+        tx.cur.connection.set_progress_handler(lambda: steps.append(1) and None, 1000)
+
+    await reader.call(count)
+    search = find.Search(Filter(task="rare"), None, 50)
+    most = 0
+    while True:
+        steps.clear()
+        search._looks = min(search._looks, 500)
+        page = await reader.call(search.step)
+        most = max(most, len(steps))
+        if page is not None:
+            break
+    assert page.jobs == []
+    # 500 jobs, not 20,000
+    assert most < 200

@@ -39,7 +39,6 @@ class Machine:
         return Timekeeper(wall=lambda: self.wall + wrong, uptime=lambda: self.uptime, boot=self.boot)
 
 
-
 @pytest.fixture
 def machine() -> Machine:
     return Machine()
@@ -165,7 +164,11 @@ async def test_no_write_while_clocks_agree(url: str, file: Path, processes: Asyn
 
 @pytest.mark.parametrize(
     ("text", "shift"),
-    [("monotonic 0 0\nboottime 0 0\n", 0), ("monotonic 5 0\nboottime -86400 500000\n", -86_400 * SECOND + 500), ("", 0)],
+    [
+        ("monotonic 0 0\nboottime 0 0\n", 0),
+        ("monotonic 5 0\nboottime -86400 500000\n", -86_400 * SECOND + 500),
+        ("", 0),
+    ],
 )
 def test_time_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, shift: int):
     offsets = tmp_path / "offsets"

@@ -1,19 +1,25 @@
 -- name: floor
--- Where so many batches further down begin.
-select id from headrace_batch where id <= ? order by id desc limit 1 offset ?;
+-- The job that comes after ?3 others, walking down from job ?2 of batch ?1, which is not counted.
+select b.id, j.key from headrace_batch as b
+cross join headrace_job as j
+    on j.key >= b.seq << 16 and j.key <= iif(b.id = ?1, min(?2 - 1, b.seq << 16 | 65535), b.seq << 16 | 65535)
+where b.id <= ?1
+order by b.id desc, j.key desc limit 1 offset ?3;
 
--- name: newest
--- Jobs by filter, walking batches from the newest id down, as far as :floor.
-select key, batch, task, queue, priority, tenant, limits, state, attempt, failures, crashes, enqueued_at, run_at,
-    finished_at, note, payload, options, result, result_until
-from headrace_jobs
-where batch <= :from and batch > :floor and {where}
-order by batch desc, key desc
-limit :limit;
+-- name: key
+-- The key that a job of a batch has or had.
+select seq << 16 | ?2 from headrace_batch where id = ?1;
+
+-- name: batches
+-- The ids of batches. ?1: JSON array of seqs.
+select seq, id from headrace_batch where seq in (select value from json_each(?1));
+
+-- name: between
+-- The batches from ?1 down to ?2, the newest last.
+select id, seq << 16, seq << 16 | 65535 from headrace_batch where id <= ?1 and id >= ?2 order by id;
 
 -- name: ranges
--- The same, starting from the only ranges where such jobs can be: for states that few jobs are in.
--- :ranges: JSON array of [lo, hi].
+-- Jobs by filter in some ranges, the newest id first. :ranges: JSON array of [lo, hi].
 select key, batch, task, queue, priority, tenant, limits, state, attempt, failures, crashes, enqueued_at, run_at,
     finished_at, note, payload, options, result, result_until
 from (
