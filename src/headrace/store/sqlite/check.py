@@ -9,10 +9,10 @@ from pathlib import Path
 from headrace.store.sqlite import migrate
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.depth import Tx
+from headrace.store.sqlite.files import LONG_LOG
 from headrace.store.terms import Finding
 
 _SAFE_VERSION = (3, 51, 3)
-_LARGE_LOG = 256 << 20
 _CHECKED_AT_MOST = 1 << 30
 """Bytes; reading a larger file whole would take too long for a look."""
 
@@ -77,7 +77,7 @@ def _log(address: Address) -> Finding:
         size = Path(f"{address.path}-wal").stat().st_size
     except FileNotFoundError:
         size = 0
-    if size > _LARGE_LOG:
+    if size > LONG_LOG:
         return Finding(
             "warning", "log", f"the write-ahead log has {size >> 20} MiB: a reader holds a transaction open; end it"
         )

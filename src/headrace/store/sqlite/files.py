@@ -8,6 +8,7 @@ names are looked at only if it has changed, and four times a second for what a f
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from time import monotonic
@@ -15,9 +16,13 @@ from time import monotonic
 from headrace.errors import StoreDamaged
 from headrace.store.sqlite.address import Address
 
+_log = logging.getLogger("headrace.sqlite")
+
 Seen = tuple[int, int] | None
 """Device and inode; None: there is no such file."""
 
+LONG_LOG = 256 << 20
+"""Bytes of the write-ahead log that are worth a warning."""
 _REST = 0.25
 """Seconds between two looks at all names."""
 _TICK = 0.05
@@ -36,6 +41,7 @@ class Files:
         self._file: Seen = None
         self._known: list[Seen] = [None, None]
         self._size = 0
+        self._long_log = LONG_LOG
         self._folder_changed = -1
         """The folder's time of change, in nanoseconds, and when it was first seen so."""
         self._first_seen = self._looked = 0.0
@@ -89,7 +95,14 @@ class Files:
             self._verify()
         self._size = size
         for nth, path in enumerate(self._companions):
-            seen, _ = _look(path)
+            seen, size = _look(path)
+            if nth == 0 and size > self._long_log:
+                self._long_log = 2 * size
+                _log.warning(
+                    "%s has grown to %d MiB: a transaction that stays open keeps it from being reset; end it",
+                    path,
+                    size >> 20,
+                )
             if seen != self._known[nth]:
                 if self._known[nth] is not None:
                     self._lose(path, gone=seen is None)

@@ -125,6 +125,8 @@ class Thread(ABC):
                             self._tell(deliver, [(call, None, self._files.lost) for call in group if call.begin()])
                         elif group:
                             self._do(conn, group)
+                        else:
+                            self._idle(conn)
                     except Exception as error:  # noqa: BLE001 - it is raised where the calls wait
                         # Nobody may wait for ever, whatever this is.
                         _log.exception("a call to SQLite ended in an unexpected way")
@@ -139,6 +141,9 @@ class Thread(ABC):
 
     @abstractmethod
     def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None: ...
+
+    def _idle(self, conn: sqlite3.Connection) -> None:
+        """There is nothing to do right now."""
 
     def _next(self, patience: float | None = None) -> list[Call] | None:
         """Everything that waits, up to a group; nothing when patience ends; None: the end."""

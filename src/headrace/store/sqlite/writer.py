@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import time
 from collections.abc import Callable
@@ -18,8 +19,14 @@ from headrace.store.sqlite.thread import Answer, Call, Thread, deliver
 from headrace.store.sqlite.timekeeper import Timekeeper
 from headrace.store.sqlite.turn import Turn
 
+_log = logging.getLogger("headrace.sqlite")
+
 _COALESCE = 0.002
 """Seconds in which hints to other processes are gathered into one."""
+_ENOUGH = 64
+"""Commits, after which an idle writer moves the log into the file."""
+_IDLE = 0.1
+"""Seconds without a call that make a writer idle."""
 
 
 class Writer(Thread):
@@ -36,6 +43,9 @@ class Writer(Thread):
         self._bell = bell
         self._turn = turn
         self._heard = heard
+        self._last = 0.0
+        self._commits = 0
+        """Since the last time that this writer moved the log into the file."""
 
     def _connect(self) -> sqlite3.Connection:
         # Turning the log on waits for nobody, so two processes that open a new file at once must not meet there.
@@ -63,10 +73,26 @@ class Writer(Thread):
 
     def _next(self, patience: float | None = None) -> list[Call] | None:
         del patience
-        group = super()._next(_COALESCE if self._bell.owed else None)
+        rest = _IDLE if self._commits >= _ENOUGH else None
+        group = super()._next(_COALESCE if self._bell.owed else rest)
         if not group:
             self._bell.pay()
         return group
+
+    def _idle(self, conn: sqlite3.Connection) -> None:
+        """Move the log into the file while no call waits for it. Otherwise the commit that makes the log long does so."""
+        if self._commits < _ENOUGH or time.monotonic() - self._last < _IDLE:
+            return
+        self._commits = 0
+        if self._turn is not None:
+            self._turn.take()
+        try:
+            conn.execute("pragma wal_checkpoint(passive)").fetchall()
+        except sqlite3.Error as error:
+            _log.debug("the log of %s stays as it is: %s", self._address.path, self._error(error))
+        finally:
+            if self._turn is not None:
+                self._turn.leave()
 
     def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None:
         group = self._look(conn, group)
@@ -151,6 +177,8 @@ class Writer(Thread):
                     depth.merge(tx.depth)
             depth.write(cur)
             conn.execute("commit")
+            self._commits += 1
+            self._last = time.monotonic()
             self._files.check()
         finally:
             if conn.in_transaction:
