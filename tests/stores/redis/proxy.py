@@ -23,17 +23,32 @@ class Proxy:
         """Half open: takes everything, says nothing."""
         self.cuts = 0
         self.port = 0
+        self._spell = 0
+        self.unheard: set[asyncio.StreamReader] = set()
+        """Connections that are half open and were asked something since."""
 
     @property
     def url(self) -> str:
         return f"redis://:{self._server.password}@127.0.0.1:{self.port}/0"
 
+    def half_open(self) -> None:
+        """The connections that there are say nothing from here on; new ones are well."""
+        self._spell += 1
+
+    def lead_to(self, server: RedisServer) -> None:
+        """New connections go there."""
+        self._server = server
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner, outer = await asyncio.open_connection("127.0.0.1", self._server.port)
         asked: list[bytes] = [b""]
+        born = self._spell
         back = asyncio.ensure_future(self._answers(inner, writer, asked))
         with suppress(ConnectionError, asyncio.CancelledError):
             while data := await reader.read(65536):
+                if born < self._spell:
+                    self.unheard.add(reader)
+                    continue
                 asked[0] += data
                 outer.write(data)
                 await outer.drain()

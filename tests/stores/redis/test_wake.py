@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.kit import RELEASE, TTL, WORKER, claim, new, put, put_jobs, settle_all, take
+from headrace.errors import Unavailable
 from headrace.lease import Ask, Band, new_token
 from headrace.store.redis import claiming
 from headrace.store.redis.store import RedisStore
@@ -35,11 +36,11 @@ async def sleepers(server: RedisServer, count: int) -> None:
 
 async def test_one_job_wakes_one_of_many(real_store: RedisStore, server: RedisServer):
     waits = [asyncio.ensure_future(real_store.wait(QUEUE, LONG)) for _ in range(30)]
-    await sleepers(server, 30)
+    await sleepers(server, 1)
     await put(real_store, 1)
     done, asleep = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result() for task in done] == [True]
-    await sleepers(server, 29)
+    await sleepers(server, 1)
     # Whoever takes the last job wakes nobody; whoever leaves some wakes the next.
     assert len((await take(real_store)).jobs) == 1
     await put(real_store, 3)
@@ -49,7 +50,7 @@ async def test_one_job_wakes_one_of_many(real_store: RedisStore, server: RedisSe
     done, asleep = await asyncio.wait(asleep, return_when=asyncio.FIRST_COMPLETED)
     assert len(done) == 1
     await take(real_store, 5)
-    await sleepers(server, 27)
+    assert len(asleep) == 27
     for task in asleep:
         task.cancel()
     await asyncio.gather(*asleep, return_exceptions=True)
@@ -140,13 +141,57 @@ async def test_who_may_not_have_what_waits_does_not_spin(real_store: RedisStore)
 
 
 async def test_sleepers_take_no_connection_from_workers(real_store: RedisStore, server: RedisServer):
-    waits = [asyncio.ensure_future(real_store.wait(["idle"], LONG)) for _ in range(100)]
-    await sleepers(server, 100)
+    waits = [asyncio.ensure_future(real_store.wait([f"idle{n}"], LONG)) for n in range(100)]
+    await sleepers(server, 1)
     await put(real_store, 5)
     await settle_all(real_store, await take(real_store))
+    # One sleeps for all of them; the others are at work, or have just been.
+    assert server.command("CLIENT", "LIST").count("name=headrace") < 10
     for task in waits:
         task.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def test_each_of_many_waits_is_woken_by_its_own_queue(real_store: RedisStore, server: RedisServer):
+    """Those that join, and those that leave, meanwhile."""
+    waits = {n: asyncio.ensure_future(real_store.wait([f"q{n}", f"r{n}"], LONG)) for n in range(40)}
+    await sleepers(server, 1)
+    for n in range(0, 40, 2):
+        waits.pop(n).cancel()
+    for n in (41, 43):
+        waits[n] = asyncio.ensure_future(real_store.wait([f"q{n}"], LONG))
+    for n in (39, 1, 43, 7):
+        await put(real_store, 1, queue=f"q{n}")
+        assert await waits.pop(n)
+        assert len((await take(real_store, 5, f"q{n}")).jobs) == 1
+    assert not any(wait.done() for wait in waits.values())
+    # What came for a wait that has left is there for the next.
+    await put(real_store, 1, queue="q0")
+    assert await real_store.wait(["q0"], LONG)
+    for wait in waits.values():
+        wait.cancel()
+    await asyncio.gather(*waits.values(), return_exceptions=True)
+    await sleepers(server, 0)
+
+
+async def test_waits_end_each_at_its_own_time(real_store: RedisStore, server: RedisServer):
+    long = asyncio.ensure_future(real_store.wait(["a"], LONG))
+    await sleepers(server, 1)
+    assert not await real_store.wait(["a", "b"], SHORT)
+    assert not await real_store.wait(["b"], SHORT)
+    assert not long.done()
+    await put(real_store, 1, queue="a")
+    assert await long
+
+
+async def test_a_connection_that_breaks_ends_the_waits_on_it(real_store: RedisStore, server: RedisServer):
+    waits = [asyncio.ensure_future(real_store.wait([f"q{n}"], LONG)) for n in range(5)]
+    await sleepers(server, 1)
+    server.command("CLIENT", "KILL", "TYPE", "normal")
+    for answer in await asyncio.gather(*waits, return_exceptions=True):
+        assert isinstance(answer, Unavailable)
+    await put(real_store, 1, queue="q3")
+    assert await real_store.wait(["q3"], LONG)
 
 
 # ── a hint belongs to whoever follows it ─────────────────────────────────────
@@ -166,7 +211,7 @@ async def test_a_sleeper_called_off_leaves_the_hint_to_the_next(real_store: Redi
 async def test_a_sleeper_called_off_leaves_nothing_behind(real_store: RedisStore, server: RedisServer):
     for _ in range(20):
         waits = [asyncio.ensure_future(real_store.wait(QUEUE, LONG)) for _ in range(3)]
-        await sleepers(server, 3)
+        await sleepers(server, 1)
         for sleeper in waits:
             sleeper.cancel()
         await asyncio.gather(*waits, return_exceptions=True)

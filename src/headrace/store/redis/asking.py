@@ -80,14 +80,17 @@ class Wire:
         commands = [("EVALSHA", script.sha, len(keys), *keys, *args) for keys, args in calls]
         return await self.command_many(commands, calls[0][0][0], script) if commands else []
 
-    async def ask_each(self, asks: Sequence[Asked], script: Script | None = None) -> list[list[Reply] | StoreError]:
+    async def ask_each(
+        self, asks: Sequence[Asked], script: Script | None = None, *, within: float | None = None
+    ) -> list[list[Reply] | StoreError]:
         """Commands that may be repeated, by key. On a cluster: the answers of those nodes that give any, else why not.
 
-        Raises where nobody answers.
+        Raises where nobody answers. `within`: as of `Pool.ask`.
         """
         if not asks:
             return []
-        answers = iter(await self.command_many([one for _, some in asks for one in some], asks[0][0], script))
+        commands = [one for _, some in asks for one in some]
+        answers = iter(await self.command_many(commands, asks[0][0], script, within=within))
         return [[next(answers) for _ in some] for _, some in asks]
 
     async def time(self, key: str) -> Reply:
@@ -100,7 +103,13 @@ class Wire:
         return answer
 
     async def command_many(
-        self, commands: Sequence[tuple[Any, ...]], key: str, script: Script | None = None, *, repeat: bool = True
+        self,
+        commands: Sequence[tuple[Any, ...]],
+        key: str,
+        script: Script | None = None,
+        *,
+        repeat: bool = True,
+        within: float | None = None,
     ) -> list[Reply]:
         """Commands for the server of `key`, in one go; waits out what passes, raises the first error in our words."""
         patience = Patience()
@@ -110,7 +119,7 @@ class Wire:
             pool: Pool | None = None
             try:
                 pool = await self.pool_of(key)
-                got = await pool.ask([commands[n] for n in left])
+                got = await pool.ask([commands[n] for n in left], within)
             except (Cut, Refused) as error:
                 if isinstance(error, Cut):
                     await self.look_again()
@@ -161,8 +170,17 @@ class Wire:
 
     async def wait(self, keys: Sequence[str], timeout: float) -> list[str]:
         """Block until one of these lists has an element and take it, or until the time is up; which of them."""
-        [taken] = await self._pop(keys, timeout)
-        return _names(taken)
+        try:
+            pool = await self.pool_of(keys[0])
+            taken = await pool.sleepers(self.group(keys[0])).wait(keys, timeout)
+        except (Cut, Refused) as error:
+            await self.look_again()
+            raise faults.translated(error, self.address.shown) from error
+        return [] if taken is None else [taken]
+
+    def group(self, key: str) -> str:
+        """Keys of one group may be named together; what begins with it lies with them."""
+        return f"{self.address.prefix}:w"
 
     async def wait_and_run(
         self, keys: Sequence[str], timeout: float, script: Script, named: Sequence[str], *args: Any, unheard: Unheard
@@ -172,7 +190,7 @@ class Wire:
         taken, answer = await self._pop(keys, timeout, Follow(command, unheard))
         return _names(taken), None if isinstance(answer, Exception) else answer
 
-    async def _pop(self, keys: Sequence[str], timeout: float, follow: Follow | None = None) -> list[Reply]:
+    async def _pop(self, keys: Sequence[str], timeout: float, follow: Follow) -> list[Reply]:
         try:
             pool = await self.pool_of(keys[0])
             answers = await pool.pop(keys, timeout, follow)

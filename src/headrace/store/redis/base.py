@@ -93,7 +93,7 @@ class Base:
                 await self._list_again(gone)
 
     async def _list_again(self, queues: list[str]) -> None:
-        """Somebody has dropped the list of queues. Those without counters were forgotten: the next enqueue lists them."""
+        """Somebody has dropped the list of queues. Those without counters are forgotten: the next enqueue lists them."""
         counted, silent = await self._survey(queues, "counted")
         if counted:
             await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *counted)
@@ -108,11 +108,8 @@ class Base:
 
     # ── queues ──────────────────────────────────────────────────────────────
 
-    async def _register(self, queues: Iterable[str]) -> set[str]:
-        """Janitors and onlookers find queues by this list, so a queue is on it before its first job is.
-
-        Answers those that this call has put there.
-        """
+    async def _register(self, queues: Iterable[str]) -> None:
+        """Janitors and onlookers find queues by this list, so a queue is on it before its first job is."""
         new = set(queues) - self._registered
         if new:
             try:
@@ -125,7 +122,7 @@ class Base:
                 if not await self._had_jobs(new):
                     raise
                 self._known |= new
-                return set()  # the next call tries again
+                return  # the next call tries again
             # On the list first: whoever changes a rule now either sees the queue there or is seen here.
             try:
                 await self._follow(new)
@@ -133,7 +130,6 @@ class Base:
                 if not await self._had_jobs(new):
                     raise
             self._registered |= new
-        return new
 
     async def _had_jobs(self, queues: Iterable[str]) -> bool:
         """On a cluster the list, and the rules, lie on another node than a queue: one that had jobs has both long since."""
@@ -184,13 +180,15 @@ class Base:
         """The same on each of these queues, by queue: without those whose node does not answer, unless none does."""
         return await self._ask_by(script, dict.fromkeys(queues, args))
 
-    async def _ask_by(self, script: Script, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Reply]:
-        """That, with arguments by queue."""
+    async def _ask_by(
+        self, script: Script, calls: Mapping[str, tuple[Any, ...]], *, within: float | None = None
+    ) -> dict[str, Reply]:
+        """That, with arguments by queue. `within`: as of `Pool.ask`."""
         asks: list[Asked] = []
         for queue, args in calls.items():
             keys = self._keys.of(queue)
             asks.append((keys[0], [("EVALSHA", script.sha, len(keys), *keys, *args)]))
-        answers = await self._wire.ask_each(asks, script)
+        answers = await self._wire.ask_each(asks, script, within=within)
         heard = zip(calls, answers, strict=True)
         return {queue: answer[0] for queue, answer in heard if not isinstance(answer, StoreError)}
 

@@ -7,6 +7,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 
 import hiredis
@@ -14,6 +15,7 @@ import hiredis
 from headrace.errors import ConfigError
 from headrace.store.redis import faults
 from headrace.store.redis.faults import Cut, Refused
+from headrace.store.redis.sleeping import Sleepers
 from headrace.store.redis.url import Address
 
 Reply = Any
@@ -24,10 +26,14 @@ Command = tuple[Any, ...]
 # Its stub says neither what it answers nor that it takes any number of words.
 _packed: Callable[[Command], bytes] = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
-_CONNECT_TIMEOUT: Final = 5.0
+CONNECT_TIMEOUT: Final = 5.0
 _MOST_CONNECTIONS: Final = 64
 _LAST_WORDS: Final = 1.0
 """Seconds that closing may take."""
+_RESTED: Final = 5.0
+"""Seconds after which a connection that is not used is closed; one is kept."""
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
+"""Seconds, seconds and number of the system's probes on a silent connection: 11 s until a dead one is noticed."""
 _UNHEARD: Final = 60_000
 """Milliseconds after which a bell is gone that nobody heard."""
 _MORE: Final = object()
@@ -53,6 +59,8 @@ class Connection(asyncio.Protocol):
         self._missing = 0
         self._reply: asyncio.Future[list[Reply]] | None = None
         self._broken: str | None = None
+        self.heard = self._loop.time()
+        """When the server last said something."""
         self.gone = self._loop.create_future()
 
     @property
@@ -112,7 +120,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        wire = transport.get_extra_info("socket")
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if (option := getattr(socket, name, None)) is not None:  # not every system has them
+                wire.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def data_received(self, data: bytes) -> None:
         reader, answers = self._reader, self._answers
@@ -124,6 +136,7 @@ class Connection(asyncio.Protocol):
         except hiredis.ProtocolError as error:
             self._break(str(error))
             return
+        self.heard = self._loop.time()
         if self._missing < 0:
             self._break("it answers what nobody asked")
         elif not self._missing and self._reply is not None and not self._reply.done():
@@ -158,53 +171,116 @@ class Pool:
         self._turns = asyncio.Semaphore(_MOST_CONNECTIONS)
         self._open: set[Connection] = set()
         self._errands: set[asyncio.Task[None]] = set()
+        self._sleepers: dict[str, Sleepers] = {}
+        self._closing_rested: asyncio.TimerHandle | None = None
 
-    async def ask(self, commands: Sequence[Command]) -> list[Reply]:
-        """Send these in one go; the answers, a refusal being one, too. Raises Cut, or Refused where none is let in."""
+    async def ask(self, commands: Sequence[Command], within: float | None = None) -> list[Reply]:
+        """Send these in one go; the answers, a refusal being one, too. Raises Cut, or Refused where none is let in.
+
+        `within`: seconds for each step of a call that cannot wait, such as a heartbeat. It waits for no other call's turn.
+        """
+        if within is not None:
+            return await self._exchange(commands, min(within, self._address.timeout))
         async with self._turns:
-            connection = self._idle_one() or await self._connect()
-            try:
-                answers = await connection.ask(commands, self._address.timeout)
-            except BaseException:
-                self._drop(connection)
-                raise
-            self._idle.append(connection)
-            return answers
+            return await self._exchange(commands, self._address.timeout)
 
-    async def pop(self, keys: Sequence[str], timeout: float, follow: Follow | None = None) -> list[Reply]:
+    async def block(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
+        """The same for commands that the server may answer so much later, beside the turns of others."""
+        return await self._exchange(commands, self._address.timeout, timeout)
+
+    async def _exchange(self, commands: Sequence[Command], patience: float, more: float = 0.0) -> list[Reply]:
+        connection = self._idle_one() or await self._connect(patience)
+        began = asyncio.get_running_loop().time()
+        try:
+            answers = await connection.ask(commands, patience + more)
+        except BaseException as error:
+            self._drop(connection)
+            if isinstance(error, Cut):
+                self._distrust(began)
+            raise
+        self._rest(connection, answers)
+        return answers
+
+    def _rest(self, connection: Connection, answers: list[Reply]) -> None:
+        """A connection is free. One to a server that has become a replica is closed, for its name may lead elsewhere now."""
+        if any(isinstance(answer, Refused) and faults.demoted(answer) for answer in answers):
+            self._drop(connection)
+            self._distrust(float("inf"))
+            return
+        self._idle.append(connection)
+        if self._closing_rested is None and len(self._idle) > 1:
+            self._closing_rested = asyncio.get_running_loop().call_later(_RESTED, self._close_rested)
+
+    def _distrust(self, before: float) -> None:
+        """One connection broke: free ones that have not been heard from since go with it, or each would be tried in turn."""
+        for connection in [each for each in self._idle if each.heard < before]:
+            self._idle.remove(connection)
+            self._drop(connection)
+
+    def _close_rested(self) -> None:
+        """The one that was used last is last in the list."""
+        self._closing_rested = None
+        loop = asyncio.get_running_loop()
+        while len(self._idle) > 1 and self._idle[0].heard < loop.time() - _RESTED:
+            self._drop(self._idle.pop(0))
+        if len(self._idle) > 1:
+            self._closing_rested = loop.call_later(_RESTED, self._close_rested)
+
+    def sleepers(self, group: str) -> Sleepers:
+        """The waits on lists that one command may name together."""
+        found = self._sleepers.get(group)
+        if found is None:
+            found = self._sleepers[group] = Sleepers(self, f"{group}:{secrets.token_hex(8)}")
+        return found
+
+    def send_off(self, commands: Sequence[Command]) -> None:
+        """Say this, whatever becomes of it."""
+
+        async def say() -> None:
+            with suppress(Cut, Refused):
+                await self.ask(commands)
+
+        self._send_off(say())
+
+    def put_back(self, key: str) -> None:
+        """An element that was taken from a list is for somebody else."""
+        self.send_off(put_back(key))
+
+    async def pop(self, keys: Sequence[str], timeout: float, follow: Follow) -> list[Reply]:
         """An element of the first of these lists that has one, None: the time is up; then the answer to what follows.
 
         Beside the others' turns: whoever sleeps must not take a connection from whoever works. A sleeper that is called
         off may have taken an element already, unheard: so it is woken by a bell of its own, and what it took is put back.
         """
         bell = f"{keys[0]}:{secrets.token_hex(8)}"
-        commands: list[Command] = [("BLPOP", *keys, bell, f"{timeout:.3f}")]
-        if follow is not None:
-            commands.append((*follow.command, bell))
+        commands: list[Command] = [("BLPOP", *keys, bell, f"{timeout:.3f}"), (*follow.command, bell)]
         connection = self._idle_one() or await self._connect()
+        began = asyncio.get_running_loop().time()
         try:
             answers = await connection.ask(commands, timeout + self._address.timeout)
         except asyncio.CancelledError:
             self._send_off(self._call_off(connection, bell, follow))
             raise
-        except BaseException:
+        except BaseException as error:
             self._drop(connection)
+            if isinstance(error, Cut):
+                self._distrust(began)
             raise
-        self._idle.append(connection)
+        self._rest(connection, answers)
         return answers
 
-    async def _call_off(self, connection: Connection, bell: str, follow: Follow | None) -> None:
+    async def _call_off(self, connection: Connection, bell: str, follow: Follow) -> None:
         try:
             # One for the sleeper to take; the other stays, and tells what follows not to.
             [rung, _] = await self.ask([("RPUSH", bell, 1, 1), ("PEXPIRE", bell, _UNHEARD)])
             if isinstance(rung, Refused):
                 raise rung
-            answer, *followed = await connection.answers(self._address.timeout)
+            answer, followed = await connection.answers(self._address.timeout)
             taken = cast("list[bytes]", answer)[0].decode() if isinstance(answer, list) else bell
-            if follow is not None and isinstance(followed[0], list):
+            if isinstance(followed, list):
                 # It was done before, and has seen to what was taken.
                 await self.ask([("DEL", bell)])
-                await follow.unheard(followed[0])
+                await follow.unheard(followed)
             else:
                 await self.ask([("DEL", bell), *(() if taken == bell else put_back(taken))])
         except BaseException as error:
@@ -212,7 +288,7 @@ class Pool:
             if not isinstance(error, (Cut, Refused)):
                 raise
         else:
-            self._idle.append(connection)
+            self._rest(connection, [])
 
     def _send_off(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(errand, name="headrace-errand")
@@ -227,10 +303,10 @@ class Pool:
             self._drop(connection)
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, within: float = CONNECT_TIMEOUT) -> Connection:
         connection, address = Connection(), self._address
         self._open.add(connection)
-        seconds = min(_CONNECT_TIMEOUT, address.timeout)
+        seconds = min(CONNECT_TIMEOUT, address.timeout, within)
         try:
             # The greeting, too, must end: a server may take connections and be silent.
             async with asyncio.timeout(seconds):
@@ -254,6 +330,8 @@ class Pool:
         connection.close(at_once=True)
 
     async def finish_errands(self) -> None:
+        for sleepers in self._sleepers.values():
+            await sleepers.close()
         if self._errands:
             await asyncio.wait(self._errands, timeout=_LAST_WORDS)
         for errand in list(self._errands):
@@ -261,6 +339,8 @@ class Pool:
 
     async def close(self) -> None:
         await self.finish_errands()
+        if self._closing_rested is not None:
+            self._closing_rested.cancel()
         self._idle.clear()
         for connection in self._open:
             connection.close()

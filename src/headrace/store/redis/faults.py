@@ -49,6 +49,11 @@ def moved(error: Exception) -> bool:
     return isinstance(error, Refused) and str(error).startswith(("MOVED", "READONLY", "CLUSTERDOWN"))
 
 
+def demoted(error: Exception) -> bool:
+    """The server is a replica: another is the primary by now."""
+    return str(error).startswith("READONLY")
+
+
 def unknown_script(error: Exception) -> bool:
     return isinstance(error, Refused) and str(error).startswith("NOSCRIPT")
 

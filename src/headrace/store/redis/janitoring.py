@@ -24,8 +24,6 @@ _TIDY_STEPS: Final = 800
 """Scripts that tidy up in one prune, each of about 25 locks, buckets and pauses."""
 _REMEMBERED: Final = 600_000_000
 """Microseconds for which tokens are remembered that were settled to the end, for a settle that is repeated."""
-_IDLE: Final = 3600 * 1_000_000
-"""Microseconds after which a queue without jobs is forgotten."""
 _SOME, _EMPTY = 1, 2
 """What `survey.lua` says of queues that have something to drop, and of those without jobs."""
 _FAST: Final = 1_000_000
@@ -180,15 +178,10 @@ class Janitoring(Working):
         return (await self._survey(await self._queues(), "old", *words)).found
 
     async def _forget(self, queues: list[str]) -> None:
-        """Those of these queues that have been empty for long."""
-        answers = await self._ask_each(scripts.FORGET, queues, self._given, _IDLE) if queues else {}
-        gone = [queue for queue, answer in answers.items() if answer]
-        self._registered.difference_update(gone)
-        if gone and self._keys.clustered:
-            # Elsewhere the script has done it. An enqueue in between has listed its queue before: so it is looked at again.
-            await self._wire.command(self._keys.queues, "SREM", self._keys.queues, *gone)
-            if again := (await self._survey(gone, "counted")).found:
-                await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *again)
+        """Queues without jobs are dropped from one server. On a cluster the list of queues lies on another node than they do."""
+        if queues and not self._keys.clustered:
+            answers = await self._ask_each(scripts.FORGET, queues, self._given, _REMEMBERED)
+            self._registered.difference_update(queue for queue, gone in answers.items() if gone)
 
     async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
         shortest = microseconds(min((keep.dead, *keep.dead_by_queue.values())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -33,6 +34,7 @@ _SETS: Final = 4
 """In which `ended.lua` finds jobs."""
 _SEEN_WITHIN: Final = 60_000_000
 
+_counters = msgspec.msgpack.Decoder(list[str])
 _presence = msgspec.msgpack.Decoder(tuple[int, Presence])
 
 AskById = Callable[[str, list[UUID]], Awaitable[Collection[UUID]]]
@@ -95,8 +97,31 @@ class Looking(Janitoring):
     async def stats(self) -> Stats:
         queues = await self._queues()
         answers = await self._ask_each(scripts.STATS, queues, self._given, _LANES)
-        found = [_stats(queue, answer) for queue, answer in answers.items()]
-        return Stats([stats for stats in found if stats.enqueued_total or stats.paused])
+        found = {queue: _stats(queue, answer) for queue, answer in answers.items()}
+        if not self._keys.clustered:
+            for stats in await self._forgotten():
+                here = found.get(stats.queue)
+                if here is None or not here.enqueued_total:
+                    found[stats.queue] = stats if here is None else changed(stats, paused=here.paused)
+        return Stats([found[name] for name in sorted(found) if found[name].enqueued_total or found[name].paused])
+
+    async def _forgotten(self) -> list[QueueStats]:
+        """The totals of queues that were dropped because they had no jobs."""
+        key = self._keys.home[0] + "#s"
+        kept = await self._wire.command(key, "HGETALL", key)
+        found: list[QueueStats] = []
+        for name, raw in zip(kept[::2], kept[1::2], strict=True):
+            words = _counters.decode(raw)
+            counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+            found.append(
+                QueueStats(
+                    queue=name.decode(),
+                    done_total=counted.get("o", 0),
+                    failed_total=counted.get("f", 0),
+                    enqueued_total=counted.get("e", 0),
+                )
+            )
+        return found
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
         found: list[Ending] = []

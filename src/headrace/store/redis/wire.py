@@ -12,7 +12,7 @@ from typing import Any, Final
 from headrace.errors import StoreError
 from headrace.store.redis import faults
 from headrace.store.redis.asking import ONE_NODE, Asked, Wire
-from headrace.store.redis.connection import Command, Connection, Follow, Pool, Reply
+from headrace.store.redis.connection import CONNECT_TIMEOUT, Command, Connection, Follow, Pool, Reply
 from headrace.store.redis.faults import Cut, Refused
 from headrace.store.redis.scripts import Script
 from headrace.store.redis.url import Address
@@ -75,19 +75,23 @@ class Node(Pool):
     _rests_until = float("-inf")
     _why = ""
 
-    async def ask(self, commands: Sequence[Command]) -> list[Reply]:
+    async def ask(self, commands: Sequence[Command], within: float | None = None) -> list[Reply]:
         self._check()
-        return await super().ask(commands)
+        return await super().ask(commands, within)
 
-    async def pop(self, keys: Sequence[str], timeout: float, follow: Follow | None = None) -> list[Reply]:
+    async def block(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
+        self._check()
+        return await super().block(commands, timeout)
+
+    async def pop(self, keys: Sequence[str], timeout: float, follow: Follow) -> list[Reply]:
         self._check()
         return await super().pop(keys, timeout, follow)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, within: float = CONNECT_TIMEOUT) -> Connection:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            return await super()._connect()
+            return await super()._connect(within)
         except Cut as error:
             self._rests_until, self._why = loop.time() + 3 * (loop.time() - began), str(error)
             raise
@@ -133,7 +137,12 @@ class ClusterWire(Wire):
 
     # ── whoever answers ─────────────────────────────────────────────────────
 
-    async def ask_each(self, asks: Sequence[Asked], script: Script | None = None) -> list[list[Reply] | StoreError]:
+    def group(self, key: str) -> str:
+        return key  # a command may name keys of one slot only, and each queue has its own
+
+    async def ask_each(
+        self, asks: Sequence[Asked], script: Script | None = None, *, within: float | None = None
+    ) -> list[list[Reply] | StoreError]:
         found: list[list[Reply] | StoreError] = [[]] * len(asks)
         by_node: dict[tuple[str, int] | None, list[int]] = {}
         for number, (key, _) in enumerate(asks):
@@ -142,7 +151,9 @@ class ClusterWire(Wire):
             except (Cut, Refused) as error:
                 raise faults.translated(error, self.address.shown) from error
             by_node.setdefault(node, []).append(number)
-        await asyncio.gather(*(self._ask_node(node, asks, numbers, script, found) for node, numbers in by_node.items()))
+        await asyncio.gather(
+            *(self._ask_node(node, asks, numbers, script, found, within) for node, numbers in by_node.items())
+        )
         if found and all(isinstance(each, StoreError) for each in found):
             raise next(each for each in found if isinstance(each, StoreError))
         return found
@@ -154,12 +165,14 @@ class ClusterWire(Wire):
         numbers: list[int],
         script: Script | None,
         found: list[list[Reply] | StoreError],
+        within: float | None,
     ) -> None:
         """All that one node is asked, in one go; what it refuses by itself, with the usual patience."""
         left = list(numbers)
         if node is not None:
             try:
-                answers = iter(await self.pool(*node).ask([command for n in numbers for command in asks[n][1]]))
+                commands = [command for n in numbers for command in asks[n][1]]
+                answers = iter(await self.pool(*node).ask(commands, within))
             except (Cut, Refused):
                 await self.look_again()
             else:
@@ -170,7 +183,7 @@ class ClusterWire(Wire):
         if len(left) == len(numbers):
             # Nothing was answered. If it is the node, what one hears is what all would.
             first = left.pop(0)
-            found[first] = trouble = await self._ask_alone(asks[first], script)
+            found[first] = trouble = await self._ask_alone(asks[first], script, within)
             if isinstance(trouble, StoreError):
                 self._said_nothing(node, trouble)
                 for n in [n for n in left if await self.node_of(asks[n][0]) in (node, None)]:
@@ -180,14 +193,16 @@ class ClusterWire(Wire):
                 self._said_something(node)
         else:
             self._said_something(node)
-        alone = await asyncio.gather(*(self._ask_alone(asks[n], script) for n in left))
+        alone = await asyncio.gather(*(self._ask_alone(asks[n], script, within) for n in left))
         for n, answer in zip(left, alone, strict=True):
             found[n] = answer
 
-    async def _ask_alone(self, asked: Asked, script: Script | None) -> list[Reply] | StoreError:
+    async def _ask_alone(
+        self, asked: Asked, script: Script | None, within: float | None
+    ) -> list[Reply] | StoreError:
         key, commands = asked
         try:
-            return await self.command_many(commands, key, script)
+            return await self.command_many(commands, key, script, within=within)
         except ONE_NODE as error:
             return error
 

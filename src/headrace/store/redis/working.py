@@ -71,20 +71,13 @@ class Working(Claiming):
         if not batch.jobs:
             return Enqueued({})
         spread = by_queue(batch)
-        listed = await self._register(spread)
+        await self._register(spread)
         now = await self._now_us()
         existing: dict[int, JobId] = {}
         for queues in self._together(spread):
             keys = self._keys.of(*queues)
-            known = not self._keys.clustered or queues.keys() <= listed
-            script, args = self._enqueue_call(batch, queues, now, listed=known)
+            script, args = self._enqueue_call(batch, queues, now)
             answer: Reply = await self._wire.run(script, keys, *args)
-            if answer[0] == b"unlisted":
-                # On a cluster: it was forgotten since this process listed it.
-                self._registered.difference_update(queues)
-                await self._register(queues)
-                script, args = self._enqueue_call(batch, queues, now, listed=True)
-                answer = await self._wire.run(script, keys, *args)
             ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
             if answer[0] == b"conflict":
                 ord, known = ids[0]
@@ -97,9 +90,7 @@ class Working(Claiming):
         self._homes[batch.id.int] = next(iter(spread))
         return Enqueued(existing)
 
-    def _enqueue_call(
-        self, batch: Batch, queues: Runs, now: int, *, listed: bool
-    ) -> tuple[Script, tuple[Any, ...]]:
+    def _enqueue_call(self, batch: Batch, queues: Runs, now: int) -> tuple[Script, tuple[Any, ...]]:
         prefix, jobs = batch.id.bytes[:14], batch.jobs
         keyed: list[tuple[Any, ...]] = []
         locks: list[tuple[Any, ...]] = []
@@ -128,7 +119,7 @@ class Working(Claiming):
         # The first of a batch makes the key, whichever queue it goes to.
         keyed.sort(key=lambda one: one[0])
         locks.sort(key=lambda one: one[0])
-        said = [int(listed), [word for one in keyed for word in one], [word for one in locks for word in one], *plan]
+        said = [[word for one in keyed for word in one], [word for one in locks for word in one], *plan]
         script = scripts.ENQUEUE_LOCKED if locks else scripts.ENQUEUE
         return script, (self._given, prefix, pack(said), *elements)
 
@@ -146,7 +137,7 @@ class Working(Claiming):
         calls = {queue: (self._given, microseconds(ttl), *said) for queue, said in words.items()}
         trouble: StoreError | None = None
         try:
-            answers = await self._ask_by(scripts.HEARTBEAT, calls)
+            answers = await self._ask_by(scripts.HEARTBEAT, calls, within=ttl.total_seconds() / 4)
         except ONE_NODE as error:
             if not self._keys.clustered:
                 raise

@@ -38,13 +38,6 @@ local function by_then(index, at, p)
   if HOME then c('ZADD', HOME .. index, 'LT', at, p) end
 end
 
--- On one server a queue is put on the list of queues in the script that gives it something to be found by.
-local function list(p)
-  if not HOME then return end
-  local prefix, name = match(p, '^(.*):{(.*)}:$')
-  c('SADD', prefix .. ':queues', name)
-end
-
 local function wake(p)
   if c('EXISTS', p .. 'w') == 0 then c('RPUSH', p .. 'w', 1) end
 end

@@ -10,12 +10,7 @@ local OVER = pack('>d', 0)
 
 local reported = c('EXISTS', p .. 'j') == 1
 
--- Tokens that were settled to the end are remembered for so long, and for twice as long at most.
-if now - tonumber(c('HGET', p .. 'd', 'y') or 0) >= tonumber(ARGV[4]) and c('EXISTS', p .. 'y', p .. 'y2') > 0 then
-  if c('EXISTS', p .. 'y') == 1 then c('RENAME', p .. 'y', p .. 'y2') else c('DEL', p .. 'y2') end
-  c('HSET', p .. 'd', 'y', format('%.0f', now))
-end
-
+forget_tokens(p, now, tonumber(ARGV[4]))
 for _, prefix in ipairs(c('SPOP', p .. 'nx', 200)) do forget(p, prefix, 0) end
 
 local ids = c('ZRANGEBYSCORE', p .. 'kc', '-inf', over, 'LIMIT', 0, min(100, limit))

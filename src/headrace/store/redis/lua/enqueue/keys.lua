@@ -1,15 +1,14 @@
 -- Store a batch, all or nothing; a batch that is there already changes nothing.
 -- First part: what is given, and what keys have made already. Then unique locks, only for batches that have some; then writing.
 -- ARGV: 1 clock, 2 the batch's 14 bytes, 3 plan, then one element per job, in the plan's order.
--- plan (msgpack): {listed, keyed, locks, segments of the first queue, of the second…}
---   listed = 1: the queues are on the list of queues, or this script puts them there; 0: only if they were not forgotten
+-- plan (msgpack): {keyed, locks, segments of the first queue, of the second…}
 --   keyed = {ord, key, digest as hex, ttl in µs, keep in ms (0: for ever)…} by ord
 --   locks = {ord, number of its queue from 1, task and name, states as letters, µs since the enqueue of the holder (-1:
 --     always), 1: replace…} by ord
 --   segments = {lane, from, to, due kind, due…}, due kind 0 now, 1 in so many µs, 2 at; a job with a key or a lock is a
 --     segment of its own
 -- Answer: {'ok', ord, id…} with the jobs that keys had already made or that hold locks (of an ord that comes twice the
---   last counts), or {'conflict', ord, id}, or {'unlisted'}: the queue was forgotten, nothing is stored.
+--   last counts), or {'conflict', ord, id}.
 local now = clock(ARGV[1])
 local prefix = ARGV[2]
 local plan = cmsgpack.unpack(ARGV[3])
@@ -17,10 +16,7 @@ local function own(ord) return prefix .. pack('>I2', ord) end
 
 -- Every check before the first write.
 local repeated = false
-local listed, keyed, locks, queues = plan[1], plan[2], plan[3], #plan - 3
-for q = 1, listed == 0 and queues or 0 do
-  if c('HEXISTS', KEYS[2 * q - 1] .. 'd', 'e') == 0 then return {'unlisted'} end
-end
+local keyed, locks, queues = plan[1], plan[2], #plan - 2
 for q = 1, queues do
   if batch_entry(KEYS[2 * q - 1], prefix) then repeated = true break end
 end

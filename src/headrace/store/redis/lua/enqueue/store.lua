@@ -9,8 +9,12 @@ end
 
 local at = 4
 for q = 1, queues do
-  local p, segments = KEYS[2 * q - 1], plan[q + 3]
+  local p, segments = KEYS[2 * q - 1], plan[q + 2]
   local counted = c('HMGET', p .. 'd', 'e', 'n')
+  if not counted[1] then
+    list(p)
+    counted = c('HMGET', p .. 'd', 'e', 'n')
+  end
   local total, delays = tonumber(counted[1] or 0), tonumber(counted[2] or 0)
   local lanes, known = {}, {}
   for s = 1, #segments, 5 do
@@ -74,7 +78,6 @@ for q = 1, queues do
     at = at + count
   end
   if stored > 0 then
-    if not counted[1] then list(p) end
     if #first > 0 then each('HSET', p .. 'h', first) end
     activate(p, new)
     entry[1] = stored
