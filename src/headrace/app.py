@@ -308,6 +308,8 @@ class Headrace(Operator, Producer):
     def connect(self) -> Store:
         """A new store for the current event loop, not yet opened. memory:// is one store for the whole app."""
         if not self.settings.url.startswith("memory:"):
+            if "+cluster:" in self.settings.url:
+                self.limits.refuse_shared(self.tasks.values())
             shards = {name: queue.shards for name, queue in self.queues.items() if queue.shards > 1}
             return stores.connect(self.settings.store_url, clock=self._clock, shards=shards)
         loop = self._portal.loop

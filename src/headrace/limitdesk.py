@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,6 +12,7 @@ from headrace.limit import Declared, Limit, describe
 from headrace.limits import Entry, Limits, figures
 from headrace.loops import Clients
 from headrace.sync import Portal
+from headrace.task import Task
 
 
 class LimitDesk:
@@ -35,6 +37,20 @@ class LimitDesk:
                     f"{describe(fresh.figures)}): make one Limit and share it, or give one another name"
                 )
             self.declared[limit.name] = msgspec.structs.replace(known, cost=max(known.cost, fresh.cost))
+
+    @staticmethod
+    def refuse_shared(tasks: Iterable[Task[..., Any]]) -> None:
+        """On a Redis cluster a limit counts within one queue: tasks of two queues would exceed what they share."""
+        queues: dict[str, str] = {}
+        for task in tasks:
+            for limit in task.options.limits:
+                other = queues.setdefault(limit.name, task.options.queue)
+                if other != task.options.queue:
+                    raise ConfigError(
+                        f"limit {limit.name!r} is shared by tasks of the queues {other!r} and {task.options.queue!r}: on a "
+                        "Redis cluster a limit counts within one queue, and together they would exceed it; "
+                        "put these tasks into one queue, or declare a Limit with another name for each queue"
+                    )
 
     def list(self) -> Mapping[str, Entry]:
         """Every limit by name: its figures, by whom, and what it allows right now."""

@@ -8,6 +8,8 @@ from datetime import timedelta
 import pytest
 
 from conformance.kit import TTL, WORKER, claim, ids, new, put, put_jobs, settle_all, take
+from headrace import Headrace, Limit
+from headrace.errors import ConfigError
 from headrace.job import JobState, UniqueLock
 from headrace.lease import Ask, Band, new_token
 from headrace.outcome import DONE
@@ -131,3 +133,23 @@ async def test_a_unique_lock_counts_within_its_queue(spread: RedisStore):
         job = new(queue=queue)
         [id] = await put_jobs(spread, type(job)(job.task, job.payload, job.lane, unique=lock))
         assert ids(await claim(spread, 1, queue)) == [id]
+
+
+def test_a_limit_that_two_queues_share_is_refused():
+    """Each would count for itself, and together they would exceed it."""
+    app = Headrace("redis+cluster://127.0.0.1:6379")
+    shared = Limit("api", concurrency=5)
+
+    @app.task(queue="a", limits=[shared])
+    async def one() -> None: ...
+
+    @app.task(queue="a", limits=[shared])
+    async def two() -> None: ...
+
+    app.connect()
+
+    @app.task(queue="b", limits=[shared])
+    async def three() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"limit 'api' is shared .* 'a' and 'b': on a Redis cluster"):
+        app.connect()

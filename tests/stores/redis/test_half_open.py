@@ -107,5 +107,7 @@ async def test_the_system_probes_silent_connections(real_store: RedisStore):
     assert connection._transport is not None
     wire: socket.socket = connection._transport.get_extra_info("socket")
     assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    probes = [wire.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}")) for name in ("IDLE", "INTVL", "CNT")]
+    probes = [
+        wire.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_KEEP{name}")) for name in ("IDLE", "INTVL", "CNT")
+    ]
     assert probes == [5, 2, 3]

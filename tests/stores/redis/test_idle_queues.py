@@ -42,9 +42,7 @@ async def names(store: RedisStore) -> list[str]:
 # ── forgetting ──────────────────────────────────────────────────────────────
 
 
-async def test_a_queue_without_jobs_leaves_its_totals_only(
-    emptied: RedisStore, server: RedisServer, clock: FakeClock
-):
+async def test_a_queue_without_jobs_leaves_its_totals_only(emptied: RedisStore, server: RedisServer, clock: FakeClock):
     before = await emptied.stats()
     assert [(one.queue, one.enqueued_total, one.done_total) for one in before.queues] == [("q", 1, 1)]
     await forgotten(emptied, clock)
@@ -100,9 +98,7 @@ async def test_an_enqueue_brings_it_back(emptied: RedisStore, clock: FakeClock, 
     assert await emptied.settle(orphan.token, [(0, DONE)]) == frozenset()
 
 
-async def test_a_refresh_does_not_list_it_again(
-    emptied: RedisStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_refresh_does_not_list_it_again(emptied: RedisStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch):
     await forgotten(emptied, clock)
     # As a process has it that did not forget the queue itself.
     emptied._registered.add("q")  # pyright: ignore[reportPrivateUsage]

@@ -35,9 +35,7 @@ async def stranger(server: RedisServer, clock: FakeClock) -> RedisStore:
 # ── many queues ─────────────────────────────────────────────────────────────
 
 
-async def test_a_look_takes_a_few_scripts_whatever_the_queues(
-    store: RedisStore, server: RedisServer, clock: FakeClock
-):
+async def test_a_look_takes_a_few_scripts_whatever_the_queues(store: RedisStore, server: RedisServer, clock: FakeClock):
     made = await put_jobs(store, *[new(queue=f"q{n}") for n in range(400)])
     [dead] = await put(store, queue="dead")
     await settle_all(store, await take(store, 1, "dead"), DEAD)
@@ -81,7 +79,9 @@ async def test_pages_over_queues_are_in_order(store: RedisStore):
 async def test_a_page_looks_at_so_many_jobs_and_says_where_to_go_on(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch, queues: int
 ):
-    made = [id for n in range(60) for id in await put(store, 10, queue=f"q{n % queues}", task="rare" if n == 7 else "t")]
+    made = [
+        id for n in range(60) for id in await put(store, 10, queue=f"q{n % queues}", task="rare" if n == 7 else "t")
+    ]
     monkeypatch.setattr("headrace.store.redis.searching._LOOKS", 100)
     looked: list[int] = []
     look = store._look  # pyright: ignore[reportPrivateUsage]

@@ -180,6 +180,7 @@ class Wire:
 
     def group(self, key: str) -> str:
         """Keys of one group may be named together; what begins with it lies with them."""
+        del key
         return f"{self.address.prefix}:w"
 
     async def wait_and_run(

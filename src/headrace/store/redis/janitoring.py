@@ -45,7 +45,9 @@ class Janitoring(Working):
             return await self._promote_each(limit)
         moved, wait = 0, 0
         while wait == 0 and moved < limit:
-            some, wait = map(int, await self._wire.run(scripts.PROMOTE, self._keys.home, self._given, min(STEP, limit - moved)))
+            some, wait = map(
+                int, await self._wire.run(scripts.PROMOTE, self._keys.home, self._given, min(STEP, limit - moved))
+            )
             moved += some
             if not some:
                 break

@@ -91,9 +91,7 @@ class Searching(Looking):
         """The queues that hold the jobs of this one."""
         return [queue]
 
-    async def _streams(
-        self, queues: Sequence[str], where: Filter, before: JobId | None, limit: int
-    ) -> list[_Stream]:
+    async def _streams(self, queues: Sequence[str], where: Filter, before: JobId | None, limit: int) -> list[_Stream]:
         """One per queue that may have such jobs. What a queue has is read when its newest job is the newest of all."""
         bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
         found, silent = await self._survey(queues, "newest", bound, states_arg(where.states))
@@ -118,9 +116,7 @@ class Searching(Looking):
         found = await self._look(queue, ids, history=where.text is not None)
         return [replace(job, history=()) if job.history else job for job in found.values() if _fits(job, where)]
 
-    async def _candidates(
-        self, queue: str, where: Filter, before: JobId | None, step: int
-    ) -> AsyncGenerator[_Step]:
+    async def _candidates(self, queue: str, where: Filter, before: JobId | None, step: int) -> AsyncGenerator[_Step]:
         """Ids worth a look, newest first: all of them only where no shorter list will do."""
         if where.states and where.states <= {JobState.DEAD, JobState.CANCELLED}:
             bound = b"(" + before.bytes if before else b"+"

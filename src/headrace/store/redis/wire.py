@@ -197,9 +197,7 @@ class ClusterWire(Wire):
         for n, answer in zip(left, alone, strict=True):
             found[n] = answer
 
-    async def _ask_alone(
-        self, asked: Asked, script: Script | None, within: float | None
-    ) -> list[Reply] | StoreError:
+    async def _ask_alone(self, asked: Asked, script: Script | None, within: float | None) -> list[Reply] | StoreError:
         key, commands = asked
         try:
             return await self.command_many(commands, key, script, within=within)
