@@ -75,5 +75,10 @@ def options(job: Job) -> dict[str, Any]:
         if value is not None and name not in {"key", "by"}
     }
     if found.webhook is not None:
-        shown["webhook"] = f"…//{urlsplit(found.webhook).hostname}/…"
+        shown["webhook"] = webhook(found.webhook)
     return shown
+
+
+def webhook(url: str) -> str:
+    """Its host; the path may be a secret."""
+    return f"…//{urlsplit(url).hostname}/…"

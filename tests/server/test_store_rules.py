@@ -15,12 +15,16 @@ from headrace import Headrace
 from headrace.codec import JobOptions, encode_options
 from headrace.job import Batch, Job, JobId, Key, NewJob, UniqueLock, job_id, new_batch
 from headrace.lane import Lane
+from headrace.lease import Ask, new_token, new_worker_id
+from headrace.limit import Figures
+from headrace.recovery import State, pack
 from headrace.schedule import Schedule, Template
 from headrace.schedules import KIND, Decision, Entry, Schedules, encode, fingerprint, slot_job_id
 from headrace.server import ServerSettings
+from headrace.server.endpoint import Scope
 from headrace.store import connect
 from headrace.store.http import wire
-from headrace.store.terms import Filter
+from headrace.store.terms import Filter, LimitRule
 from headrace.unique import Unique
 from headrace.webhooks import QUEUE, TASK
 from server.running import Running, make_app, running
@@ -179,6 +183,24 @@ async def test_arguments_are_masked_or_not_there(server: Running) -> None:
     for scopes in (("read", "work"), ("admin",)):
         for job in await _seen(server, await server.token(*scopes), id):
             assert b"hunter2" in job.payload
+
+
+async def test_the_arguments_of_a_schedule_are_masked_and_kept(server: Running) -> None:
+    job = server.app.tasks["login"].using(webhook="https://example.com/secret-path").job("ann", "hunter2").job
+    made = Schedule(name="s", cron="0 3 * * *", job=Template(job.task, job.payload, job.lane, options=job.options))
+    await Schedules(server.store).add(made)
+    for scopes in (("read",), ("operate",), ("read", "operate")):
+        store = connect(f"http://{await server.token(*scopes)}@127.0.0.1:{server.port}")
+        await store.open()
+        seen = (await store.records(KIND))["s"].value
+        assert b"ann" in seen
+        assert b"hunter2" not in seen
+        assert b"secret-path" not in seen
+        if "operate" in scopes:
+            await Schedules(store).pause("s")
+            await Schedules(store).resume("s")
+        await store.close()
+    assert (await Schedules(server.store).all())["s"].schedule == made
 
 
 async def test_a_producer_still_gets_its_results(server: Running, app: Headrace) -> None:
@@ -354,3 +376,54 @@ async def test_a_token_says_who_paused(server: Running) -> None:
 async def test_reserved_queues_are_reserved_at_v1_too(server: Running) -> None:
     answer = await server.http.post("/v1/jobs", json={"task": "echo", "queue": "headrace.webhooks"})
     assert answer.status_code == 422
+
+
+# ── every verb beside its call ───────────────────────────────────────────────
+
+ID = job_id(new_batch(), 0)
+PAIRS: dict[str, tuple[tuple[Any, ...], str, str, dict[str, Any] | None]] = {
+    "enqueue": (
+        (packed(NewJob("echo", NOTHING, Lane("mail", tenant="own"))),),
+        "POST",
+        "/v1/jobs",
+        {"task": "echo", "queue": "mail"},
+    ),
+    "claim": ((Ask(new_worker_id(), ("mail",), 1, HOUR, new_token()),), "POST", "/v1/claim", {"queues": ["mail"]}),
+    "find": ((Filter(), None, 5), "GET", "/v1/jobs", None),
+    "get": (([ID],), "GET", f"/v1/jobs/{ID}/result", None),
+    "ahead": ((ID, 5), "GET", f"/v1/jobs/{ID}/explain", None),
+    "cancel": (([ID], None), "POST", f"/v1/jobs/{ID}/cancel", {}),
+    "retry": (([ID], True), "POST", f"/v1/jobs/{ID}/retry", {}),
+    "delete": (([ID], None), "DELETE", f"/v1/jobs/{ID}", None),
+    "pause": (("mail", "queue", "", None), "POST", "/v1/pauses", {"queue": "mail"}),
+    "resume": (("mail", "queue"), "POST", "/v1/pauses/resume", {"queue": "mail"}),
+    "pauses": ((), "GET", "/v1/pauses", None),
+    "stats": ((), "GET", "/v1/stats", None),
+    "workers": ((), "GET", "/v1/workers", None),
+    "limits": ((), "GET", "/v1/limits", None),
+    "limit": (
+        ("gate", LimitRule(concurrency=3, state=pack(State(override=Figures(concurrency=3)))), None),
+        "PUT",
+        "/v1/limits/gate",
+        {"concurrency": 3},
+    ),
+}
+WORKERS_READ = {"stats", "pauses", "limits"}
+"""Workers need these, which have no call of their own for it below `/v1`."""
+BINDINGS: list[dict[str, Any]] = [{}, {"tenant": "own"}, {"queues": ("mail",)}, {"queues": ("mail",), "tenant": "own"}]
+
+
+@pytest.mark.parametrize("verb", PAIRS)
+@pytest.mark.parametrize("bound", BINDINGS, ids=str)
+async def test_a_verb_needs_what_its_call_needs(server: Running, verb: str, bound: dict[str, Any]) -> None:
+    given, method, path, body = PAIRS[verb]
+    for scope in Scope:
+        async with server.client(await server.token(scope, **bound)) as client:
+            by_verb = await call(client, verb, *given)
+            by_call = await client.request(method, path, json=body)
+        if scope is Scope.WORK and verb in WORKERS_READ | {"limit"}:
+            continue
+        assert (by_verb.status_code == 403) == (by_call.status_code == 403), (scope, by_verb.text, by_call.text)
+        # What is not theirs is not there. A store that is asked for jobs answers which ones there are, without a 404.
+        if verb not in {"get", "ahead", "cancel", "retry", "delete"}:
+            assert (by_verb.status_code == 404) == (by_call.status_code == 404), (scope, by_verb.text, by_call.text)

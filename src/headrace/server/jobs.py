@@ -112,7 +112,7 @@ class JobPage(msgspec.Struct):
 
     jobs: list[JobSummary]
     next: UUID | None
-    """Give it as `before` for the next page; null: this was the last."""
+    """Give it as `before` for the next page, also where this one is shorter than asked or empty; null: this was the last."""
 
 
 async def find(call: Call) -> Response:

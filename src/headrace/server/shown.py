@@ -10,8 +10,11 @@ from headrace.app import Headrace
 from headrace.codec import decode_options, encode_options
 from headrace.errors import BadArguments
 from headrace.job import Job, JobState
+from headrace.schedule import Template
+from headrace.schedules import decode, encode
 from headrace.server.auth import Principal
 from headrace.server.endpoint import Scope
+from headrace.store.terms import Record
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -23,30 +26,47 @@ def shown(app: Headrace, principal: Principal, job: Job) -> Job:
     return _masked(app, job) if principal.may(Scope.READ) else _ended(job)
 
 
+def shown_schedule(app: Headrace, principal: Principal, name: str, record: Record) -> Record:
+    """A schedule's record, with the arguments of its job masked as those of a job are."""
+    if principal.may(Scope.WORK) or (entry := decode(name, record)) is None:
+        return record
+    template = entry.schedule.job
+    masked = masked_template(app, template)
+    if masked == template:
+        return record
+    return Record(record.version, encode(replace(entry, schedule=replace(entry.schedule, job=masked))))
+
+
+def masked_template(app: Headrace, template: Template) -> Template:
+    """The job of a schedule for an onlooker."""
+    payload = _arguments(app, template.task, template.payload)
+    return replace(template, payload=payload, options=_options(template.options))
+
+
 def _masked(app: Headrace, job: Job) -> Job:
     """As `GET /v1/jobs/{id}` shows it: `redact` hides arguments, and the path of a webhook may be a secret."""
-    return replace(job, payload=_arguments(app, job), options=_options(job))
+    return replace(job, payload=_arguments(app, job.task, job.payload), options=_options(job.options))
 
 
-def _arguments(app: Headrace, job: Job) -> bytes:
-    task = app.tasks.get(job.task)
+def _arguments(app: Headrace, name: str, payload: bytes) -> bytes:
+    task = app.tasks.get(name)
     if task is None or not task.options.redact:
-        return job.payload
-    arguments = portrait.arguments(task, job)
+        return payload
+    arguments = task.codec.show(payload, task.options.redact)
     try:
         return b"" if "problem" in arguments else _encode((arguments["args"], arguments["kwargs"]))
     except (OverflowError, UnicodeEncodeError):
         return b""  # a number beyond 64 bits, or half a surrogate pair: nothing is shown rather than too much
 
 
-def _options(job: Job) -> bytes | None:
+def _options(options: bytes | None) -> bytes | None:
     try:
-        found = decode_options(job.options)
+        found = decode_options(options)
     except BadArguments:
         return None
     if found.webhook is None:
-        return job.options
-    return encode_options(replace(found, webhook=portrait.options(job)["webhook"]))
+        return options
+    return encode_options(replace(found, webhook=portrait.webhook(found.webhook)))
 
 
 def _ended(job: Job) -> Job:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from starlette.responses import Response
 
+from headrace.server import visible
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.queues import seconds
@@ -43,8 +44,7 @@ class Figures(msgspec.Struct, kw_only=True):
 
 
 async def _seen(call: Call) -> list[QueueStats]:
-    stats = await call.service.figures.stats()
-    return [each for each in stats.queues if call.principal.sees(each.queue, None)]
+    return visible.stats(call.principal, await call.service.figures.stats())
 
 
 async def stats(call: Call) -> Response:

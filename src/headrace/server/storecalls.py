@@ -30,7 +30,7 @@ from headrace.server.endpoint import Scope
 from headrace.server.leases import KIND as SECRET
 from headrace.server.problems import Problem, missing_scope, not_found
 from headrace.server.service import Service
-from headrace.server.shown import shown
+from headrace.server.shown import shown, shown_schedule
 from headrace.server.tokens import KIND as TOKENS
 from headrace.store.contract import Store
 from headrace.store.http import wire
@@ -172,6 +172,7 @@ class Calls:
         )
 
     async def abandon(self, worker: WorkerId, cause: str) -> int:
+        storechecks.check_words(cause)
         return await self._store.abandon(self._own(worker), cause)
 
     async def retire(self, worker: WorkerId) -> None:
@@ -203,14 +204,10 @@ class Calls:
         return replace(page, jobs=[self._shown(job) for job in page.jobs])
 
     async def stats(self) -> Stats:
-        if self._who.tenant is not None:
-            raise _not_yours()
-        found = await self._service.figures.stats()
-        return Stats([each for each in found.queues if self._who.sees(each.queue, None)])
+        return Stats(visible.stats(self._who, await self._service.figures.stats()))
 
     async def workers(self) -> list[Presence]:
-        self._everybodys()
-        return await self._store.workers()
+        return visible.workers(self._who, await self._service.figures.workers())
 
     async def ended(self, since: datetime, limit: int) -> list[Ending]:
         storechecks.check_time(since)
@@ -231,6 +228,7 @@ class Calls:
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: list[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
         storechecks.check_ids(ids)
+        storechecks.check_words(reason)
         answers = await self._store.cancel(await self._visible(ids), reason)
         moved = sum(each not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for each in answers.values())
         await self._note("jobs.cancel", _named(ids), moved)
@@ -285,7 +283,10 @@ class Calls:
         check_key(kind)
         if not self._may_know(kind):
             raise not_found(f"there are no records of kind {kind[:60]!r} here")
-        return {} if self._who.bound else await self._store.records(kind)
+        found = {} if self._who.bound else await self._store.records(kind)
+        if kind != SCHEDULES:
+            return found
+        return {name: shown_schedule(self._service.app, self._who, name, each) for name, each in found.items()}
 
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
         check_key(kind)

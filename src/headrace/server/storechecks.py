@@ -28,6 +28,7 @@ MOST: Final = 10_000
 MOST_QUEUES: Final = 1000
 MOST_IDS: Final = wire.MOST_IDS
 MOST_LANES: Final = 1000
+MOST_CHARACTERS: Final = 500
 LARGEST: Final = 2**31 - 1
 """Of any count that is kept."""
 
@@ -88,6 +89,10 @@ def _check_weights(tenants: Mapping[str, int]) -> None:
 
 def check_presence(presence: Presence) -> None:
     check_queues(presence.queues)
+    check_words(presence.name)
+    check_words(presence.version)
+    if len(presence.tasks) > MOST:
+        raise ConfigError(f"a worker names at most {MOST:,} tasks")
     for task in presence.tasks:
         check_task_name(task)
     if len(presence.hindered) > 10 or any(len(each) > 40 for each in presence.hindered):
@@ -133,6 +138,12 @@ def lease_time(ttl: timedelta) -> timedelta:
 def bounded(limit: int) -> int:
     """No call takes longer than this server's own would."""
     return max(0, min(limit, MOST))
+
+
+def check_words(text: str | None) -> None:
+    """A reason, a cause, a name: something that is kept with a job or a worker and read by people."""
+    if text is not None and len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"a text of {len(text):,} characters: at most {MOST_CHARACTERS:,}")
 
 
 def check_filter(where: Filter) -> None:

@@ -15,6 +15,7 @@ from headrace.server.auth import LOCAL, Principal
 from headrace.server.endpoint import Scope
 from headrace.server.problems import missing_scope
 from headrace.server.service import Service
+from headrace.server.shown import masked_template
 from headrace.server.storeaudit import Deed
 
 
@@ -30,6 +31,8 @@ async def schedule(service: Service, principal: Principal, name: str, value: byt
     old = (await service.store.records(KIND)).get(name)
     before = None if old is None else decode(name, old)
     after = None if value is None else read(name, value)
+    if before is not None and after is not None and not principal.may(Scope.WORK):
+        after = _unmasked(service, before, after)
     deed = storeaudit.of_schedule(name, before, after)
     if not principal.may(Scope.OPERATE):
         if not principal.may(Scope.ENQUEUE):
@@ -44,6 +47,14 @@ async def schedule(service: Service, principal: Principal, name: str, value: byt
     if after.paused and principal is not LOCAL and (before is None or not before.paused):
         after = replace(after, paused_by=principal.name)
     return Change(encode(after), deed)
+
+
+def _unmasked(service: Service, before: Entry, after: Entry) -> Entry:
+    """An operator who changes a schedule writes back its job as it was shown: the arguments stay what they are."""
+    stored, given = before.schedule.job, after.schedule.job
+    if given == stored or given != masked_template(service.app, stored):
+        return after
+    return replace(after, schedule=replace(after.schedule, job=stored))
 
 
 def _by_worker(name: str, before: Entry | None, after: Entry) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace as changed
 
 from headrace.codec import decode_options
 from headrace.errors import BadArguments
 from headrace.job import Job, JobId
+from headrace.lease import Presence
 from headrace.server.auth import Principal
 from headrace.server.call import Call
 from headrace.server.problems import Problem, not_found
 from headrace.store import pages
-from headrace.store.terms import Filter, Page, Pause, PauseKind
+from headrace.store.terms import Filter, Page, Pause, PauseKind, QueueStats, Stats
 
 if TYPE_CHECKING:
     from headrace.server.service import Service
@@ -56,6 +60,23 @@ def queue(principal: Principal, name: str) -> None:
     """A 404 unless they may know of this queue as a whole."""
     if not principal.sees(name, None):
         raise not_found("there is no such queue")
+
+
+def stats(principal: Principal, found: Stats) -> list[QueueStats]:
+    """The figures of the queues that they may know of as a whole."""
+    return [each for each in found.queues if principal.sees(each.queue, None)]
+
+
+def workers(principal: Principal, found: Sequence[Presence]) -> list[Presence]:
+    """Workers of the queues that they may know of, without a word of what else those do."""
+    if not principal.bound:
+        return list(found)
+    seen = [changed(each, queues=_known(principal, each.queues), tasks=()) for each in found]
+    return [each for each in seen if each.queues]
+
+
+def _known(principal: Principal, queues: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in queues if principal.sees(name, None))
 
 
 # ── pauses ───────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response
 
+from headrace.server import visible
 from headrace.server.call import Call, answer
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.view import text
@@ -37,24 +38,21 @@ class Workers(msgspec.Struct):
 
 async def all_of(call: Call) -> Response:
     """GET /v1/workers"""
-    found: list[WorkerView] = []
-    for each in await call.service.figures.workers():
-        queues = [name for name in each.queues if call.principal.sees(name, None)]
-        if queues or not call.principal.bound:
-            found.append(
-                WorkerView(
-                    id=each.id,
-                    name=text(each.name),
-                    queues=queues,
-                    slots=each.slots,
-                    running=each.running,
-                    version=text(each.version),
-                    started_at=each.started_at,
-                    seen_at=each.seen_at,
-                    tasks=[] if call.principal.bound else [text(name) for name in each.tasks],
-                    hindered=[text(each_one) for each_one in each.hindered],
-                )
-            )
+    found = [
+        WorkerView(
+            id=each.id,
+            name=text(each.name),
+            queues=list(each.queues),
+            slots=each.slots,
+            running=each.running,
+            version=text(each.version),
+            started_at=each.started_at,
+            seen_at=each.seen_at,
+            tasks=[text(name) for name in each.tasks],
+            hindered=[text(why) for why in each.hindered],
+        )
+        for each in visible.workers(call.principal, await call.service.figures.workers())
+    ]
     return answer(Workers(found))
 
 

@@ -52,7 +52,7 @@ _BY_CODE: dict[str, Callable[[str], HeadraceError]] = {
         errors.BadArguments,
     )
 }
-_BY_CODE |= dict.fromkeys(("invalid_value", "invalid_cron", "never_fires", "invalid_timezone"), ConfigError)
+_BY_CODE.update(dict.fromkeys(("invalid_value", "invalid_cron", "never_fires", "invalid_timezone"), ConfigError))
 
 # Another try makes no difference: the app declares the queue, or the caller uses one that there is.
 _BY_CODE["too_many_queues"] = ConfigError
