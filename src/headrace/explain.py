@@ -178,10 +178,12 @@ class _Case:
         job = self._job
         at = job.finished_at or self._now
         details: dict[str, Any] = {"at": at, "note": job.note, "attempt": job.attempt, "failures": job.failures}
+        if job.worker is not None:
+            details |= {"worker": job.worker, "worker_name": job.worker_name, "claimed_at": job.claimed_at}
         if job.state is JobState.DONE:
-            return Explanation(
-                Reason.DONE, f"done: it ended well {self._times.past(at)}, on attempt {job.attempt}", None, details
-            )
+            on = f" by {line(job.worker_name)}" if job.worker_name else ""
+            sentence = f"done: it ended well {self._times.past(at)}, on attempt {job.attempt}{on}"
+            return Explanation(Reason.DONE, sentence, None, details)
         if job.state is JobState.CANCELLED:
             why = "" if job.note is None else f": {line(job.note)}"
             if job.note == EXPIRED:
@@ -218,9 +220,10 @@ class _Case:
         job = self._job
         since = job.claimed_at or self._now
         holder = next((worker for worker in self._workers if worker.id == job.worker), None)
-        name = holder.name if holder else str(job.worker)
+        known = holder.name if holder else job.worker_name
+        name = known or str(job.worker)
         details: dict[str, Any] = {
-            "worker": job.worker, "worker_name": holder.name if holder else None, "since": since,
+            "worker": job.worker, "worker_name": known, "since": since,
             "attempt": job.attempt, "deadline": self._deadline,
         }  # fmt: skip
         where = f"on {line(name)} since {clock(since)} ({self._times.passed(since)}), attempt {job.attempt}"

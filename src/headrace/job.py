@@ -196,9 +196,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     """Why it was put off or how it ended, e.g. `max_attempts`, `worker_lost`, a cancel's reason."""
     worker: UUID | None = None
-    """Set while RUNNING."""
+    """RUNNING: whose lease it is in. Finished: whose lease its last attempt was in, if that worker ever told its presence."""
     claimed_at: datetime | None = None
-    """Set while RUNNING."""
+    """Of the attempt that runs, or of the one that ended the job."""
     cancelling: bool = False
     """RUNNING, and its worker has been asked to stop it."""
     finished_at: datetime | None = None
@@ -211,3 +211,5 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What its task last reported, in any attempt. This and the next two: filled by `get`, left empty by `find`."""
     doing: str | None = None
     log: tuple[LogLine, ...] = ()
+    worker_name: str | None = None
+    """As that worker's presence had it. Filled by `get`, left empty by `find`."""

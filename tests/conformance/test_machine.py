@@ -236,6 +236,18 @@ class Machine(RuleBasedStateMachine):
         self.batches: list[tuple[Batch, datetime]] = []
         self.tokens: list[tuple[Token, Token, int]] = []
         """(the specification's, the other's, how many positions): also of leases that have ended."""
+        self.everybody_appears()
+
+    def everybody_appears(self) -> None:
+        """A store need not know a worker that never told its presence, nor for ever."""
+        for worker in (*WORKERS, JANITOR):
+            for store in (self.spec, self.other):
+                self.run(store.heartbeat([], TTL, self.presence(worker)))
+
+    def presence(self, worker: Any, running: int = 0) -> Presence:
+        return Presence(
+            id=worker, name="h:1", queues=QUEUES, slots=9, running=running, version="1", started_at=AT, tasks=("t.one",)
+        )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run(work)
@@ -383,9 +395,7 @@ class Machine(RuleBasedStateMachine):
 
     @move(2, worker=st.sampled_from(WORKERS), running=st.integers(0, 9), leave=st.booleans())
     def appear(self, worker: Any, running: int, leave: bool) -> None:
-        presence = Presence(
-            id=worker, name="h:1", queues=QUEUES, slots=9, running=running, version="1", started_at=AT, tasks=("t.one",)
-        )
+        presence = self.presence(worker, running)
         for store in (self.spec, self.other):
             self.run(store.retire(worker) if leave else store.heartbeat([], TTL, presence))
         mine, theirs = (self.run(store.workers()) for store in (self.spec, self.other))
@@ -431,6 +441,7 @@ class Machine(RuleBasedStateMachine):
         self.clock.advance(timedelta(days=4))
         gone = [self.run(self.prune(store)) for store in (self.other, self.spec)]
         assert gone[0] == gone[1]
+        self.everybody_appears()
 
     async def prune(self, store: Store) -> int:
         gone = 0

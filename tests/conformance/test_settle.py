@@ -9,11 +9,13 @@ from conformance.kit import (
     DEAD,
     LONG,
     RELEASE,
+    SECOND,
     TTL,
     claim,
     counts,
     dump,
     failure,
+    find_all,
     ids,
     look,
     put,
@@ -24,6 +26,7 @@ from conformance.kit import (
     states,
     take,
 )
+from conformance.test_workers import presence
 from headrace.job import JobState
 from headrace.lease import new_token
 from headrace.outcome import DONE, Again, Finish
@@ -41,7 +44,7 @@ async def test_done(store: Store, clock: FakeClock):
     assert await store.settle(lease.token, [(0, DONE)]) == frozenset()
     job = await look(store, id)
     assert (job.state, job.finished_at, job.attempt, job.failures) == (JobState.DONE, clock.now(), 1, 0)
-    assert (job.result, job.result_expired, job.note, job.worker, job.claimed_at) == (None, False, None, None, None)
+    assert (job.result, job.result_expired, job.note, job.claimed_at) == (None, False, None, clock.now() - 2 * SECOND)
     assert await counts(store) == {}
     assert (await queue_stats(store)).done_total == 1
     assert await claim(store) is None
@@ -302,3 +305,52 @@ async def test_a_thousand_failures_at_once(store: Store):
     [last] = await store.get([lease.jobs[-1].id])
     assert last is not None
     assert [why.message for why in last.history] == ["999"]
+
+
+async def test_a_finished_job_shows_its_last_worker_and_claim(store: Store, clock: FakeClock):
+    worker = presence(name="host:7")
+    made = await put(store, 6)
+    await store.heartbeat([], TTL, worker)
+    lease = await take(store, 6, worker=worker.id)
+    claimed = clock.now()
+    clock.advance(3)
+    ends = [DONE, Finish(JobState.DONE, result=b"r"), DEAD, CANCELLED, Again(0, 0)]
+    await store.settle(lease.token, list(enumerate(ends)))
+    await store.cancel([made[5]])
+    await store.settle(lease.token, [(5, Again(0, 0))])
+    await store.retire(worker.id)
+    clock.advance(2)
+    jobs = await store.get(made)
+    ended = [(job.worker, job.worker_name, job.claimed_at) for job in jobs if job and job.state.finished]
+    assert ended == [(worker.id, "host:7", claimed)] * 5
+    assert [(job.worker, job.claimed_at) for job in await find_all(store) if job.state.finished] == [
+        (worker.id, claimed)
+    ] * 5
+    back = await look(store, made[4])
+    assert (back.worker, back.worker_name, back.claimed_at) == (None, None, None)
+    await store.retry([made[2]])
+    again = await look(store, made[2])
+    assert (again.worker, again.worker_name, again.claimed_at) == (None, None, None)
+
+
+async def test_a_whole_lease_that_went_well_shows_its_worker(store: Store, clock: FakeClock):
+    worker = presence(name="host:8")
+    await store.heartbeat([], TTL, worker)
+    for size in (1, 9):
+        made = await put(store, size)
+        lease = await take(store, size, worker=worker.id)
+        claimed = clock.now()
+        assert (await look(store, made[0])).worker_name == "host:8"
+        clock.advance(1)
+        await settle_all(store, lease)
+        jobs = await store.get(made)
+        assert {(job.worker, job.worker_name, job.claimed_at) for job in jobs if job} == {
+            (worker.id, "host:8", claimed)
+        }
+
+
+async def test_one_cancelled_before_it_ran_has_no_worker(store: Store):
+    [id] = await put(store)
+    await store.cancel([id])
+    job = await look(store, id)
+    assert (job.worker, job.worker_name, job.claimed_at) == (None, None, None)

@@ -44,7 +44,7 @@ async def test_a_job_goes_in_and_runs(server: Running) -> None:
         assert await server.app.tasks["add"].handle(id).aresult(timeout=60) == 42
     seen = await show(server, id)
     assert (seen["state"], seen["attempt"]) == ("done", 1)
-    assert [each["event"] for each in seen["timeline"]] == ["enqueued", "done"]
+    assert [each["event"] for each in seen["timeline"]] == ["enqueued", "claimed", "done"]
 
 
 async def test_everything_that_a_job_may_ask_for(server: Running) -> None:

@@ -35,6 +35,7 @@ def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
     }
     if full:
         found |= {
+            "worker_name": job.worker_name,
             "result": result(job),
             "result_expired": job.result_expired,
             "history": [failure(entry) for entry in job.history],
@@ -104,7 +105,7 @@ def page(job: Job, target: Target, now: datetime) -> str:
     add("key", portrait.key(job))
     add("due", _when(job.run_at, now))
     add("claimed", _when(job.claimed_at, now))
-    add("worker", job.worker)
+    add("worker", f"{job.worker_name} ({job.worker})" if job.worker_name else job.worker)
     if job.progress is not None or job.doing:
         share = "" if job.progress is None else f"{job.progress:.0%}"
         add("progress", "  ".join(part for part in (share, job.doing or "") if part))

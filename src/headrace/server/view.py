@@ -81,6 +81,8 @@ class JobView(JobSummary, kw_only=True):
     log: list[LogView] = []
     timeline: list[Moment] = []
     result_expired: bool = False
+    worker_name: str | None = None
+    """Host and process of the worker that has the job, or had it last."""
 
 
 def text(value: str) -> str:
@@ -123,6 +125,7 @@ def whole(app: Headrace, job: Job, who: Principal) -> JobView:
         log=[LogView(line.at, text(line.text)) for line in job.log],
         timeline=_timeline(job, common["enqueued_by"]),
         result_expired=job.result_expired,
+        worker_name=None if job.worker_name is None else text(job.worker_name),
     )
 
 
@@ -143,7 +146,8 @@ def _timeline(job: Job, by: str | None) -> list[Moment]:
     found = [Moment(job.enqueued_at, "enqueued", f"by {by}" if by else "")]
     found += [Moment(each.at, "failed", f"attempt {each.attempt}: {text(each.kind)}") for each in job.history]
     if job.claimed_at is not None:
-        found.append(Moment(job.claimed_at, "claimed", f"attempt {job.attempt}"))
+        by_worker = f" by {text(job.worker_name)}" if job.worker_name else ""
+        found.append(Moment(job.claimed_at, "claimed", f"attempt {job.attempt}{by_worker}"))
     if job.finished_at is not None:
         found.append(Moment(job.finished_at, job.state.value, text(job.note or "")))
     found.sort(key=lambda moment: moment.at)

@@ -60,7 +60,7 @@ def of_job(task: Any, job: Job, codec: Signature, *, backend: str) -> Any:
     found.errors.extend(_error(failure) for failure in job.history)
     by_attempt = {failure.attempt: failure.worker for failure in job.history}
     if job.worker is not None:
-        by_attempt[job.attempt] = str(job.worker)
+        by_attempt.setdefault(job.attempt, job.worker_name or str(job.worker))
     found.worker_ids.extend(by_attempt.get(attempt, "") for attempt in range(1, job.attempt + 1))
     first = min((failure.at for failure in job.history), default=job.claimed_at)
     last = job.claimed_at or max((failure.at for failure in job.history), default=None)
@@ -68,7 +68,7 @@ def of_job(task: Any, job: Job, codec: Signature, *, backend: str) -> Any:
         found,
         status=TaskResultStatus[_STATUS[job.state]],
         enqueued_at=job.enqueued_at,
-        # The store forgets when an attempt began once it has ended well.
+        # The store forgets when an attempt began once the next one has begun.
         started_at=first or job.finished_at,
         last_attempted_at=last or job.finished_at,
         finished_at=job.finished_at,

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 from collections import defaultdict
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from headrace.clock import Clock, SystemClock
 from headrace.job import Due, JobId, JobState
@@ -33,6 +34,8 @@ class Base:
         self._totals: defaultdict[str, Totals] = defaultdict(Totals)
         self._pauses: dict[tuple[str, str], Pause] = {}
         self._workers: dict[WorkerId, tuple[Presence, datetime]] = {}
+        self._names: dict[UUID, str] = {}
+        """Of workers that were ever there."""
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
         self._records: dict[tuple[str, str], Record] = {}
         self._last_version = 0
@@ -72,6 +75,8 @@ class Base:
             self._totals[job.queue].failed += 1
         job.failures = job.failures if settlement.failures is None else settlement.failures
         job.crashes = job.crashes if settlement.crashes is None else settlement.crashes
+        if job.lease is not None and (job.cancelling or not isinstance(settlement, Again)):
+            job.ended_by, job.ended_from = job.lease.worker, job.lease.claimed_at
         job.lease = None
         if job.new.lane.limits:
             self._limits.give_back(job.new.lane)

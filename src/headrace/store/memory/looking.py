@@ -28,7 +28,8 @@ class Looking(Base):
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         found = [self._jobs.get(id.int) for id in ids]
-        return [job.view(self._clock.now(), history=True) if job else None for job in found]
+        jobs = [job.view(self._clock.now(), history=True) if job else None for job in found]
+        return [job and replace(job, worker_name=self._names.get(job.worker) if job.worker else None) for job in jobs]
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
         numbers = sorted((n for n in self._jobs if before is None or n < before.int), reverse=True)

@@ -25,7 +25,7 @@ class Operating(Base):
             if afresh:
                 job.failures = job.crashes = 0
                 job.suspect, job.note = False, None
-                job.finished_at = job.result = job.result_until = None
+                job.finished_at = job.result = job.result_until = job.ended_by = job.ended_from = None
             self._put(job, None)
         return frozenset(job.id for job in moved)
 

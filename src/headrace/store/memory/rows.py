@@ -29,6 +29,9 @@ class JobRow:
     cancelling: bool = False
     cancel_reason: str | None = None
     finished_at: datetime | None = None
+    ended_by: WorkerId | None = None
+    """Whose lease the last attempt was in, and since when."""
+    ended_from: datetime | None = None
     result: bytes | None = None
     result_until: datetime | None = None
     history: list[Failure] = field(default_factory=list[Failure])
@@ -58,8 +61,8 @@ class JobRow:
             options=self.new.options,
             run_at=self.run_at,
             note=self.note,
-            worker=self.lease.worker if self.lease else None,
-            claimed_at=self.lease.claimed_at if self.lease else None,
+            worker=self.lease.worker if self.lease else self.ended_by,
+            claimed_at=self.lease.claimed_at if self.lease else self.ended_from,
             cancelling=self.cancelling,
             finished_at=self.finished_at,
             result=None if expired else self.result,

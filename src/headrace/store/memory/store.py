@@ -128,6 +128,7 @@ class MemoryStore(Looking, Operating):
         now = self._clock.now()
         if presence is not None:
             self._workers[presence.id] = presence, now
+            self._names[presence.id] = presence.name
         alive = [self._leases[token] for token in dict.fromkeys(tokens) if token in self._leases]
         for lease in alive:
             lease.expires_at = now + ttl

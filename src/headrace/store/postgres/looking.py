@@ -68,7 +68,7 @@ class Looking(Base):
         for row in found:
             place = (row["batch"], row["ord"])
             failures = tuple(rows.failure(f) for f in history.get(place, ()))
-            jobs[place] = rows.job(row, self._now() or now, failures, said.get(place))
+            jobs[place] = rows.job(row, self._now() or now, failures, said.get(place), whole=True)
         return [jobs.get(place) for place in places]
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:

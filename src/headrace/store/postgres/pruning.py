@@ -21,6 +21,8 @@ _TRIES = 5
 """How often a call asks for locks that it waits for only for a moment each."""
 _RESULTS = 1000
 """Results whose bytes go in one call."""
+_NAMED = timedelta(days=60)
+"""The names of workers that were there are kept for at least so long."""
 _NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 """Before any job ended."""
 
@@ -61,6 +63,7 @@ async def prune(
     """One bounded step: at most one day dropped, at most `limit` rows deleted of each kind."""
     now: datetime = injected or (await pool.rows("select clock_timestamp()", write=False))[0][0]
     until = _Horizons.of(keep, now)
+    await _names(pool, keep, now)
     if injected is not None:
         deleted = await _rows(pool, "everywhere", until, limit)
         await _rest(pool, limit, injected)
@@ -153,6 +156,16 @@ async def _results(pool: Pool, injected: datetime | None) -> bool:
     """Drop the bytes of results whose time to live is over; whether there may be more."""
     found = await pool.rows("select headrace.prune_results($1, $2)", _RESULTS, injected, write=True, timeout=_LONG)
     return _number(found) >= _RESULTS
+
+
+async def _names(pool: Pool, keep: Retention, now: datetime) -> None:
+    """Forget the names of workers that have been gone for so long that hardly a job they ended is kept."""
+    until = now - max(_NAMED, 2 * keep.dead)
+    await pool.rows(
+        "delete from headrace.runner r where r.at < $1 and not exists (select from headrace.worker w where w.id = r.id)",
+        until,
+        write=True,
+    )
 
 
 def _end(day: date) -> datetime:

@@ -109,8 +109,8 @@ def held(rows: Sequence[Any]) -> list[tuple[int, Claimed]]:
     ]  # fmt: skip
 
 
-def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), said: Any = None) -> Job:
-    """A row of job_now."""
+def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), said: Any = None, *, whole: bool = False) -> Job:
+    """A row of job_now. `whole`: as `get` shows it."""
     until, result = row["result_until"], row["result"]
     expired = result is not None and until is not None and until <= now
     return Job(
@@ -138,6 +138,7 @@ def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), said: Any = 
         history=history,
         progress=said and said["progress"],
         doing=said and said["note"],
+        worker_name=row["worker_name"] if whole else None,
         log=tuple(LogLine(at, line) for at, line in zip(said["log_at"], said["log_text"], strict=True)) if said else (),
     )
 

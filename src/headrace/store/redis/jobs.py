@@ -51,6 +51,7 @@ def _bare_job_of(found: list[bytes], queue: str, now_us: int) -> Job:
         )
     finished = int(found[4])
     result, expired = _result(found[5], finished, now_us)
+    header = header_of(found[6])
     return _job(
         what,
         queue,
@@ -58,6 +59,8 @@ def _bare_job_of(found: list[bytes], queue: str, now_us: int) -> Job:
         1,
         history,
         state=JobState.DONE,
+        worker=UUID(hex=str(header[1])),
+        claimed_at=from_us(float(header[2])),
         finished_at=from_us(finished),
         result=result,
         result_expired=expired,
@@ -79,7 +82,12 @@ def _ended(record: bytes, queue: str, now_us: int, history: tuple[Failure, ...])
     result, expired = None, False
     if length:
         result, expired = _result(RESULT.pack(ttl) + record[_ENDED.size : at], int(finished), now_us)
-    lane, note, element = opened(record[at:])
+    worker, claimed_at = None, None
+    if record[at : at + 1] == b"\1":
+        (claimed,) = RESULT.unpack_from(record, at + 1)
+        claimed_at, worker = from_us(claimed), UUID(hex=record[at + 9 : at + 41].decode())
+        at += 40
+    lane, note, element = opened(record[at + 1 :])
     return _job(
         element,
         queue,
@@ -88,6 +96,8 @@ def _ended(record: bytes, queue: str, now_us: int, history: tuple[Failure, ...])
         history,
         state=_STATES[state],
         note=note,
+        worker=worker,
+        claimed_at=claimed_at,
         finished_at=from_us(finished),
         result=result,
         result_expired=expired,

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from headrace.errors import StoreError
 from headrace.job import Job, JobId, split_id
 from headrace.lane import Ahead, Blocked, LaneView
 from headrace.lease import Presence
@@ -56,7 +57,20 @@ class Looking(Janitoring):
 
         for some in chunks(list(dict.fromkeys(ids)), _AT_ONCE):
             await self._ask_by_id(some, look)
-        return [found.get(id) for id in ids]
+        workers = {job.worker for job in found.values() if job.worker is not None}
+        names = {worker: await self._name(worker) for worker in workers}
+        return [
+            job and replace(job, worker_name=None if job.worker is None else names[job.worker])
+            for job in (found.get(id) for id in ids)
+        ]
+
+    async def _name(self, worker: UUID) -> str | None:
+        key = self._keys.name(worker)
+        try:
+            name = await self._wire.command(key, "GET", key)
+        except StoreError:
+            return None  # on a cluster only the node of the name may be down
+        return None if name is None else name.decode(errors="replace")
 
     async def _ask_by_id(self, ids: Sequence[UUID], ask: AskById) -> None:
         """Ask the queues that know these ids. Where none knows one, all must have said so: else raises why one did not."""

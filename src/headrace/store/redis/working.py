@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -38,7 +39,7 @@ from headrace.store.redis.parcel import (
     lock_args,
     microseconds,
 )
-from headrace.store.redis.records import presence_bytes, report_bytes
+from headrace.store.redis.records import presence_bytes, report_bytes, text_bytes
 from headrace.store.redis.scripts import Script
 from headrace.store.terms import Enqueued
 
@@ -51,6 +52,12 @@ _WHOLE: Final = 2
 """A part of a lease that is settled whole, see `settle.lua`."""
 
 
+_NAMED: Final = 60 * 86_400
+"""Seconds for which a worker's name is kept after it was written last."""
+_NAMED_AGAIN: Final = 86_400
+_MOST_NAMED: Final = 10_000
+
+
 class Working(Claiming):
     """See the contract."""
 
@@ -58,6 +65,8 @@ class Working(Claiming):
         super().__init__(url, **options)
         self._doubtful: set[Token] = set()
         """Leases with a settlement that was sent and not answered."""
+        self._named: dict[UUID, float] = {}
+        """When a worker's name is to be written again."""
         self._homes: dict[int, str] = {}
         """The queue of batches enqueued here, to look there first."""
         self._unheard: dict[Token, float] = {}
@@ -188,6 +197,12 @@ class Working(Claiming):
         try:
             record = presence_bytes(await self._now_us(), presence)
             await self._wire.run(scripts.PRESENCE, (self._keys.workers,), presence.id.bytes, record)
+            if monotonic() >= self._named.get(presence.id, 0.0):
+                key = self._keys.name(presence.id)
+                await self._wire.command(key, "SET", key, text_bytes(presence.name), "EX", _NAMED)
+                if len(self._named) >= _MOST_NAMED:
+                    self._named.clear()
+                self._named[presence.id] = monotonic() + _NAMED_AGAIN
         except StoreError:
             if not renewed:
                 raise

@@ -36,6 +36,6 @@ def cancel_waiting(tx: Tx, spot: Spot, reason: str | None) -> None:
     take_out(tx, spot)
     tx.depth.add(spot.queue, READY if spot.state == "ready" else SCHEDULED, -1)
     row = (
-        spot.key, spot.key, "cancelled", spot.attempt, spot.failures, spot.crashes, tx.now, None, None, reason,
+        spot.key, spot.key, "cancelled", spot.attempt, spot.failures, spot.crashes, tx.now, None, None, reason, None, None,
     )  # fmt: skip
     INSERT_ENDINGS.insert(tx.cur, [row])

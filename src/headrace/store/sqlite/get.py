@@ -39,10 +39,13 @@ def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
     failures = _history(tx, [row[0] for row in rows]) if history else {}
     said = said_of(tx, [row[0] for row in rows]) if history else {}
     holders = _holders(tx, [row[0] for row in rows if row[7] == "running"])
+    runners = _runners(tx, {row[-2] for row in rows if row[-2] is not None})
     stops = leases.stops(tx, {lease.token for lease, _, _ in holders.values()}) if holders else {}
     jobs: list[Job] = []
     for row in rows:
         job = _job(tx, row, tuple(failures.get(row[0], ())))
+        if (runner := runners.get(row[-2])) is not None:
+            job = msgspec.structs.replace(job, worker=runner[0], worker_name=runner[1] if history else None)
         if job.state is JobState.RUNNING:
             lease, position, held = holders[row[0]]
             job = msgspec.structs.replace(
@@ -51,6 +54,7 @@ def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
                 failures=held.failures,
                 crashes=held.crashes,
                 worker=UUID(bytes=lease.worker),
+                worker_name=_name(tx, lease.worker) if history else None,
                 claimed_at=moment(lease.claimed_at),
                 cancelling=(lease.token, position) in stops,
             )
@@ -63,7 +67,7 @@ def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
 def _job(tx: Tx, row: Row, history: tuple[Failure, ...]) -> Job:
     (
         key, batch, task, queue, priority, tenant, limits, state, attempt, failures, crashes, enqueued_at, run_at,
-        finished_at, note, payload, options, result, result_until,
+        finished_at, note, payload, options, result, result_until, _, claimed_at,
     ) = row  # fmt: skip
     expired = result is not None and result_until is not None and result_until <= tx.now
     return Job(
@@ -82,11 +86,23 @@ def _job(tx: Tx, row: Row, history: tuple[Failure, ...]) -> Job:
         options=options,
         run_at=maybe_moment(run_at),
         note=note,
+        claimed_at=maybe_moment(claimed_at),
         finished_at=maybe_moment(finished_at),
         result=None if expired else result,
         result_expired=expired,
         history=history,
     )
+
+
+def _runners(tx: Tx, numbers: set[int]) -> dict[int, tuple[UUID, str]]:
+    """Workers by their numbers: id and name."""
+    found = tx.cur.execute(SQL["runners"], (str(list(numbers)),)).fetchall() if numbers else []
+    return {no: (UUID(bytes=id), name) for no, id, name in found}
+
+
+def _name(tx: Tx, worker: bytes) -> str | None:
+    found = tx.cur.execute(SQL["name"], (worker,)).fetchone()
+    return None if found is None else found[0]
 
 
 def _history(tx: Tx, keys: list[int]) -> dict[int, list[Failure]]:

@@ -37,6 +37,7 @@ def _note_presence(tx: Tx, presence: Presence) -> None:
         text(presence.version), micros(presence.started_at), _list(presence.tasks), tx.now, _list(presence.hindered),
     )  # fmt: skip
     tx.cur.execute(_SQL["present"], row)
+    tx.cur.execute(_SQL["runner"], (presence.id.bytes, text(presence.name), tx.now))
 
 
 def _list(names: tuple[str, ...]) -> str:

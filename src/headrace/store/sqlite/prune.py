@@ -15,6 +15,8 @@ _SQL = load("prune")
 _STATES = ("done", "cancelled")
 _RESULTS = 1000
 """Results whose bytes go in one call."""
+_NAMED = 60 * 86_400_000_000
+"""The names of workers that were there are kept for at least 60 days."""
 _ABSENT = 3_600_000_000
 """Workers not seen for an hour are forgotten; `workers` shows those of the last minute."""
 
@@ -30,6 +32,7 @@ def prune(tx: Tx, keep: Retention, limit: int) -> Pruned:
     tx.cur.execute(_SQL["idem"], (tx.now, limit))
     tx.cur.execute(_SQL["units"], (tx.now, limit))
     tx.cur.execute(_SQL["workers"], (tx.now - _ABSENT,))
+    tx.cur.execute(_SQL["runners"], (tx.now - max(_NAMED, 2 * micros(keep.dead)),))
     more = any(tx.cur.execute(_SQL["any_old"], (state, horizon)).fetchone() for state in _STATES)
     return Pruned(dropped, more or results == _RESULTS)
 

@@ -43,19 +43,21 @@ def _apply(tx: Tx, lease: LeaseRow, fresh: dict[int, Settlement]) -> None:
     stops = leases.stops(tx, [lease.token])
     for position in fresh:
         lease.settled |= 1 << position
+    known = tx.cur.execute(SQL["runner"], (lease.worker,)).fetchone()
+    runner = None if known is None else known[0]
     plain = sorted(position for position, settlement in fresh.items() if settlement is DONE or settlement == DONE)
     if plain:
-        _finish_plainly(tx, lease, plain)
+        _finish_plainly(tx, lease, plain, runner)
     if len(plain) < len(fresh):
         told = {position: fresh[position] for position in fresh.keys() - set(plain)}
-        _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}).run(told)
+        _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}, runner).run(told)
     give_back(tx, lease, fresh)
     if stops:
         tx.cur.execute(SQL["forget_stops"], (lease.token, str(list(fresh))))
     leases.keep(tx, lease)
 
 
-def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int]) -> None:
+def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int], runner: int | None) -> None:
     """Done, nothing to tell: as many jobs to a row as are neighbours, also those of different lanes."""
     rows: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     counts: tuple[int, int, int] | None = None
@@ -81,7 +83,7 @@ def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int]) -> None:
                 packed.append(start << 10 | end - start - 1)
                 start, end = lo, after
         packed.append(start << 10 | end - start - 1)
-        tx.cur.execute(SQL["done"], (str(packed), *counts, tx.now))
+        tx.cur.execute(SQL["done"], (str(packed), *counts, tx.now, runner, lease.claimed_at))
     for queue, size in queues.items():
         tx.depth.move(queue, RUNNING, DONE_TOTAL, size)
 
@@ -109,10 +111,11 @@ def _pieces(lease: LeaseRow, positions: list[int]) -> Iterable[tuple[Held, int, 
 class _Settling:
     """Settlements of every kind, gathered into rows."""
 
-    def __init__(self, tx: Tx, lease: LeaseRow, stops: dict[int, str | None]) -> None:
+    def __init__(self, tx: Tx, lease: LeaseRow, stops: dict[int, str | None], runner: int | None) -> None:
         self._tx = tx
         self._lease = lease
         self._stops = stops
+        self._runner = runner
         self._keys = lease.ranges.keys()
         self._held = lease.ranges.spread()
         self._endings: list[Row] = []
@@ -152,7 +155,7 @@ class _Settling:
         until = None if end.result_ttl is None or end.result is None else self._tx.now + micros(end.result_ttl)
         self._endings.append(
             (key, key, end.state.value, held.attempt, failures, crashes, self._tx.now, end.result, until,
-             maybe_text(note))
+             maybe_text(note), self._runner, self._lease.claimed_at)
         )  # fmt: skip
 
     def _again(self, position: int, again: Again) -> None:

@@ -11,11 +11,13 @@ select j.batch, j.ord, j.seq, j.task, j.queue, j.priority, coalesce(j.tenant, ''
     coalesce(e.attempt, r.attempt, s.attempt, l.attempt) as attempt,
     coalesce(e.failures, r.failures, s.failures, l.failures, 0) as failures,
     coalesce(e.crashes, r.crashes, s.crashes, l.crashes, 0) as crashes,
-    s.run_at, l.worker, l.claimed_at,
+    s.run_at, coalesce(l.worker, w.id) as worker, coalesce(l.claimed_at, e.claimed_at) as claimed_at,
     l.worker is not null and exists (select from headrace.stop t where t.batch = j.batch and t.ord = j.ord) as cancelling,
-    e.finished_at, e.result, e.result_until, coalesce(e.note, r.note, s.note) as note
+    e.finished_at, e.result, e.result_until, coalesce(e.note, r.note, s.note) as note,
+    coalesce(w.name, (select x.name from headrace.runner x where x.id = l.worker)) as worker_name
 from headrace.job j
 left join headrace.ending e on e.batch = j.batch and e.ord = j.ord
+left join headrace.runner w on w.no = e.worker
 left join lateral (
     select x.batch, x.attempt, x.failures, x.crashes, x.note from headrace.ready x
     where e.batch is null and x.queue = j.queue and x.priority = j.priority and x.tenant = coalesce(j.tenant, '')
@@ -45,7 +47,7 @@ left join lateral (
 create or replace view headrace.jobs as
 select headrace.job_id(n.batch, n.ord) as id, n.task, n.queue, n.priority, n.tenant, n.state, n.attempt, n.failures, n.crashes,
     n.enqueued_at, n.run_at, n.claimed_at, n.worker, n.finished_at, n.note, n.payload as args,
-    case when n.result_until is null or n.result_until > clock_timestamp() then n.result end as result, n.batch, n.ord
+    case when n.result_until is null or n.result_until > clock_timestamp() then n.result end as result, n.batch, n.ord, n.worker_name
 from headrace.job_now n;
 comment on view headrace.jobs is 'Every job with its state as it is now. To look one up by id use headrace.job(id).';
 

@@ -11,4 +11,8 @@ begin
     on conflict (id) do update set name = excluded.name, queues = excluded.queues, slots = excluded.slots,
         running = excluded.running, version = excluded.version, started_at = excluded.started_at, tasks = excluded.tasks,
         seen_at = excluded.seen_at, hindered = excluded.hindered;
+    -- Only a worker that is new: a conflict would use up a number each time.
+    insert into headrace.runner (id, name, at)
+    select p_id, p_name, coalesce(p_now, clock_timestamp()) where not exists (select from headrace.runner r where r.id = p_id)
+    on conflict (id) do nothing;
 end $$;

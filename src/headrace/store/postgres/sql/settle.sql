@@ -40,8 +40,9 @@ begin
         if l.limited then
             delete from headrace.hold where token = p_token;
         end if;
-        insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes)
-        select r.batch, v_now, g.ord, 1, coalesce(r.attempt, 1), nullif(r.failures, 0), nullif(r.crashes, 0)
+        insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, worker, claimed_at)
+        select r.batch, v_now, g.ord, 1, coalesce(r.attempt, 1), nullif(r.failures, 0), nullif(r.crashes, 0),
+            (select w.no from headrace.runner w where w.id = l.worker), l.claimed_at
         from unnest(l.r_batch, l.r_lo, l.r_hi, l.r_attempt, l.r_failures, l.r_crashes) r(batch, lo, hi, attempt, failures, crashes)
         cross join lateral generate_series(r.lo, r.hi) g(ord);
         insert into headrace.tally (running, done, queue)
@@ -105,10 +106,12 @@ begin
         left join headrace.stop s on v_stops and s.batch = h.batch and s.ord = h.ord
         where i.fresh
     ), ended as (
-        insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, result, result_until, note)
+        insert into headrace.ending
+            (batch, finished_at, ord, state, attempt, failures, crashes, result, result_until, note, worker, claimed_at)
         select t.batch, v_now, t.ord, case when t.state = 0 then 3 else t.state end, t.attempt, nullif(t.failures, 0),
             nullif(t.crashes, 0), t.result, case when t.result is not null then t.result_until end,
-            case when t.state = 0 then t.reason when t.state = 3 then coalesce(t.note, t.reason) else t.note end
+            case when t.state = 0 then t.reason when t.state = 3 then coalesce(t.note, t.reason) else t.note end,
+            (select w.no from headrace.runner w where w.id = l.worker), l.claimed_at
         from told t where t.state <> 0 or t.stopped
     ), back as materialized (
         select t.*, j.seq, j.priority, coalesce(j.tenant, '') as tenant, coalesce(j.lane, 0) as lane, j.limits,

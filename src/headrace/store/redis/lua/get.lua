@@ -2,9 +2,16 @@
 -- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id, or for as many of the first as are not too large or
 --   too far inside long lanes, nothing, or, with the reports or '' at the end,
 --   {'k', record, failures} · {'s', record, failures, run_at} · {'b', record, failures} · {'w', element, '', lane}
---   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record}
+--   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record, header}
 local p, answer = KEYS[1], {}
 local headers, bytes = {}, 1000000
+local function head_of(no)
+  if not headers[no] then
+    local h = lease_header(p, no)
+    headers[no] = cmsgpack.pack({h[1], h[2], h[3], h[4], h[5]})
+  end
+  return headers[no]
+end
 local reported = ARGV[1] == '1' and c('EXISTS', p .. 'j') == 1
 
 -- How many of the ids behind each one are its neighbours, one after the other.
@@ -31,14 +38,9 @@ for a = 2, #ARGV do
   elseif how == 'l' then
     local at = done_at(p, no, index)
     if at then
-      found = {'d', what, failures, lane, format('%.0f', at), c('HGET', p .. 'g:' .. no, index) or ''}
+      found = {'d', what, failures, lane, format('%.0f', at), c('HGET', p .. 'g:' .. no, index) or '', head_of(no)}
     else
-      local header = headers[no]
-      if not header then
-        local h = lease_header(p, no)
-        header = cmsgpack.pack({h[1], h[2], h[3], h[4], h[5]})
-        headers[no] = header
-      end
+      local header = head_of(no)
       found = {'r', what, failures, lane, header, c('HEXISTS', p .. 'q', no .. ':' .. index)}
     end
   end

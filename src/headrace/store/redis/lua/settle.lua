@@ -94,7 +94,7 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
       local lane, seq = run_of(header, i - 1)
       local id = sub(els[i], 1, 16)
       c('HDEL', p .. 'v', id)
-      ended(p, id, 'o', now, loose(seq, lane, nil, restated(els[i], 1)), kept[i - 1])
+      ended(p, id, 'o', now, loose(seq, lane, nil, restated(els[i], 1)), kept[i - 1], header)
     end
   else
     -- The whole lease at once: its list is history from here on.
@@ -209,7 +209,7 @@ for a = 7 + 2 * results, last, 10 do
       end
     else
       if kind == 'o' then done = done + 1 end
-      ended(p, id, kind, now, loose(seq, lane, note, el), ARGV[a + 9] ~= '' and ARGV[a + 9] or nil)
+      ended(p, id, kind, now, loose(seq, lane, note, el), ARGV[a + 9] ~= '' and ARGV[a + 9] or nil, header)
     end
   end
 end

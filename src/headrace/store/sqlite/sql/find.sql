@@ -21,7 +21,7 @@ select id, seq << 16, seq << 16 | 65535 from headrace_batch where id <= ?1 and i
 -- name: ranges
 -- Jobs by filter in some ranges, the newest id first. :ranges: JSON array of [lo, hi].
 select key, batch, task, queue, priority, tenant, limits, state, attempt, failures, crashes, enqueued_at, run_at,
-    finished_at, note, payload, options, result, result_until
+    finished_at, note, payload, options, result, result_until, worker, claimed_at
 from (
     select json_extract(value, '$[0]') as lo, json_extract(value, '$[1]') as hi from json_each(:ranges)
 ) as range

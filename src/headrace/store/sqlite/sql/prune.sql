@@ -66,5 +66,9 @@ delete from headrace_idem where (task, name) in (
     select task, name from headrace_idem where expires_at <= ? limit ?
 );
 
+-- name: runners
+-- Names of workers that have been gone for so long that hardly a job they ended is kept.
+delete from headrace_runner where at <= ?1 and id not in (select id from headrace_worker);
+
 -- name: workers
 delete from headrace_worker where seen_at <= ?;

@@ -1,10 +1,11 @@
 -- Jobs that ended by themselves. Needs no other part.
 
 -- A job that ended by itself, not as part of a lease that became history. result: µs to live (-1: as long as the
--- job), its length + 1 (0: none), itself.
+-- job), its length + 1 (0: none), itself. header: of the lease that it ended in, whose worker and claim are kept.
 local NO_RESULT = pack('>dI4', -1, 0)
-local function ended(p, id, state, now, record, result)
-  c('HSET', p .. 'k', id, state .. pack('>d', now) .. (result or NO_RESULT) .. record)
+local function ended(p, id, state, now, record, result, header)
+  local whose = header and '\1' .. pack('>d', header[3]) .. header[2] or '\0'
+  c('HSET', p .. 'k', id, state .. pack('>d', now) .. (result or NO_RESULT) .. whose .. record)
   if state == 'd' then c('ZADD', p .. 'kd', now, id) else c('ZADD', p .. 'kc', now, id) end
   if state ~= 'o' then c('ZADD', p .. 'ki', 0, id) end
   local ttl = result and read('>I4', result, 9) > 1 and read('>d', result) or -1
@@ -13,8 +14,8 @@ end
 
 -- Its state, and what `loose` made.
 local function ended_record(record)
-  local result = read('>I4', record, 18)
-  return sub(record, 1, 1), sub(record, 22 + max(0, result - 1))
+  local whose = 22 + max(0, read('>I4', record, 18) - 1)
+  return sub(record, 1, 1), sub(record, whose + (byte(record, whose) == 1 and 41 or 1))
 end
 
 local function unended(p, id)
