@@ -22,7 +22,7 @@ from headrace.job import Job, JobId, NewJob
 from headrace.limit import Limit
 from headrace.limitdesk import LimitDesk
 from headrace.loops import Clients
-from headrace.operate import Operator
+from headrace.operator import Operator
 from headrace.plan import check_producer
 from headrace.produce import Producer
 from headrace.queue import DeadAlert, QueueOptions
@@ -389,4 +389,4 @@ class _Home:
         return self._portal.run(lambda: self.astop(id, reason))
 
     async def astop(self, id: JobId, reason: str | None) -> bool:
-        return await (await self._clients.here()).stop(id, reason)
+        return await self._app.astop(id, reason)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from headrace import dropped, explain
-from headrace.audit import whoami
+from headrace import explain
+from headrace.audit import Audit
 from headrace.backpressure import Valve
-from headrace.errors import ConfigError, KeyHeld, OutcomeUnknown, Unavailable, Unsupported
+from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
-from headrace.gather import CHUNK, gather
+from headrace.gather import gather
 from headrace.handle import Put
-from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
+from headrace.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_batch
 from headrace.lease import Presence
-from headrace.outcome import PAUSED
 from headrace.queue import QueueOptions
 from headrace.store import pages
 from headrace.store.contract import Store, Transactional
-from headrace.store.terms import CancelAnswer, Enqueued, Filter, Page, Pause, PauseKind, Stats
+from headrace.store.terms import Enqueued, Filter, Page, Pause, Stats
 from headrace.task import TaskOptions
 from headrace.waiter import Waiter, not_found
 
@@ -59,6 +57,7 @@ class Client:
     ) -> None:
         """`queues`: those that the app declares; some may have a `max_length`."""
         self.store = store
+        self.audit = Audit(store)
         self._valve = Valve(store, {} if queues is None else queues)
         self._patience = patience
         self._waiter = Waiter(store)
@@ -163,59 +162,6 @@ class Client:
     async def workers(self) -> list[Presence]:
         """Workers seen within the last minute."""
         return await self.store.workers()
-
-    # ── the operator's moves ─────────────────────────────────────────────────
-
-    async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
-        """Waiting jobs are cancelled, running ones asked to stop, finished ones left alone."""
-        return await self.store.cancel(ids, reason)
-
-    async def stop(self, id: JobId, reason: str | None) -> bool:
-        """Cancel one job; False: it had ended. Raises JobNotFound."""
-        answer = (await self.store.cancel([id], reason)).get(id, CancelAnswer.UNKNOWN)
-        if answer is CancelAnswer.UNKNOWN:
-            raise not_found(id)
-        return answer is not CancelAnswer.FINISHED
-
-    async def retry(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        """Make finished or scheduled jobs ready now; answers those moved."""
-        return await self.store.retry(ids)
-
-    async def delete(self, ids: Sequence[JobId]) -> frozenset[JobId]:
-        """Forget jobs that are not running; answers those deleted."""
-        return await dropped.delete(self.store, ids, by=whoami())
-
-    async def pause(
-        self, name: str, *, kind: PauseKind = "queue", by: str = "", until: timedelta | datetime | None = None
-    ) -> None:
-        """No job of this queue or tenant starts after this returns; of a task none within a second or two."""
-        await self.store.pause(name, kind=kind, by=by, until=await self.pause_end(until))
-
-    async def pause_end(self, until: timedelta | datetime | None) -> datetime | None:
-        """When a pause ends by the store's clock; one that would be over at once is a ConfigError."""
-        if until is None:
-            return None
-        now = await self.store.now()
-        end = now + until if isinstance(until, timedelta) else until
-        if end <= now:
-            raise ConfigError(f"until = {end.isoformat(timespec='seconds')} has passed: nothing would be paused")
-        return end
-
-    async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
-        """Undo `pause`; jobs that workers put off because of it are due at once."""
-        await self.store.resume(name, kind=kind)
-        if kind != "task":
-            return
-        where = Filter(states=frozenset({JobState.SCHEDULED}), task=name, text=PAUSED)
-        before: JobId | None = None
-        while True:
-            page = await self.store.find(where, before=before, limit=CHUNK)
-            put_off = [job.id for job in page.jobs if job.note is not None and job.note.startswith(PAUSED)]
-            if put_off:
-                await self.store.retry(put_off, afresh=False)
-            if page.next is None:
-                return
-            before = page.next
 
     async def pauses(self) -> list[Pause]:
         """Everything that is paused now."""

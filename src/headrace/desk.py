@@ -13,7 +13,9 @@ from headrace.deadletters import Choice, DeadLetters, Discarded, Group, Letter, 
 from headrace.handle import Handle
 from headrace.job import Job, JobId, parse_id
 from headrace.loops import Clients
+from headrace.operate import Operations
 from headrace.rate import parse as parse_rate
+from headrace.store.contract import Store
 from headrace.store.terms import Filter, Progress
 from headrace.sync import Portal
 from headrace.task import Task, TaskOptions
@@ -107,7 +109,7 @@ class Desk:
         """Make dead jobs ready again; see `replay`."""
         choice = Choice.of([_id(job) for job in jobs], group=group, where=Filter(**where), everything=everything)
         pace, first = care(rate=rate, canary=canary, tolerate=tolerate, patience=patience)
-        return await (await self._letters()).replay(choice, rate=pace, canary=first, progress=progress)
+        return await (await self._operations()).dead.replay(choice, rate=pace, canary=first, progress=progress)
 
     def discard(
         self,
@@ -138,10 +140,16 @@ class Desk:
     ) -> Discarded:
         """Delete dead jobs for good; see `discard`."""
         choice = Choice.of([_id(job) for job in jobs], group=group, where=Filter(**where), everything=everything)
-        return await (await self._letters()).discard(choice, reason=reason, by=by, progress=progress)
+        return await (await self._operations(by)).dead.discard(choice, reason=reason, progress=progress)
 
     async def _letters(self) -> DeadLetters:
-        store = (await self._clients.here()).store
+        return self._of((await self._clients.here()).store)
+
+    async def _operations(self, by: str = "") -> Operations:
+        client = await self._clients.here()
+        return Operations(client.store, audit=client.audit, actor=by, letters=self._of)
+
+    def _of(self, store: Store) -> DeadLetters:
         return DeadLetters(store, arguments=self._arguments, options_of=self._options_of)
 
     def _arguments(self, job: Job) -> dict[str, Any]:

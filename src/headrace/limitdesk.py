@@ -11,6 +11,8 @@ from headrace.errors import ConfigError
 from headrace.limit import Declared, Limit, describe
 from headrace.limits import Entry, Limits, figures
 from headrace.loops import Clients
+from headrace.operate import Operations
+from headrace.operate.limits import LimitOperations
 from headrace.sync import Portal
 from headrace.task import Task
 
@@ -58,7 +60,7 @@ class LimitDesk:
 
     async def alist(self) -> Mapping[str, Entry]:
         """Every limit by name: its figures, by whom, and what it allows right now."""
-        return await (await self._here()).all()
+        return await Limits((await self._clients.here()).store).all()
 
     def set(
         self, name: str, *, rate: str | None = None, burst: int | None = None, concurrency: int | None = None
@@ -74,7 +76,7 @@ class LimitDesk:
     ) -> Entry:
         """Other figures than code declares; see `set`."""
         made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
-        return await (await self._here()).set(name, made)
+        return await (await self._operations()).set(name, made)
 
     def reset(self, name: str) -> Entry | None:
         """Back to what code declares, and open; None: this key has no figures of its own, its limit's count."""
@@ -82,7 +84,7 @@ class LimitDesk:
 
     async def areset(self, name: str) -> Entry | None:
         """Back to what code declares, and open; see `reset`."""
-        return await (await self._here()).reset(name)
+        return await (await self._operations()).reset(name)
 
     def remove(self, name: str) -> Sequence[str]:
         """Forget a limit that no code declares any more, and its keys' own figures; answers what is gone.
@@ -93,7 +95,8 @@ class LimitDesk:
 
     async def aremove(self, name: str) -> Sequence[str]:
         """Forget a limit that no code declares any more; see `remove`."""
-        return await (await self._here()).remove(name)
+        return await (await self._operations()).remove(name)
 
-    async def _here(self) -> Limits:
-        return Limits((await self._clients.here()).store)
+    async def _operations(self) -> LimitOperations:
+        client = await self._clients.here()
+        return Operations(client.store, audit=client.audit).limits

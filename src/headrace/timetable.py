@@ -9,6 +9,8 @@ from headrace.duration import Duration
 from headrace.errors import ConfigError
 from headrace.job import JobId
 from headrace.loops import Clients
+from headrace.operate import Operations
+from headrace.operate.schedules import ScheduleOperations
 from headrace.schedule import Schedule
 from headrace.schedules import Entry, Schedules
 from headrace.sync import Portal
@@ -56,7 +58,7 @@ class Timetable:
 
     async def alist(self) -> Mapping[str, Entry]:
         """Every schedule by name, with its next slot and what became of the last ones."""
-        return await (await self._here()).all()
+        return await Schedules((await self._clients.here()).store).all()
 
     def add(
         self,
@@ -93,7 +95,7 @@ class Timetable:
         return await self._add(made, replace=replace)
 
     async def _add(self, schedule: Schedule, *, replace: bool) -> Entry:
-        return await (await self._here()).add(schedule, replace=replace)
+        return await (await self._operations()).add(schedule, replace=replace)
 
     def pause(self, name: str, *, by: str = "") -> None:
         """No slot fires until it is resumed; declaring it anew changes nothing about that."""
@@ -101,7 +103,7 @@ class Timetable:
 
     async def apause(self, name: str, *, by: str = "") -> None:
         """No slot fires until it is resumed; declaring it anew changes nothing about that."""
-        await (await self._here()).pause(name, by=by)
+        await (await self._operations(by)).pause(name)
 
     def resume(self, name: str) -> None:
         """Undo `pause`; what came meanwhile is not caught up."""
@@ -109,7 +111,7 @@ class Timetable:
 
     async def aresume(self, name: str) -> None:
         """Undo `pause`; what came meanwhile is not caught up."""
-        await (await self._here()).resume(name)
+        await (await self._operations()).resume(name)
 
     def run_now(self, name: str) -> JobId:
         """Make its job now, outside of any slot."""
@@ -117,7 +119,7 @@ class Timetable:
 
     async def arun_now(self, name: str) -> JobId:
         """Make its job now, outside of any slot."""
-        return await (await self._here()).run_now(name)
+        return await (await self._operations()).run_now(name)
 
     def remove(self, name: str) -> None:
         """Forget a schedule; one that code declares comes back with the next worker that starts."""
@@ -125,7 +127,8 @@ class Timetable:
 
     async def aremove(self, name: str) -> None:
         """Forget a schedule; one that code declares comes back with the next worker that starts."""
-        await (await self._here()).remove(name)
+        await (await self._operations()).remove(name)
 
-    async def _here(self) -> Schedules:
-        return Schedules((await self._clients.here()).store)
+    async def _operations(self, by: str = "") -> ScheduleOperations:
+        client = await self._clients.here()
+        return Operations(client.store, audit=client.audit, actor=by).schedules

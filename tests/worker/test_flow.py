@@ -21,6 +21,7 @@ from headrace.handle import Put
 from headrace.job import JobId, JobState
 from headrace.lease import Ask, new_token, new_worker_id
 from headrace.limits import Limits
+from headrace.operate import Operations
 from headrace.outcome import DONE, PAUSED
 from headrace.queue import declare as declare_queue
 from headrace.recovery import Seen, What
@@ -474,8 +475,8 @@ async def test_a_paused_task_waits_and_resumes_at_once(bench: FlowBench):
     async def bill() -> None:
         ran.append("bill")
 
-    client = Client(bench.store)
-    await client.pause("mail", kind="task", by="ann")
+    pauses = Operations(bench.store, actor="ann").pauses
+    await pauses.pause("mail", kind="task")
     async with bench.working():
         held, free = await bench.ids(mail.job(), bill.job())
         await all_done(bench, [free])
@@ -487,7 +488,7 @@ async def test_a_paused_task_waits_and_resumes_at_once(bench: FlowBench):
         assert "task mail is paused by ann since" in found[1].sentence
         assert "headrace resume --task mail" in found[1].sentence
         assert ran == ["bill"]
-        await client.resume("mail", kind="task")
+        await pauses.resume("mail", kind="task")
         await all_done(bench, [held])
     assert ran == ["bill", "mail"]
 
@@ -496,8 +497,7 @@ async def test_a_task_paused_until_a_time(timeless: FlowBench, clock: FakeClock)
     @timeless.app.task(name="mail")
     async def mail() -> None: ...
 
-    client = Client(timeless.store)
-    await client.pause("mail", kind="task", until=MINUTE)
+    await Operations(timeless.store).pauses.pause("mail", kind="task", until=MINUTE)
     async with timeless.working():
         [held] = await timeless.ids(mail.job())
         job = await timeless.reach(held, JobState.SCHEDULED)
@@ -510,8 +510,8 @@ async def test_a_paused_tenant_waits_alone(bench: FlowBench):
     @bench.app.task(name="mail", tenant=lambda who: who)
     async def mail(who: str) -> None: ...
 
-    client = Client(bench.store)
-    await client.pause("acme", kind="tenant", by="ann", until=timedelta(hours=2))
+    pauses = Operations(bench.store, actor="ann").pauses
+    await pauses.pause("acme", kind="tenant", until=timedelta(hours=2))
     async with bench.working():
         held, free = await bench.ids(mail.job("acme"), mail.job("zeta"))
         await all_done(bench, [free])
@@ -520,7 +520,7 @@ async def test_a_paused_tenant_waits_alone(bench: FlowBench):
         assert found[1].reason is Reason.PAUSED
         assert "its tenant acme is paused by ann" in found[1].sentence
         assert found[1].until is not None
-        await client.resume("acme", kind="tenant")
+        await pauses.resume("acme", kind="tenant")
         await all_done(bench, [held])
 
 

@@ -14,11 +14,7 @@ from headrace.cli.output import emit, say, short, table
 from headrace.cli.target import Target, json_option, run, store_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
-
     from headrace.store.contract import Store
-    from headrace.store.terms import Filter
 
 
 @click.command()
@@ -49,22 +45,3 @@ async def note(target: Target, store: Store, action: str, what: str, jobs: int =
     """Leave an entry for what this command did. A remote server writes its own, under the name of the token."""
     if not target.settings.url.startswith(("http://", "https://")):
         await note_here(store, action, what, jobs)
-
-
-def chosen(ids: Sequence[UUID], where: Filter, *, group: str | None = None, every: bool = False) -> str:
-    """What a command was told to work on, for its entry."""
-    if ids:
-        return ", ".join(str(id) for id in ids[:10]) + (f" and {len(ids) - 10:,} more" if len(ids) > 10 else "")
-    said = {
-        "group": group,
-        "state": ",".join(sorted(where.states)) or None,
-        "queue": where.queue,
-        "task": where.task,
-        "tenant": where.tenant,
-        "since": where.since,
-        "until": where.until,
-        "text": where.text,
-    }
-    return " ".join(f"{name}={value}" for name, value in said.items() if value is not None) or (
-        "everything" if every else ""
-    )

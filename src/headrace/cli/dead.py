@@ -11,7 +11,7 @@ import click
 
 from headrace import fingerprint, rate
 from headrace.canary import Canary
-from headrace.cli import audit, filters, params, show
+from headrace.cli import filters, params, show
 from headrace.cli.jobs import print_page
 from headrace.cli.output import age, clean, emit, on_terminal, progress, say, short, table
 from headrace.cli.root import FAILED, complain
@@ -19,12 +19,14 @@ from headrace.cli.target import Target, json_option, run, store_command
 from headrace.deadletters import Choice, DeadLetters, Discarded, Group, Replayed
 from headrace.errors import JobNotFound
 from headrace.job import Job, JobId, JobState
+from headrace.operate import Operations
 from headrace.store.terms import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import timedelta
 
+    from headrace.operate.dead import DeadLetterOperations
     from headrace.store.contract import Store
     from headrace.task import TaskOptions
 
@@ -43,6 +45,10 @@ def _letters(store: Store, target: Target) -> DeadLetters:
         return None if task is None else task.options
 
     return DeadLetters(store, arguments=lambda job: show.payload(job, target), options_of=options_of)
+
+
+def _operations(store: Store, target: Target) -> DeadLetterOperations:
+    return Operations(store, letters=lambda store: _letters(store, target)).dead
 
 
 # ── looking ──────────────────────────────────────────────────────────────────
@@ -195,16 +201,12 @@ def replay(
         answer = Replayed()
         try:
             with progress("replay", quiet=as_json) as meter:
-                return await _letters(store, target).replay(
+                return await _operations(store, target).replay(
                     choice, rate=pace, canary=first, progress=meter, into=answer
                 )
         except asyncio.CancelledError:
             say(f"stopped: {filters.named(len(answer.replayed))} replayed, the rest stay dead")
             raise
-        finally:
-            # Also of what was done before somebody lost patience.
-            what = audit.chosen(ids, where, group=group, every=every)
-            await audit.note(target, store, "dead.replay", what, len(answer.replayed))
 
     answer = run(target.with_store(act))
     if as_json:
@@ -249,13 +251,10 @@ def discard(
         answer = Discarded()
         try:
             with progress("discard", quiet=as_json) as meter:
-                return await _letters(store, target).discard(choice, reason=reason, progress=meter, into=answer)
+                return await _operations(store, target).discard(choice, reason=reason, progress=meter, into=answer)
         except asyncio.CancelledError:
             say(f"stopped: {filters.named(len(answer.records))} discarded, the rest stay dead")
             raise
-        finally:
-            what = f"{audit.chosen(ids, where, group=group, every=every)}: {reason}"
-            await audit.note(target, store, "dead.discard", what, len(answer.records))
 
     answer = run(target.with_store(act))
     if as_json:

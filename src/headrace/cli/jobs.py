@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headrace import dropped, explain
-from headrace.audit import whoami
-from headrace.cli import audit, filters, params, show
+from headrace import explain
+from headrace.cli import filters, params, show
 from headrace.cli.output import clean, emit, on_terminal, say, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
 from headrace.job import Job, JobId
+from headrace.operate import Operations, chosen
 from headrace.store import pages
 from headrace.store.terms import CancelAnswer, Filter, Page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from headrace.operate.jobs import JobOperations
     from headrace.store.contract import Store
     from headrace.task import TaskOptions
 
@@ -135,8 +136,8 @@ def cancel(
 ) -> None:
     """Cancel waiting jobs; ask running ones to stop."""
 
-    async def move(store: Store, chosen: list[JobId]) -> dict[JobId, str]:
-        return {id: answer.value for id, answer in (await store.cancel(chosen, reason)).items()}
+    async def move(jobs: JobOperations, ids: list[JobId]) -> dict[JobId, str]:
+        return {id: answer.value for id, answer in (await jobs.cancel(ids, reason)).items()}
 
     good = {CancelAnswer.CANCELLED.value, CancelAnswer.ASKED.value}
     _bulk("cancel", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good=good)
@@ -152,9 +153,9 @@ def cancel(
 def retry(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
     """Make finished or scheduled jobs ready now, failures counted from 0."""
 
-    async def move(store: Store, chosen: list[JobId]) -> dict[JobId, str]:
-        moved = await store.retry(chosen)
-        return {id: "ready" if id in moved else "unchanged" for id in chosen}
+    async def move(jobs: JobOperations, ids: list[JobId]) -> dict[JobId, str]:
+        moved = await jobs.retry(ids)
+        return {id: "ready" if id in moved else "unchanged" for id in ids}
 
     _bulk("retry", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good={"ready"})
 
@@ -169,9 +170,9 @@ def retry(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, ye
 def delete(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
     """Forget jobs that are not running."""
 
-    async def move(store: Store, chosen: list[JobId]) -> dict[JobId, str]:
-        gone = await dropped.delete(store, chosen, by=whoami())
-        return {id: "deleted" if id in gone else "unchanged" for id in chosen}
+    async def move(jobs: JobOperations, ids: list[JobId]) -> dict[JobId, str]:
+        gone = await jobs.delete(ids)
+        return {id: "deleted" if id in gone else "unchanged" for id in ids}
 
     _bulk("delete", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good={"deleted"})
 
@@ -185,7 +186,7 @@ def _bulk(
     every: bool,
     yes: bool,
     as_json: bool,
-    move: Callable[[Store, list[JobId]], Awaitable[dict[JobId, str]]],
+    move: Callable[[JobOperations, list[JobId]], Awaitable[dict[JobId, str]]],
     good: set[str],
 ) -> None:
     filters.must_choose(ids, where, every=every or bool(where.states))
@@ -194,18 +195,14 @@ def _bulk(
 
     async def act(store: Store) -> dict[JobId, str]:
         answers: dict[JobId, str] = {}
+        async with Operations(store).jobs.many(chosen(ids, where)) as jobs:
 
-        async def one_page(jobs: list[Job | JobId]) -> None:
-            known = [job.id for job in jobs if isinstance(job, Job)]
-            answers.update({job: "unknown" for job in jobs if not isinstance(job, Job)})
-            answers.update(await move(store, known))
+            async def one_page(page: list[Job | JobId]) -> None:
+                known = [job.id for job in page if isinstance(job, Job)]
+                answers.update({job: "unknown" for job in page if not isinstance(job, Job)})
+                answers.update(await move(jobs, known))
 
-        try:
             await filters.each_page(store, ids, where, title=verb, quiet=as_json, move=one_page)
-        finally:
-            # Also of what was done before somebody lost patience.
-            moved = sum(answer in good for answer in answers.values())
-            await audit.note(target, store, f"jobs.{verb}", audit.chosen(ids, where, every=every), moved)
         return answers
 
     answers = run(target.with_store(act))

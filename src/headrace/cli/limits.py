@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from headrace import rate as rates
-from headrace.cli import audit, params
+from headrace.cli import params
 from headrace.cli.output import age, emit, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.limit import Figures, describe
 from headrace.limits import Entry, Limits, check_limit, figures
+from headrace.operate import Operations
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -62,9 +63,7 @@ def set_(
     made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
 
     async def act(store: Store) -> Entry:
-        entry = await Limits(store).set(name, made)
-        await audit.note(target, store, "limits.set", f"{name}: {describe(made)}")
-        return entry
+        return await Operations(store).limits.set(name, made)
 
     entry = run(target.with_store(act))
     if as_json:
@@ -81,9 +80,7 @@ def reset(target: Target, name: str, as_json: bool) -> None:
     """Back to the code's figures; one that was closed is open again."""
 
     async def act(store: Store) -> Entry | None:
-        entry = await Limits(store).reset(name)
-        await audit.note(target, store, "limits.reset", name)
-        return entry
+        return await Operations(store).limits.reset(name)
 
     entry = run(target.with_store(act))
     if as_json:
@@ -104,10 +101,7 @@ def remove(target: Target, name: str, as_json: bool) -> None:
     """
 
     async def act(store: Store) -> list[str]:
-        gone = await Limits(store).remove(name)
-        if gone:
-            await audit.note(target, store, "limits.remove", name)
-        return gone
+        return await Operations(store).limits.remove(name)
 
     gone = run(target.with_store(act))
     if as_json:

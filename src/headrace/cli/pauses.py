@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from headrace.cli import audit, params
+from headrace.cli import params
 from headrace.cli.output import age, emit, say, table
-from headrace.cli.queues import end_of, me, until_options
+from headrace.cli.queues import end_of, until_options
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.client import Client
 from headrace.errors import ConfigError
-from headrace.operate import pausable
+from headrace.operate import Operations, pausable
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -60,8 +59,7 @@ def pause(
     end = end_of(until, lasting)
 
     async def act(store: Store) -> None:
-        await Client(store).pause(name, kind=kind, by=me(), until=end)
-        await audit.note(target, store, f"{kind}s.pause", name)
+        await Operations(store).pauses.pause(name, kind=kind, until=end)
 
     run(target.with_store(act))
     _say(name, kind, paused=True, as_json=as_json)
@@ -76,8 +74,7 @@ def resume(target: Target, queue: str | None, task: str | None, tenant: str | No
     name, kind = _chosen(queue, task, tenant)
 
     async def act(store: Store) -> None:
-        await Client(store).resume(name, kind=kind)
-        await audit.note(target, store, f"{kind}s.resume", name)
+        await Operations(store).pauses.resume(name, kind=kind)
 
     run(target.with_store(act))
     _say(name, kind, paused=False, as_json=as_json)

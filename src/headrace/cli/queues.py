@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from headrace.cli import audit, params, stats
+from headrace.cli import params, stats
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.client import Client
+from headrace.operate import Operations
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -86,12 +85,12 @@ def _turn(
     as_json: bool,
 ) -> None:
     async def act(store: Store) -> None:
+        pauses = Operations(store).pauses
         for name in names:
             if paused:
-                await Client(store).pause(name, by=me(), until=until)
+                await pauses.pause(name, until=until)
             else:
-                await store.resume(name)
-            await audit.note(target, store, f"queues.{'pause' if paused else 'resume'}", name)
+                await pauses.resume(name)
 
     run(target.with_store(act))
     if as_json:
@@ -99,10 +98,3 @@ def _turn(
     else:
         for name in names:
             click.echo(f"{name}: {'paused' if paused else 'resumed'}")
-
-
-def me() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "cli"  # a container's user may have no name

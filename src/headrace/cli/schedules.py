@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from headrace import duration
-from headrace.cli import audit, params
+from headrace.cli import params
 from headrace.cli.enqueue import make_job
 from headrace.cli.output import age, emit, say, table
-from headrace.cli.queues import me
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
+from headrace.operate import Operations
 from headrace.schedule import Overlap, check_name, declare
 from headrace.schedules import Decision, Entry, Schedules
 
 if TYPE_CHECKING:
+    from headrace.operate.schedules import ScheduleOperations
     from headrace.store.contract import Store
 
 NAME = params.Checked("schedule", check_name)
@@ -94,8 +95,7 @@ def add(
         raise click.UsageError(str(error), click.get_current_context(silent=True)) from None
 
     async def act(store: Store) -> None:
-        entry = await Schedules(store).add(schedule, replace=replace)
-        await audit.note(target, store, "schedules.add", f"{name}: {schedule.rule} {task}")
+        entry = await Operations(store).schedules.add(schedule, replace=replace)
         now = await store.now()
         if as_json:
             emit(_document(entry, now))
@@ -115,11 +115,11 @@ _names = click.argument("names", nargs=-1, required=True, type=NAME)
 def pause(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """No slot of these schedules fires until they are resumed; also not after a restart."""
 
-    async def act(book: Schedules, name: str) -> str:
-        await book.pause(name, by=me())
+    async def act(book: ScheduleOperations, name: str) -> str:
+        await book.pause(name)
         return "paused"
 
-    _each(target, "pause", names, act, as_json=as_json)
+    _each(target, names, act, as_json=as_json)
 
 
 @command.command()
@@ -129,11 +129,11 @@ def pause(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 def resume(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """Let these schedules fire again, from the next slot on."""
 
-    async def act(book: Schedules, name: str) -> str:
+    async def act(book: ScheduleOperations, name: str) -> str:
         await book.resume(name)
         return "resumed"
 
-    _each(target, "resume", names, act, as_json=as_json)
+    _each(target, names, act, as_json=as_json)
 
 
 @command.command("run-now")
@@ -143,10 +143,10 @@ def resume(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 def run_now(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """Make one job of each now, outside of any slot."""
 
-    async def act(book: Schedules, name: str) -> str:
+    async def act(book: ScheduleOperations, name: str) -> str:
         return str(await book.run_now(name))
 
-    _each(target, "run_now", names, act, as_json=as_json)
+    _each(target, names, act, as_json=as_json)
 
 
 @command.command()
@@ -156,22 +156,19 @@ def run_now(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 def remove(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """Forget these schedules; the jobs they made stay."""
 
-    async def act(book: Schedules, name: str) -> str:
+    async def act(book: ScheduleOperations, name: str) -> str:
         if await book.remove(name):
             say(f"{name} is declared in code: it comes back with the next worker; to stop it for good, pause it")
         return "removed"
 
-    _each(target, "remove", names, act, as_json=as_json)
+    _each(target, names, act, as_json=as_json)
 
 
-def _each(target: Target, verb: str, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
+def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
     async def do(store: Store) -> dict[str, str]:
-        book, answers = Schedules(store), dict[str, str]()
-        for name in names:
-            answers[name] = await act(book, name)
-            # One by one: what was done before a wrong name was done.
-            await audit.note(target, store, f"schedules.{verb}", name, int(verb == "run_now"))
-        return answers
+        # One by one: what was done before a wrong name was done.
+        book = Operations(store).schedules
+        return {name: await act(book, name) for name in names}
 
     answers = run(target.with_store(do))
     if as_json:

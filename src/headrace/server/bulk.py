@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from headrace import dropped
 from headrace.job import Job, JobId
+from headrace.operate import chosen
+from headrace.operate.jobs import JobOperations
 from headrace.server import visible
-from headrace.server.call import Call, answer, encode, read_id
+from headrace.server.call import Call, answer, read_id
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.jobs import Limit, Where
 from headrace.server.problems import Problem
-from headrace.store.contract import Store
 from headrace.store.terms import CancelAnswer
 
 Action = Literal["cancel", "retry", "delete"]
@@ -54,9 +54,9 @@ async def run(call: Call) -> Response:
     """POST /v1/jobs/bulk"""
     asked: BulkRequest = call.body
     found, next_ = await _chosen(call, asked)
-    changed = await _act(call.service.store, asked, [job.id for job in found], call.principal.name) if found else 0
-    what = f"{len(asked.ids)} ids" if asked.ids else encode(asked.filter).decode()
-    await call.service.audit.note(call.principal.name, f"jobs.{asked.action}", what, changed)
+    what = chosen([job.id for job in found] if asked.ids else (), (asked.filter or Where()).filter())
+    async with call.operations.jobs.many(what) as jobs:
+        changed = await _act(jobs, asked, [job.id for job in found]) if found else 0
     return answer(BulkAnswer(len(found), changed, next_ is not None, next_))
 
 
@@ -73,15 +73,15 @@ async def _chosen(call: Call, asked: BulkRequest) -> tuple[list[Job], JobId | No
     return page.jobs, page.next
 
 
-async def _act(store: Store, asked: BulkRequest, ids: list[JobId], by: str) -> int:
+async def _act(jobs: JobOperations, asked: BulkRequest, ids: list[JobId]) -> int:
     match asked.action:
         case "cancel":
-            answers = await store.cancel(ids, asked.reason)
+            answers = await jobs.cancel(ids, asked.reason)
             return sum(each in {CancelAnswer.CANCELLED, CancelAnswer.ASKED} for each in answers.values())
         case "retry":
-            return len(await store.retry(ids))
+            return len(await jobs.retry(ids))
         case "delete":
-            return len(await dropped.delete(store, ids, by=by))
+            return len(await jobs.delete(ids))
 
 
 ENDPOINTS = (

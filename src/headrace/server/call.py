@@ -12,6 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.job import JobId
+from headrace.operate import Operations
 from headrace.server.boundary import Gone
 from headrace.server.problems import Problem
 
@@ -78,6 +79,12 @@ class Call:
     async def _hung_up(self) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
+
+    @property
+    def operations(self) -> Operations:
+        """The operator verbs, as done by this caller."""
+        service = self.service
+        return Operations(service.store, audit=service.audit, actor=self.principal.name)
 
     @property
     def job_id(self) -> JobId:

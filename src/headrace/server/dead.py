@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -13,8 +14,10 @@ from starlette.responses import Response
 from headrace import fingerprint, rate
 from headrace.deadletters import Choice, DeadLetters
 from headrace.job import Job, JobId, JobState
+from headrace.operate import Operations, chosen
+from headrace.operate.dead import DeadLetterOperations
 from headrace.server import view, visible
-from headrace.server.call import Call, answer, encode, read_id
+from headrace.server.call import Call, answer, read_id
 from headrace.server.endpoint import Endpoint, Scope
 from headrace.server.jobs import Limit, Where
 from headrace.server.problems import Problem
@@ -172,9 +175,8 @@ async def replay(call: Call) -> Response:
             f"{asked.limit} jobs at {asked.rate} take longer than a call: set a lower limit and repeat it",
         )
     ids, missing, next_ = await _chosen(call, asked)
-    done = await _letters(call).replay(Choice(ids=tuple(ids)), rate=pace) if ids else None
+    done = await _operations(call).replay(Choice(ids=tuple(ids)), rate=pace, what=_what(asked)) if ids else None
     changed = 0 if done is None else len(done.replayed)
-    await call.service.audit.note(call.principal.name, "dead.replay", _what(asked), changed)
     return answer(DeadAnswer(changed, missing + len(ids) - changed, next_ is not None, next_))
 
 
@@ -184,10 +186,9 @@ async def discard(call: Call) -> Response:
     if not asked.reason.strip():
         raise Problem(422, "invalid_field", "a discard needs a reason: it is all that will say why these jobs are gone")
     ids, missing, next_ = await _chosen(call, asked)
-    who = call.principal.name
-    done = await _letters(call).discard(Choice(ids=tuple(ids)), reason=asked.reason, by=who) if ids else None
+    choice, what = Choice(ids=tuple(ids)), _what(asked)
+    done = await _operations(call).discard(choice, reason=asked.reason, what=what) if ids else None
     changed = 0 if done is None else len(done.records)
-    await call.service.audit.note(who, "dead.discard", f"{_what(asked)}: {asked.reason}", changed)
     return answer(DeadAnswer(changed, missing + len(ids) - changed, next_ is not None, next_))
 
 
@@ -200,11 +201,18 @@ def _letters(call: Call) -> DeadLetters:
     )
 
 
+def _operations(call: Call) -> DeadLetterOperations:
+    service = call.service
+    letters = _letters(call)
+    return Operations(
+        service.store, audit=service.audit, actor=call.principal.name, letters=lambda _: letters
+    ).dead
+
+
 def _what(asked: DeadChoice) -> str:
-    if asked.ids:
-        return f"{len(asked.ids)} ids"
-    given = {name: value for name in ("group", "queue", "task", "tenant", "q") if (value := getattr(asked, name))}
-    return encode(given).decode() if given else "everything"
+    """The choice as the caller made it: the ids of a page of it say less."""
+    where = replace(asked.where().filter(), states=frozenset())
+    return chosen([UUID(each) for each in asked.ids], where, group=asked.group)
 
 
 async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobId | None]:

@@ -20,6 +20,7 @@ import msgspec
 from headrace.app import Headrace
 from headrace.backpressure import Valve
 from headrace.errors import StoreError
+from headrace.flow import Planner
 from headrace.job import Batch, Claimed, Job, JobId, JobState, split_id
 from headrace.lease import Lease, Presence, Token, WorkerId, new_worker_id
 from headrace.outcome import Outcome, Settlement
@@ -33,6 +34,7 @@ from headrace.worker import verdict
 from headrace.worker.alarm import Alarm
 from headrace.worker.attempt import Attempt
 from headrace.worker.executor import Unknown
+from headrace.worker.governor import Governor
 from headrace.worker.holding import Hands, Held
 from headrace.worker.janitor import Janitor
 from headrace.worker.settler import settlement_of
@@ -99,11 +101,12 @@ class Seals:
 class _Remembered:
     """A lease that was claimed through this server and is not settled yet."""
 
-    __slots__ = ("jobs", "left", "size", "suspect")
+    __slots__ = ("claimed_at", "jobs", "left", "size", "suspect")
 
     def __init__(self, lease: Lease) -> None:
         self.jobs: Sequence[Claimed] = lease.jobs
         self.suspect = lease.suspect
+        self.claimed_at = monotonic()
         self.left = set(range(len(lease.jobs)))
         """Positions that nobody has settled."""
         self.size = sum(len(job.payload) + len(job.options or b"") for job in lease.jobs)
@@ -120,7 +123,10 @@ class Leases:
         self._hands = Hands(
             app.tasks, store, app.settings, id=new_worker_id(), queues=(), herald=Herald(app.webhooks.declared)
         )
+        self._governor = Governor(self._hands, app.limits.declared, Planner((), {}), opened=self.room.poke)
         self._claimed: OrderedDict[Token, _Remembered] = OrderedDict()
+        self._since: OrderedDict[Token, float] = OrderedDict()
+        """When leases that this server has not claimed began, on the monotonic clock."""
         self._jobs = self._bytes = 0
         """Of those."""
         self._calls: OrderedDict[Token, asyncio.Task[Lease | None]] = OrderedDict()
@@ -131,6 +137,7 @@ class Leases:
     async def open(cls, app: Headrace, store: Store, *, tidy: bool = True) -> AsyncGenerator[Leases, None]:
         """Workers over HTTP do not promote, reap and prune: this server does, unless told otherwise."""
         leases = cls(app, store, await Seals.load(store))
+        await leases._hands.watch.set(store)
         janitor = Janitor(
             leases._hands,
             work=leases.room.poke,
@@ -139,10 +146,12 @@ class Leases:
         )
         if tidy:
             janitor.start()
+        leases._governor.start()
         try:
             yield leases
         finally:
             await janitor.stop()
+            await leases._governor.stop()
             await leases.room.close()
 
     # ── claims that can be repeated ─────────────────────────────────────────
@@ -202,18 +211,38 @@ class Leases:
             ]
         # Claimed through another server, or before this one was started.
         found = await self._store.get([JobId(id) for _, id in named])
+        self._date(token, found)
         return [
             _as_claimed(job) if job is not None and principal.sees(job.queue, job.tenant) else None for job in found
         ]
 
+    def _date(self, token: Token, jobs: Sequence[Job | None]) -> None:
+        """Note when a lease that this server has not claimed began."""
+        began = next((job.claimed_at for job in jobs if job is not None and job.claimed_at is not None), None)
+        if began is not None:
+            self._since[token] = monotonic() - (self._hands.watch.now() - began.timestamp())
+            while len(self._since) > REPEATABLE:
+                self._since.popitem(last=False)
+
     # ── decisions, all of them made elsewhere ───────────────────────────────
-    async def too_late(self, lease: Lease) -> dict[int, Outcome]:
-        """Jobs of a fresh lease that may not start any more, with the outcome that follows."""
+    async def unfit(self, lease: Lease) -> dict[int, Outcome]:
+        """Jobs of a fresh lease that may not start any more, or not now, with the outcome that follows."""
+        await self._governor.look(lease)
         attempts = [self._attempt(lease.token, position, job) for position, job in enumerate(lease.jobs)]
         if any(attempt.job.options is not None or attempt.known.timed is not None for attempt in attempts):
             await self._hands.watch.set(self._store)
-        late = {attempt.position: verdict.too_late(attempt) for attempt in attempts}
-        return {position: outcome for position, outcome in late.items() if outcome is not None}
+        found = {attempt.position: verdict.too_late(attempt) for attempt in attempts}
+        if paused := self._hands.paused_now():
+            now = self._hands.watch.now()
+            for attempt in attempts:
+                if found[attempt.position] is None and (pause := paused.get(attempt.job.task)) is not None:
+                    found[attempt.position] = verdict.paused(pause, now)
+        return {position: outcome for position, outcome in found.items() if outcome is not None}
+
+    def observe(self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]]) -> None:
+        """Tell the limits of these jobs how they ended, as a worker does: refusals close them, failures open breakers."""
+        for position, job, outcome in ended:
+            self._governor.saw(self._attempt(token, position, job), outcome)
 
     async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
         """What follows from these outcomes, by the tasks' own rules or, for tasks of others, the usual ones."""
@@ -243,7 +272,9 @@ class Leases:
     def _attempt(self, token: Token, position: int, job: Claimed) -> Attempt:
         known = self._hands.known(job.task) or Unknown(job.task)
         lease = self._claimed.get(token)
-        return Attempt(Held(self._hands, token, suspect=lease is not None and lease.suspect), position, job, known)
+        held = Held(self._hands, token, suspect=lease is not None and lease.suspect)
+        held.claimed_at = self._since.get(token, held.claimed_at) if lease is None else lease.claimed_at
+        return Attempt(held, position, job, known)
 
     def timeout(self, token: Token, position: int, job: Claimed) -> float | None:
         """Seconds that an attempt may take; None: no limit."""

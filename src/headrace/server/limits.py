@@ -92,12 +92,11 @@ async def put(call: Call) -> Response:
     name = _name(call)
     try:
         made = figures(name, rate=asked.rate, burst=asked.burst, concurrency=asked.concurrency)
-        entry = await Limits(call.service.store).set(name, made)
+        entry = await call.operations.limits.set(name, made)
     except LimitNotFound:
         raise _unknown() from None
     except ConfigError as error:
         raise Problem(422, "invalid_limit", str(error)) from None
-    await call.service.audit.note(call.principal.name, "limits.set", name)
     return answer(LimitAnswer(_view(entry)))
 
 
@@ -105,10 +104,9 @@ async def reset(call: Call) -> Response:
     """DELETE /v1/limits/{name}"""
     name = _name(call)
     try:
-        entry = await Limits(call.service.store).reset(name)
+        entry = await call.operations.limits.reset(name)
     except LimitNotFound:
         raise _unknown() from None
-    await call.service.audit.note(call.principal.name, "limits.reset", name)
     return answer(LimitAnswer(None if entry is None else _view(entry)))
 
 

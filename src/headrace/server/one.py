@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from headrace import dropped
 from headrace.explain import Reason, look
 from headrace.job import JobState
 from headrace.server import visible
@@ -74,11 +73,9 @@ async def cancel(call: Call) -> Response:
     asked: CancelRequest = call.body
     id = call.job_id
     await visible.job(call, id)
-    found = (await call.service.store.cancel([id], asked.reason)).get(id, CancelAnswer.UNKNOWN)
+    found = (await call.operations.jobs.cancel([id], asked.reason)).get(id, CancelAnswer.UNKNOWN)
     if found is CancelAnswer.UNKNOWN:
         raise visible.no_job()
-    changed = int(found is not CancelAnswer.FINISHED)
-    await call.service.audit.note(call.principal.name, "jobs.cancel", str(id), changed)
     return answer(Cancelled(id, found))
 
 
@@ -92,9 +89,8 @@ async def retry(call: Call) -> Response:
     """POST /v1/jobs/{id}/retry"""
     id = call.job_id
     job = await visible.job(call, id)
-    if not await call.service.store.retry([id]):
+    if not await call.operations.jobs.retry([id]):
         raise Problem(409, "not_retryable", f"the job is {job.state}: only finished and scheduled ones can be retried")
-    await call.service.audit.note(call.principal.name, "jobs.retry", str(id), 1)
     return answer(Retried(id))
 
 
@@ -102,11 +98,10 @@ async def delete(call: Call) -> Response:
     """DELETE /v1/jobs/{id}"""
     id = call.job_id
     job = await visible.job(call, id)
-    if not await dropped.delete(call.service.store, [id], by=call.principal.name):
+    if not await call.operations.jobs.delete([id]):
         if job.state is JobState.RUNNING:
             raise Problem(409, "job_running", "the job is running: cancel it first")
         raise visible.no_job()
-    await call.service.audit.note(call.principal.name, "jobs.delete", str(id), 1)
     return nothing()
 
 

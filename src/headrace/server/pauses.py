@@ -7,7 +7,6 @@ from datetime import datetime
 import msgspec
 from starlette.responses import Response
 
-from headrace.client import Client
 from headrace.errors import ConfigError
 from headrace.operate import pausable
 from headrace.server import visible
@@ -87,15 +86,14 @@ async def pause(call: Call) -> Response:
     """POST /v1/pauses"""
     asked: PauseRequest = call.body
     name, kind = _chosen(call, asked)
-    until = await end_of(call, asked.until)
-    await turn(call, kind, name, paused=True, until=until)
+    until = await pause_now(call, kind, name, asked.until)
     return answer(Turned(kind=kind, name=name, paused=True, until=until))
 
 
 async def resume(call: Call) -> Response:
     """POST /v1/pauses/resume"""
     name, kind = _chosen(call, call.body)
-    await turn(call, kind, name, paused=False)
+    await resume_now(call, kind, name)
     return answer(Turned(kind=kind, name=name, paused=False))
 
 
@@ -109,22 +107,17 @@ def _chosen(call: Call, asked: ResumeRequest) -> tuple[str, PauseKind]:
     return name, kind
 
 
-async def end_of(call: Call, until: str | None) -> datetime | None:
-    """When a pause ends, from what a caller wrote."""
-    if until is None:
-        return None
-    return await Client(call.service.store).pause_end(moment(until, "until", ""))
+async def pause_now(call: Call, kind: PauseKind, name: str, until: str | None) -> datetime | None:
+    """Pause until what a caller wrote; answers when that is."""
+    end = await call.operations.pauses.pause(name, kind=kind, until=None if until is None else moment(until, "until", ""))
+    call.service.figures.forget_pauses()
+    return end
 
 
-async def turn(call: Call, kind: PauseKind, name: str, *, paused: bool, until: datetime | None = None) -> None:
-    """Pause or resume, with an entry in the audit log."""
-    service, who = call.service, call.principal.name
-    if paused:
-        await service.store.pause(name, kind=kind, by=who, until=until)
-    else:
-        await service.store.resume(name, kind=kind)
-    service.figures.forget_pauses()
-    await service.audit.note(who, f"{kind}s.{'pause' if paused else 'resume'}", name)
+async def resume_now(call: Call, kind: PauseKind, name: str) -> None:
+    """Undo it; jobs that workers put off because of it are due at once."""
+    await call.operations.pauses.resume(name, kind=kind)
+    call.service.figures.forget_pauses()
 
 
 _PROBLEMS = ((404, "not_found"), (422, "invalid_choice"))

@@ -99,15 +99,14 @@ async def pause(call: Call) -> Response:
     """POST /v1/queues/{name}/pause"""
     asked: PauseRequest = call.body
     name = _name(call)
-    until = await pauses.end_of(call, asked.until)
-    await pauses.turn(call, "queue", name, paused=True, until=until)
+    until = await pauses.pause_now(call, "queue", name, asked.until)
     return answer(Paused(name, paused=True, until=until))
 
 
 async def resume(call: Call) -> Response:
     """POST /v1/queues/{name}/resume"""
     name = _name(call)
-    await pauses.turn(call, "queue", name, paused=False)
+    await pauses.resume_now(call, "queue", name)
     return answer(Paused(name, paused=False))
 
 

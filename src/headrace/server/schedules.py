@@ -161,40 +161,33 @@ async def add(call: Call) -> Response:
         raise Problem(422, "invalid_schedule", str(error)) from None
     made = msgspec.structs.replace(made, name=_own(call, asked.name))
     made = await admit_schedule(call.service, call.principal, made)
-    book = Schedules(call.service.store)
-    there = (await book.all()).get(made.name)
+    there = (await Schedules(call.service.store).all()).get(made.name)
     if there is not None and (not asked.replace or not _sees(call, there)):
         raise Problem(
             409, "schedule_exists", f"there is a schedule {asked.name} already: remove it first, or replace it"
         )
-    entry = await book.add(made, replace=asked.replace)
-    await call.service.audit.note(call.principal.name, "schedules.add", asked.name)
+    entry = await call.operations.schedules.add(made, replace=asked.replace)
     return answer(_view(call, entry, await call.service.store.now()), 201)
 
 
-async def _known(call: Call) -> tuple[Schedules, str]:
+async def _known(call: Call) -> str:
     known = schedule.check_stored_name if call.principal.tenant is None else schedule.check_name
     name = _own(call, check(known, call.path["name"], "invalid_schedule_name", "name"))
-    book = Schedules(call.service.store)
-    entry = (await book.all()).get(name)
+    entry = (await Schedules(call.service.store).all()).get(name)
     if entry is None or not _sees(call, entry):
         raise ScheduleNotFound("there is no such schedule")
-    return book, name
+    return name
 
 
 async def pause(call: Call) -> Response:
     """POST /v1/schedules/{name}/pause"""
-    book, name = await _known(call)
-    entry = await book.pause(name, by=call.principal.name)
-    await call.service.audit.note(call.principal.name, "schedules.pause", name)
+    entry = await call.operations.schedules.pause(await _known(call))
     return answer(_view(call, entry, await call.service.store.now()))
 
 
 async def resume(call: Call) -> Response:
     """POST /v1/schedules/{name}/resume"""
-    book, name = await _known(call)
-    entry = await book.resume(name)
-    await call.service.audit.note(call.principal.name, "schedules.resume", name)
+    entry = await call.operations.schedules.resume(await _known(call))
     return answer(_view(call, entry, await call.service.store.now()))
 
 
@@ -206,17 +199,12 @@ class RunNow(msgspec.Struct):
 
 async def run_now(call: Call) -> Response:
     """POST /v1/schedules/{name}/run-now"""
-    book, name = await _known(call)
-    made = await book.run_now(name)
-    await call.service.audit.note(call.principal.name, "schedules.run_now", name, 1)
-    return answer(RunNow(made), 201)
+    return answer(RunNow(await call.operations.schedules.run_now(await _known(call))), 201)
 
 
 async def remove(call: Call) -> Response:
     """DELETE /v1/schedules/{name}"""
-    book, name = await _known(call)
-    await book.remove(name)
-    await call.service.audit.note(call.principal.name, "schedules.remove", name)
+    await call.operations.schedules.remove(await _known(call))
     return nothing()
 
 

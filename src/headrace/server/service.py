@@ -128,7 +128,7 @@ class Service:
                     client=client,
                     hub=hub,
                     auth=auth,
-                    audit=Audit(store),
+                    audit=client.audit,
                     figures=figures,
                     leases=leases,
                     queue_names=QueueNames(app, figures.stats, settings.max_queues),

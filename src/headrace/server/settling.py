@@ -125,6 +125,7 @@ async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Ou
     settlements = await service.leases.decide(token, ended)
     await service.leases.announce(ended, settlements)
     refused = await service.store.settle(token, settlements)
+    service.leases.observe(token, (each for each in ended if each[0] not in refused))
     service.leases.settled(token, (position for position, _ in settlements))
     written = {position: _state(each) for position, each in settlements if position not in refused}
     over = {JobState.DONE.value, JobState.DEAD.value, JobState.CANCELLED.value}

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from headrace.duration import show
 from headrace.errors import ConfigError
-from headrace.limit import Figures, describe
+from headrace.limit import Figures
+from headrace.operate import ledger
 from headrace.recovery import unpack
 from headrace.schedules import Entry
 from headrace.server import tokens
@@ -60,7 +61,7 @@ def of_limit(name: str, before: Figures | None, after: Figures | None) -> Deed |
     """An operator's figures; whatever else is written to a limit, workers write."""
     if before == after:
         return None
-    return Deed("limits.reset", name) if after is None else Deed("limits.set", f"{name}: {describe(after)}")
+    return Deed("limits.reset" if after is None else "limits.set", ledger.of_limit(name, after))
 
 
 def of_schedule(name: str, before: Entry | None, after: Entry | None) -> Deed | None:
@@ -68,15 +69,15 @@ def of_schedule(name: str, before: Entry | None, after: Entry | None) -> Deed | 
     if after is None:
         return None if before is None else Deed("schedules.remove", name)
     if before is None:
-        return None if after.declared else _added(name, after)
+        return None if after.declared else _added(after)
     if before.paused != after.paused:
         return Deed("schedules.pause" if after.paused else "schedules.resume", name)
     if before.schedule != after.schedule:
-        return _added(name, after) if before.digest == after.digest else None
+        return _added(after) if before.digest == after.digest else None
     if after.recent[:1] != before.recent[:1] and after.recent[0].answer == "run":
         return Deed("schedules.run_now", name, 1)
     return None
 
 
-def _added(name: str, entry: Entry) -> Deed:
-    return Deed("schedules.add", f"{name}: {entry.schedule.rule} {entry.schedule.job.task}")
+def _added(entry: Entry) -> Deed:
+    return Deed("schedules.add", ledger.of_schedule(entry.schedule))

@@ -22,6 +22,7 @@ from headrace.errors import IdempotencyConflict
 from headrace.job import Batch, Job, JobId, JobState
 from headrace.lane import Ahead, LaneView, check_key
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
+from headrace.operate import chosen
 from headrace.schedules import KIND as SCHEDULES
 from headrace.server import narrowed, storeaudit, storechecks, storerecords, visible
 from headrace.server.admission import admit, given_key
@@ -231,19 +232,20 @@ class Calls:
         storechecks.check_words(reason)
         answers = await self._store.cancel(await self._visible(ids), reason)
         moved = sum(each not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for each in answers.values())
-        await self._note("jobs.cancel", _named(ids), moved)
+        await self._note("jobs.cancel", chosen(ids), moved)
         return {id: answers.get(id, CancelAnswer.UNKNOWN) for id in ids}
 
     async def retry(self, ids: list[JobId], afresh: bool) -> frozenset[JobId]:
         storechecks.check_ids(ids)
         moved = await self._store.retry(await self._visible(ids), afresh=afresh)
-        await self._note("jobs.retry", _named(ids), len(moved))
+        if afresh:  # else the end of a pause brings forward what waited for it
+            await self._note("jobs.retry", chosen(ids), len(moved))
         return moved
 
     async def delete(self, ids: list[JobId], states: frozenset[JobState] | None) -> frozenset[JobId]:
         storechecks.check_ids(ids)
         gone = await dropped.delete(self._store, await self._visible(ids), by=self._who.name, states=states)
-        await self._note("jobs.delete", _named(ids), len(gone))
+        await self._note("jobs.delete", chosen(ids), len(gone))
         return gone
 
     async def pause(self, name: str, kind: PauseKind, by: str, until: datetime | None) -> None:
@@ -366,10 +368,6 @@ class Calls:
             await self._service.audit.note(self._who.name, action, what)
         elif jobs:
             await self._service.audit.note(self._who.name, action, what, jobs)
-
-
-def _named(ids: Sequence[JobId]) -> str:
-    return str(ids[0]) if len(ids) == 1 else f"{len(ids)} jobs"
 
 
 def _not_yours() -> Problem:

@@ -130,16 +130,16 @@ async def claim(call: Call) -> Response:
 
 
 async def _hand_out(call: Call, lease: Lease) -> tuple[Lease, list[ClaimedJob]] | None:
-    """The jobs that may still start; what came too late is ended here."""
+    """The jobs that may start; what came too late is ended here, and what is paused is put off."""
     leases = call.service.leases
-    late = await leases.too_late(lease)
-    if late:
-        ended = [(position, lease.jobs[position], outcome) for position, outcome in late.items()]
+    unfit = await leases.unfit(lease)
+    if unfit:
+        ended = [(position, lease.jobs[position], outcome) for position, outcome in unfit.items()]
         await write(call, lease.token, ended)
     jobs = [
         _show(job, position, leases.timeout(lease.token, position, job))
         for position, job in enumerate(lease.jobs)
-        if position not in late
+        if position not in unfit
     ]
     return (lease, jobs) if jobs else None
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -48,6 +48,9 @@ IDLE = 4.0
 
 class HttpStore:
     """A server's store. Times are the server's, and so is everything that is decided."""
+
+    writes_audit: Final = True
+    """The server keeps the audit log, under the name of the token."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         if clock is not None:

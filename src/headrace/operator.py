@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from headrace import duration
 from headrace.desk import JobRef
 from headrace.errors import ConfigError
 from headrace.explain import Explanation
 from headrace.handle import Handle
 from headrace.job import Job, JobId, JobState, parse_id
-from headrace.lane import check_queue, check_task_name, check_tenant
 from headrace.lease import Presence
 from headrace.loops import Clients
+from headrace.operate import Operations, Until, check_until, pausable
 from headrace.queue import QueueOptions
-from headrace.store.terms import CancelAnswer, Filter, Page, Pause, PauseKind, Stats
+from headrace.store.terms import CancelAnswer, Filter, Page, Pause, Stats
 from headrace.sync import Portal
 from headrace.task import Task, TaskOptions
 
 States = JobState | str | Iterable[JobState | str]
-Until = duration.Duration | datetime | None
-"""So long from now, a time, or for good."""
 
 
 class Operator:
@@ -121,7 +118,7 @@ class Operator:
 
     async def acancel(self, *jobs: JobRef, reason: str | None = None) -> dict[JobId, CancelAnswer]:
         """Waiting jobs are cancelled, running ones asked to stop, finished ones left alone."""
-        return await (await self._clients.here()).cancel(_ids(jobs), reason)
+        return await (await self._operations()).jobs.cancel(_ids(jobs), reason)
 
     def retry(self, *jobs: JobRef) -> frozenset[JobId]:
         """Make finished or scheduled jobs ready now; answers those moved."""
@@ -129,7 +126,7 @@ class Operator:
 
     async def aretry(self, *jobs: JobRef) -> frozenset[JobId]:
         """Make finished or scheduled jobs ready now; answers those moved."""
-        return await (await self._clients.here()).retry(_ids(jobs))
+        return await (await self._operations()).jobs.retry(_ids(jobs))
 
     def delete(self, *jobs: JobRef) -> frozenset[JobId]:
         """Forget jobs that are not running; answers those deleted."""
@@ -137,7 +134,7 @@ class Operator:
 
     async def adelete(self, *jobs: JobRef) -> frozenset[JobId]:
         """Forget jobs that are not running; answers those deleted."""
-        return await (await self._clients.here()).delete(_ids(jobs))
+        return await (await self._operations()).jobs.delete(_ids(jobs))
 
     def pause(
         self,
@@ -151,7 +148,8 @@ class Operator:
         """No job of this queue, task or tenant starts until then, or until it is resumed; what runs goes on.
 
         For a queue or a tenant that is so when this returns; workers notice the pause of a task within a second or two.
-        `until`: so long from now, e.g. "2h", or an aware datetime.
+        `until`: so long from now, e.g. "2h", or an aware datetime. `by`: who pauses it, by default the user of this
+        process.
         """
         self._portal.run(lambda: self.apause(queue, task=task, tenant=tenant, until=until, by=by))
 
@@ -166,7 +164,7 @@ class Operator:
     ) -> None:
         """No job of this queue, task or tenant starts until then, or until it is resumed; see `pause`."""
         name, kind = pausable(queue, task, tenant)
-        await (await self._clients.here()).pause(name, kind=kind, by=by, until=check_until(until))
+        await (await self._operations(by)).pauses.pause(name, kind=kind, until=check_until(until))
 
     def resume(self, queue: str | None = None, *, task: str | None = None, tenant: str | None = None) -> None:
         """Undo `pause`."""
@@ -175,7 +173,15 @@ class Operator:
     async def aresume(self, queue: str | None = None, *, task: str | None = None, tenant: str | None = None) -> None:
         """Undo `pause`."""
         name, kind = pausable(queue, task, tenant)
-        await (await self._clients.here()).resume(name, kind=kind)
+        await (await self._operations()).pauses.resume(name, kind=kind)
+
+    async def astop(self, job: JobId, reason: str | None) -> bool:
+        """Cancel one job; False: it had ended. Raises JobNotFound."""
+        return await (await self._operations()).jobs.stop(job, reason)
+
+    async def _operations(self, by: str = "") -> Operations:
+        client = await self._clients.here()
+        return Operations(client.store, audit=client.audit, actor=by)
 
     def pauses(self) -> list[Pause]:
         """Everything that is paused now: what, by whom, since when and until when."""
@@ -200,32 +206,3 @@ def _states(given: States) -> frozenset[JobState]:
         return frozenset(JobState(name) for name in names)
     except ValueError:
         raise ConfigError(f"state = {given!r}: {', '.join(JobState)}") from None
-
-
-def pausable(queue: str | None, task: str | None, tenant: str | None) -> tuple[str, PauseKind]:
-    """What to pause or resume, from what was given: exactly one of them."""
-    given: list[tuple[str, PauseKind]] = []
-    if queue is not None:
-        given.append((check_queue(queue), "queue"))
-    if task is not None:
-        given.append((check_task_name(task), "task"))
-    if tenant is not None:
-        given.append((_named(tenant), "tenant"))
-    if len(given) != 1:
-        raise ConfigError("pause and resume take one of queue, task and tenant at a time")
-    return given[0]
-
-
-def _named(tenant: str) -> str:
-    if not check_tenant(tenant):
-        raise ConfigError("tenant = '': jobs without a tenant are nobody's; pause their queue or task")
-    return tenant
-
-
-def check_until(until: Until) -> timedelta | datetime | None:
-    """When a pause ends, or a ConfigError."""
-    if until is None:
-        return None
-    if not (found := duration.given_or_time(until, name="until", example="2h")):
-        raise ConfigError(f"until = {until!r}: must be more than 0")
-    return found

@@ -1,0 +1,79 @@
+"""The entries that operator verbs leave in the audit log, and their texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from headrace.audit import Audit
+from headrace.limit import Figures, describe
+from headrace.schedule import Schedule
+from headrace.store.terms import Filter
+
+_NAMED = 10
+"""Ids that one text names."""
+
+
+class Ledger:
+    """Writes what one actor did."""
+
+    def __init__(self, audit: Audit | None, actor: str) -> None:
+        self._audit = audit
+        self.actor = actor
+
+    async def note(self, action: str, what: str, jobs: int = 0) -> None:
+        """Such as `jobs.cancel`, to what, and how many jobs it changed."""
+        if self._audit is not None:
+            await self._audit.note(self.actor, action, what, jobs)
+
+    @asynccontextmanager
+    async def summed(self, what: str) -> AsyncGenerator[Ledger]:
+        """One entry per action for all that is done inside, also for what was done before an interruption."""
+        inner = _Sums(None, self.actor)
+        try:
+            yield inner
+        finally:
+            for action, jobs in inner.jobs.items():
+                await self.note(action, what, jobs)
+
+
+class _Sums(Ledger):
+    """Adds up instead of writing."""
+
+    def __init__(self, audit: Audit | None, actor: str) -> None:
+        super().__init__(audit, actor)
+        self.jobs: Counter[str] = Counter()
+
+    async def note(self, action: str, what: str, jobs: int = 0) -> None:  # noqa: ARG002
+        self.jobs[action] += jobs
+
+
+def chosen(ids: Sequence[UUID], where: Filter | None = None, *, group: str | None = None) -> str:
+    """The jobs that a verb was given: by id, or by filter and bug."""
+    if ids:
+        more = f" and {len(ids) - _NAMED:,} more" if len(ids) > _NAMED else ""
+        return ", ".join(str(id) for id in ids[:_NAMED]) + more
+    where = where or Filter()
+    given = {
+        "group": group,
+        "state": ",".join(sorted(where.states)) or None,
+        "queue": where.queue,
+        "task": where.task,
+        "tenant": where.tenant,
+        "since": where.since,
+        "until": where.until,
+        "text": where.text,
+    }
+    return " ".join(f"{name}={value}" for name, value in given.items() if value is not None) or "everything"
+
+
+def of_limit(name: str, override: Figures | None) -> str:
+    """A limit and the figures that an operator has set."""
+    return name if override is None else f"{name}: {describe(override)}"
+
+
+def of_schedule(schedule: Schedule) -> str:
+    """A schedule, its rule and its task."""
+    return f"{schedule.name}: {schedule.rule} {schedule.job.task}"
