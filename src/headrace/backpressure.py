@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from headrace.errors import QueueFull
-from headrace.job import NewJob
+from headrace.job import Batch, NewJob
 from headrace.queue import QueueOptions
 from headrace.store.contract import Store
+from headrace.store.terms import Enqueued
 
 FRESH = 1.0
 """Seconds for which a length is taken for true, plus what went in through here meanwhile."""
@@ -55,3 +57,24 @@ class Valve:
             stats = await self._store.stats()
             self._lengths = Counter({each.queue: each.ready + each.scheduled for each in stats.queues})
             self._looked = time.monotonic()
+
+
+class _Bounded:
+    """A store whose `enqueue` keeps to the `max_length` of its queues; every other verb is the store's own."""
+
+    def __init__(self, store: Store, valve: Valve) -> None:
+        self._store = store
+        self._valve = valve
+
+    async def enqueue(self, batch: Batch) -> Enqueued:
+        if self._valve.bounds:
+            await self._valve.admit(batch.jobs)
+        return await self._store.enqueue(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def bounded(store: Store, queues: Mapping[str, QueueOptions], *, valve: Valve | None = None) -> Store:
+    """The store for parts that enqueue by themselves (schedules, the outbox, Django): a full queue raises QueueFull."""
+    return cast("Store", _Bounded(store, valve or Valve(store, queues)))

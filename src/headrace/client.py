@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from headrace import explain
 from headrace.audit import Audit
-from headrace.backpressure import Valve
+from headrace.backpressure import Valve, bounded
 from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable, Unsupported
 from headrace.ferry import Ferry
 from headrace.gather import gather
@@ -58,7 +58,10 @@ class Client:
         """`queues`: those that the app declares; some may have a `max_length`."""
         self.store = store
         self.audit = Audit(store)
-        self._valve = Valve(store, {} if queues is None else queues)
+        queues = {} if queues is None else queues
+        self._valve = Valve(store, queues)
+        self.bounded = bounded(store, queues, valve=self._valve)
+        """The store, for verbs that make jobs beside `enqueue` and `put`."""
         self._patience = patience
         self._waiter = Waiter(store)
         self._ferry = Ferry(self._carry)
@@ -77,10 +80,19 @@ class Client:
 
     # ── in ───────────────────────────────────────────────────────────────────
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> Placed:
-        """Store jobs durably, all or nothing; repeats itself when the answer is lost, which is safe."""
+    @property
+    def has_bounds(self) -> bool:
+        """Whether any queue has a `max_length`."""
+        return bool(self._valve.bounds)
+
+    async def admit(self, jobs: Sequence[NewJob]) -> None:
+        """Count in jobs that are stored in another way, or raise QueueFull."""
         if self._valve.bounds:
             await self._valve.admit(jobs)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> Placed:
+        """Store jobs durably, all or nothing; repeats itself when the answer is lost, which is safe."""
+        await self.admit(jobs)
         return await self._store_all(jobs)
 
     async def _store_all(self, jobs: Sequence[NewJob]) -> Placed:

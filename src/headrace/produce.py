@@ -18,6 +18,7 @@ from headrace.task import Home, JobCall
 
 if TYPE_CHECKING:
     from headrace.outbox import Outbox
+    from headrace.store.contract import Transactional
 
 R = TypeVar("R")
 
@@ -95,14 +96,27 @@ class Producer:
         """Write jobs in the caller's transaction, in the caller's thread; the portal's store only knows how."""
         together, ords = gather(jobs)
         batch = Batch(new_batch(), together)
-        writer = self._outbox or transactional(self._portal.run(self._clients.here).store)
+        writer: Outbox | Transactional
+        if self._outbox is not None:
+            writer = self._outbox  # a full queue holds up the relay, not the caller's transaction
+        else:
+            client = self._portal.run(self._clients.here)
+            writer = transactional(client.store)
+            if client.has_bounds:
+                self._portal.run(lambda: client.admit(jobs))
         return Placed(batch.id, writer.enqueue_in(tx, batch).existing, ords)
 
     async def aput_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
         """The same for async code."""
         together, ords = gather(jobs)
         batch = Batch(new_batch(), together)
-        writer = self._outbox or transactional((await self._clients.here()).store)
+        writer: Outbox | Transactional
+        if self._outbox is not None:
+            writer = self._outbox
+        else:
+            client = await self._clients.here()
+            writer = transactional(client.store)
+            await client.admit(jobs)
         return Placed(batch.id, (await writer.aenqueue_in(tx, batch)).existing, ords)
 
     def outbox(self, database: object) -> Outbox:

@@ -131,4 +131,4 @@ class Timetable:
 
     async def _operations(self, by: str = "") -> ScheduleOperations:
         client = await self._clients.here()
-        return Operations(client.store, audit=client.audit, actor=by).schedules
+        return Operations(client.bounded, audit=client.audit, actor=by).schedules

@@ -81,9 +81,7 @@ async def test_the_last_job_of_a_script_wakes_a_worker(real_store: Store, store_
     await sleeper
 
 
-async def test_a_store_whose_tasks_were_cancelled_says_what_is_unsaid_when_it_closes(
-    real_store: Store, store_url: str
-):
+async def test_a_store_whose_tasks_were_cancelled_says_what_is_unsaid_when_it_closes(real_store: Store, store_url: str):
     """As at the end of `asyncio.run`, which cancels every task before it closes stores."""
     sleeper = await asleep(real_store, store_url)
     other = connect(store_url)

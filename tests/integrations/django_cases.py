@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from django.utils import timezone  # noqa: E402
 from shop import tasks  # noqa: E402
 from shop.models import Order  # noqa: E402
 
+from headrace.errors import QueueFull  # noqa: E402
 from headrace.integrations.django import place, registry  # noqa: E402
 from headrace.integrations.django.backend import HeadraceBackend  # noqa: E402
 from headrace.integrations.django.frame import (  # noqa: E402
@@ -41,6 +42,7 @@ from headrace.integrations.django.frame import (  # noqa: E402
     task_backends,
 )
 from headrace.job import JobState  # noqa: E402
+from headrace.queue import declare as declare_queue  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,6 +152,22 @@ def test_elsewhere_jobs_wait_for_the_commit() -> None:
         assert tasks.count.get_result(result.id).args == ["kept"]
         backend().app.delete(result.id)
         backend().close()
+
+
+def test_a_full_queue_refuses_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for where in (elsewhere(), nullcontext()):
+        with where:
+            monkeypatch.setitem(backend().app.queues, "default", declare_queue("default", max_length=1))
+            with transaction.atomic():
+                result = tasks.count.enqueue("kept")
+                with pytest.raises(QueueFull):
+                    tasks.count.enqueue("too many")
+            assert jobs() == ["shop.tasks.count"]
+            with pytest.raises(QueueFull):
+                tasks.count.enqueue("too many")
+            monkeypatch.delitem(backend().app.queues, "default")
+            backend().app.delete(result.id)
+            backend().close()
 
 
 def test_elsewhere_they_need_not_wait() -> None:

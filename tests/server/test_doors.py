@@ -127,7 +127,9 @@ class Http:
 
     async def jobs(self, verb: str, id: UUID) -> None:
         await (
-            self.call(f"/v1/jobs/{id}", "DELETE") if verb == "delete" else self.call(f"/v1/jobs/{id}/{verb}", reason=None)
+            self.call(f"/v1/jobs/{id}", "DELETE")
+            if verb == "delete"
+            else self.call(f"/v1/jobs/{id}/{verb}", reason=None)
         )
 
     async def pause(self, kind: str, name: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from headrace import lane
 from headrace.audit import whoami
+from headrace.backpressure import bounded
 from headrace.cli import params
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
@@ -60,7 +61,8 @@ def command(
     batch = Batch(id=new_batch(), jobs=[signed])
 
     async def put(store: Store) -> JobId:
-        answer = await store.enqueue(batch)
+        queues = {} if target.app is None else target.app.queues
+        answer = await bounded(store, queues).enqueue(batch)
         return answer.existing.get(0, job_id(batch.id, 0))
 
     id = run(target.with_store(put))

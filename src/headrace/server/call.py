@@ -84,7 +84,7 @@ class Call:
     def operations(self) -> Operations:
         """The operator verbs, as done by this caller."""
         service = self.service
-        return Operations(service.store, audit=service.audit, actor=self.principal.name)
+        return Operations(service.client.bounded, audit=service.audit, actor=self.principal.name)
 
     @property
     def job_id(self) -> JobId:

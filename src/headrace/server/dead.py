@@ -204,9 +204,7 @@ def _letters(call: Call) -> DeadLetters:
 def _operations(call: Call) -> DeadLetterOperations:
     service = call.service
     letters = _letters(call)
-    return Operations(
-        service.store, audit=service.audit, actor=call.principal.name, letters=lambda _: letters
-    ).dead
+    return Operations(service.store, audit=service.audit, actor=call.principal.name, letters=lambda _: letters).dead
 
 
 def _what(asked: DeadChoice) -> str:

@@ -109,7 +109,9 @@ def _chosen(call: Call, asked: ResumeRequest) -> tuple[str, PauseKind]:
 
 async def pause_now(call: Call, kind: PauseKind, name: str, until: str | None) -> datetime | None:
     """Pause until what a caller wrote; answers when that is."""
-    end = await call.operations.pauses.pause(name, kind=kind, until=None if until is None else moment(until, "until", ""))
+    end = await call.operations.pauses.pause(
+        name, kind=kind, until=None if until is None else moment(until, "until", "")
+    )
     call.service.figures.forget_pauses()
     return end
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from headrace.backpressure import bounded
 from headrace.errors import ConfigError, StoreDamaged
 from headrace.flow import Planner
 from headrace.lane import check_queue
@@ -140,12 +141,16 @@ class Worker:
         alarm = Alarm(hands, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
         self._janitor = Janitor(hands, work=self._fetcher.nudge.ring, alarm=alarm, queues=self._duties.queues)
         ticker = Ticker(
-            hands.store, self._duties.schedules, app=hands.settings.app, tasks=frozenset(hands.tasks), emit=hands.emit
+            bounded(hands.store, self._duties.queues),
+            self._duties.schedules,
+            app=hands.settings.app,
+            tasks=frozenset(hands.tasks),
+            emit=hands.emit,
         )
         self._rooms: list[Room] = [self._settler, self._executor, self._keeper, ticker, self._fetcher]
         self._rooms += [reporter, self._governor, *self._janitor.chores]
         if self._duties.outbox is not None:
-            self._rooms.append(Relay(self._duties.outbox, hands.store))
+            self._rooms.append(Relay(self._duties.outbox, bounded(hands.store, self._duties.queues)))
         if hands.board is not None:
             self._rooms.append(Pulse(hands.board, min(0.25, hands.settings.heartbeat.total_seconds() / 4)))
         for room in self._rooms:

@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import monotonic
 
-from headrace.errors import ConfigError, HeadraceError
+from msgspec.structs import replace
+
+from headrace.errors import ConfigError, HeadraceError, QueueFull
 from headrace.job import Batch, JobId
 from headrace.schedule import Schedule, slot_batch, slot_job
 from headrace.schedules import KIND, UNIQUE, Entry, Schedules, decide, decode, encode, fired, slot_job_id
@@ -72,6 +74,8 @@ class Ticker(Room):
         self._seen: dict[str, Seen] = {}
         self._agenda: list[tuple[datetime, str, int]] = []
         """(when by the store's clock, name, version): a heap. What has another version by now is passed over."""
+        self._full: dict[str, datetime] = {}
+        """Slots that wait for room in their queue, by schedule: each is told once."""
         self._poll_at = 0.0
         self._handicap = timedelta(0)
         self._clock = (datetime.min.replace(tzinfo=UTC), 0.0)
@@ -226,14 +230,31 @@ class Ticker(Room):
         if entry.cancel is not None:
             await self._store.cancel([JobId(entry.cancel)], f"the next slot of schedule {name} has come")
         met: dict[datetime, JobId] = {}
-        for slot in entry.pending:
-            answer = await self._store.enqueue(Batch(slot_batch(name, slot), [slot_job(entry.schedule, slot)]))
+        for place, slot in enumerate(entry.pending):
+            try:
+                answer = await self._store.enqueue(Batch(slot_batch(name, slot), [slot_job(entry.schedule, slot)]))
+            except QueueFull as error:
+                await self._wait_for_room(name, entry, place, met, error)
+                return
             if 0 in answer.existing:
                 met[slot] = answer.existing[0]
             elif self._emit is not None:
                 self._emit("schedule.fired", schedule=name, slot=slot, job=slot_job_id(name, slot))
         if await self._write(name, fired(entry, met)) and met:
             self._tell_skipped(name, len(met), UNIQUE)
+
+    async def _wait_for_room(
+        self, name: str, entry: Entry, made: int, met: Mapping[datetime, JobId], error: QueueFull
+    ) -> None:
+        """Keep the slots that found no room as pending; those before them are over and are never fired again."""
+        if self._full.get(name) != entry.pending[made]:
+            self._full[name] = entry.pending[made]
+            log.warning("schedule %s waits: %s", name, error, extra={"event": "schedule.waits", "schedule": name})
+        if made:
+            over = fired(replace(entry, pending=entry.pending[:made]), met)
+            await self._write(name, replace(over, pending=entry.pending[made:]))
+        else:
+            self._note(self._estimate() + TAKEOVER, name)
 
     async def _write(self, name: str, entry: Entry) -> bool:
         version = await self._store.record(KIND, name, encode(entry), self._seen[name].version)

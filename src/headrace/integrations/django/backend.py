@@ -122,6 +122,9 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         database = home.place.database
         if database is not None and connections[database].in_atomic_block:
             return home.app.put_in(database, [job]).id(0)
+        # Before the commit: after it, a refusal would lose the job.
+        if any(queue.max_length is not None for queue in home.app.queues.values()):
+            portal.run(lambda: home.admit([job]))
         batch = Batch(new_batch(), [job])
         if database is None and self.on_commit and _in_transaction():
             transaction.on_commit(lambda: _send(home, batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from headrace.context import current_job
 from headrace.integrations.django import results
 from headrace.integrations.django.frame import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
 from headrace.integrations.django.place import Place
-from headrace.job import Batch
+from headrace.job import Batch, NewJob
 from headrace.loops import Clients
 from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
 from headrace.retry import Retry
@@ -59,7 +59,7 @@ class Home:
     _clients: Clients = field(init=False)
 
     def __post_init__(self) -> None:
-        self._clients = Clients(self.app.connect)
+        self._clients = Clients(self.app.connect, self.app.queues)
 
     def declared(self, task: Any) -> Task[..., Any]:
         """Our own task for one of Django's."""
@@ -77,8 +77,12 @@ class Home:
             return self.app.tasks[path]
 
     async def enqueue(self, batch: Batch) -> None:
-        """A batch whose id is known already."""
+        """A batch whose id is known already, and whose jobs are admitted."""
         await (await self._clients.here()).store.enqueue(batch)
+
+    async def admit(self, jobs: Sequence[NewJob]) -> None:
+        """Count jobs in, or raise QueueFull."""
+        await (await self._clients.here()).admit(jobs)
 
     def close(self) -> None:
         """Give the store's connections back; the next call opens others."""

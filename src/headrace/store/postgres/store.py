@@ -60,7 +60,9 @@ _PATIENCE: Final = "3s"
 _ENQUEUE_KEYED: Final = (
     "select e.* from (select set_config('lock_timeout', $23, true) as set) t cross join lateral "
     # The function depends on the setting, so that PostgreSQL sets it first.
-    + call("enqueue_batch", 22).partition(" from ")[2].replace("$1,", "case when t.set is not null then $1::uuid end,", 1)
+    + call("enqueue_batch", 22)
+    .partition(" from ")[2]
+    .replace("$1,", "case when t.set is not null then $1::uuid end,", 1)
     + " e"
 )
 _CLAIM: Final = call("claim", 29)
