@@ -34,6 +34,10 @@ _PLAIN = (
 )
 
 
+_ELSEWHERE = frozenset({"key", "by", "redact", "names"})
+"""Options that are shown under a name of their own, or that say how to show the job."""
+
+
 def plain(job: Job) -> dict[str, Any]:
     """The fields that are known to `find`, too."""
     return {name: getattr(job, name) for name in _PLAIN} | {"key": key(job), "enqueued_by": producer(job)}
@@ -59,8 +63,16 @@ def _options(job: Job) -> codec.JobOptions:
 
 
 def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
-    """Masked as the task says; of a task that is not known here, as they are."""
-    return codec.show(job.payload) if task is None else task.codec.show(job.payload, task.options.redact)
+    """Masked as the task says, where it is known, and as the job says that it made."""
+    try:
+        own = codec.decode_options(job.options)
+    except BadArguments:
+        if task is None:
+            return {"args": [], "kwargs": {}, "problem": "not shown: what to mask cannot be read"}
+        return task.codec.show(job.payload, task.options.redact)
+    if task is None:
+        return codec.show(job.payload, own.redact, own.names)
+    return task.codec.show(job.payload, (*task.options.redact, *own.redact))
 
 
 def options(job: Job) -> dict[str, Any]:
@@ -72,7 +84,7 @@ def options(job: Job) -> dict[str, Any]:
     shown: dict[str, Any] = {
         name: value
         for name, value in msgspec.to_builtins(found).items()
-        if value is not None and name not in {"key", "by"}
+        if value is not None and name not in _ELSEWHERE
     }
     if found.webhook is not None:
         shown["webhook"] = webhook(found.webhook)

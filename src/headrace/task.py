@@ -192,10 +192,18 @@ class Task(Generic[P, R]):
         self._limits = keys_of(options.limits, (), {}) if fixed else None
         self.shape = Shape(function, options.limits)
         self._skips = options.unique is not None and options.unique.skips
+        # Jobs say themselves what to mask: looks without this code must not show it.
+        redact, names = self.codec.marks(options.redact) if options.redact else ((), ())
+        self._marks = JobOptions(redact=redact, names=names)
         tenant = "" if options.tenant is None else None
         due = None if options.unique is None else options.unique.delay
         self._plan = Plan(
-            options.queue, options.priority, tenant, self._fixed_lane(options.queue, options.priority, tenant), due
+            options.queue,
+            options.priority,
+            tenant,
+            self._fixed_lane(options.queue, options.priority, tenant),
+            due,
+            options=encode_options(self._marks),
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -264,6 +272,8 @@ class Task(Generic[P, R]):
             expires=moment(expires, "expires", self.options.expires, due),
             deadline=moment(deadline, "deadline", self.options.deadline, due),
             webhook=None if webhook is None else self._home.check_webhook(webhook),
+            redact=self._marks.redact,
+            names=self._marks.names,
         )
         line = self.options.queue if queue is None else check_queue(queue)
         rank = self.options.priority if priority is None else check_priority(priority)

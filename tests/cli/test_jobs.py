@@ -64,6 +64,18 @@ def test_an_app_masks_what_it_redacts(shell: Shell) -> None:
     assert "4242" not in shell("jobs", "list", "--json", "--app", "shop:app").stdout
 
 
+def test_a_look_without_the_app_masks_what_its_tasks_redact(shell: Shell) -> None:
+    arguments = ("shop.charge", "7", '"acme"', "--kwargs", '{"card": "4242"}', "--app", "shop:app")
+    id = shell("enqueue", *arguments).stdout.strip()
+    shell.end("billing", JobState.DEAD, message="no money")
+    for command in (("jobs", "show", id), ("dead", "show", id)):
+        shown = shell(*command).stdout
+        assert "acme" in shown
+        assert "4242" not in shown
+        assert "4242" not in shell(*command, "--json").stdout
+    assert "4242" not in shell("dead", "discard", id, "--reason", "r", "--json").stdout
+
+
 def test_nothing_from_a_store_moves_the_cursor(shell: Shell) -> None:
     shell.put(1)
     shell.end("default", JobState.DEAD, message="\x1b[2Jgone\r\n\x85")

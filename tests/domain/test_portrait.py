@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
-from headrace import portrait
+import msgspec
+import pytest
+
+from headrace import Headrace, portrait
 from headrace.codec import JobOptions, encode_options
+from headrace.codec.redact import MASK
 from headrace.job import Job, JobId, JobState, job_id, new_batch
 
 
@@ -36,3 +42,90 @@ def test_of_a_webhook_only_its_host_is_shown():
 def test_options_that_cannot_be_read_say_so():
     assert portrait.options(job(b"\xff\xff")) == {"unreadable": "2 bytes"}
     assert portrait.options(job(None)) == {}
+
+
+class Card(msgspec.Struct):
+    number: str = msgspec.field(name="cardNumber")
+    name: str = "Ada"
+
+
+class Pair(NamedTuple):
+    user: str
+    number: str
+
+
+class Bare(msgspec.Struct, array_like=True):
+    number: str
+
+
+@dataclass
+class Nested:
+    cards: list[Card]
+    pairs: dict[str, Pair]
+
+
+SECRET = "4111-1111"
+
+
+def looked_at(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """A job's arguments as they are shown where its task is not known."""
+    app = Headrace("memory://")
+    task = app.task(name="t", redact=["number", "TOKEN"])(function)
+    made = task.job(*args, **kwargs).job
+    assert SECRET.encode() in made.payload
+    other = msgspec.structs.replace(job(made.options), payload=made.payload)
+    assert portrait.options(other) == {}
+    assert SECRET not in str(portrait.arguments(task, other))
+    return portrait.arguments(None, other)
+
+
+def plain(order: int, number: str, note: str = "") -> None: ...
+def keyword(order: int, *, token: str) -> None: ...
+def card(order: int, card: Card) -> None: ...
+def pair(order: int, pair: Pair) -> None: ...
+def bare(order: int, bare: Bare) -> None: ...
+def nested(order: int, nested: Nested) -> None: ...
+def loose(order: int, more: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "shown"),
+    [
+        (plain, (7, SECRET, "hello"), {}, {"args": [7, MASK, "hello"], "kwargs": {}}),
+        (plain, (7,), {"number": SECRET}, {"args": [7, MASK], "kwargs": {}}),
+        (keyword, (7,), {"token": SECRET}, {"args": [7], "kwargs": {"token": MASK}}),
+        (card, (7, Card(SECRET)), {}, {"args": [7, {"cardNumber": MASK, "name": "Ada"}], "kwargs": {}}),
+        (pair, (7, Pair("ada", SECRET)), {}, {"args": [7, MASK], "kwargs": {}}),
+        (bare, (7, Bare(SECRET)), {}, {"args": [7, MASK], "kwargs": {}}),
+        (nested, (7, Nested([Card(SECRET)], {"a": Pair("ada", SECRET)})), {}, {"args": [7, MASK], "kwargs": {}}),
+        (loose, (7, {"a": [{"Number": SECRET}]}), {}, {"args": [7, {"a": [{"Number": MASK}]}], "kwargs": {}}),
+    ],
+)
+def test_secrets_are_masked_where_the_task_is_not_known(function, args, kwargs, shown):
+    assert looked_at(function, *args, **kwargs) == shown
+
+
+def test_a_job_with_options_of_its_own_says_what_to_mask_too():
+    app = Headrace("memory://")
+    task = app.task(name="t", redact=["number"])(plain)
+    made = task.using(timeout="3s").job(7, SECRET).job
+    other = msgspec.structs.replace(job(made.options), payload=made.payload)
+    assert portrait.arguments(None, other)["args"] == [7, MASK]
+    assert portrait.options(other) == {"timeout": 3}
+
+
+def test_a_task_that_redacts_nothing_stores_no_options():
+    assert Headrace("memory://").task(name="t")(plain).job(7, "x").job.options is None
+
+
+def test_what_a_job_says_is_masked_also_when_its_task_has_forgotten_it():
+    old = Headrace("memory://").task(name="t", redact=["number"])(plain).job(7, SECRET).job
+    new = Headrace("memory://").task(name="t")(plain)
+    other = msgspec.structs.replace(job(old.options), payload=old.payload)
+    assert portrait.arguments(new, other)["args"] == [7, MASK]
+
+
+def test_arguments_are_not_shown_where_what_to_mask_cannot_be_read():
+    shown = portrait.arguments(None, job(b"\xff\xff"))
+    assert (shown["args"], shown["kwargs"]) == ([], {})
+    assert "not shown" in shown["problem"]

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
-from headrace import Headrace, Limit
+from headrace import Headrace, Limit, portrait
 from headrace.audit import Audit
 from headrace.cli.root import root
 from headrace.deadletters import whoami
@@ -237,6 +237,15 @@ async def test_resuming_a_task_brings_forward_the_jobs_that_were_put_off(server:
     assert other is not None
     assert other.state is JobState.SCHEDULED
     await server.app.aclose()
+
+
+async def test_a_job_that_came_over_http_is_masked_where_its_task_is_not_known(server: Running) -> None:
+    made = await server.http.post("/v1/jobs", json={"task": "login", "args": ["ada", "hunter2"]})
+    other = await server.http.post("/v1/jobs", json={"task": "login", "kwargs": {"user": "ada", "password": "hunter2"}})
+    for job in await server.store.get([JobId(UUID(each.json()["id"])) for each in (made, other)]):
+        assert job is not None
+        assert "hunter2" not in str(portrait.arguments(None, job))
+        assert "ada" in str(portrait.arguments(None, job))
 
 
 async def test_a_handles_cancel_is_in_the_audit_log_and_a_late_one_is_not(server: Running) -> None:

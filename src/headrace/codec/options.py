@@ -34,6 +34,10 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """Its idempotency key, for the eye: the store keeps the key itself beside the job and forgets it sooner."""
     by: str | None = None
     """Its producer, for the eye: a token's name, or what the setting `producer` says."""
+    redact: tuple[str, ...] = ()
+    """Fields of its arguments to mask where the task is not known."""
+    names: tuple[str, ...] = ()
+    """By place: the names of positional arguments that are masked; empty for those that are not."""
 
 
 _NONE = JobOptions()

@@ -299,6 +299,19 @@ class Signature:
 
     # ── for the eye ──────────────────────────────────────────────────────────
 
+    def marks(self, hide: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What masks the same fields without this signature: field names, and those of positional arguments by place."""
+        names = {name.casefold() for name in hide}
+        others = (self._more_args, self._more_kwargs)
+        known = [*self._positional, *self._by_name.values(), *(each for each in others if each is not None)]
+        stored = sorted({alias for each in known for alias in types.aliases(each.type, names)})
+        # The fields of a NamedTuple travel without their names: without the signature the whole argument is masked.
+        whole = {each.name for each in known if types.unnamed(each.type, names)}
+        masked = [name if name.casefold() in names or name in whole else "" for name in self._names]
+        while masked and not masked[-1]:
+            masked.pop()
+        return tuple(dict.fromkeys((*hide, *stored, *sorted(whole)))), tuple(masked)
+
     def show(self, payload: bytes, hide: Iterable[str] = ()) -> dict[str, Any]:
         """`{"args": […], "kwargs": {…}}`, JSON-able, with the fields named in `hide` masked. Never raises."""
         try:

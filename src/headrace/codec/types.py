@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -45,6 +45,25 @@ def call_type(each: tuple[Any, ...]) -> Any:
     """The type of a payload with exactly these positional arguments and no named ones."""
     builtin = cast("Any", tuple)
     return builtin[builtin[each], dict[str, Any]]
+
+
+def unnamed(hint: Any, names: Collection[str]) -> bool:
+    """Whether its values hold one of these fields (casefolded) in a form that is stored without field names."""
+    return any(
+        (isinstance(part, shape.NamedTupleType) or (isinstance(part, shape.StructType) and part.array_like))
+        and any(field.name.casefold() in names for field in part.fields)
+        for part in _parts(shape.type_info(hint))
+    )
+
+
+def aliases(hint: Any, names: Collection[str]) -> Iterator[str]:
+    """The names under which these fields (casefolded) are stored, where they are stored under others."""
+    for part in _parts(shape.type_info(hint)):
+        if isinstance(part, shape.StructType):
+            yield from (each.encode_name for each in part.fields if each.name.casefold() in names)
+        elif isinstance(part, shape.CustomType):
+            known: Mapping[str, Any] = getattr(part.cls, "model_fields", {})
+            yield from (str(each.alias or name) for name, each in known.items() if name.casefold() in names)
 
 
 def _parts(info: object) -> Iterator[object]:
