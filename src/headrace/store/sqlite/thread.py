@@ -142,8 +142,10 @@ class Thread(ABC):
     @abstractmethod
     def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None: ...
 
+    @abstractmethod
     def _idle(self, conn: sqlite3.Connection) -> None:
         """There is nothing to do right now."""
+        ...
 
     def _next(self, patience: float | None = None) -> list[Call] | None:
         """Everything that waits, up to a group; nothing when patience ends; None: the end."""
@@ -179,6 +181,9 @@ class Thread(ABC):
 
 class Reader(Thread):
     """Looks at the file as it is at one moment; never waits for writers."""
+
+    def _idle(self, conn: sqlite3.Connection) -> None:
+        del conn  # a reader is called only when there is something to read
 
     def _connect(self) -> sqlite3.Connection:
         conn = connect(self._address, writes=False)
