@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -61,6 +62,22 @@ async def test_shares_of_claims_of_one(pg: PostgresStore):
     await fill(pg, 1500)
     got: Counter[str] = Counter()
     await serve(pg, got, 2000, [1])
+    assert fair(got), got
+
+
+async def test_shares_of_claims_of_one_at_once(url: str):
+    """All jobs of a tenant are one range, which one claim holds at a time: the others wait for it, none passes it over."""
+    got: Counter[str] = Counter()
+    async with AsyncExitStack() as stack:
+        stores = [PostgresStore(url) for _ in range(8)]
+        for store in stores:
+            await store.open()
+            stack.push_async_callback(store.close)
+        await fill(stores[0], 1500)
+        async with asyncio.timeout(500), asyncio.TaskGroup() as group:
+            for store in stores:
+                group.create_task(serve(store, got, 200, [1]))
+    assert got.total() == 1600
     assert fair(got), got
 
 

@@ -3,7 +3,7 @@
 --
 --   p_owed   not 0: what p_from, which is the name of a tenant then, is still owed of its turn
 --
--- Answers how many ranges that are (`rows`, 0: nothing waits) and what they hold (`jobs`), whether there are no more (`whole`); the
+-- Answers whose turn it is (`leader`), how many ranges that are (`rows`, 0: nothing waits) and what they hold (`jobs`), whether there are no more (`whole`); the
 -- jobs in a turn (`unit`); and how many ranges a walk straight along the index has to look at (`stretch`), null where tenants
 -- have so many that it is better to go from tenant to tenant.
 --
@@ -12,7 +12,7 @@
 -- share in what all others leave, after which it is owed `rest` (null: it is not the last).
 create or replace function headrace.survey_turns(
     p_queue text, p_priority int2, p_quota int4, p_weights jsonb, p_from text, p_wrap text, p_owed int4,
-    out rows int4, out jobs int4, out whole bool, out unit int4, out stretch int4, out first int4, out rest int4
+    out rows int4, out jobs int4, out whole bool, out unit int4, out stretch int4, out first int4, out rest int4, out leader text
 ) language plpgsql as $$
 declare
     v_most   int4 := least(64, greatest(8, p_quota));
@@ -46,7 +46,7 @@ begin
         limit v_most
     loop
         if f.tenant is distinct from v_last then
-            v_last := f.tenant; n := n + 1;
+            v_last := f.tenant; n := n + 1; leader := coalesce(leader, v_last);
             if n = 1 and p_owed > 0 and v_last = p_from then v_paid := p_owed; end if;
             t_jobs[n] := f.len; t_rows[n] := 1;
             t_weight[n] := case when p_weights is null then 1 else greatest(1, coalesce((p_weights ->> v_last)::int4, 1)) end;

@@ -1,23 +1,39 @@
 -- take_one: as `take_straight`, but just one job, which needs less ado: claims of one are many. Plain lanes only, as there.
+--
+--   p_patient   take from the tenant whose turn it is or not at all: its ranges may be in the hands of other claims
+--
+-- `leader`: whose turn it is, where p_patient asks (null: nothing waits).
 create or replace function headrace.take_one(
-    p_queue text, p_priority int2, p_from text, p_wrap text, p_owed int4, p_weights jsonb, p_alone bool,
+    p_queue text, p_priority int2, p_from text, p_wrap text, p_owed int4, p_weights jsonb, p_alone bool, p_patient bool,
     out n_tenant text[], out n_batch uuid[], out n_lo int4[], out n_hi int4[],
     out n_attempt int4[], out n_failures int4[], out n_crashes int4[], out got int4, out suspect bool, out stop bool,
-    out more bool, out ring_tenant text, out ring_owed int4
+    out more bool, out ring_tenant text, out ring_owed int4, out leader text
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
     v record;
 begin
     got := 0; stop := false; suspect := false; more := false;
-    select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
-    where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from and r.lane = 0
-    order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
-    if not found then
+    if p_patient then
+        leader := coalesce(
+            (select r.tenant from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from and r.lane = 0
+                order by r.tenant, r.lane, r.seq, r.hi limit 1),
+            (select r.tenant from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap and r.lane = 0
+                order by r.tenant, r.lane, r.seq, r.hi limit 1));
         select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
-        where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap and r.lane = 0
-        order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
+        where r.queue = p_queue and r.priority = p_priority and r.tenant = leader and r.lane = 0
+        order by r.seq, r.hi limit 1 for update skip locked;
         if not found then return; end if;
+    else
+        select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
+        where r.queue = p_queue and r.priority = p_priority and r.tenant >= p_from and r.lane = 0
+        order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
+        if not found then
+            select r.ctid as tid, r.tenant, r.batch, r.lo, r.hi, r.attempt, r.failures, r.crashes, r.suspect into v from headrace.ready r
+            where r.queue = p_queue and r.priority = p_priority and r.tenant < p_wrap and r.lane = 0
+            order by r.tenant, r.lane, r.seq, r.hi limit 1 for update skip locked;
+            if not found then return; end if;
+        end if;
     end if;
     stop := v.suspect; suspect := v.suspect and p_alone;
     if stop and not suspect then return; end if;

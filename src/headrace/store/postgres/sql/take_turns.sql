@@ -31,6 +31,9 @@ declare
     v_before int4;                                    -- the same before the lap
     v_more   bool;                                    -- somebody has more than its turn
     v_tries  int4 := 0;
+    -- A claim this small is full without the tenant whose turn it is, if others are just taking from that one. A tenant of more
+    -- weight is met like that more often, so that it would get less than its share: wait for it, as long as nothing is held.
+    v_patient bool := p_first and p_quota <= 8 and p_weights is not null;
     x        record;
 begin
     got := 0; suspect := false; stop := false; ring_tenant := at_tenant; ring_owed := coalesce(at_owed, 0);
@@ -43,16 +46,27 @@ begin
         if v_left > 1 then
             x := headrace.survey_turns(p_queue, p_priority, v_left, p_weights, v_from, v_wrap, v_owed);
             exit lap when x.rows = 0;
+            if v_patient then
+                perform from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.tenant = x.leader and r.lane = 0
+                order by r.seq, r.hi limit 1 for update skip locked;
+                if not found then
+                    perform headrace.wait_for(p_queue, p_priority, x.leader, 0);
+                end if;
+            end if;
             v_unit := x.unit; v_window := x.stretch; v_owed := x.first; v_rest := x.rest; v_divided := x.whole and x.jobs > v_left;
         end if;
         if v_left = 1 then
-            x := headrace.take_one(p_queue, p_priority, v_from, v_wrap, v_owed, p_weights, p_first and got = 0);
+            x := headrace.take_one(p_queue, p_priority, v_from, v_wrap, v_owed, p_weights, p_first and got = 0, v_patient);
+            if v_patient and x.got = 0 and x.leader is not null and not x.stop then
+                perform headrace.wait_for(p_queue, p_priority, x.leader, 0);
+                x := headrace.take_one(p_queue, p_priority, v_from, v_wrap, v_owed, p_weights, p_first and got = 0, false);
+            end if;
         elsif v_window is null then
             x := headrace.take_each(p_queue, p_priority, v_left, v_unit, p_first and got = 0, null, p_weights, null, ring_tenant, ring_owed, null, null);
         else
             x := headrace.take_straight(p_queue, p_priority, v_from, v_upto, v_wrap, v_owed, v_left, v_unit, p_weights, v_window, p_first and got = 0);
         end if;
-        v_more := false; v_before := v_left;
+        v_more := false; v_before := v_left; v_patient := false;
         <<walk>> loop
             if x.got > 0 and got = 0 then
                 n_tenant := x.n_tenant; n_batch := x.n_batch; n_lo := x.n_lo; n_hi := x.n_hi;
