@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headrace.errors import ConfigError
@@ -21,8 +21,8 @@ class Address:
     """For the driver, one per host, without our own options; they hold the password, so never show them."""
     listen_dsns: tuple[str, ...]
     """Where LISTEN works; none: nowhere, so waiting is polling."""
-    pooler: Literal["transaction", "session"] | None
-    """What kind of pooler stands in between, as far as the URL says."""
+    pooler: str | None
+    """`transaction` or `session`: in which mode a pooler stands in between, as far as the URL says."""
     commit: str | None
     """How commits wait for the disk; None: as the server does, but for the disk at least."""
     shown: str
