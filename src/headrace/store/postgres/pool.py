@@ -72,8 +72,7 @@ class Pool:
         self._closed = True
         idle = [*self._calls.idle, *self._heartbeats.idle]
         self._calls.idle, self._heartbeats.idle = [], []
-        for connection in idle:
-            await leave(connection)
+        await asyncio.gather(*[leave(connection) for connection in idle])
         for connection in list(self._used):
             connection.terminate()
 

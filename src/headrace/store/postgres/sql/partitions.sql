@@ -17,6 +17,8 @@ begin
     foreach v_name in array v_tables loop
         execute format('create table headrace.%I partition of headrace.%I for values from (%L) to (%L)',
             v_name || '_' || v_day, v_name, v_lo, v_hi);
+        -- Calls come to a halt behind the first lock: the others must not take long.
+        perform set_config('lock_timeout', '15ms', true);
         execute format('alter table headrace.%I drop constraint if exists %I', v_name || '_default', 'not_' || v_day);
     end loop;
     perform set_config('lock_timeout', '0', true);
@@ -47,6 +49,7 @@ begin
             execute format('alter table headrace.%I add constraint %I check (batch is null or batch < %L or batch >= %L) not valid',
                 v_name || '_default', 'not_' || v_day, v_lo, v_hi);
         end if;
+        perform set_config('lock_timeout', '15ms', true);
     end loop;
     perform set_config('lock_timeout', '0', true);
     return true;
