@@ -36,6 +36,21 @@ async def test_the_largest_numbers_are_kept(server: Running) -> None:
     assert (await server.http.get(f"/v1/jobs/{id}/result")).json()["result"] == [HUGE - 1, -(2**63)]
 
 
+async def test_a_result_over_the_limit_is_named_and_nothing_is_written(
+    app: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "settings", app.settings.replace(max_result=2048))
+    async with running(app) as server:
+        [id] = await put(server)
+        lease = await claim(server.http)
+        settlements = [ended(lease["jobs"][0], result="x" * 4000)]
+        refused = await post(server.http, "settle", 422, lease=lease["lease"], settlements=settlements)
+        assert (refused["code"], refused["path"]) == ("result_too_large", "settlements[0].result")
+        assert (await look(server, id)).state is JobState.RUNNING
+        await settle(server.http, lease, result="x" * 1000)
+        assert (await look(server, id)).state is JobState.DONE
+
+
 async def test_a_position_is_settled_once_in_a_call(server: Running) -> None:
     ids = await put(server, count=2)
     lease = await claim(server.http, limit=2)

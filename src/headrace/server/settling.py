@@ -218,6 +218,6 @@ ENDPOINTS = (
         handler=settle,
         body=SettleRequest,
         answers={200: SettleAnswer},
-        problems=LOST,
+        problems=(*LOST, (422, "result_too_large")),
     ),
 )
