@@ -100,6 +100,22 @@ async def test_one_orphan_that_cannot_be_settled_keeps_none_of_the_others_waitin
         await bench.reach(later, JobState.DONE)
 
 
+async def test_a_chore_goes_on_after_an_error_that_nobody_expected() -> None:
+    store = MemoryStore()
+    real, asked = store.reap, Tally()
+
+    async def reap(*args: Any, **kwargs: Any) -> Any:
+        asked.add()
+        if asked.count == 1:
+            raise ZeroDivisionError("a driver's bug")
+        return await real(*args, **kwargs)
+
+    store.reap = reap  # type: ignore[method-assign]  # a store that breaks
+    bench = Bench(store)
+    async with bench.worker():
+        await asked.reach(3)
+
+
 # ── its own leases ──────────────────────────────────────────────────────────
 
 

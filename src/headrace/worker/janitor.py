@@ -51,15 +51,16 @@ class Chore(Room):
             if monotonic() < self.at:
                 continue
             self.at = inf  # what hastens it from here on is not forgotten
+            wait = self._backoff.next()  # also when an unexpected error ends this run: the next one comes back
             try:
                 wait = await self._do()
             except HeadraceError as error:
                 self._complaint.raise_(error)
-                wait = self._backoff.next()
             else:
                 self._complaint.settle()
                 self._backoff.reset()
-            self.at = min(self.at, monotonic() + wait)
+            finally:
+                self.at = min(self.at, monotonic() + wait)
 
 
 class Janitor:
