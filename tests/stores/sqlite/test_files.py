@@ -239,7 +239,12 @@ async def test_beside_the_tables_of_an_application(url: str, file: Path):
 
 
 @pytest.mark.parametrize(("query", "sync"), [("", 2), ("?sync=full", 2), ("?sync=normal", 1)])
-async def test_durability_is_what_the_url_says(url: str, query: str, sync: int):
+async def test_durability_is_what_the_url_says(
+    url: str, query: str, sync: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mounts = tmp_path / "mounts"
+    mounts.write_text("/dev/vda / ext4 rw 0 0\n")  # the tests' own folder may be in memory
+    monkeypatch.setattr(address, "_MOUNTS", mounts)
     store = SqliteStore(url + query)
     await store.open()
     writer = store._writer
@@ -249,6 +254,17 @@ async def test_durability_is_what_the_url_says(url: str, query: str, sync: int):
     await store.close()
     assert found == sync
     assert findings["durability"].level == ("warning" if sync == 1 else "ok")
+
+
+async def test_check_warns_of_a_file_in_memory(
+    sqlite_store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\ntmpfs {tmp_path} tmpfs rw 0 0\n")
+    monkeypatch.setattr(address, "_MOUNTS", mounts)
+    found = {finding.about: finding for finding in await sqlite_store.check()}
+    assert found["durability"].level == "warning"
+    assert "in memory" in found["durability"].message
 
 
 async def test_check_looks_at_everything(sqlite_store: SqliteStore, file: Path):

@@ -84,7 +84,7 @@ def _check_folder(path: Path) -> None:
     if not _may(folder, os.W_OK | os.X_OK):
         # SQLite makes its -wal file there.
         raise ConfigError(f"the folder {folder} cannot be written by this user, but SQLite needs to")
-    kind = _filesystem(folder)
+    kind = filesystem(folder)
     if kind in _REMOTE or kind.startswith(_REMOTE_PREFIXES):
         raise ConfigError(
             f"{path} is on a network file system ({kind}), where SQLite's locks do not hold: use a local disk"
@@ -95,7 +95,7 @@ def _may(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _filesystem(folder: Path) -> str:
+def filesystem(folder: Path) -> str:
     """The type of the file system a folder is on; empty where nobody can tell."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from headrace.store.sqlite import migrate
-from headrace.store.sqlite.address import Address
+from headrace.store.sqlite.address import Address, filesystem
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.files import LONG_LOG
 from headrace.store.terms import Finding
@@ -53,6 +53,10 @@ def _schema(tx: Tx, *, made: bool) -> Finding:
 
 
 def _durability(address: Address) -> Finding:
+    if (kind := filesystem(address.path.parent)) in {"tmpfs", "ramfs"}:
+        return Finding(
+            "warning", "durability", f"{address.path} is on {kind}, in memory: a restart of the machine loses all jobs"
+        )
     if address.sync == "normal":
         return Finding(
             "warning",

@@ -124,7 +124,7 @@ class Timekeeper:
 def _row(cur: sqlite3.Cursor) -> Kept | None:
     try:
         found = cur.execute(_SQL["read"]).fetchone()
-    except sqlite3.OperationalError:
+    except sqlite3.DatabaseError:
         return None  # as above; what else is wrong, the verb itself will meet
     return None if found is None else Kept(*found)
 

@@ -126,12 +126,11 @@ class Writer(Thread):
         rest: list[Call] = []
         answers: list[Answer] = []
         cur = cursor(conn)
-        now: int | None = None
+        now = self._time.now()
         for call in group:
             answer = None
             if call.look is not None:
                 try:
-                    now = self._time.read(cur) if now is None else now
                     answer = call.look(Tx(cur, now))
                 except Exception:  # noqa: BLE001 - the work itself will meet it, too, and say so
                     answer = None
@@ -141,6 +140,7 @@ class Writer(Thread):
                 answers.append((call, answer, None))
         if answers:
             self._tell(deliver, self._if_unchanged(answers))
+            self._time.read(cur)  # after the answer, for the next look
         return rest
 
     def _if_unchanged(self, answers: list[Answer]) -> list[Answer]:
