@@ -111,7 +111,6 @@ async def work(config: Config, control: socket.socket, board: Board) -> None:
 def _leave_damaged(damage: asyncio.Task[StoreDamaged]) -> None:
     """End at once: no result can be stored any more, and draining would only wait for that."""
     if not damage.cancelled():
-        log.critical("this worker ends: %s", damage.result())
         logging.shutdown()
         os._exit(EXIT_DAMAGED)
 

@@ -90,6 +90,8 @@ class Keeper(Room):
             self._complaint.raise_(Unavailable(f"no answer within {patience:g} s"))
             return False
         except StoreDamaged as error:
+            if hands.damage is None:
+                log.critical("this worker can store nothing any more: %s", error)
             hands.damage = error
             hands.damaged.set()
             return False

@@ -226,7 +226,7 @@ async def test_a_worker_ends_with_74_and_says_why(url: str, file: Path, tmp_path
     await store.open()
     await store.enqueue(batch(*[new(queue="other", payload=bytes(1000))] * 100))
     worker = await worker_of(url, tmp_path)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await two_workers(store)
         checkpoint(file)
         # Each of them has looked at the file since.
@@ -234,7 +234,7 @@ async def test_a_worker_ends_with_74_and_says_why(url: str, file: Path, tmp_path
         store._files.compare()
         harm(file)
         _, said = await worker.communicate()
-    lines = [line for line in said.decode().splitlines() if "this worker ends: " in line]
+    lines = [line for line in said.decode().splitlines() if "can store nothing any more: " in line]
     with pytest.raises(StoreDamaged):
         await store.now()
     await store.close()
