@@ -19,7 +19,8 @@ lane, given once at enqueue and kept for life.
               P         ZSET   priorities that have a ring, highest first
               o         HASH   priority → the round under way in its ring: jobs in a turn, turns left, what the first is still owed
               w         LIST   one marker while there may be something to claim: `wait` blocks on it
-              w:<random> LIST  a sleeper's own, to wake it when it is called off; gone at once
+              w:<random> LIST  a sleeper's own, to wake it when it is called off; gone at once. The one of the waits of a process
+                               on one server is `hr:w:<random>`
     put off   D         ZSET   run_at → id
               E         HASH   id → place, lane, note and element of jobs in D or in a B
     running   Z         ZSET   expiry → number of the lease
@@ -30,11 +31,13 @@ lane, given once at enqueue and kept for life.
               c         ZSET   by lane and place: in which lease's list each run of claimed jobs is
               v         HASH   id → the same for jobs that had come back before
               q         HASH   lease:index → reason: running jobs that shall stop
-              y         LIST   the last 10,000 tokens settled to the end: a settle repeated after a lost answer
+              y         LIST   the last 10,000 tokens settled to the end: a settle repeated after a lost answer; y2  those
+                               before the last turn: at prune, y becomes y2 every ten minutes, so tokens are gone after twenty
               j         HASH   id → what the job's task reported: progress, note, lines
               p         STRING since when, until when and by whom the queue is paused
-    finished  F         ZSET   finished at → lease: **the list of a settled lease is the history of its jobs**; nothing
-                               is written per job when it is done
+    finished  F         ZSET   finished at → lease settled at once: **the list of a settled lease is the history of its jobs**;
+                               nothing is written per job when it is done
+              H         ZSET   the same of leases settled in parts, by their first time
               f         ZSET   settled at → lease and offset in its log: each step of those settled in parts
               g:<no>    HASH   position → time to live and result, where there is one; `d` and a time → positions of
                                those that are over by then
@@ -45,7 +48,8 @@ lane, given once at enqueue and kept for life.
     index     X         ZSET   one member per enqueue call: batch and where its runs of jobs began (in the order of ids)
               m         HASH   batch → its jobs that were not stored because of unique locks, and who held those
               n         HASH   batch → jobs of it that are gone;   nx  SET  batches to forget at the next prune
-              d         HASH   counters: e enqueued, r ready, u running, o done, f failed, l leases, n ever delayed
+              d         HASH   counters: e enqueued, r ready, u running, o done, f failed, l leases, n ever delayed; y  when y
+                               last became y2
 
     limits    #r        HASH   name or key → rule            #u   HASH  key → units held by the jobs of living leases
               #b        HASH   key → units in its bucket, and when that was
@@ -55,8 +59,12 @@ lane, given once at enqueue and kept for life.
               #o        ZSET   keys with parked lanes by when they open; below 0: minus the lanes still to be tried now
     tenants   #t        HASH   tenant → its pause            #a   HASH  task → its pause
     unique    #l        HASH   task, NUL, name → the job that took the lock last, and its queue's prefix
+    queues    #d        ZSET   prefix of a queue → a time that none of its scheduled jobs is due before
+              #z        ZSET   prefix of a queue → a time that none of its leases runs out before
+              #p        HASH   queue → its pause, as in `p`
+              #s        HASH   queue that was forgotten because it had no jobs → its counters
 
-The last three groups lie under `hr:{#limits}:` for all queues of a server (no queue's name has a `#`), and scripts name that
+The last group exists on one server only, and there it lies with the three before it: those lie under `hr:{#limits}:` for all queues of a server (no queue's name has a `#`), and scripts name that
 prefix as their last key: a limit counts over all queues. On a cluster no script reaches two slots, so they lie under the
 prefix of each queue and count within it; rules and pauses are kept under `hr:{#limits}:`, too, and copied from there to every
 queue when they change or a queue appears.

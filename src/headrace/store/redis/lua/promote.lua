@@ -20,20 +20,26 @@ local function promote(p)
   return c('ZRANGE', p .. 'D', 0, 0, 'WITHSCORES')[2]
 end
 
-local following
+local following, broken
 if HOME then
-  c('DEL', HOME)  -- as in settle
   -- The index says a time that none of a queue's jobs is due before: it is put right where it comes first.
   for _ = 1, 100 do
     local p, at = unpack(c('ZRANGE', HOME .. '#d', 0, 0, 'WITHSCORES'))
     following = at
     if not p or left <= 0 then break end
-    following = promote(p)
+    local well, real = pcall(promote, p)
+    if not well then
+      -- A queue whose keys are damaged comes again in a second, and keeps no other from being promoted.
+      broken, real = real, format('%.0f', now + 1000000)
+    end
+    following = real
     if following == at then break end
+    c('DEL', HOME)  -- as in settle
     if following then c('ZADD', HOME .. '#d', following, p) else c('ZREM', HOME .. '#d', p) end
     following = c('ZRANGE', HOME .. '#d', 0, 0, 'WITHSCORES')[2]
   end
 else
   following = promote(KEYS[1])
 end
+if broken and moved == 0 then return redis.error_reply(type(broken) == 'table' and broken.err or broken) end
 return {moved, following and format('%.0f', max(0, following - now)) or '-1'}
