@@ -213,7 +213,7 @@ class Base:
             if isinstance(answer, StoreError):
                 silent = answer
             else:
-                found.update((names[number], said) for number, said in answer[0])
+                found.update((names[int(number)], said) for number, said in answer[0])
         return Surveyed(found, silent)
 
     async def _confirmed(self, key: str) -> None:

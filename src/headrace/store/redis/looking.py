@@ -95,7 +95,7 @@ class Looking(Janitoring):
             batches = list(dict.fromkeys(id.bytes[:14] for id in left))
             found, silent = await self._survey(await self._queues(), "batches", *batches)
             for queue, numbers in found.items():
-                known = {batches[number] for number in numbers}
+                known: set[bytes] = {batches[int(number)] for number in numbers}
                 await visit(queue, [id for id in left if id.bytes[:14] in known])
         round.end(needs_all=bool(left))
         if left and silent is not None:

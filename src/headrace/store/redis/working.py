@@ -227,7 +227,7 @@ class Working(Claiming):
         if silent is not None or not self._doubtful.isdisjoint(tokens):
             # A node that is down may have a part, and of one that is over the token is in no lease.
             return {queue: list(tokens) for queue in queues}
-        return {queue: [tokens[number] for number in numbers] for queue, numbers in known.items()}
+        return {queue: [tokens[int(number)] for number in numbers] for queue, numbers in known.items()}
 
     async def _homes_of(self, token: Token) -> Sequence[str]:
         """The queues that may have a part of this lease."""
