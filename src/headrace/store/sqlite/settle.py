@@ -83,7 +83,7 @@ def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int], runner: int |
                 packed.append(start << 10 | end - start - 1)
                 start, end = lo, after
         packed.append(start << 10 | end - start - 1)
-        tx.cur.execute(SQL["done"], (str(packed), *counts, tx.now, runner, lease.claimed_at))
+        tx.cur.execute(SQL["done"], (str(packed), *counts, tx.now, runner, tx.now - lease.claimed_at))
     for queue, size in queues.items():
         tx.depth.move(queue, RUNNING, DONE_TOTAL, size)
 
@@ -155,7 +155,7 @@ class _Settling:
         until = None if end.result_ttl is None or end.result is None else self._tx.now + micros(end.result_ttl)
         self._endings.append(
             (key, key, end.state.value, held.attempt, failures, crashes, self._tx.now, end.result, until,
-             maybe_text(note), self._runner, self._lease.claimed_at)
+             maybe_text(note), self._runner, self._tx.now - self._lease.claimed_at)
         )  # fmt: skip
 
     def _again(self, position: int, again: Again) -> None:

@@ -10,9 +10,9 @@ create table headrace_runner (
     name text not null,
     at integer not null
 );
--- Whose lease the attempt was in that ended these jobs, and since when.
+-- Whose lease the attempt was in that ended these jobs, and how long before their end it was claimed: a short number, too.
 alter table headrace_ending add column worker integer;
-alter table headrace_ending add column claimed_at integer;
+alter table headrace_ending add column took integer;
 
 drop view headrace_jobs;
 create view headrace_jobs as
@@ -44,7 +44,7 @@ select
     e.result,
     e.result_until,
     e.worker,
-    e.claimed_at
+    e.finished_at - e.took as claimed_at
 from headrace_batch as b
 cross join headrace_job as j on j.key between b.seq << 16 and b.seq << 16 | 65535
 left join headrace_ending as e

@@ -8,7 +8,7 @@ select seq from headrace_batch where id = ?;
 
 -- name: ending
 -- The ended range that may hold a key.
-select lo, hi, state, attempt, failures, crashes, finished_at, result, result_until, note, worker, claimed_at
+select lo, hi, state, attempt, failures, crashes, finished_at, result, result_until, note, worker, took
 from headrace_ending where lo <= ? order by lo desc limit 1;
 
 -- name: scheduled

@@ -1,6 +1,6 @@
 -- name: ending
 insert into headrace_ending
-(lo, hi, state, attempt, failures, crashes, finished_at, result, result_until, note, worker, claimed_at)
+(lo, hi, state, attempt, failures, crashes, finished_at, result, result_until, note, worker, took)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: failure
@@ -8,7 +8,7 @@ insert into headrace_failure (key, attempt, kind, message, traceback, at, worker
 
 -- name: done
 -- Jobs that ended well and told nothing. ?1: JSON array of numbers, each lo << 10 | size - 1.
-insert into headrace_ending (lo, hi, state, attempt, failures, crashes, finished_at, worker, claimed_at)
+insert into headrace_ending (lo, hi, state, attempt, failures, crashes, finished_at, worker, took)
 select value >> 10, (value >> 10) + (value & 1023), 'done', ?2, ?3, ?4, ?5, ?6, ?7 from json_each(?1);
 
 -- name: runner
