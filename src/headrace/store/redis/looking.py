@@ -67,7 +67,7 @@ class Looking(Janitoring):
     async def _name(self, worker: UUID) -> str | None:
         key = self._keys.name(worker)
         try:
-            name = await self._wire.command(key, "GET", key)
+            name: bytes | None = await self._wire.command(key, "GET", key)
         except StoreError:
             return None  # on a cluster only the node of the name may be down
         return None if name is None else name.decode(errors="replace")

@@ -101,7 +101,7 @@ def _runners(tx: Tx, numbers: set[int]) -> dict[int, tuple[UUID, str]]:
 
 
 def _name(tx: Tx, worker: bytes) -> str | None:
-    found = tx.cur.execute(SQL["name"], (worker,)).fetchone()
+    found: tuple[str] | None = tx.cur.execute(SQL["name"], (worker,)).fetchone()
     return None if found is None else found[0]
 
 
