@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from headrace.codec import JobOptions, decode_options
@@ -64,9 +65,7 @@ def _check_limit_key(key: str) -> None:
 
 def check_job(job: NewJob) -> None:
     """Everything but its lane and its size."""
-    check_task_name(job.task)
-    if job.task.startswith(RESERVED):
-        raise ConfigError(f"jobs of {job.task} are headrace's own: it makes them itself")
+    _check_task(job.task)
     if job.due is not None:
         check_due(job.due)
     if job.key is not None:
@@ -77,6 +76,13 @@ def check_job(job: NewJob) -> None:
         check_span(job.unique.within)
     if job.options is not None:
         _check_options(options_of(job))
+
+
+@lru_cache(maxsize=4096)
+def _check_task(name: str) -> None:
+    check_task_name(name)
+    if name.startswith(RESERVED):
+        raise ConfigError(f"jobs of {name} are headrace's own: it makes them itself")
 
 
 def options_of(job: NewJob) -> JobOptions:

@@ -25,11 +25,13 @@ from headrace.server.service import Service
 
 async def admit(service: Service, principal: Principal, jobs: Sequence[NewJob]) -> list[NewJob]:
     """The jobs as they are to be stored; a Problem or a ConfigError if one of them may not be."""
-    checked = [signed(_own(service, principal, job), principal) for job in _well_formed(service, jobs)]
-    if principal.bound and not all(principal.sees(job.lane.queue, jobchecks.tenant_of(job)) for job in checked):
+    jobchecks.check_jobs(jobs, service.app.settings.max_payload)
+    for url in _webhooks(jobs):
+        service.app.webhooks.check(url)
+    if principal.bound and not all(principal.sees(job.lane.queue, jobchecks.tenant_of(job)) for job in jobs):
         raise not_found("there is no such queue, or no such tenant")
-    await service.queue_names.admit(principal, {job.lane.queue for job in checked})
-    return checked
+    await service.queue_names.admit(principal, {job.lane.queue for job in jobs})
+    return [signed(_own(service, principal, job), principal) for job in jobs]
 
 
 async def admit_schedule(service: Service, principal: Principal, schedule: Schedule) -> Schedule:
@@ -37,13 +39,6 @@ async def admit_schedule(service: Service, principal: Principal, schedule: Sched
     job = job_now(schedule)
     (own,) = await admit(service, principal, [job])
     return schedule if own == job else replace(schedule, job=replace(schedule.job, unique=own.unique))
-
-
-def _well_formed(service: Service, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    jobchecks.check_jobs(jobs, service.app.settings.max_payload)
-    for url in _webhooks(jobs):
-        service.app.webhooks.check(url)
-    return jobs
 
 
 def _webhooks(jobs: Iterable[NewJob]) -> set[str]:
@@ -66,7 +61,7 @@ def given_key(principal: Principal, name: str) -> str:
 
 
 def _own(service: Service, principal: Principal, job: NewJob) -> NewJob:
-    if not principal.bound or (job.key is None and job.unique is None):
+    if job.key is None and job.unique is None:
         return job
     key, lock = job.key, job.unique
     if key is not None:

@@ -172,6 +172,7 @@ _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NOT_NAMES = bytes(set(range(256)) - set(b"[]{}:"))
+_AFTER_TEXT = (b'" ', b'"\t', b'"\r', b'"\n')
 _APART = re.compile(rb'"[ \t\r\n]++:')
 LONGEST_NUMBER = 4300
 """Digits; Python's own reader takes no more."""
@@ -180,16 +181,23 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
+def _without_texts(data: bytes) -> bytes:
+    """What stands outside of texts."""
+    if b"\\" in data:
+        return _TEXT.sub(b"", data)
+    return b"".join(data.split(b'"')[::2])  # no quote is escaped: every second part is a text
+
+
 def depth(data: bytes) -> int:
     """How deeply JSON is nested, at most; it need not be well formed."""
-    steps = _TEXT.sub(b"", data).translate(_STEPS, _NOT_BRACKETS)
+    steps = _without_texts(data).translate(_STEPS, _NOT_BRACKETS)
     return max(accumulate(array("b", steps), initial=0))
 
 
 def widest(data: bytes) -> int:
     """How many names the largest JSON object has."""
     most, counts = 0, [0]
-    for sign in _TEXT.sub(b"", data).translate(None, _NOT_NAMES):
+    for sign in _without_texts(data).translate(None, _NOT_NAMES):
         if sign in b"{[":
             counts.append(0)
         elif sign in b"}]":
@@ -212,7 +220,7 @@ def check_json(data: bytes, settings: ServerSettings) -> None:
         raise Problem(400, "invalid_utf8", "the body is not UTF-8: it looks like UTF-16 or UTF-32")
     if data.count(b"[") + data.count(b"{") > settings.max_depth and depth(data) > settings.max_depth:
         raise Problem(400, "json_too_deep", f"JSON may be nested {settings.max_depth} deep")
-    if len(data) > LONGEST_NUMBER and _LONG.search(data) and _LONG.search(_TEXT.sub(b'""', data)):
+    if len(data) > LONGEST_NUMBER and _has_long_number(data):
         raise Problem(400, "number_too_long", f"a number may have {LONGEST_NUMBER:,} digits: send it as text")
     if (name := _named_twice(data)) is not None:
         raise Problem(
@@ -220,9 +228,17 @@ def check_json(data: bytes, settings: ServerSettings) -> None:
         )
 
 
+def _has_long_number(data: bytes) -> bool:
+    # So many digits in a row fill one of these blocks, and most blocks are no digits from their first sign on.
+    block = LONGEST_NUMBER // 2
+    if not any(data[start : start + block].isdigit() for start in range(0, len(data), block)):
+        return False
+    return _LONG.search(_without_texts(data)) is not None
+
+
 def _named_twice(data: bytes) -> str | None:
     """A name that one object of this JSON has more than once; None: there is none, or this is no JSON at all."""
-    if b"\\" not in data and not _APART.search(data):
+    if b"\\" not in data and not (any(each in data for each in _AFTER_TEXT) and _APART.search(data)):
         try:
             plain = _encode(_decode(data))
         except (msgspec.MsgspecError, OverflowError, RecursionError):
