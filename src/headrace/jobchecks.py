@@ -74,8 +74,8 @@ def check_job(job: NewJob) -> None:
     if job.unique is not None:
         check_key(job.unique.name)
         check_span(job.unique.within)
-    if job.options is not None:
-        _check_options(options_of(job))
+    if (own := read_options(job)) is not None:
+        _check_options(own)
 
 
 @lru_cache(maxsize=4096)
@@ -85,12 +85,14 @@ def _check_task(name: str) -> None:
         raise ConfigError(f"jobs of {name} are headrace's own: it makes them itself")
 
 
-def options_of(job: NewJob) -> JobOptions:
-    """What the job asks for other than its task does."""
+def read_options(job: NewJob) -> JobOptions | None:
+    """What the job asks for other than its task does; None: nothing that can be read, and a worker makes such a job dead."""
+    if job.options is None:
+        return None
     try:
         return decode_options(job.options)
-    except BadArguments as error:
-        raise ConfigError(str(error)) from None
+    except BadArguments:
+        return None
 
 
 def _check_options(own: JobOptions) -> None:
@@ -107,7 +109,8 @@ def _check_options(own: JobOptions) -> None:
 
 def tenant_of(job: NewJob) -> str:
     """Whose job it is. In a queue where tenants do not take turns the tenant is no part of the lane."""
-    return job.lane.tenant or (options_of(job).tenant or "" if job.options is not None else "")
+    own = read_options(job)
+    return job.lane.tenant or (own.tenant if own is not None and own.tenant is not None else "")
 
 
 # ── times ────────────────────────────────────────────────────────────────────

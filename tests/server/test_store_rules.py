@@ -65,7 +65,6 @@ BAD = {
     "own queue": template(queue="headrace.webhooks"),
     "shard": template(queue="default#63"),
     "task name": template("../x"),
-    "options": template(options=b"\xff"),
     "attempts": template(options=encode_options(JobOptions(max_attempts=-5))),
     "timeout": template(options=encode_options(JobOptions(timeout=-1.0))),
     "webhook": template(options=encode_options(JobOptions(webhook="http://169.254.169.254/latest"))),

@@ -42,8 +42,8 @@ async def admit_schedule(service: Service, principal: Principal, schedule: Sched
 
 
 def _webhooks(jobs: Iterable[NewJob]) -> set[str]:
-    found = {jobchecks.options_of(job).webhook for job in jobs if job.options is not None}
-    return {url for url in found if url is not None}
+    read = (jobchecks.read_options(job) for job in jobs if job.options is not None)
+    return {own.webhook for own in read if own is not None and own.webhook is not None}
 
 
 # ── keys and locks ───────────────────────────────────────────────────────────
