@@ -7,7 +7,7 @@ read: what is stored must never stop a worker. Everything raised is a ConfigErro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -27,9 +27,6 @@ from headrace.lane import (
 )
 
 MOST_ATTEMPTS: Final = 1000
-_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SKEW: Final = timedelta(days=1)
-"""By which the clocks of a caller and of this machine may differ."""
 
 
 def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> None:
@@ -123,11 +120,9 @@ def check_time(at: datetime | None) -> None:
 
 
 def check_due(due: Due) -> None:
-    """A time from 1970 to ten years ahead, or a wait of at most so long."""
+    """A time with its distance from UTC, or a wait of at most ten years."""
     if isinstance(due, datetime):
         check_time(due)
-        if due < _EARLIEST or due - datetime.now(UTC) > LONGEST + _SKEW:
-            raise ConfigError(f"{due.isoformat()}: a job is due from 1970 to {LONGEST.days:,} days ahead")
     elif due is not None and abs(due) > LONGEST:
         raise ConfigError(f"nothing is put off for more than {LONGEST.days:,} days")
 

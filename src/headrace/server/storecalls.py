@@ -173,7 +173,6 @@ class Calls:
         )
 
     async def abandon(self, worker: WorkerId, cause: str) -> int:
-        storechecks.check_words(cause)
         return await self._store.abandon(self._own(worker), cause)
 
     async def retire(self, worker: WorkerId) -> None:
@@ -229,7 +228,6 @@ class Calls:
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: list[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
         storechecks.check_ids(ids)
-        storechecks.check_words(reason)
         answers = await self._store.cancel(await self._visible(ids), reason)
         moved = sum(each not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for each in answers.values())
         await self._note("jobs.cancel", chosen(ids), moved)

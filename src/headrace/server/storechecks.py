@@ -140,9 +140,9 @@ def bounded(limit: int) -> int:
     return max(0, min(limit, MOST))
 
 
-def check_words(text: str | None) -> None:
-    """A reason, a cause, a name: something that is kept with a job or a worker and read by people."""
-    if text is not None and len(text) > MOST_CHARACTERS:
+def check_words(text: str) -> None:
+    """What a worker calls itself, which every onlooker is sent."""
+    if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"a text of {len(text):,} characters: at most {MOST_CHARACTERS:,}")
 
 
