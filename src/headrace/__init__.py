@@ -38,6 +38,7 @@ from headrace.handle import Handle
 from headrace.handles import Handles
 from headrace.job import Failure, Job, JobId, JobState
 from headrace.limit import Limit
+from headrace.once import Once
 from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
 from headrace.queue import DeadAlert, QueueOptions
 from headrace.retry import Retry
@@ -77,6 +78,7 @@ __all__ = [
     "LimitNotFound",
     "NeverFires",
     "NoCurrentJob",
+    "Once",
     "OutcomeUnknown",
     "Page",
     "PayloadTooLarge",

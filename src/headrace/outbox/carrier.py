@@ -63,6 +63,42 @@ def async_execute(tx: Any) -> Execute | None:
             return None
 
 
+def sync_rows(tx: Any) -> Execute:
+    """As `sync_execute`, for a statement that answers rows."""
+    execute = sync_execute(tx)
+    match kind_of(tx):
+        case Kind.ALCHEMY:
+            return execute
+        case Kind.DJANGO:
+            return lambda sql, args: _django_rows(django_database(tx), sql, args)
+        case _:
+            return lambda sql, args: execute(sql, args).fetchall()
+
+
+def async_rows(tx: Any) -> Execute | None:
+    """As `async_execute`, for a statement that answers rows."""
+    execute = async_execute(tx)
+    if execute is None:
+        return None
+
+    async def rows(sql: str, args: tuple[Any, ...]) -> Any:
+        match kind_of(tx):
+            case Kind.ASYNCPG:
+                return await tx.fetch(numbered(sql), *args)
+            case Kind.ASYNC_ALCHEMY:
+                return await execute(sql, args)
+            case _:
+                return await (await execute(sql, args)).fetchall()
+
+    return rows
+
+
+def _django_rows(wrapper: Any, sql: str, args: tuple[Any, ...]) -> Any:
+    with wrapper.cursor() as cursor:
+        cursor.execute(sql.replace("?", "%s"), args)
+        return cursor.fetchall()
+
+
 def _on_sqlite(tx: Any) -> Execute:
     if sqlite_standing(tx) is Standing.NONE:
         raise BadTransaction("this connection is in no transaction and would commit at once: execute BEGIN first")
@@ -85,9 +121,9 @@ def _on_asyncpg(tx: Any) -> Execute:
     return lambda sql, args: tx.execute(numbered(sql), *args)
 
 
-async def _on_async_alchemy(tx: Any, sql: str, args: tuple[Any, ...]) -> None:
+async def _on_async_alchemy(tx: Any, sql: str, args: tuple[Any, ...]) -> Any:
     connection = await async_alchemy_connection(tx)
-    await connection.run_sync(alchemy_rows, sql, args)
+    return await connection.run_sync(alchemy_rows, sql, args)
 
 
 def _on_django(wrapper: Any) -> Execute:
