@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from headrace.errors import IdempotencyConflict, KeyHeld
@@ -61,9 +62,9 @@ class Ferry(Generic[T]):
             self._away |= aboard
             task = asyncio.create_task(self._trip(party), name="headrace-ferry")
             self._trips.add(task)
-            task.add_done_callback(lambda done, aboard=aboard: self._end(done, aboard))
+            task.add_done_callback(partial(self._end, names=aboard))
 
-    def _end(self, task: asyncio.Task[None], names: frozenset[tuple[str, str]]) -> None:
+    def _end(self, task: asyncio.Task[None], *, names: frozenset[tuple[str, str]]) -> None:
         self._trips.discard(task)
         if not task.cancelled():
             self._arrive(names)

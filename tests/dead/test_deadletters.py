@@ -362,6 +362,8 @@ async def test_discard_leaves_a_record(store: Store, caplog: pytest.LogCaptureFi
         "task": "shop.charge",
         "queue": "billing",
         "tenant": "acme",
+        "died_at": str(answer.records[0].died_at),
+        "note": "max_attempts",
         "payload_sha256": hashlib.sha256(b"secret").hexdigest(),
         "fingerprint": mark("charge"),
         "title": "ValueError: order # of charge in charge (shop/tasks.py)",

@@ -16,9 +16,9 @@ import pytest
 from conformance.kit import DEAD, failure, new, put, put_jobs, run_one, settle_all, states, take
 from headrace import Headrace, dropped
 from headrace.audit import Audit, whoami
-from headrace.client import Client
 from headrace.errors import Unavailable
 from headrace.job import JobId, JobState
+from headrace.operate import Operations
 from headrace.outcome import DONE, Finish
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
@@ -117,11 +117,11 @@ async def test_delete_leaves_a_line_for_the_dead_only(store: Store, caplog: pyte
     made = await put(store, 3)
     lease = await take(store, 2)
     await store.settle(lease.token, [(0, DEAD), (1, DONE)])
-    assert await Client(store).delete(made) == frozenset(made)
+    assert await Operations(store).jobs.delete(made) == frozenset(made)
     assert [(line["event"], line["id"], line["reason"]) for line in lines(caplog, whoami())] == [
         ("dead.delete", str(made[0]), "deleted")
     ]
-    assert await Client(store).delete(made) == frozenset()
+    assert await Operations(store).jobs.delete(made) == frozenset()
 
 
 @pytest.mark.parametrize("asked", [False, True])

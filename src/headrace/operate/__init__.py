@@ -5,8 +5,7 @@ Each verb leaves its entry in the audit log, with the same text whichever way it
 
 from __future__ import annotations
 
-from headrace.audit import Audit
-from headrace.deadletters import whoami
+from headrace.audit import Audit, whoami
 from headrace.operate.dead import DeadLetterOperations, DeadLetterSource
 from headrace.operate.jobs import JobOperations
 from headrace.operate.ledger import Ledger, chosen, of_limit, of_schedule

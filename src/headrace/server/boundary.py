@@ -251,7 +251,7 @@ def _named_twice(data: bytes) -> str | None:
     try:
         json.loads(data, object_pairs_hook=_once)
     except _Twice as error:
-        return error.args[0]
+        return str(error.args[0])
     except (ValueError, RecursionError):
         pass  # whoever decodes it says what is wrong
     return None

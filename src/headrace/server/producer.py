@@ -5,16 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from headrace.codec import marked
-from headrace.errors import BadArguments, ConfigError
+from headrace.errors import BadArguments
 from headrace.job import NewJob
 from headrace.server.auth import LOCAL, Principal
 
 
 def signed(job: NewJob, principal: Principal) -> NewJob:
-    """The job with the token's name in it; without tokens as it is. Options that cannot be read are a ConfigError."""
+    """The job with the token's name in it; without tokens as it is, and so with options that cannot be read.
+
+    The worker makes such a job dead and says why.
+    """
     if principal is LOCAL:
         return job
     try:
         return msgspec.structs.replace(job, options=marked(job.options, by=principal.name))
-    except BadArguments as error:
-        raise ConfigError(str(error)) from None
+    except BadArguments:
+        return job

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec.structs import replace as changed
 
-from headrace import dropped
+from headrace import dropped, jobchecks
 from headrace.audit import DAYS as AUDIT
 from headrace.errors import IdempotencyConflict
 from headrace.job import Batch, Job, JobId, JobState
@@ -210,7 +210,7 @@ class Calls:
         return visible.workers(self._who, await self._service.figures.workers())
 
     async def ended(self, since: datetime, limit: int) -> list[Ending]:
-        storechecks.check_time(since)
+        jobchecks.check_time(since)
         found = await self._store.ended(since, storechecks.bounded(limit))
         return [each for each in found if self._who.sees(each.queue, each.tenant)]
 

@@ -128,7 +128,9 @@ async def test_results_past_their_time_though_their_jobs_are_kept(
     assert int(server.command("MEMORY", "USAGE", "hr:{default}:g:1", "SAMPLES", "0")) < 10_000
     clock.advance(LONG)
     await store.prune(keep)
-    assert not [key for key in server.command("KEYS", "hr:{default}:*").split("\n") if not key.endswith((":d", ":y", ":y2"))]
+    assert not [
+        key for key in server.command("KEYS", "hr:{default}:*").split("\n") if not key.endswith((":d", ":y", ":y2"))
+    ]
 
 
 async def test_results_of_small_leases_go_too(store: RedisStore, server: RedisServer, clock: FakeClock):
