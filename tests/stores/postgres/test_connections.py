@@ -181,7 +181,8 @@ async def test_an_enqueue_in_somebodys_transaction_is_no_concern_of_heartbeats(p
     async with sql.transaction():
         await sql.execute("lock table headrace.idem in access exclusive mode")
         calls = [asyncio.create_task(pg.enqueue(batch)) for batch in keyed]
-        async with asyncio.timeout(PATIENCE):
+        # Less than an enqueue waits: afterwards its connection would be free for others.
+        async with asyncio.timeout(PATIENCE / 2):
             await until_waiting(sql, "idem")
             assert (await pg.heartbeat([lease.token], TTL)).lost == frozenset()
     await asyncio.gather(*calls)
