@@ -28,7 +28,6 @@ MOST: Final = 10_000
 MOST_QUEUES: Final = 1000
 MOST_IDS: Final = wire.MOST_IDS
 MOST_LANES: Final = 1000
-MOST_CHARACTERS: Final = 500
 LARGEST: Final = 2**31 - 1
 """Of any count that is kept."""
 
@@ -89,8 +88,6 @@ def _check_weights(tenants: Mapping[str, int]) -> None:
 
 def check_presence(presence: Presence) -> None:
     check_queues(presence.queues)
-    check_words(presence.name)
-    check_words(presence.version)
     if len(presence.tasks) > MOST:
         raise ConfigError(f"a worker names at most {MOST:,} tasks")
     for task in presence.tasks:
@@ -138,12 +135,6 @@ def lease_time(ttl: timedelta) -> timedelta:
 def bounded(limit: int) -> int:
     """No call takes longer than this server's own would."""
     return max(0, min(limit, MOST))
-
-
-def check_words(text: str) -> None:
-    """What a worker calls itself, which every onlooker is sent."""
-    if len(text) > MOST_CHARACTERS:
-        raise ConfigError(f"a text of {len(text):,} characters: at most {MOST_CHARACTERS:,}")
 
 
 def check_filter(where: Filter) -> None:
