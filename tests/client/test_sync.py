@@ -193,6 +193,12 @@ def test_importing_headrace_imports_no_driver_and_no_framework():
     assert done.stdout == "[]\n"
 
 
+def test_naming_stores_imports_none_of_them():
+    code = "import headrace.store, sys; print([m for m in sys.modules if m.startswith('headrace.store.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"headrace.store.redis", "headrace.store.sqlite", "headrace.store.postgres"} & set(eval(done.stdout))
+
+
 # ── the caller's transaction ─────────────────────────────────────────────────
 
 

@@ -41,8 +41,20 @@ def _sqlite() -> Generator[Stand]:
 
 
 @contextmanager
+def _throw_away(engine: str) -> Generator[None]:
+    """Servers that are started for the occasion belong to the source tree and to development packages."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"{engine} can be started for a benchmark in a checkout of headrace only: give --store the URL of a server"
+        ) from None
+
+
+@contextmanager
 def _postgres() -> Generator[Stand]:
-    from headrace.testing.servers import PostgresServer
+    with _throw_away("postgres"):
+        from headrace.testing.servers import PostgresServer
 
     with PostgresServer.start() as server:
         yield Stand("postgres", server.create_database, folder=Path(tempfile.gettempdir()))
@@ -50,7 +62,8 @@ def _postgres() -> Generator[Stand]:
 
 @contextmanager
 def _redis() -> Generator[Stand]:
-    from headrace.testing.redis_servers import RedisServer
+    with _throw_away("redis"):
+        from headrace.testing.redis_servers import RedisServer
 
     # A rewrite would make the log shorter in the middle of measuring what is written to it.
     with RedisServer.start(settings={"auto-aof-rewrite-percentage": "0"}) as server:

@@ -91,7 +91,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 def run_long(main: Coroutine[Any, Any, T]) -> T:
     """Run a long-lived command's coroutine: uvloop where it is installed."""
-    from headrace.bench.loop import run as run_fast
+    from headrace.event_loop import run as run_fast
 
     return run_fast(main)
 

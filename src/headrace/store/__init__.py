@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headrace.errors import ConfigError
-from headrace.store.redis import url as redis_url
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -15,7 +14,12 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.store.contract import Store
 
-REDIS_SCHEMES = redis_url.SCHEMES
+REDIS_SCHEMES = frozenset(
+    f"{engine}{tls}{kind}"
+    for engine in ("redis", "valkey")
+    for tls in ("", "s")
+    for kind in ("", "+cluster", "+sentinel")
+)
 SCHEMES = "sqlite:///file.db, postgresql://user@host/db, redis://host:6379/0, https://token@host, memory://"
 
 

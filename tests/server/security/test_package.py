@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 from hatchling.builders.wheel import WheelBuilder
@@ -67,7 +68,9 @@ def test_s78_the_build_runs_no_code_of_its_own() -> None:
     assert not (ROOT / "setup.py").exists()
     assert PROJECT["build-system"]["build-backend"] == "hatchling.build"
     assert set(PROJECT["tool"]["hatch"]["build"]["targets"]) == {"wheel"}
-    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["src/headrace"]}
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert set(wheel) == {"packages", "exclude"}  # no hooks
+    assert wheel["packages"] == ["src/headrace"]
     assert Path(headrace.__file__).parent == ROOT / "src" / "headrace"
 
 
@@ -83,4 +86,8 @@ def test_s78_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
         source = tree
         [wheel] = WheelBuilder(str(tree)).build(directory=str(tmp_path / f"{name}.dist"), versions=["standard"])
         wheels.append(Path(wheel).read_bytes())
+        with zipfile.ZipFile(wheel) as packed:
+            shipped = {each for each in packed.namelist() if each.startswith("headrace/testing/")}
+        # Servers that tests start need development packages.
+        assert shipped == {"headrace/testing/__init__.py", "headrace/testing/clock.py"}
     assert wheels[0] == wheels[1]

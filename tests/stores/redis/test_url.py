@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.store import connect
-from headrace.store.redis.url import parse
+from headrace.store import REDIS_SCHEMES, connect
+from headrace.store.redis.url import SCHEMES, parse
 
 
 @pytest.mark.parametrize(
@@ -115,3 +115,7 @@ def test_a_url_without_a_scheme_is_not_shown_either(url: str):
     with pytest.raises(ConfigError, match="no store for") as caught:
         connect(url)
     assert "s3cret" not in str(caught.value)
+
+
+def test_every_scheme_is_known_where_stores_are_chosen():
+    assert SCHEMES == REDIS_SCHEMES

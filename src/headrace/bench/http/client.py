@@ -26,7 +26,7 @@ from headrace.bench.http.orders import (
 )
 from headrace.bench.http.polling import Polling, claims
 from headrace.bench.http.wire import Connection, gone, read_lease, request, settlement, unexpected
-from headrace.bench.loop import run
+from headrace.event_loop import run
 
 STEP = 100
 """Idle workers that connect at once."""

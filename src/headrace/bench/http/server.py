@@ -18,7 +18,7 @@ from starlette.routing import Route
 from headrace.bench.http import limits
 from headrace.bench.http.orders import Serve, Up
 from headrace.bench.load import Load
-from headrace.bench.loop import run
+from headrace.event_loop import run
 from headrace.server import ServerSettings, asgi
 from headrace.server.jobs import Created
 from headrace.server.listener import Server
