@@ -22,6 +22,13 @@ from headrace.errors import ConfigError, Unavailable
 _PORTS: Final = range(10_000, 22_000)
 """Below those that systems give to whoever asks for any, an outgoing connection for one: what is found free stays so."""
 _CHANCE: Final = random.SystemRandom()
+# Waits for the end of its input, then ends the server if the process is still the one that was started, and removes its data.
+_WATCH: Final = """
+cat >/dev/null
+[ "$(cut -d ' ' -f 22 "/proc/$1/stat" 2>/dev/null)" = "$2" ] && kill -"$3" "$1"
+sleep 1
+rm -rf "$4"
+"""
 
 
 class ServerProcess(ABC):
@@ -38,6 +45,7 @@ class ServerProcess(ABC):
     def __init__(self, prefix: str) -> None:
         self._home = Path(tempfile.mkdtemp(prefix=prefix))
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._port = 0
         self._starter = os.getpid()
 
@@ -136,10 +144,27 @@ class ServerProcess(ABC):
                     # A Ctrl-C at the terminal is for the tests, not for their server.
                     start_new_session=True,
                 )
+            self._watch(self._process.pid)
             if self._wait_ready(self._process):
                 return
             self._end(self.crash_signal)
         raise Unavailable(f"{self._program} did not start: {log.read_text(errors='replace')[-2000:]}")
+
+    def _watch(self, pid: int) -> None:
+        """End the server when this process ends without `stop`, as a killed test run does: its end of the pipe closes."""
+        try:
+            started = (
+                Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+            )
+        except OSError:
+            started = "unknown"  # it has ended already, or this is no Linux
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, "sh", str(pid), started, self.crash_signal.name.removeprefix("SIG"), self._home],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> bool:
         deadline = time.monotonic() + self.start_timeout
@@ -150,6 +175,12 @@ class ServerProcess(ABC):
         return False
 
     def _end(self, how: signal.Signals) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+            if watcher.stdin is not None:
+                watcher.stdin.close()
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return

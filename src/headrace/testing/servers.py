@@ -33,13 +33,6 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "log_min_messages": "warning",
     "timezone": "UTC",
 }
-# Waits for the end of its input, then ends the server if it is still the one it was told of, and removes its data.
-_WATCH: Final = """
-cat >/dev/null
-[ "$(head -n 1 "$2/data/postmaster.pid")" = "$1" ] && kill -QUIT "$1"
-sleep 1
-rm -rf "$2"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,6 @@ class PostgresServer(ServerProcess):
         self._settings = {**_DEFAULTS, **settings}
         self._password = secrets.token_urlsafe(18)
         self._data = self._home / "data"
-        self._watcher: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def start(cls, *, version: str | None = None, settings: Mapping[str, str] | None = None) -> Self:
@@ -136,7 +128,6 @@ class PostgresServer(ServerProcess):
         if not self._data.exists():
             self._initialise()
         super()._launch(port)
-        self._watch(self.pid)
 
     def _initialise(self) -> None:
         secret = self._home / "password"
@@ -174,25 +165,6 @@ class PostgresServer(ServerProcess):
 
     def _folder(self) -> Path:
         return Path("/")
-
-    def _watch(self, pid: int) -> None:
-        """A killed test run says no goodbye: when our end of the pipe closes, whatever the reason, the server goes."""
-        self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH, "sh", str(pid), self._home],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def _end(self, how: signal.Signals) -> None:
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.kill()
-            watcher.wait()
-            if watcher.stdin is not None:
-                watcher.stdin.close()
-        super()._end(how)
 
     def _environment(self) -> dict[str, str]:
         # The caller's PG* variables would redirect the tools; its locale may not exist here.
