@@ -2,7 +2,9 @@
 .PHONY: run test check bench format clean help
 
 PY := .venv/bin/python
-export PYTHONDONTWRITEBYTECODE ?= 1
+# The tests start thousands of Python processes: compiled modules are kept, outside the source tree.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
 help:
 	@echo "make run     the demo: one process, an embedded SQLite file, a live view; Ctrl-C to stop"
