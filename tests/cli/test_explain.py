@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import UTC, datetime
 from uuid import uuid4
 
 from cli.shell import Shell
+from headrace.audit import whoami
 from headrace.job import JobState
 
 
@@ -17,7 +17,7 @@ def test_a_waiting_job(shell: Shell) -> None:
     )
     shell("queues", "pause", "billing")
     sentence = shell("jobs", "explain", str(first)).stdout
-    assert sentence.startswith(f"queue billing is paused by {getpass.getuser()} since ")
+    assert sentence.startswith(f"queue billing is paused by {whoami()} since ")
     assert sentence.endswith("; to let it go on: headrace queues resume billing\n")
     found = shell.json("jobs", "explain", str(second))
     assert {name: found[name] for name in ("id", "task", "queue", "state", "reason", "until")} == {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
@@ -113,24 +113,26 @@ class Pool:
         slots = self._heartbeats if use == "heartbeat" else self._calls
         broke = False
         for attempt in range(_TRIES):
-            async with self._connection(slots, patience) as connection:
-                try:
-                    return await call(connection)
-                except HeadraceError:
-                    raise
-                except TROUBLE as error:
-                    broken, stale = faults.broken(error), faults.stale(error)
-                    if broken or stale:
-                        await self._discard(connection)
-                    self.deadlocks.note(error, self._address.shown)
-                    harmless = stale or faults.unsent(error) or faults.sqlstate(error) in faults.TRANSIENT
-                    if attempt == _TRIES - 1 or not (harmless or (broken and not write and not broke)):
-                        raise faults.in_call(error, self._address.shown, wrote=write) from _safe(error)
-                    broke = broke or not harmless
-                except BaseException:
-                    # Cancelled in the middle: what the server still sends would be the next caller's answer.
-                    await leave(connection)
-                    raise
+            connection = await self._borrow(slots, patience)
+            try:
+                return await call(connection)
+            except HeadraceError:
+                raise
+            except TROUBLE as error:
+                broken, stale = faults.broken(error), faults.stale(error)
+                if broken or stale:
+                    await self._discard(connection)
+                self.deadlocks.note(error, self._address.shown)
+                harmless = stale or faults.unsent(error) or faults.sqlstate(error) in faults.TRANSIENT
+                if attempt == _TRIES - 1 or not (harmless or (broken and not write and not broke)):
+                    raise faults.in_call(error, self._address.shown, wrote=write) from _safe(error)
+                broke = broke or not harmless
+            except BaseException:
+                # Cancelled in the middle: what the server still sends would be the next caller's answer.
+                await leave(connection)
+                raise
+            finally:
+                self._give_back(slots, connection)
             await asyncio.sleep(random.random() * 0.01 * attempt)
         raise Unavailable(f"PostgreSQL at {self._address.shown} keeps breaking the connection: try again")
 
@@ -147,21 +149,25 @@ class Pool:
         self._heartbeats.drop()
         await leave(connection)
 
-    @asynccontextmanager
-    async def _connection(self, slots: _Slots, patience: float) -> AsyncGenerator[Connection]:
-        async with slots.free:
+    async def _borrow(self, slots: _Slots, patience: float) -> Connection:
+        await slots.free.acquire()
+        try:
             if self._closed:
                 raise Unavailable("the store is closed")
             connection = await self._take(slots, patience)
-            self._used.add(connection)
-            try:
-                yield connection
-            finally:
-                self._used.discard(connection)
-                if connection.is_closed() or self._closed or connection.is_in_transaction():
-                    connection.terminate()
-                else:
-                    slots.idle.append(connection)
+        except BaseException:
+            slots.free.release()
+            raise
+        self._used.add(connection)
+        return connection
+
+    def _give_back(self, slots: _Slots, connection: Connection) -> None:
+        slots.free.release()
+        self._used.discard(connection)
+        if connection.is_closed() or self._closed or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            slots.idle.append(connection)
 
     async def _take(self, slots: _Slots, patience: float) -> Connection:
         while slots.idle:
@@ -171,21 +177,29 @@ class Pool:
         return await connect(self._address, timeout=patience)
 
 
-@asynccontextmanager
-async def transaction(connection: Connection, begin: str = _BEGIN) -> AsyncGenerator[None]:
+class transaction:  # noqa: N801  # used like a function
     """A transaction that never waits for a vanished peer: only what the server itself refused is rolled back here.
 
-    After any other error the connection is of no more use; the pool ends it, and the server rolls back.
+    After any other error the connection is of no more use; the pool ends it, and the server rolls back. This is no async
+    generator: none may begin while an event loop shuts down, which is when a script's stores are closed.
     """
-    await connection.execute(begin)
-    try:
-        yield
-    except (asyncpg.PostgresError, HeadraceError):
-        # The first error says what happened; one of the rollback would hide it.
-        with contextlib.suppress(*TROUBLE):
-            await connection.execute("rollback")
-        raise
-    await connection.execute("commit")
+
+    def __init__(self, connection: Connection, begin: str = _BEGIN) -> None:
+        self._connection = connection
+        self._begin = begin
+
+    async def __aenter__(self) -> None:
+        await self._connection.execute(self._begin)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._connection.execute("commit")
+        elif isinstance(error, (asyncpg.PostgresError, HeadraceError)):
+            # The first error says what happened; one of the rollback would hide it.
+            with contextlib.suppress(*TROUBLE):
+                await self._connection.execute("rollback")
 
 
 async def connect(
