@@ -28,7 +28,7 @@ def test_a_waiting_job(shell: Shell) -> None:
         "reason": "paused",
         "until": None,
     }
-    assert (found["details"]["ahead_in_lane"], found["details"]["paused_by"]) == (1, getpass.getuser())
+    assert (found["details"]["ahead_in_lane"], found["details"]["paused_by"]) == (1, whoami())
     shell("queues", "resume", "billing")
     assert shell.json("jobs", "explain", str(second))["reason"] == "no_worker"
 

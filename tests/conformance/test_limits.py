@@ -589,3 +589,17 @@ async def test_a_closed_limit_says_until_when(store: Store, clock: FakeClock):
     ahead = await store.ahead(id)
     assert ahead is not None
     assert [(blocked.key, blocked.opens_at) for blocked in ahead.blocked] == [("api", opens)]
+
+
+async def test_a_limit_that_opens_lets_the_higher_priority_go_first_also_where_other_queues_wait_for_it(
+    store: Store, clock: FakeClock
+):
+    """What waits under the limit in a queue that this claim is not for comes before in line, and must not be in its way."""
+    await rule(store, "shop", concurrency=5, closed_until=clock.now() + timedelta(seconds=10))
+    await put(store, queue="other", priority=9, limits=("shop",))
+    await put(store, queue="other", priority=8, limits=("shop",))
+    first = await put(store, priority=5, limits=("shop",))
+    assert await claim(store, 10, "default", "other") is None
+    last = await put(store, priority=-3)
+    clock.advance(11)
+    assert ids(await take(store, 10)) == [*first, *last]

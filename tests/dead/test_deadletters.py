@@ -355,7 +355,8 @@ async def test_discard_leaves_a_record(store: Store, caplog: pytest.LogCaptureFi
     await settle_all(store, await take(store, 1, "billing"), died("charge", 7))
     answer = await DeadLetters(store).discard(Choice.of([id]), reason=" bad\n{data} ", by="ops")
     assert await states(store, [id]) == [None]
-    [line] = lines(caplog)
+    # Behind a remote store its server writes a line of its own.
+    [line] = [each for each in lines(caplog) if each["event"] == "dead.discard"]
     assert line == {
         "event": "dead.discard",
         "id": str(id),
@@ -370,7 +371,7 @@ async def test_discard_leaves_a_record(store: Store, caplog: pytest.LogCaptureFi
         "reason": "bad\n{data}",
         "by": "ops",
     }
-    [record] = [record for record in caplog.records if record.name == "headrace.audit"]
+    [record] = [record for record in caplog.records if record.__dict__.get("event") == "dead.discard"]
     assert "\n" not in record.getMessage()
     assert record.levelno == logging.WARNING
     assert record.__dict__["payload_sha256"] == line["payload_sha256"]

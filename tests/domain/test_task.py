@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import Headrace, Retry
-from headrace.codec import decode_options, moment_of
+from headrace.codec import JobOptions, decode_options, moment_of
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.function import default_name
 from headrace.settings import Settings
@@ -72,7 +72,8 @@ def test_options_are_parsed(app):
     assert task.options.redact == ("password",)
     assert task.options.max_payload == 10
     assert (task.options.expires, task.options.deadline) == (timedelta(minutes=10), timedelta(hours=1))
-    assert task.job(7).job.options is None
+    # What a task declares is not repeated in its jobs, but for the fields to mask where the task is not known.
+    assert decode_options(task.job(7).job.options) == JobOptions(redact=("password",))
 
 
 def test_names_by_default(app):

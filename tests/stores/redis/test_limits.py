@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.kit import DEAD, JANITOR, RELEASE, TTL, claim, new, put, put_jobs, settle_all, take
+from conformance.kit import DEAD, JANITOR, RELEASE, TTL, claim, expire, new, put, put_jobs, settle_all, take
 from headrace.job import JobState
 from headrace.lane import split_limit
 from headrace.lease import Lease, Token, new_token
@@ -160,6 +160,8 @@ async def test_a_wild_life_under_limits(store: RedisStore, server: RedisServer, 
     assert await held(store) == {}
     while (await store.prune(Retention(done=timedelta(0), dead=timedelta(0)))).more:
         pass
+    await expire(store, Retention(done=timedelta(0), dead=timedelta(0)))
+    await store.prune(Retention(done=timedelta(0), dead=timedelta(0)))
     keys = {key for key in server.command("KEYS", "*").split("\n") if "{" in key}
     assert keys - {HOME + "#r", HOME + "d", HOME + "#b"} == {"hr:{default}:d", "hr:{default}:y"}
 

@@ -1,10 +1,5 @@
 -- Claim, last part: draw, and write down what was drawn as a lease.
 
-local first_due = c('ZRANGE', g .. '#o', 0, 0, 'WITHSCORES')
-local some_due = first_due[2] and tonumber(first_due[2]) <= now
--- Open already, though it should not be for long: somebody has set the clock back.
-local early = first_due[2] and tonumber(first_due[2]) - now > AHEAD and openness(first_due[1]) > 0
-some_due = some_due or early
 -- As in settle. A plain claim begins with what it takes out of a ring, which is as good.
 if some_due or ARGV[9] ~= '' then c('DEL', KEYS[1]) end
 if early then c('ZADD', g .. '#o', format('%.0f', now), first_due[1]) end
@@ -12,8 +7,7 @@ for _, pass in ipairs(passes) do
   n = min(pass[3], total - taken)
   left, stopped = n, suspect
   repeat
-    local any = some_due and left > 0 and not stopped and open_due()
-    draw_pass(pass)
+    local any = left > 0 and not stopped and draw_pass(pass)
   until not any or left <= 0 or stopped or budget <= 0
 end
 write_limits()

@@ -1,6 +1,7 @@
 -- Claim, third part: what may not go now, and what may again.
 
-local touched, listed_keys = {}, {}
+local touched, listed_keys, asked = {}, {}, {}
+for _, q in ipairs(queues) do asked[q.p] = true end
 
 -- A lane, or a tenant's whole place in a ring, leaves the ring until the key opens. It costs claims nothing there.
 local function park(q, entry, key, opening)
@@ -26,11 +27,13 @@ local function forget_singles(q)
   if #q.left > 0 then each('HDEL', q.p .. 's', q.left) q.left = {} end
 end
 
--- Up to so many of what is parked under a key is to go back; `by` collects it by queue.
+-- Up to so many of what is parked under a key is to go back; `by` collects it by queue. Answers how many, and how many of
+-- them are of the queues that this claim is for.
 local function unpark(key, most, by)
-  local parked = c('ZPOPMIN', g .. '#k:' .. key, most)
+  local parked, ours = c('ZPOPMIN', g .. '#k:' .. key, most), 0
   for i = 1, #parked, 2 do
     local p, entry = match(parked[i], '^(.-}:)(.*)$')
+    if asked[p] then ours = ours + 1 end
     local back = by[p]
     if not back then back = {all = {}, lanes = {}, places = {}} by[p] = back end
     local kind = byte(entry, #entry) == 42 and back.places or back.lanes
@@ -41,7 +44,19 @@ local function unpark(key, most, by)
     c('SREM', g .. '#w', key)
     listed_keys[key] = nil
   end
-  return #parked / 2
+  return #parked / 2, ours
+end
+
+-- The same until so many of this claim's own have gone: those of other queues, which may have a higher priority, must not
+-- keep them parked while this claim takes what has a lower one.
+local function unpark_own(key, most, tries, by)
+  local gone, own = 0, 0
+  while own < most and gone < tries and budget > gone do
+    local some, ours = unpark(key, min(most - own, tries - gone), by)
+    if some == 0 then break end
+    gone, own = gone + some, own + ours
+  end
+  return gone
 end
 
 local function listed(key) return c('SISMEMBER', g .. '#w', key) == 1 end
@@ -84,7 +99,7 @@ local function open_due()
     local key, tries = due[i], -tonumber(due[i + 1])
     if tries <= 0 then tries = c('ZCARD', g .. '#k:' .. key) end
     local most, at = openness(key)
-    local gone = most > 0 and tries > 0 and unpark(key, min(most, tries), by) or 0
+    local gone = most > 0 and unpark_own(key, most, tries, by) or 0
     budget = budget - 1 - gone
     any = any or gone > 0
     if at and at < math.huge then
@@ -102,6 +117,12 @@ local function open_due()
   if any then let_go(by) end
   return any
 end
+
+local first_due = c('ZRANGE', g .. '#o', 0, 0, 'WITHSCORES')
+local some_due = first_due[2] and tonumber(first_due[2]) <= now
+-- Open already, though it should not be for long: somebody has set the clock back.
+local early = first_due[2] and tonumber(first_due[2]) - now > AHEAD and openness(first_due[1]) > 0
+some_due = some_due or early
 
 -- Jobs of this lane have begun: they hold units, and have drawn from buckets.
 local function hold(q, keys, count)

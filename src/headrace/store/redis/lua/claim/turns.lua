@@ -198,12 +198,13 @@ local function wanted(pass, q)
   return false
 end
 
--- Of all that this pass is about, the highest priority first.
+-- Of all that this pass is about, the highest priority first. Answers whether more may have come into the rings meanwhile.
 local function draw_pass(pass)
   if only then
+    local any = some_due and open_due()
     local since, till = pause_of(c('HGET', g .. '#t', only), now)
     if till then opens = min(opens or till, till) end
-    if since then return end
+    if since then return false end
     local found = {}
     for _, q in ipairs(queues) do
       if wanted(pass, q) then
@@ -217,9 +218,11 @@ local function draw_pass(pass)
       if left <= 0 or stopped or budget <= 0 then break end
       draw_tenant(one[1], one[2])
     end
-    return
+    return any
   end
   while left > 0 and not stopped and budget > 0 do
+    -- Before every priority: a lane that was let go may be parked again, and makes room for the next one under its key.
+    local any = some_due and open_due()
     local best, highest
     for _, q in ipairs(queues) do
       if wanted(pass, q) then
@@ -227,7 +230,7 @@ local function draw_pass(pass)
         if priority and (not highest or priority > highest) then best, highest = q, priority end
       end
     end
-    if not best then break end
-    draw_priority(best, highest)
+    if best then draw_priority(best, highest) elseif not any then break end
   end
+  return false
 end
