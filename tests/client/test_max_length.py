@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -49,7 +49,7 @@ def outbox_app(tmp_path: Path) -> Headrace:
 
 
 @contextmanager
-def transaction(url: str) -> Iterator[Any]:
+def transaction(url: str) -> Generator[Any]:
     """The user's own."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ PLAIN = NewJob("t", b"{}", Lane(tenant="somebody"))
 
 
 @asynccontextmanager
-async def held(url: str, pg: PostgresStore, job: NewJob) -> AsyncIterator[JobId]:
+async def held(url: str, pg: PostgresStore, job: NewJob) -> AsyncGenerator[JobId]:
     """A transaction of others that has enqueued this job, open until the block ends; then it commits."""
     connection = await asyncpg.connect(url)
     batch = Batch(new_batch(), [job])

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.kit import JANITOR, RELEASE, TTL, WORKER, claim, find_all, new, put, put_jobs, settle_all, take
+from headrace.lease import Lease
 from headrace.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.store.terms import Filter, Retention
@@ -125,16 +126,21 @@ async def test_enqueues_in_the_moment_of_forgetting_are_found(emptied: RedisStor
         assert (await emptied.prune(KEEP)).jobs == 1
 
 
+async def done_alone(store: RedisStore) -> Lease:
+    await put(store)
+    lease = await take(store, 1)
+    await settle_all(store, lease)
+    return lease
+
+
 async def test_tokens_of_settled_leases_are_remembered_for_minutes_only(
     store: RedisStore, server: RedisServer, clock: FakeClock
 ):
     def remembered() -> int:
         return sum(int(server.command("LLEN", f"hr:{{default}}:{name}")) for name in ("y", "y2"))
 
-    for _ in range(20):
-        await put(store)
-        lease = await take(store, 1)
-        await settle_all(store, lease)
+    leases = [await done_alone(store) for _ in range(20)]
+    lease = leases[-1]
     assert remembered() == 20
     keep = Retention()
     for _ in range(2):

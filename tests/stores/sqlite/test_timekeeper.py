@@ -53,7 +53,8 @@ async def processes(url: str) -> AsyncGenerator[AsyncExitStack]:
 async def start(processes: AsyncExitStack, url: str, keeper: Timekeeper) -> SqliteStore:
     store = SqliteStore(url)
     store._time = keeper
-    return await processes.enter_async_context(opened(store))
+    await processes.enter_async_context(opened(store))
+    return store
 
 
 @pytest.mark.parametrize("wrong", [HOUR, -HOUR, 86_400 * SECOND, 90 * SECOND, -3 * SECOND])
