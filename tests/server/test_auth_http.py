@@ -93,7 +93,7 @@ async def test_a_page_of_another_site_cannot_use_this_machine(server: Running) -
     for headers in ({"Origin": "https://evil"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
         reply = await server.http.post("/v1/queues/mail/pause", headers=headers)
         assert (reply.status_code, reply.json()["code"]) == (403, "csrf")
-    assert (await server.http.get("/v1/queues", headers={"Host": "evil.example"})).status_code == 401
+    assert (await server.http.get("/v1/queues", headers={"Host": "evil.example"})).status_code == 421
     assert await server.store.pauses() == []
     reply = await server.http.post("/v1/queues/mail/pause", headers={"Sec-Fetch-Site": "same-origin"})
     assert reply.status_code == 200

@@ -484,7 +484,12 @@ async def test_large_results_go_in_several_calls(server: Running, monkeypatch: p
 async def test_a_call_that_is_too_large(server: Running) -> None:
     async with opened(connect(server.url)) as store:
         with pytest.raises(StoreError, match="413"):
-            await store.get([job_id(new_batch(), 0)] * 100_000)
+            await store.record("notes", "long", bytes(3_000_000), None)
+
+
+async def test_many_ids_go_in_several_calls(server: Running) -> None:
+    async with opened(connect(server.url)) as store:
+        assert await store.get([job_id(new_batch(), 0)] * 2500) == [None] * 2500
 
 
 async def test_what_the_server_tidies_it_is_not_asked_for(app: Headrace) -> None:

@@ -65,7 +65,7 @@ async def test_nobody_has_others_jobs_told_to_a_url_of_theirs(server: Running, m
     await store.open()
     try:
         for batch in ([forged, harmless], [elsewhere], [elsewhere, forged]) if mixed else ():
-            with pytest.raises(ConfigError, match="headrace makes them itself"):
+            with pytest.raises(ConfigError, match="headrace's own"):
                 await store.enqueue(batch_of(batch))
         if not mixed:
             await store.enqueue(batch_of([forged]))  # made anew from what is true and theirs: so nothing is

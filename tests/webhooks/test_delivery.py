@@ -22,6 +22,7 @@ from headrace.lease import Token
 from headrace.outcome import Cancel, Dead, Finish, Settlement, Snooze
 from headrace.queue import DeadAlert
 from headrace.retry import Retry
+from headrace.store import pages
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.terms import Enqueued, Filter
@@ -87,7 +88,7 @@ class Scene:
         async with asyncio.timeout(60):
             while True:
                 self.written.clear()
-                page = await self.store.find(Filter(queue=QUEUE))
+                page = await pages.fill(self.store, Filter(queue=QUEUE), limit=1000)
                 found = await self.store.get([job.id for job in page.jobs])
                 jobs = [job for job in found if job is not None and (not states or job.state in states)]
                 if count is None or len(jobs) >= count:

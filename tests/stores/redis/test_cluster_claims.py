@@ -28,8 +28,8 @@ class Losses:
         self.after = self.count = 0
         ask = Pool.ask
 
-        async def lossy(pool: Pool, commands: Sequence[Command]) -> list[Reply]:
-            answers = await ask(pool, commands)
+        async def lossy(pool: Pool, commands: Sequence[Command], within: float | None = None) -> list[Reply]:
+            answers = await ask(pool, commands, within)
             claims = commands[0][:2] == ("EVALSHA", scripts.CLAIM.sha) and not isinstance(answers[0], Exception)
             if claims and self.count:
                 if not self.after:

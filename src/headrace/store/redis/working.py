@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.errors import HeadraceError, IdempotencyConflict, OutcomeUnknown, StoreError
+from headrace.errors import HeadraceError, IdempotencyConflict, OutcomeUnknown, StoreError, StoreFull
 from headrace.job import Batch, JobId
 from headrace.lease import (
     MAX_LOG,
@@ -56,6 +56,8 @@ _NAMED: Final = 60 * 86_400
 """Seconds for which a worker's name is kept after it was written last."""
 _NAMED_AGAIN: Final = 86_400
 _MOST_NAMED: Final = 10_000
+_SHORTEST: Final = 1.0
+"""Seconds that a heartbeat waits at least, whatever the lease."""
 
 
 class Working(Claiming):
@@ -146,7 +148,7 @@ class Working(Claiming):
         calls = {queue: (self._given, microseconds(ttl), *said) for queue, said in words.items()}
         trouble: StoreError | None = None
         try:
-            answers = await self._ask_by(scripts.HEARTBEAT, calls, within=ttl.total_seconds() / 4)
+            answers = await self._ask_by(scripts.HEARTBEAT, calls, within=max(_SHORTEST, ttl.total_seconds() / 4))
         except ONE_NODE as error:
             if not self._keys.clustered:
                 raise
@@ -199,7 +201,9 @@ class Working(Claiming):
             await self._wire.run(scripts.PRESENCE, (self._keys.workers,), presence.id.bytes, record)
             if monotonic() >= self._named.get(presence.id, 0.0):
                 key = self._keys.name(presence.id)
-                await self._wire.command(key, "SET", key, text_bytes(presence.name), "EX", _NAMED)
+                # A full server says the worker's name later.
+                with suppress(StoreFull):
+                    await self._wire.command(key, "SET", key, text_bytes(presence.name), "EX", _NAMED)
                 if len(self._named) >= _MOST_NAMED:
                     self._named.clear()
                 self._named[presence.id] = monotonic() + _NAMED_AGAIN
