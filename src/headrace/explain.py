@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace import hindrance
-from headrace.codec import JobOptions, decode_options, moment_of
-from headrace.errors import BadArguments
+from headrace.codec import moment_of, readable_options
 from headrace.hindrance import Around, Pause, Rule
 from headrace.job import Job, JobId, JobState
 from headrace.lane import Ahead, LaneView
@@ -165,7 +164,7 @@ class _Case:
         self._options = options
         self._now = now
         self._times = Times(now)
-        self._own = _own(job)
+        self._own = readable_options(job.options)
         self._workers = workers
         self._serving = [worker for worker in workers if job.queue in worker.queues]
         # A worker that names no tasks does not say which it knows.
@@ -384,13 +383,6 @@ class _Case:
 
     def _start_one(self) -> str:
         return f"start one with: headrace worker APP --queues {self._job.queue}"
-
-
-def _own(job: Job) -> JobOptions:
-    try:
-        return decode_options(job.options)
-    except BadArguments:
-        return JobOptions()
 
 
 def _failure(job: Job) -> str:

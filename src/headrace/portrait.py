@@ -45,21 +45,14 @@ def plain(job: Job) -> dict[str, Any]:
 
 def key(job: Job) -> str | None:
     """Its idempotency key, as its producer gave it: a server puts the tenant before the keys of a token bound to one."""
-    own = _options(job)
+    own = codec.readable_options(job.options)
     tenant = job.tenant or own.tenant
     return own.key if own.key is None or not tenant else own.key.removeprefix(f"{tenant} ")
 
 
 def producer(job: Job) -> str | None:
     """Its producer, where it said so."""
-    return _options(job).by
-
-
-def _options(job: Job) -> codec.JobOptions:
-    try:
-        return codec.decode_options(job.options)
-    except BadArguments:
-        return codec.JobOptions()
+    return codec.readable_options(job.options).by
 
 
 def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:

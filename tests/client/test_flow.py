@@ -149,7 +149,7 @@ def test_pauses(app: Headrace):
     [
         ({}, "one of queue, task and tenant"),
         ({"queue": "a", "task": "b"}, "one of queue, task and tenant"),
-        ({"tenant": ""}, "jobs without a tenant are nobody's"),
+        ({"tenant": ""}, "no tenant is named"),
         ({"queue": "No"}, "is no queue name"),
         ({"task": "a b"}, "is no task name"),
         ({"queue": "a", "until": "soon"}, "is no duration"),

@@ -79,6 +79,14 @@ def decode_options(data: bytes | None) -> JobOptions:
         raise BadArguments(f"the job's options cannot be read: {error}") from None
 
 
+def readable_options(data: bytes | None) -> JobOptions:
+    """The same for a look: options that cannot be read count as none."""
+    try:
+        return decode_options(data)
+    except BadArguments:
+        return _NONE
+
+
 def moment_of(own: float | datetime | None, usual: timedelta | None, enqueued_at: datetime) -> datetime | None:
     """The time of a job's own limit, or else of its task's; None: it has none."""
     if own is None:

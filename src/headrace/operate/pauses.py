@@ -82,7 +82,7 @@ def pausable(queue: str | None, task: str | None, tenant: str | None) -> tuple[s
 
 def _named(tenant: str) -> str:
     if not check_tenant(tenant):
-        raise ConfigError("tenant = '': jobs without a tenant are nobody's; pause their queue or task")
+        raise ConfigError("tenant = '': no tenant is named; pause the queue or the task of jobs without a tenant")
     return tenant
 
 

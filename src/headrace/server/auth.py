@@ -251,7 +251,7 @@ def _local(request: HTTPConnection, bound: str) -> Principal:
 
 @lru_cache(maxsize=256)
 def _own_name(host: bytes, bound: str) -> bool:
-    """localhost, a loopback address, or what the server is bound to. Any other name may be in somebody's DNS."""
+    """localhost, a loopback address, or what the server is bound to. Any other name may be one that an attacker's DNS answers for."""
     try:
         name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
     except ValueError:

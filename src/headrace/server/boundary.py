@@ -253,7 +253,7 @@ def _named_twice(data: bytes) -> str | None:
     except _Twice as error:
         return str(error.args[0])
     except (ValueError, RecursionError):
-        pass  # whoever decodes it says what is wrong
+        pass  # the decoder says what is wrong
     return None
 
 

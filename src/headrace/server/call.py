@@ -60,7 +60,7 @@ class Call:
         await self.service.auth.principal(self.request)
 
     async def while_there(self, answering: Coroutine[Any, Any, T]) -> T:
-        """What this comes to; Gone as soon as the client hangs up: the store must not go on looking for nobody.
+        """What this comes to; Gone as soon as the client hangs up: the store must not go on looking when no client waits.
 
         For what changes nothing, once the body has been read.
         """

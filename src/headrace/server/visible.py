@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as changed
 
-from headrace.codec import decode_options
-from headrace.errors import BadArguments
+from headrace.codec import readable_options
 from headrace.job import Job, JobId
 from headrace.lease import Presence
 from headrace.server.auth import Principal
@@ -26,10 +25,7 @@ def tenant_of(job: Job) -> str:
     """Whose job it is; where tenants do not take turns that is no part of its lane."""
     if job.tenant or not job.options:
         return job.tenant
-    try:
-        return decode_options(job.options).tenant or ""
-    except BadArguments:
-        return ""
+    return readable_options(job.options).tenant or ""
 
 
 def sees(principal: Principal, job: Job) -> bool:

@@ -86,7 +86,7 @@ class ThreadSlots:
     async def close(self) -> None:
         for _ in self._slots:
             self._calls.put(False)
-        # Those between two jobs end at once; those inside one when it returns, and nobody waits for them.
+        # Those between two jobs end at once; those inside one when it returns, and no call waits for them.
         while any(slot.thread.is_alive() and slot.attempt is None for slot in self._slots):  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.001)
 
@@ -113,7 +113,7 @@ class ThreadSlots:
                 try:
                     self._loop.call_soon_threadsafe(self._pick_up)
                 except RuntimeError:
-                    return  # the loop is gone, and with it everybody who could care
+                    return  # the loop is gone, and with it every caller
 
     def _run(self, attempt: Attempt) -> Outcome:
         if attempt.reason:

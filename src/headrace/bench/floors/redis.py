@@ -101,7 +101,7 @@ class _RedisRows:
             got = await self._wire.command("headrace_bench", "EVALSHA", self._claim, *keys, min(batch, left), 0)
             if not got:
                 idle += 1
-                if idle > 200:  # nobody produces: results only, under made-up ids
+                if idle > 200:  # no producer runs: results only, under made-up ids
                     got = [new_batch().bytes for _ in range(min(batch, left))]
                     pairs = [part for id in got for part in (id, b"d")]
                     await self._wire.command("headrace_bench", "HSET", "headrace_bench:results", *pairs)

@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.job import Batch, Failure, JobState, NewJob
 from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.lease import MAX_LOG, Ask, Band, Report
+from headrace.lease import MAX_LOG, Ask, Band, Presence, Report
 from headrace.outcome import DONE, Again, Finish, Settlement
 from headrace.store.batches import segments
 from headrace.store.terms import LimitRule
@@ -226,4 +226,19 @@ def report_args(token: UUID, reports: Sequence[tuple[int, Report]]) -> tuple[Any
         [line.at for _, line in lines],
         [text(line.text) for _, line in lines],
         MAX_LOG,
+    )
+
+
+def presence_args(presence: Presence) -> tuple[Any, ...]:
+    """Of present, without the time."""
+    return (
+        presence.id,
+        text(presence.name),
+        list(presence.queues),
+        presence.slots,
+        presence.running,
+        text(presence.version),
+        presence.started_at,
+        list(presence.tasks),
+        [text(each) for each in presence.hindered],
     )

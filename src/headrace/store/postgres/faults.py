@@ -18,7 +18,7 @@ from headrace.errors import (
 MIGRATE: Final = "run: headrace migrate"
 
 TRANSIENT: Final = frozenset({"40001", "40P01", "23505", "23514"})
-"""Serialization failure, deadlock, a key that somebody else made at the same moment (the same call sent twice,
+"""Serialization failure, deadlock, a key that another call made at the same moment (the same call sent twice,
 whose answer is there by now), and a day whose partition is being made: rolled back, so worth another try at once."""
 
 LOCKED: Final = "55P03"

@@ -84,7 +84,7 @@ async def version(connection: Any) -> int | None:
 
 
 async def migrate(connection: Any, progress: Progress | None, shown: str) -> list[str]:
-    """Apply what is missing in one transaction; whoever comes second waits, and finds nothing to do.
+    """Apply what is missing in one transaction; a second caller waits, and finds nothing to do.
 
     Whatever reads or writes jobs comes to a halt behind a lock that is waited for. So the wait is short, and after a pause
     in which all others go on it begins anew.

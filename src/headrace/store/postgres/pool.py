@@ -40,7 +40,7 @@ _BEGIN: Final = "begin isolation level read committed"
 
 
 class _Slots:
-    """Places for connections, and the connections that nobody uses at the moment."""
+    """Places for connections, and the connections that are idle."""
 
     def __init__(self, size: int) -> None:
         self.free = asyncio.Semaphore(size)

@@ -19,6 +19,7 @@ from headrace.store.postgres.arguments import (
     enqueue_args,
     keyed,
     limit_args,
+    presence_args,
     queues_of,
     report_args,
     settle_args,
@@ -218,7 +219,7 @@ class PostgresStore(Looking, tx.InTransaction):
         args = (list(tokens), ttl, self._now())
         if presence is not None:
             # All but the last come before the time, which the heartbeat has already.
-            said = _said(presence)
+            said = presence_args(presence)
             places = ", ".join(f"${n}" for n in range(4, 3 + len(said)))
             beat = f"{beat}, headrace.present({places}, $3, ${3 + len(said)})"
             args = (*args, *said)
@@ -396,17 +397,3 @@ class PostgresStore(Looking, tx.InTransaction):
             if token in self._limited:
                 self._limited[fresh] = self._limited[token]
         return detached
-
-
-def _said(presence: Presence) -> tuple[Any, ...]:
-    return (
-        presence.id,
-        text(presence.name),
-        list(presence.queues),
-        presence.slots,
-        presence.running,
-        text(presence.version),
-        presence.started_at,
-        list(presence.tasks),
-        [text(each) for each in presence.hindered],
-    )

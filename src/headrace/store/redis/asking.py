@@ -85,7 +85,7 @@ class Wire:
     ) -> list[list[Reply] | StoreError]:
         """Commands that may be repeated, by key. On a cluster: the answers of those nodes that give any, else why not.
 
-        Raises where nobody answers. `within`: as of `Pool.ask`.
+        Raises where no node answers. `within`: as of `Pool.ask`.
         """
         if not asks:
             return []

@@ -93,7 +93,7 @@ class Base:
                 await self._list_again(gone)
 
     async def _list_again(self, queues: list[str]) -> None:
-        """Somebody has dropped the list of queues. Those without counters are forgotten: the next enqueue lists them."""
+        """The list of queues was dropped by hand. Those without counters are forgotten: the next enqueue lists them."""
         counted, silent = await self._survey(queues, "counted")
         if counted:
             await self._wire.command(self._keys.queues, "SADD", self._keys.queues, *counted)

@@ -243,7 +243,7 @@ class Pool:
         self._send_off(say())
 
     def put_back(self, key: str) -> None:
-        """An element that was taken from a list is for somebody else."""
+        """An element that was taken from a list is for another caller."""
         self.send_off(put_back(key))
 
     async def pop(self, keys: Sequence[str], timeout: float, follow: Follow) -> list[Reply]:

@@ -69,7 +69,7 @@ prefix as their last key: a limit counts over all queues. On a cluster no script
 prefix of each queue and count within it; rules and pauses are kept under `hr:{#limits}:`, too, and copied from there to every
 queue when they change or a queue appears.
 
-Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of who is there, `hr:name:<id>` STRING per
+Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of the workers that are there, `hr:name:<id>` STRING per
 worker that was ever there, its name, with an expiry, `hr:{#records}:r:<kind>` HASH of
 name → version and value with `hr:{#records}:d` HASH the last version given out, `hr:i:<task>\0<key>` STRING per
 idempotency key with its own expiry (on a cluster `hr:{queue}:i:…`: a key then counts within its queue).

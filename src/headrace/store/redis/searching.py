@@ -163,7 +163,7 @@ class Searching(Looking):
         return await self._of_leases("running" if name == "Z" else "history", queue, members, below)
 
     async def _of_leases(self, which: str, queue: str, numbers: Sequence[bytes], below: bytes) -> list[bytes]:
-        """Ids of the jobs of leases, as much at once as keeps nobody else waiting."""
+        """Ids of the jobs of leases, as many at once as keep no other call waiting."""
         ids: list[bytes] = []
         at = 0
         while numbers:
@@ -187,7 +187,7 @@ class Searching(Looking):
                             ids.append(UUID(int=prefix | ord))
                         if len(ids) >= step:
                             yield _step(ids)
-                            # Who has to go on looks for something rare.
+                            # A search that has to go on looks for something rare.
                             ids, step = [], min(_AT_ONCE, 2 * step)
             last = entries[-1][:14]
             bound = b"(" + last

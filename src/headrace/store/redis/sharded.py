@@ -113,7 +113,7 @@ class ShardedRedisStore(RedisStore):
         return paused
 
     async def _queues(self) -> list[str]:
-        """On a cluster this is asked every second by whoever tidies up: so workers soon know of shards that were added."""
+        """On a cluster the janitors ask this every second, so workers soon know of shards that were added."""
         found = await super()._queues()
         for name in found if self._keys.clustered else ():
             queue, mark, number = name.partition(MARK)

@@ -28,7 +28,7 @@ exception when check_violation or lock_not_available or duplicate_table or uniqu
 end $$;
 
 -- guard_default: where the default partitions are large, keep rows of a day out of them, so that making its partition
--- need not look through them under its lock. The guards are then to be validated, which locks out nobody.
+-- need not look through them under its lock. The guards are then to be validated, which locks out no other call.
 -- False: there is nothing to guard against, or the tables are too busy.
 create or replace function headrace.guard_default(p_day date) returns bool language plpgsql as $$
 declare

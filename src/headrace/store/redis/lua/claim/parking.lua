@@ -120,7 +120,7 @@ end
 
 local first_due = c('ZRANGE', g .. '#o', 0, 0, 'WITHSCORES')
 local some_due = first_due[2] and tonumber(first_due[2]) <= now
--- Open already, though it should not be for long: somebody has set the clock back.
+-- Open already, though it should not be for long: the clock was set back.
 local early = first_due[2] and tonumber(first_due[2]) - now > AHEAD and openness(first_due[1]) > 0
 some_due = some_due or early
 
