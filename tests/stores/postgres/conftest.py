@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from databases import Databases
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
+from headrace.testing.servers import PostgresServer
 
 
 @pytest.fixture
-def url(databases: Databases) -> Iterator[str]:
-    """A migrated, empty database."""
-    made = databases.take()
+def url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A fresh, migrated database: these tests look at plans, dead rows and partitions, so none was used before."""
+    made = postgres_server.create_database(template=postgres_template)
     yield made
-    databases.give_back(made)
+    postgres_server.drop_database(made)
 
 
 @pytest.fixture
