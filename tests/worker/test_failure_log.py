@@ -29,7 +29,7 @@ async def test_a_failed_attempt_and_a_dead_job_leave_a_line_each(
     async def pay(card: str) -> None:
         raise ValueError(f"the bank\x1b[31m refuses\n{card}")
 
-    id = await bench.enqueue(pay, "4000-1234")
+    id = await bench.enqueue(pay, "open sesame")
     async with bench.worker():
         await bench.reach(id, JobState.DEAD)
     [failed], [dead] = lines(caplog, "attempt.failed"), lines(caplog, "job.dead")
@@ -41,7 +41,7 @@ async def test_a_failed_attempt_and_a_dead_job_leave_a_line_each(
     assert dead.levelno == logging.ERROR
     assert f"job {id} of task {pay.name} is dead (max_attempts) after attempt 2: ValueError" in dead.getMessage()
     assert "in pay" in dead.getMessage()
-    assert "4000" not in caplog.text
+    assert "sesame" not in caplog.text
 
 
 async def test_ends_on_purpose_are_no_failures(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
