@@ -54,3 +54,13 @@ def test_a_changed_schema_is_not_used_again(databases: Databases):
             connection.execute(change.format(name=connection.info.dbname).encode())
         databases.give_back(url)
         assert databases.take() != url, change
+
+
+def test_no_dead_row_of_a_waiting_job_is_left(databases: Databases):
+    url = databases.take()
+    with psycopg.connect(url) as connection:
+        connection.execute("select headrace.enqueue('t', '[]') from generate_series(1, 10)")
+        connection.execute("delete from headrace.ready")
+    databases.give_back(url)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select pg_relation_size('headrace.ready')").fetchone() == (0,)
