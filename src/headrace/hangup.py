@@ -35,7 +35,7 @@ def _handle(tell: Callable[[], object]) -> None:
     shown = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def heard(*_: object) -> None:
-        # The system may tell a session's leader twice, and the second request to stop would hand jobs back at once.
+        # The system tells a session's leader twice; the second signal has nothing to add.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # Here and not in a loop: whatever is written to a terminal that is gone fails, and with it what should be finished.
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -74,7 +74,7 @@ def test_what_runs_is_finished(shell: Shell, command: tuple[str, ...], task: str
     shell("enqueue", task, "--app", "talking:app")
     process, terminal = in_a_terminal(shell.folder, shell.url, command[0], "talking:app", *command[1:])
     try:
-        read_until(terminal, b"begun")
+        read_until(terminal, b"begun\r\n")  # the whole line: its end would fail on a terminal that is gone
     finally:
         os.close(terminal)
     assert process.wait(timeout=60) == 0

@@ -89,14 +89,31 @@ async def test_a_frozen_worker_loses_its_job_and_its_late_result_is_refused(scen
     await scene.until(lambda: frozen.status() == psutil.STATUS_STOPPED, "it froze")
     other = scene.start(PLAIN)
     [job] = await scene.finished([id])
-    assert (job.attempt, zombie.codec.decode_result(job.result)) == (2, 2)
+    # The second attempt, or a later one if a busy machine kept the other worker waiting for longer than its lease.
+    assert job.attempt > 1
+    assert zombie.codec.decode_result(job.result) == job.attempt
     frozen.resume()
     await scene.until(lambda: "lease lost" in scene.logs, "the zombie hears that its lease is lost")
     stop(other)
     stop(crew)
     assert (await scene.exit_of(other), await scene.exit_of(crew)) == (0, 0)
     [after] = await scene.get([id])
-    assert (after.attempt, after.result, after.state, after.failures) == (2, job.result, JobState.DONE, 0)
+    assert (after.attempt, after.result, after.state, after.failures) == (job.attempt, job.result, JobState.DONE, 0)
+
+
+async def test_a_worker_process_that_gets_term_twice_still_finishes_its_job(scene: Scene) -> None:
+    crew = scene.start()
+    [id] = await scene.enqueue(gated, (1,))
+    await scene.until(lambda: bool(scene.count("start")[1]), "the job starts")
+    [child] = scene.children(crew)
+    child.terminate()
+    child.terminate()
+    stop(crew)
+    await scene.until(lambda: "draining" in scene.logs, "the supervisor drains")
+    scene.open_gate()
+    assert await scene.exit_of(crew) == 0
+    [job] = await scene.get([id])
+    assert (job.state, job.attempt, scene.count("start")[1]) == (JobState.DONE, 1, 1)
 
 
 async def test_a_task_that_holds_the_gil_keeps_its_lease(scene: Scene) -> None:

@@ -127,7 +127,7 @@ async def _serving(app: Headrace, store: Store, port: int | None) -> AsyncGenera
 
 
 def _listen(worker: Worker) -> asyncio.Event:
-    """An event that the first signal sets; the second one hurries the worker."""
+    """An event that the first signal sets; a second Ctrl-C or TERM hurries the worker, a closed terminal does not."""
     stop = asyncio.Event()
 
     def heard() -> None:
@@ -138,7 +138,7 @@ def _listen(worker: Worker) -> asyncio.Event:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, heard)
-    on_hangup(heard)
+    on_hangup(stop.set)
     return stop
 
 

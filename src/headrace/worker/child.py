@@ -47,17 +47,14 @@ class Stopping:
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
-        self._times = 0
         self.worker: Worker | None = None
 
     def stop(self) -> None:
-        """The first time drain, the second time hand back at once."""
-        self._times += 1
-        if self._times > 1:
-            self.hurry()
+        """Drain, however often TERM arrives: uvloop may report one TERM twice when another signal comes with it."""
         self.asked.set()
 
     def hurry(self) -> None:
+        """Hand back at once, which the supervisor asks for with QUIT."""
         if self.worker is not None:
             self.worker.hurry()
         self.asked.set()
@@ -78,8 +75,7 @@ class Stopping:
     def _orphaned(self, control: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(control)
         log.warning("the supervisor is gone: draining")
-        # Its death has sent TERM as well, or will: this does not count as a second one.
-        self.asked.set()
+        self.stop()
 
 
 async def work(config: Config, control: socket.socket, board: Board) -> None:

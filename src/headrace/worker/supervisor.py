@@ -129,6 +129,11 @@ class Supervisor:
         self._tell(signal.SIGTERM if first else signal.SIGQUIT)
         self._stop.set()
 
+    def drain(self) -> None:
+        """For a closed terminal, which does not ask for haste: a shell may send TERM as well."""
+        if not self._stops:
+            self.stop()
+
     def hurry(self) -> None:
         self._stops += 1
         log.info("stopping: handing back at once")
@@ -139,7 +144,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         loop.add_signal_handler(signal.SIGINT, self.stop)
-        on_hangup(self.stop)
+        on_hangup(self.drain)
         loop.add_signal_handler(signal.SIGQUIT, self.hurry)
         loop.add_signal_handler(signal.SIGTSTP, self._tell, signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGUSR1, self._dump)
