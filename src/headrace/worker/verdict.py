@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from headrace.codec import scrub
@@ -32,6 +29,7 @@ from headrace.outcome import (
 )
 from headrace.retry import DEADLINE
 from headrace.store.terms import Pause
+from headrace.worker import tracebacks
 from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt
 
 log = logging.getLogger("headrace.worker")
@@ -40,8 +38,6 @@ MAX_MESSAGE = 2 * 1024
 MAX_TRACEBACK = 16 * 1024
 PARKED_FOR = timedelta(minutes=1)
 PAUSED_FOR, PAUSED_LONGEST = timedelta(seconds=5), timedelta(minutes=5)
-
-_OWN_FRAMES = str(Path(__file__).parent)
 
 
 def too_late(attempt: Attempt) -> Outcome | None:
@@ -179,7 +175,7 @@ def describe(error: BaseException) -> tuple[str, str]:
     except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
         message = f"<its message cannot be read: {kind_of(broken)}>"
     try:
-        trace = "".join(traceback.TracebackException(type(error), error, _user_part(error.__traceback__)).format())
+        trace = tracebacks.text_of(error)
     except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
         trace = f"<its traceback cannot be read: {kind_of(broken)}>"
     return message, trace
@@ -204,10 +200,3 @@ def bounded(text: str, limit: int) -> str:
         return raw.decode()
     head, tail = raw[: limit // 4], raw[-(limit - limit // 4 - 40) :]
     return f"{head.decode(errors='ignore')}\n… {len(raw) - limit:,} bytes left out …\n{tail.decode(errors='ignore')}"
-
-
-def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """From the first frame that is not ours."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
-        trace = trace.tb_next
-    return trace

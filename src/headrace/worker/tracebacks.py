@@ -1,0 +1,75 @@
+"""Tracebacks as text. A frame's lines are formatted once per place in the code: a failing dependency fails many jobs there."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import CodeType, TracebackType
+
+_OWN_FRAMES = str(Path(__file__).parent)
+_HEADER = "Traceback (most recent call last):\n"
+_REMEMBERED = 1024
+"""Places in the code. More than a program fails at, unless it makes its code as it runs."""
+_SUGGESTS = (NameError, AttributeError, ImportError, SyntaxError)
+"""Python says more of these than their message, and reads the frames for it."""
+
+_frames: dict[tuple[int, int], tuple[CodeType, str]] = {}
+"""(id of the code, instruction) → the code, which keeps its id in use, and the frame's lines."""
+
+
+def text_of(error: BaseException) -> str:
+    """What `traceback.format_exception` answers, from the first frame that is not the worker's."""
+    trace = _user_part(error.__traceback__)
+    if trace is None or not _is_plain(error) or (stack := _stack(error, trace)) is None:
+        return "".join(traceback.TracebackException(type(error), error, trace).format())
+    return _HEADER + stack + _last_line(error)
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Whether its text is that of its frames, its type and its message."""
+    shows_context = error.__context__ is not None and not error.__suppress_context__
+    return (
+        error.__cause__ is None
+        and not shows_context
+        and not isinstance(error, _SUGGESTS)
+        and not isinstance(error, BaseExceptionGroup)
+        and not hasattr(error, "__notes__")
+    )
+
+
+def _stack(error: BaseException, trace: TracebackType) -> str | None:
+    """The lines of all frames; None: Python may shorten them, because a function calls itself."""
+    lines: list[str] = []
+    last: CodeType | None = None
+    place: TracebackType | None = trace
+    while place is not None:
+        code = place.tb_frame.f_code
+        if code is last:
+            return None
+        key = (id(code), place.tb_lasti)
+        known = _frames.get(key)
+        if known is None:
+            known = _frames[key] = (code, _format(error, place))
+            if len(_frames) > _REMEMBERED:
+                _frames.clear()
+        lines.append(known[1])
+        last, place = code, place.tb_next
+    return "".join(lines)
+
+
+def _last_line(error: BaseException) -> str:
+    kind, message = type(error), str(error)
+    name = (
+        kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return f"{name}: {message}\n" if message else f"{name}\n"
+
+
+def _format(error: BaseException, place: TracebackType) -> str:
+    return "".join(traceback.TracebackException(type(error), error, place, limit=1, compact=True).stack.format())
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
+        trace = trace.tb_next
+    return trace
