@@ -248,7 +248,8 @@ def test_the_example_ships(shop: Any) -> None:
     assert made.status_code == 201
     id = made.get_json()["job"]
     assert client.get(f"/jobs/{id}").get_json() == {"state": "ready"}
-    worker = flask("headrace", "worker", "--log-level", "warning")
+    worker = flask("headrace", "worker", "--log-level", "error")
+    # Warnings tell of a machine that is too busy to turn the event loop in time, which is no fault of the example.
     try:
         assert shop.ship.handle(id).result(timeout=60) == "the tea shop: 2 × tea shipped"
     finally:
