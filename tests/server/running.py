@@ -117,6 +117,6 @@ async def running(app: Headrace, settings: ServerSettings | None = None) -> Asyn
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             yield Running(url, port, app, frame, server, await frame.service(), http)
     finally:
-        server.should_exit = True
+        server.stop()
         await serving
         await app.aclose()

@@ -20,7 +20,7 @@ from headrace.server import asgi, tokens
 from headrace.store import connect
 from headrace.testing.process import free_port
 from server.process import APP, serving
-from server.running import Running
+from server.running import Running, running
 
 
 @pytest.fixture(params=["sqlite"])
@@ -177,13 +177,25 @@ async def test_a_graceful_stop_finishes_what_it_accepted(server: Running, monkey
     monkeypatch.setattr(server.store, "enqueue", slow)
     asking = asyncio.create_task(server.http.post("/v1/jobs", json={"task": "add", "args": [1]}))
     await begun.wait()
-    server.server.should_exit = True
+    server.server.stop()
     await server.service.ending.wait()
     go_on.set()
     answer = await asking
     assert answer.status_code == 201
     with pytest.raises(httpx.TransportError):
         await server.http.get("/livez")
+
+
+@pytest.mark.parametrize("store_name", ["memory", "sqlite"], indirect=True)
+async def test_a_stop_waits_for_no_timer(app: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a server without work nor one with an idle connection has anything to wait for."""
+    async with asyncio.timeout(60):
+        loop = asyncio.get_running_loop()
+        async with running(app) as server:
+            assert (await server.http.get("/livez")).status_code == 200
+            never = loop.time() + 3600
+            call_at = loop.call_at
+            monkeypatch.setattr(loop, "call_at", lambda when, *given, **named: call_at(never, *given, **named))
 
 
 @pytest.mark.parametrize("url", ["http://hr_secret@127.0.0.1:8200", "https://queue.example"])

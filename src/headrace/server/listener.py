@@ -10,10 +10,12 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from headrace.errors import ConfigError
 from headrace.hangup import on_hangup
@@ -31,6 +33,8 @@ log = logging.getLogger("headrace.server")
 BACKLOG = 4096
 SWEEP = 0.5
 """Seconds between looks at who is slow."""
+DATE = 1.0
+"""Seconds between updates of the date header."""
 LINGER = 2.0
 """Seconds that a client who was refused gets to stop sending."""
 LINGER_BYTES = 2 * 1024 * 1024
@@ -61,6 +65,14 @@ class _Exit:
         self.close = protocol.leave
 
 
+class _State(ServerState):
+    """The connections of a server, and an event that tells when one of them has closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = asyncio.Event()
+
+
 class Protocol(HttpToolsProtocol):
     """One connection. When its current request began to arrive is noted here, and looked at by a sweep over all."""
 
@@ -84,6 +96,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if isinstance(self.server_state, _State):
+            self.server_state.changed.set()
         # Otherwise the two would keep each other until the collector comes by.
         self._exit = None
         if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  # no request has come yet
@@ -180,7 +194,7 @@ class Server(uvicorn.Server):
         signals: bool = True,
         listening: Callable[[int], None] | None = None,
     ) -> None:
-        """Without `signals`, whoever runs it sets `should_exit` to stop it. `listening` is called with the port."""
+        """Without `signals`, only `stop` ends it. `listening` is called with the port."""
         self._frame = frame
         frame.told = True
         self._settings = settings
@@ -205,9 +219,29 @@ class Server(uvicorn.Server):
             backlog=BACKLOG,
         )
         super().__init__(config)
+        self.server_state = self._state = _State()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
         self.sweeper: asyncio.Task[None] | None = None
 
+    def stop(self) -> None:
+        """Stop at once, after what was accepted; from any thread, and from a signal handler."""
+        self.should_exit = True
+        self._wake()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._wake()
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            # A plain `set` would wait for the next event of a sleeping loop.
+            loop.call_soon_threadsafe(self._stopping.set)
+            loop.call_soon_threadsafe(self._state.changed.set)
+
     async def startup(self, sockets: Any = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.sweeper = asyncio.create_task(self._sweep(), name="headrace-sweep")
         self._up.set()
@@ -237,11 +271,46 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    async def main_loop(self) -> None:
+        # uvicorn looks ten times a second whether it should stop; here the request to stop is an event.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE):
+                    await self._stopping.wait()
+
     async def shutdown(self, sockets: Any = None) -> None:
+        """Finish what was accepted, then close the application. Unlike uvicorn's own, it waits for events only."""
         self._frame.stop()
-        await super().shutdown(sockets)
+        for server in self.servers:
+            server.close()
+        for listening in sockets or ():
+            listening.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._finish()
+        except TimeoutError:
+            log.warning("requests are cancelled: %d still ran after the drain time", len(self._state.tasks))
+            for task in self._state.tasks:
+                task.cancel("the drain time is over")
+        if not self.force_exit:
+            await self.lifespan.shutdown()
         if self.sweeper is not None:
             self.sweeper.cancel()
+
+    async def _finish(self) -> None:
+        """Returns when every connection is closed and every request answered, or when a second INT arrives."""
+        while (self._state.connections or self._state.tasks) and not self.force_exit:
+            self._state.changed.clear()
+            for task in self._state.tasks:
+                task.add_done_callback(self._changed)
+            await self._state.changed.wait()
+        for server in self.servers:
+            await server.wait_closed()
+
+    def _changed(self, _: asyncio.Task[None]) -> None:
+        self._state.changed.set()
 
     async def _sweep(self) -> None:
         patience = self._settings.read_timeout - SWEEP
@@ -284,7 +353,7 @@ async def alongside(frame: Frame, settings: ServerSettings) -> AsyncGenerator[st
         try:
             yield f"http://{settings.host}:{listening.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            server.stop()
             await serving
 
 

@@ -75,7 +75,10 @@ def _listen(server: uvicorn.Server) -> None:
     for _ in sys.stdin:
         _tell(limits.spent())
     # The run is over, or gone.
-    server.should_exit = True
+    if isinstance(server, Server):
+        server.stop()
+    else:
+        server.should_exit = True
 
 
 async def main(order: Serve) -> None:
