@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 from urllib.parse import urlsplit
@@ -283,13 +284,18 @@ def _from_pyproject(start: Path) -> Layer:
     if path is None:
         return {}
     try:
-        with path.open("rb") as file:
-            table: dict[str, Any] = tomllib.load(file).get("tool", {}).get("headrace", {})
+        table = _table(path.read_bytes().decode())
         if not hasattr(table, "items"):
             raise ConfigError(f"{path}: [tool.headrace] must be a table of settings")
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     return {_known(name, f"[tool.headrace] {name} in {path}"): (value, str(path)) for name, value in table.items()}
+
+
+@lru_cache(maxsize=8)
+def _table(text: str) -> Any:
+    """`[tool.headrace]` of a pyproject.toml. A process may make many apps, and parsing takes longest of what that needs."""
+    return tomllib.loads(text).get("tool", {}).get("headrace", {})
 
 
 def find_pyproject(start: Path) -> Path | None:
