@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from databases import Databases
-from headrace.store import connect
 from headrace.testing.redis_servers import RedisServer
 from http_stand import HttpStand, hand_over_clocks
 
@@ -23,8 +22,9 @@ def arena(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
     if store_name == "memory":
         yield lambda: "memory://"
     elif store_name == "sqlite":
+        template: Path = request.getfixturevalue("sqlite_template")
         numbers = count()
-        yield lambda: _migrated(f"sqlite:///{tmp_path}/{next(numbers)}.db")
+        yield lambda: f"sqlite:///{shutil.copy(template, tmp_path / f'{next(numbers)}.db')}"
     elif store_name == "http":
         stand: HttpStand = request.getfixturevalue("http_server")
         hand_over_clocks(stand, request.getfixturevalue("monkeypatch"))
@@ -43,14 +43,3 @@ def arena(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
 def _flushed(server: RedisServer) -> str:
     server.command("FLUSHALL")
     return server.url()
-
-
-def _migrated(url: str) -> str:
-    async def migrate() -> None:
-        store = connect(url)
-        await store.migrate()
-        await store.close()
-
-    with asyncio.Runner() as runner:
-        runner.run(migrate())
-    return url

@@ -214,7 +214,7 @@ async def test_listeners_and_long_polls_do_not_keep_a_web_server_from_stopping(
     )
     url = f"http://127.0.0.1:{port}{prefix}"
     try:
-        async with asyncio.timeout(60), httpx.AsyncClient(timeout=60) as client:
+        async with asyncio.timeout(60), httpx.AsyncClient(timeout=60, verify=False) as client:
             while True:
                 try:
                     assert (await client.get(f"{url}/readyz")).status_code == 200

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_it_starts_logs_and_ends_well(folder: Path, store_url: str) -> None:
     port = free_port()
-    async with serving(folder, store_url, port) as process, httpx.AsyncClient(timeout=30) as client:
+    async with serving(folder, store_url, port) as process, httpx.AsyncClient(timeout=30, verify=False) as client:
         made = await client.post(f"http://127.0.0.1:{port}/v1/jobs", json={"task": "add", "args": [1]})
         assert made.status_code == 201
         process.send_signal(signal.SIGTERM)
@@ -51,7 +51,10 @@ async def test_it_starts_logs_and_ends_well(folder: Path, store_url: str) -> Non
 
 async def test_dev_has_a_server_beside_its_worker(folder: Path, store_url: str) -> None:
     port = free_port()
-    async with serving(folder, store_url, port, command="dev") as process, httpx.AsyncClient(timeout=30) as client:
+    async with (
+        serving(folder, store_url, port, command="dev") as process,
+        httpx.AsyncClient(timeout=30, verify=False) as client,
+    ):
         base = f"http://127.0.0.1:{port}/v1/jobs"
         made = await client.post(base, json={"task": "add", "args": [40, 2]})
         answer = await client.get(f"{base}/{made.json()['id']}/result", params={"wait": "20s"})
@@ -94,7 +97,7 @@ async def test_a_token_opens_it_to_others(folder: Path, store_url: str) -> None:
     port = free_port()
     async with (
         serving(folder, store_url, port, "--host", "0.0.0.0") as process,
-        httpx.AsyncClient(timeout=30) as client,
+        httpx.AsyncClient(timeout=30, verify=False) as client,
     ):
         address = f"http://127.0.0.1:{port}/v1/jobs"
         asked = {"task": "add", "args": [1]}
@@ -136,7 +139,7 @@ async def test_a_restart_under_load_loses_nothing_acknowledged(
             if len(acknowledged) % 100 == 0:
                 enough.set()
 
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=30, verify=False) as client:
         producers: list[asyncio.Task[None]] = []
         for _ in range(3):
             async with serving(folder, store_url, port, "--no-access-log") as process:
