@@ -227,7 +227,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self, arena: Arena) -> None:
         super().__init__()
         self.clock = FakeClock()
-        self.loop = asyncio.Runner()
+        self.loop = asyncio.new_event_loop()
         self.spec = Follower(self.clock)
         self.other: Store = connect(arena(), clock=self.clock)
         self.run(self.other.open())
@@ -241,8 +241,8 @@ class Machine(RuleBasedStateMachine):
     def everybody_appears(self) -> None:
         """A store need not know a worker that never told its presence, nor for ever."""
         for worker in (*WORKERS, JANITOR):
-            for store in (self.spec, self.other):
-                self.run(store.heartbeat([], TTL, self.presence(worker)))
+            presence = self.presence(worker)
+            self.both(lambda store, presence=presence: store.heartbeat([], TTL, presence))
 
     def presence(self, worker: Any, running: int = 0) -> Presence:
         return Presence(
@@ -250,11 +250,23 @@ class Machine(RuleBasedStateMachine):
         )
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run(work)
+        # Not a Runner, which sets a signal handler for each of the thousands of calls.
+        return self.loop.run_until_complete(work)
+
+    def both(self, look: Callable[[Store], Coroutine[Any, Any, T]]) -> tuple[T, T]:
+        """What the specification and the other store answer to the same question."""
+
+        async def ask() -> tuple[T, T]:
+            return await look(self.spec), await look(self.other)
+
+        return self.run(ask())
 
     def teardown(self) -> None:
-        self.run(self.other.close())
-        self.loop.close()
+        try:
+            self.run(self.other.close())
+            self.run(self.loop.shutdown_default_executor())
+        finally:
+            self.loop.close()
 
     def living(self) -> list[tuple[Token, Token, int]]:
         return [known for known in self.tokens if known[0] in self.spec._leases]
@@ -555,7 +567,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def both_look_alike(self) -> None:
-        mine, theirs = (self.run(self.everything(store)) for store in (self.spec, self.other))
+        mine, theirs = self.both(self.everything)
         assert theirs == mine
 
     async def everything(self, store: Store) -> tuple[list[Job], list[Job | None], list[QueueStats]]:
