@@ -117,7 +117,7 @@ async def test_a_worker_process_that_gets_term_twice_still_finishes_its_job(scen
 
 
 async def test_a_task_that_holds_the_gil_keeps_its_lease(scene: Scene) -> None:
-    ids = await scene.enqueue(hold_gil, (1, 9.0))
+    ids = await scene.enqueue(hold_gil, (1, 7.0))
     # Long enough for a supervisor that has to be given a processor, and to open its store, before it can renew it.
     crew = scene.start(HEADRACE_LEASE="6s")
     await scene.until(lambda: bool(scene.count("start")[1]), "the job starts")
