@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
 
+from headrace.errors import OutcomeUnknown
 from headrace.job import Batch, Key, NewJob, new_batch
 from headrace.lane import Lane
+from headrace.lease import Token
 from headrace.outcome import DONE
 from headrace.store.postgres.store import PostgresStore
 from headrace.store.terms import Retention
@@ -21,27 +23,36 @@ from stores.postgres.kit import TTL, a_batch, claim, put, take, until_waiting
 
 PATIENCE = 90
 """Seconds after which a call counts as stuck; only a failing test waits so long."""
+EARLY = 40
+"""Well before the minute that an enqueue or a settle may take on a connection that works."""
+
+
+Way = Literal["to the server", "from the server"]
+WAYS: tuple[Way, ...] = ("to the server", "from the server")
 
 
 class Router:
-    """Between store and server. What it forgets stays open, and is silent: nothing arrives on either side."""
+    """Between store and server. What it forgets stays open, and is silent: nothing arrives on either side, or on one."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._known: set[asyncio.Event] = set()
+        self._known: list[dict[Way, asyncio.Event]] = []
         self.writers: list[asyncio.StreamWriter] = []
 
-    def forget(self) -> None:
+    def forget(self, ways: tuple[Way, ...] = WAYS) -> None:
         """All connections that there are. New ones pass."""
         for dead in self._known:
-            dead.set()
+            for way in ways:
+                dead[way].set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, up = await asyncio.open_connection("127.0.0.1", self._port)
-        dead = asyncio.Event()
-        self._known.add(dead)
+        dead: dict[Way, asyncio.Event] = {way: asyncio.Event() for way in WAYS}
+        self._known.append(dead)
         self.writers += [writer, up]
-        await asyncio.gather(self._pass(reader, up, dead), self._pass(there, writer, dead))
+        await asyncio.gather(
+            self._pass(reader, up, dead["to the server"]), self._pass(there, writer, dead["from the server"])
+        )
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dead: asyncio.Event) -> None:
         try:
@@ -92,6 +103,66 @@ async def test_a_heartbeat_gets_through_before_the_lease_is_over(behind_router: 
         assert (await store.heartbeat(tokens, TTL)).lost == frozenset()
         # The idle ones went with the one that broke.
         await asyncio.gather(*[store.settle(token, [(0, DONE)]) for token in tokens])
+
+
+@pytest.mark.parametrize("ways", [WAYS, WAYS[:1], WAYS[1:]], ids=["both ways", *WAYS])
+async def test_a_call_on_a_half_open_connection_is_found_out(
+    behind_router: tuple[PostgresStore, Router], ways: tuple[Way, ...]
+):
+    """Its own time limit is a minute; the server says long before that it does not work on it."""
+    store, router = behind_router
+    await put(store, 2)
+    leases = [await take(store, 1) for _ in range(2)]
+    batch = a_batch()
+    await asyncio.gather(*[store.stats() for _ in range(4)])
+    router.forget(ways)
+    async with asyncio.timeout(EARLY):
+        await asyncio.gather(store.enqueue(batch), *[_settled(store, lease.token) for lease in leases])
+    [queue] = (await store.stats()).queues
+    assert (queue.ready, queue.running, queue.done_total) == (1, 0, 2)
+
+
+async def _settled(store: PostgresStore, token: Token) -> None:
+    # Where only the answer was lost, the lease ended with the first sending.
+    with suppress(OutcomeUnknown):
+        assert await store.settle(token, [(0, DONE)]) == frozenset()
+
+
+async def test_an_answer_that_is_lost_while_the_server_works_is_found_out(
+    behind_router: tuple[PostgresStore, Router], sql: Any
+):
+    store, router = behind_router
+    await put(store)
+    lease = await take(store)
+    async with sql.transaction():
+        await sql.execute("lock table headrace.ending in access exclusive mode")
+        settle = asyncio.create_task(_settled(store, lease.token))
+        async with asyncio.timeout(PATIENCE):
+            await until_waiting(sql, "ending")
+        router.forget()
+    async with asyncio.timeout(EARLY):
+        await settle
+    assert (await store.stats()).queues[0].done_total == 1
+
+
+async def test_a_call_that_waits_for_a_lock_is_left_alone(pg: PostgresStore, sql: Any):
+    """However often the server is asked about it."""
+    await put(pg)
+    lease = await take(pg)
+    waiting = "select pid from pg_locks where not granted and relation = 'headrace.ending'::regclass"
+    asked = "select query_start from pg_stat_activity where query like '%pg_stat_activity a on%' and pid <> pg_backend_pid()"
+    async with sql.transaction():
+        await sql.execute("lock table headrace.ending in access exclusive mode")
+        settle = asyncio.create_task(pg.settle(lease.token, [(0, DONE)]))
+        async with asyncio.timeout(EARLY):
+            await until_waiting(sql, "ending")
+            before = await sql.fetch(waiting)
+            times: set[Any] = set()
+            while len(times) < 3:
+                await sql.execute("select pg_stat_clear_snapshot()")
+                times |= {row["query_start"] for row in await sql.fetch(asked)}
+        assert await sql.fetch(waiting) == before
+    assert await settle == frozenset()
 
 
 async def test_no_call_waits_for_ever_for_a_vanished_peer(url: str):
