@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from datetime import timedelta
 
@@ -61,6 +62,22 @@ async def test_a_crash_does_not_make_a_worker_run_one_job_at_a_time(scene: Scene
     stop(crew)
     assert await scene.exit_of(crew) == 0
     assert {(job.state, job.failures, job.crashes) for job in jobs} == {(JobState.DONE, 0, 0)}
+
+
+async def test_a_worker_process_that_ended_jobs_is_soon_replaced(scene: Scene) -> None:
+    """However often: only processes that die before they have done anything are in a crash loop."""
+    crew = scene.start()
+    for number in range(5):
+        await scene.finished(await scene.enqueue(quick, (number,)))
+        await scene.until(lambda: kill_one_of(scene.children(crew)), "a worker process lives")
+        await scene.until(
+            lambda many=number + 1: scene.logs.count("process starts in") == many, "the supervisor has noticed"
+        )
+    pauses = [float(pause) for pause in re.findall(r"a new worker process starts in ([\d.]+) s", scene.logs)]
+    assert max(pauses) <= 2.0, pauses
+    await scene.finished(await scene.enqueue(quick, (5,)))
+    stop(crew)
+    assert await scene.exit_of(crew) == 0
 
 
 async def test_workers_killed_at_random_lose_nothing(scene: Scene) -> None:

@@ -16,7 +16,8 @@ from headrace.lease import Token
 from headrace.worker.room import Room
 
 _HEAD = struct.Struct("=QddI")
-"""Whether the worker is up, pulse, earliest deadline, entries in use."""
+"""How far the worker has come, pulse, earliest deadline, entries in use."""
+_UP, _WORKED = 1, 2
 _NUMBER = struct.Struct("=d")
 _MARK = struct.Struct("=H")
 _ENTRY = struct.Struct("=16sHHIIIB7x")
@@ -51,13 +52,20 @@ class Board:
         self._map = mmap.mmap(fd, SIZE)
         self._free: list[int] = []
         self._used = 0
+        self._worked = False
         self.deadline = inf
         self.write_deadline(inf)
         self.beat()
 
     def ready(self) -> None:
         """From here on signals do what they should."""
-        struct.pack_into("=Q", self._map, 0, 1)
+        struct.pack_into("=Q", self._map, 0, _UP)
+
+    def show_work(self) -> None:
+        """A job has ended here."""
+        if not self._worked:
+            self._worked = True
+            struct.pack_into("=Q", self._map, 0, _WORKED)
 
     def beat(self) -> None:
         _NUMBER.pack_into(self._map, _PULSE, monotonic())
@@ -125,6 +133,11 @@ class BoardView:
     def ready(self) -> bool:
         """The worker is up, and hears signals."""
         return bool(_HEAD.unpack_from(self._map, 0)[0])
+
+    @property
+    def worked(self) -> bool:
+        """A job has ended there."""
+        return bool(_HEAD.unpack_from(self._map, 0)[0] == _WORKED)
 
     def entries(self) -> Iterator[Entry]:
         """The leases held. One that is half written has a token that no store knows, which harms nothing."""

@@ -201,6 +201,8 @@ class Settler(Room):
         self.settled += len(batch)
         held.flying = True
         held.busy += 1
+        if self._hands.board is not None:
+            self._hands.board.show_work()
         try:
             if held.reported:
                 await self._hands.reporter.flush(held)

@@ -34,6 +34,9 @@ from headrace.worker.room import Backoff, Bell, Complaint, log
 LIVED_WELL = 30.0
 """Seconds after which a crash is no crash loop."""
 FIRST_RESTART, SLOWEST_RESTART = 0.2, 30.0
+"""Seconds until a dead process is replaced, doubled at each crash in a row."""
+SLOWEST_AFTER_WORK = 2.0
+"""The same at most, when the process had ended jobs: the jobs that wait should not wait for a cause outside of them."""
 MARGIN = 1.0
 """Seconds that a stuck process gets beyond its job's deadline and the grace."""
 
@@ -182,6 +185,7 @@ class Supervisor:
                 self._code = code
                 self.stop()
             self._bury(crewman, code)
+            slowest = SLOWEST_AFTER_WORK if crewman.board.worked else SLOWEST_RESTART
             crewman.close()
             if code == child.EXIT_CONFIG:
                 self._code = 1
@@ -189,7 +193,7 @@ class Supervisor:
             if self._stop.is_set():
                 return
             crashes = 0 if monotonic() - crewman.started_at > LIVED_WELL else crashes + 1
-            pause = min(SLOWEST_RESTART, FIRST_RESTART * 2 ** min(crashes, 10)) * random.uniform(0.5, 1.0)
+            pause = min(slowest, FIRST_RESTART * 2 ** min(crashes, 10)) * random.uniform(0.5, 1.0)
             log.info("a new worker process starts in %.1f s", pause)
             await self._pause(pause)
 
