@@ -119,7 +119,7 @@ def test_a_read_only_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name", ["$(touch x)", "`id`", "A", "a b", "", 'x"; DROP TABLE jobs;--'])
-def test_a_bad_queue_name(shell: Shell, name: str) -> None:
+def test_s17_s26_a_bad_queue_name(shell: Shell, name: str) -> None:
     assert "queue" in shell.error("jobs", "list", "--queue", name, code=2)
     assert "queue" in shell.error("queues", "pause", name, code=2)
     assert not (shell.folder / "x").exists()

@@ -306,7 +306,7 @@ UNSTORABLE = [
 
 
 @pytest.mark.parametrize(("value", "path", "problem"), UNSTORABLE, ids=[f"{p or '.'}-{w}" for _, p, w in UNSTORABLE])
-def test_what_cannot_be_stored_is_named_by_its_path(value, path, problem):
+def test_s12_what_cannot_be_stored_is_named_by_its_path(value, path, problem):
     for args, kwargs, start in [
         ((value,), {}, "args[0]"),
         (("fine", value), {}, "args[1]"),

@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_only_counted(payload):
     assert SECRET.secrets(payload, ["password"]) == []
 
 
-def test_secrets_are_scrubbed_from_text_as_such_and_as_repr():
+def test_s72_secrets_are_scrubbed_from_text_as_such_and_as_repr():
     payload = SECRET.encode(
         ("ada", "hun'ter\n2"), {"extra": {"password": ["abc", 12345, None, True, b"bytes!"], "x": "y"}}
     )

@@ -113,7 +113,7 @@ def test_replace_is_a_layer_on_top(tmp_path):
         ({"HEADRACE_MAX_PAYLOAD": "1"}, "max_payload = 1"),
     ],
 )
-def test_bad_values_say_where_they_came_from(tmp_path, environ, message):
+def test_s74_bad_values_say_where_they_came_from(tmp_path, environ, message):
     with pytest.raises(ConfigError, match=message):
         load(project(tmp_path, ""), environ)
 

@@ -142,7 +142,9 @@ async def test_the_store_is_asked_once_a_second_however_many_call(
         clock.advance(1)
 
 
-async def test_a_constant_time_comparison_decides(store: Store, auth: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s30_a_constant_time_comparison_decides(
+    store: Store, auth: Auth, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, token = await tokens.create(store, "ci", scopes=["read"])
     seen: list[tuple[bytes, bytes]] = []
     answers = [True, False]
@@ -263,7 +265,7 @@ async def test_revoking_the_last_token_lets_nobody_in(store: Store, auth: Auth) 
         ({"origin": "https://queue.example", "host": "QUEUE.example"}, True),
     ],
 )
-def test_origins(headers: dict[str, str], good: bool) -> None:
+def test_s45_origins(headers: dict[str, str], good: bool) -> None:
     call = request(*headers.items())
     if good:
         check_origin(call)

@@ -63,7 +63,9 @@ async def test_s29_signs_beyond_ascii_are_no_fault_of_the_server(
     assert (await admin.get("/v1/queues")).status_code == 200
 
 
-async def test_a_token_in_the_url_is_refused_and_not_logged(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+async def test_s39_a_token_in_the_url_is_refused_and_not_logged(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     text, _ = await tokens.create(server.store, "admin", scopes=["admin"])
     for name in ("token", "access_token"):
@@ -118,7 +120,7 @@ async def crew(server: Running) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
         }
 
 
-async def test_a_lease_is_worth_nothing_to_another(server: Running, crew: dict[str, httpx.AsyncClient]) -> None:
+async def test_s33_s36_a_lease_is_worth_nothing_to_another(server: Running, crew: dict[str, httpx.AsyncClient]) -> None:
     made = await crew["t2"].post("/v1/jobs", json={"task": "add", "args": [1]})
     lease = (await crew["t2"].post("/v1/claim", json={"queues": ["default"]})).json()["lease"]
     (before,) = await server.store.get([JobId(UUID(made.json()["id"]))])
@@ -161,7 +163,7 @@ async def test_an_old_protocol_is_a_proxys(server: Running) -> None:
     assert b" 200 " in (await sent.raw(server, b"GET /livez HTTP/1.0\r\nHost: localhost\r\n\r\n")).split(b"\r\n")[0]
 
 
-async def test_a_queue_of_others_cannot_be_claimed(crew: dict[str, httpx.AsyncClient]) -> None:
+async def test_s31_a_queue_of_others_cannot_be_claimed(crew: dict[str, httpx.AsyncClient]) -> None:
     await crew["free"].post("/v1/jobs", json={"task": "add", "args": [1]})
     reply = await crew["mail"].post("/v1/claim", json={"queues": ["default"]})
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")

@@ -147,7 +147,7 @@ async def test_a_job_that_is_deleted(server: Running):
 
 
 @pytest.mark.parametrize("path", ["/v1/events", "/v1/jobs/{id}/events"])
-async def test_other_sites_are_refused(server: Running, path: str):
+async def test_s46_other_sites_are_refused(server: Running, path: str):
     [id] = await put(server.store)
     path = path.format(id=id)
     for headers in (

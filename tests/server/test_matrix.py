@@ -168,7 +168,7 @@ def test_there_is_a_matrix() -> None:
 
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.parametrize("endpoint", GUARDED, ids=name)
-async def test_a_scope_at_an_endpoint(server: Server, endpoint: Endpoint, scope: Scope) -> None:
+async def test_s31_a_scope_at_an_endpoint(server: Server, endpoint: Endpoint, scope: Scope) -> None:
     reply = await server(endpoint.method, filled(endpoint), await server.token(scope))
     assert endpoint.scope is not None
     if scope in enough(endpoint):
@@ -214,7 +214,7 @@ async def test_open_endpoints(server: Server, endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/nothing", "/v1/jobs/a/b/c", "/v1/../etc/passwd", "/v1/tokens"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PATCH"])
-async def test_unknown_paths_are_for_those_we_know(server: Server, method: str, path: str) -> None:
+async def test_s28_unknown_paths_are_for_those_we_know(server: Server, method: str, path: str) -> None:
     good = await server.token(Scope.READ)
     assert (await server(method, path)).status == 401
     assert (await server(method, path, "wrong")).status == 401
@@ -237,7 +237,7 @@ async def test_without_tokens_this_machine_may_do_everything(server: Server, end
 
 
 @pytest.mark.parametrize("endpoint", WITH_ID, ids=name)
-async def test_another_ones_job_is_like_none(server: Server, endpoint: Endpoint) -> None:
+async def test_s32_another_ones_job_is_like_none(server: Server, endpoint: Endpoint) -> None:
     bound = [
         await server.token(Scope.ADMIN, tenant="t1"),
         await server.token(Scope.ADMIN, queues=("mail",)),
@@ -331,7 +331,7 @@ async def test_nothing_of_others_is_shown(server: Server, bound: dict[str, Any])
 @pytest.mark.parametrize(
     "bound", [{"tenant": "own"}, {"queues": ("mail",)}, {"queues": ("mail",), "tenant": "own"}], ids=str
 )
-async def test_nothing_of_others_is_moved(server: Server, bound: dict[str, Any]) -> None:
+async def test_s34_nothing_of_others_is_moved(server: Server, bound: dict[str, Any]) -> None:
     token = await server.token(Scope.ADMIN, **bound)
     ids = [parse_id(id) for id in await put_out_of_sight(server)]
     before, pauses = await server.store.get(ids), await server.store.pauses()

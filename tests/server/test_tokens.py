@@ -28,7 +28,7 @@ def store_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_a_token_is_shown_once_and_kept_as_its_hash(store: Store) -> None:
+async def test_s39_a_token_is_shown_once_and_kept_as_its_hash(store: Store) -> None:
     text, token = await tokens.create(store, "ci", scopes=["enqueue", "read"])
     assert re.fullmatch(r"hr_[0-9A-Za-z]{12}_[0-9A-Za-z]{27}", text)
     assert len(text.rpartition("_")[2]) * math.log2(62) >= 128

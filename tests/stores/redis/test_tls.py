@@ -113,7 +113,7 @@ async def test_a_certificate_for_another_host_is_refused(folder: Path):
     assert "certificate" in str(error)
 
 
-async def test_nothing_falls_back_to_plain_text(secured: tuple[RedisServer, int], folder: Path):
+async def test_s75_nothing_falls_back_to_plain_text(secured: tuple[RedisServer, int], folder: Path):
     server, port = secured
     # TLS asked of the plain port, and plain text of the TLS port.
     for address in (url((server, server.port), {"tls_ca": folder / "ours.pem"}), url((server, port), {}, "redis")):

@@ -28,7 +28,7 @@ async def opens(url: str) -> None:
         await store.close()
 
 
-async def test_a_new_file_is_its_owners_alone(url: str, file: Path):
+async def test_s25_a_new_file_is_its_owners_alone(url: str, file: Path):
     store = SqliteStore(url)
     await store.open()
     await put(store)
@@ -78,7 +78,7 @@ async def test_a_name_with_odd_characters(tmp_path: Path):
         "sqlite:///a%00b.db",
     ],
 )
-def test_urls_that_name_no_file(url: str):
+def test_s25_urls_that_name_no_file(url: str):
     with pytest.raises(ConfigError):
         connect(url)
 
@@ -99,7 +99,7 @@ async def test_a_folder_for_a_file(tmp_path: Path):
         await opens(f"sqlite:///{tmp_path}")
 
 
-async def test_a_link(tmp_path: Path):
+async def test_s25_a_link(tmp_path: Path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "jobs.db").symlink_to(victim)
@@ -133,7 +133,7 @@ async def test_a_database_of_another_encoding(url: str, file: Path, encoding: st
     assert file.read_bytes() == before
 
 
-async def test_a_network_file_system(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_s25_a_network_file_system(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/export {tmp_path} nfs4 rw 0 0\n")
     monkeypatch.setattr(address, "_MOUNTS", mounts)
@@ -267,7 +267,7 @@ async def test_check_warns_of_a_file_in_memory(
     assert "in memory" in found["durability"].message
 
 
-async def test_check_looks_at_everything(sqlite_store: SqliteStore, file: Path):
+async def test_s76_check_looks_at_everything(sqlite_store: SqliteStore, file: Path):
     await put(sqlite_store, 10)
     file.chmod(0o644)
     found = {finding.about: finding for finding in await sqlite_store.check()}
