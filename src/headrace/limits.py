@@ -92,7 +92,7 @@ class Limits:
 
         def change(state: State, base: State) -> State:
             made = _joined(state.override, figures)
-            _check(name, base.declared, _joined(base.override, made))
+            check_figures(name, base.declared, _joined(base.override, made))
             return msgspec.structs.replace(state, override=made)
 
         await self._must_know(name)
@@ -143,11 +143,11 @@ class Limits:
             rules = await self._store.limits()
             rule = rules.get(key)
             state = _NOTHING if rule is None else unpack(rule.state)
-            base = _base(rules, key, state)
+            base = base_of(rules, key, state)
             made = change(state, base)
             if made == _NOTHING and rule is None:
                 return None
-            fresh = None if made == _NOTHING else _rule(made, made if ":" not in key else base)
+            fresh = None if made == _NOTHING else rule_from(made, made if ":" not in key else base)
             if rule is not None and fresh is not None and replace(fresh, version=rule.version) == rule:
                 return _entry(key, rule)
             version = await self._store.limit(key, fresh, None if rule is None else rule.version)
@@ -174,14 +174,16 @@ class Limits:
             )
 
 
-def _base(rules: Mapping[str, LimitRule], key: str, state: State) -> State:
+def base_of(rules: Mapping[str, LimitRule], key: str, state: State) -> State:
+    """What is known of the limit that a key belongs to; a whole limit is its own base."""
     if ":" not in key:
         return state
     rule = rules.get(key.partition(":")[0])
     return _NOTHING if rule is None else unpack(rule.state)
 
 
-def _rule(state: State, base: State) -> LimitRule:
+def rule_from(state: State, base: State) -> LimitRule:
+    """The figures that follow from what is known of a key and of its limit."""
     override = state.override if base is state else _joined(base.override, state.override)
     allowed = rule_of(base.declared, override, state.health)
     return LimitRule(
@@ -211,7 +213,7 @@ def _joined(under: Figures | None, over: Figures | None) -> Figures | None:
     )
 
 
-def _check(name: str, declared: Declared | None, override: Figures | None) -> None:
+def check_figures(name: str, declared: Declared | None, override: Figures | None) -> None:
     """Figures under which no job could ever run are refused."""
     figures, cost = figures_of(declared, override), 1 if declared is None else declared.cost
     if figures.concurrency is not None and figures.concurrency < cost:

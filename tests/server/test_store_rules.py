@@ -16,8 +16,9 @@ from headrace.codec import JobOptions, encode_options
 from headrace.job import Batch, Job, JobId, Key, NewJob, UniqueLock, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, new_token, new_worker_id
-from headrace.limit import Figures
-from headrace.recovery import State, pack
+from headrace.limit import Declared, Figures
+from headrace.limits import Limits
+from headrace.recovery import WELL, Health, Seen, State, What, pack
 from headrace.schedule import Schedule, Template
 from headrace.schedules import KIND, Decision, Entry, Schedules, encode, fingerprint, slot_job_id
 from headrace.server import ServerSettings
@@ -258,6 +259,79 @@ async def test_a_lock_is_the_one_that_the_task_declares(store_url: str) -> None:
             assert code(await call(client, "enqueue", packed(taken))) == (200, "")
         found = await server.store.get([theirs, job_id(other.id, 0)])
         assert [job is not None and job.state.finished for job in found] == [False, False]
+
+
+# ── limits ───────────────────────────────────────────────────────────────────
+
+DECLARED = Declared(figures=Figures(concurrency=4, rate=10.0, burst=20), breaker=2)
+CLOSED = Health(factor=0.5, closed_at=NOW, closed_until=NOW + HOUR, closings=1)
+FORGED: dict[str, tuple[str, LimitRule | None]] = {
+    "figures alone": ("shop", LimitRule(concurrency=1000, rate=1e6, burst=1e6)),
+    "figures of a key alone": ("shop:acme", LimitRule(concurrency=1000)),
+    "another limit's figures alone": ("other", LimitRule(rate=1e-9)),
+    "an operator's figures": ("shop", LimitRule(state=pack(State(declared=DECLARED, override=Figures(concurrency=9))))),
+    "no declaration any more": ("shop", LimitRule(state=pack(State(health=CLOSED)))),
+    "a key with a declaration": ("shop:acme", LimitRule(state=pack(State(declared=DECLARED)))),
+    "no rule any more": ("shop", None),
+    "no job could run": ("shop", LimitRule(state=pack(State(declared=Declared(figures=Figures(concurrency=0)))))),
+    "more than it declares": ("shop", LimitRule(state=pack(State(declared=DECLARED, health=Health(factor=1000.0))))),
+    "next to nothing": ("shop", LimitRule(state=pack(State(declared=DECLARED, health=Health(factor=1e-9))))),
+    "a breaker of nothing": ("new", LimitRule(state=pack(State(declared=Declared(figures=Figures(), breaker=-1))))),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+async def test_a_worker_writes_no_figures_of_its_own(server: Running, name: str) -> None:
+    await Limits(server.store).declare({"shop": DECLARED})
+    before = await server.store.limits()
+    limit, rule = FORGED[name]
+    expect = before[limit].version if limit in before else None
+    async with server.client(await server.token("work")) as client:
+        refused = await call(client, "limit", limit, rule, expect)
+        assert code(refused) in {(403, "missing_scope"), (422, "invalid_value")}, refused.text
+    assert await server.store.limits() == before
+
+
+async def test_the_figures_of_a_report_follow_from_what_it_says(server: Running) -> None:
+    await Limits(server.store).declare({"shop": DECLARED})
+    version = (await server.store.limits())["shop"].version
+    said = LimitRule(concurrency=1000, rate=1e6, burst=1e6, state=pack(State(declared=DECLARED, health=CLOSED)))
+    async with server.client(await server.token("work")) as client:
+        assert code(await call(client, "limit", "shop", said, version)) == (200, "")
+    written = (await server.store.limits())["shop"]
+    assert (written.concurrency, written.rate, written.burst) == (4, 5.0, 20.0)
+    assert written.closed_until == NOW + HOUR
+
+
+async def test_a_worker_declares_reports_and_recovers(server: Running) -> None:
+    """All that a worker does with limits goes with the scope `work` alone."""
+    store = connect(f"http://{await server.token('work')}@127.0.0.1:{server.port}")
+    await store.open()
+    try:
+        limits = Limits(store)
+        await limits.declare({"shop": DECLARED}, app="a")
+        await limits.declare({"shop": msgspec.structs.replace(DECLARED, breaker=3)}, app="b")
+        for key in ("shop", "shop:acme"):
+            closed = await limits.observe(key, DECLARED, [Seen(What.REFUSED, NOW, NOW + HOUR)], NOW)
+            assert closed.closed_until == NOW + HOUR
+            assert (await server.store.limits())[key].closed_until == NOW + HOUR
+        later = NOW + timedelta(days=3)
+        assert await limits.observe("shop:acme", DECLARED, [], later) == WELL
+        assert "shop:acme" not in await server.store.limits()
+        assert await limits.observe("shop", DECLARED, [], later) == WELL
+    finally:
+        await store.close()
+
+
+async def test_a_report_that_an_operator_was_faster_than_is_written_again(server: Running) -> None:
+    """The version has changed: the worker is not told that it lacks a scope, it reads again."""
+    limits = Limits(server.store)
+    await limits.declare({"shop": DECLARED})
+    read = (await server.store.limits())["shop"]
+    await limits.set("shop", Figures(concurrency=2))
+    async with server.client(await server.token("work")) as client:
+        answer = await call(client, "limit", "shop", read, read.version)
+        assert (answer.status_code, msgspec.msgpack.decode(answer.content)) == (200, None)
 
 
 # ── how often, and how much ──────────────────────────────────────────────────

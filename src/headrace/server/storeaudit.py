@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from headrace.duration import show
@@ -24,9 +25,9 @@ class Deed(NamedTuple):
     jobs: int = 0
 
 
-async def limit(store: Store, name: str, rule: LimitRule | None) -> Deed | None:
+def limit(rules: Mapping[str, LimitRule], name: str, rule: LimitRule | None) -> Deed | None:
     """What writing this rule is."""
-    return of_limit(name, _override((await store.limits()).get(name)), _override(rule))
+    return of_limit(name, _override(rules.get(name)), _override(rule))
 
 
 def _override(rule: LimitRule | None) -> Figures | None:

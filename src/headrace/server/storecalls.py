@@ -24,7 +24,7 @@ from headrace.lane import Ahead, LaneView, check_key
 from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
 from headrace.operate import chosen
 from headrace.schedules import KIND as SCHEDULES
-from headrace.server import narrowed, storeaudit, storechecks, storerecords, visible
+from headrace.server import narrowed, storeaudit, storechecks, storelimits, storerecords, visible
 from headrace.server.admission import admit, given_key
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.endpoint import Scope
@@ -273,7 +273,13 @@ class Calls:
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
         self._everybodys()
         storechecks.check_rule(name, rule)
-        deed = self._may_do(await storeaudit.limit(self._store, name, rule))
+        rules = await self._store.limits()
+        known = rules.get(name)
+        if (None if known is None else known.version) != expect:
+            return None  # the caller has read another version: what it would change of this one is not its word
+        deed = self._may_do(storeaudit.limit(rules, name, rule))
+        if not self._who.may(Scope.OPERATE):
+            rule = storelimits.by_worker(rules, name, rule)
         written = await self._store.limit(name, rule, expect)
         if written is not None:
             await self._did(deed)
