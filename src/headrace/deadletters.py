@@ -224,9 +224,7 @@ class DeadLetters:
         async for dead, others in self._pages(choice, whole=True):
             answer.refused.extend(others)
             records = [dropped.record_of(job, reason.strip(), by, self._arguments(job)) for job in dead]
-            for record in records:
-                dropped.write(record, "dead.discard")
-            gone = await dropped.drop(self._store, dead, "dead.discard", records)
+            gone = await dropped.drop(self._store, "dead.discard", records)
             answer.records.extend(record for record in records if record.id in gone)
             answer.refused.extend(record.id for record in records if record.id not in gone)
             meter.add(len(dead))

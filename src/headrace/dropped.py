@@ -18,7 +18,7 @@ from typing import Any
 from headrace import fingerprint
 from headrace.audit import Audit
 from headrace.job import Job, JobId, JobState
-from headrace.store.contract import Store
+from headrace.store.contract import Recording, Store
 from headrace.store.terms import Pruned, Retention
 
 _log = logging.getLogger("headrace.audit")
@@ -81,9 +81,16 @@ def write(record: Record, event: str, *, arguments: bool = False) -> None:
     _log.warning("%s", json.dumps({"event": event, **known}, default=str), extra={"event": event, **known})
 
 
-async def drop(store: Store, jobs: Sequence[Job], event: str, records: Sequence[Record]) -> frozenset[JobId]:
-    """Delete dead jobs whose records are written; a job that is no longer dead stays, and a second line says so."""
-    gone = await store.delete([job.id for job in jobs], states=_DEAD)
+async def drop(store: Store, event: str, records: Sequence[Record], *, arguments: bool = False) -> frozenset[JobId]:
+    """Write the records of dead jobs, then delete these. A job that is no longer dead stays, and a second line says so.
+
+    Behind a remote store the server writes the lines: it is the one that knows what was deleted, and by which token.
+    """
+    if isinstance(store, Recording):
+        return await store.drop([record.id for record in records], event, records[0].reason) if records else frozenset()
+    for record in records:
+        write(record, event, arguments=arguments)
+    gone = await store.delete([record.id for record in records], states=_DEAD)
     for record in records:
         if record.id not in gone:
             write(record, f"{event}_refused")
@@ -95,16 +102,19 @@ async def delete(
 ) -> frozenset[JobId]:
     """As the store's `delete`; dead letters among them leave a record."""
     wanted = frozenset(JobState if states is None else states)
-    gone = set(await store.delete(ids, states=wanted - _DEAD)) if wanted - _DEAD else set[JobId]()
-    left = [id for id in dict.fromkeys(ids) if id not in gone] if JobState.DEAD in wanted else []
-    for start in range(0, len(left), PAGE):
-        found = await store.get(left[start : start + PAGE])
+    gone = await store.delete(ids, states=wanted - _DEAD) if wanted - _DEAD else frozenset[JobId]()
+    left = [id for id in ids if id not in gone] if JobState.DEAD in wanted else []
+    return gone | await drop_dead(store, left, "dead.delete", reason="deleted", by=by)
+
+
+async def drop_dead(store: Store, ids: Sequence[JobId], event: str, *, reason: str, by: str) -> frozenset[JobId]:
+    """Of these the dead ones, each after its record."""
+    gone: set[JobId] = set()
+    unique = list(dict.fromkeys(ids))
+    for start in range(0, len(unique), PAGE):
+        found = await store.get(unique[start : start + PAGE])
         dead = [job for job in found if job is not None and job.state is JobState.DEAD]
-        if dead:
-            records = [record_of(job, "deleted", by) for job in dead]
-            for record in records:
-                write(record, "dead.delete")
-            gone |= await drop(store, dead, "dead.delete", records)
+        gone |= await drop(store, event, [record_of(job, reason, by) for job in dead])
     return frozenset(gone)
 
 
@@ -123,10 +133,8 @@ async def expire(
         if dead:
             shown = [None if arguments is None else arguments(job) for job in dead]
             records = [record_of(job, "keep_dead is over", by, args) for job, args in zip(dead, shown, strict=True)]
-            for record in records:
-                write(record, "dead.expire", arguments=True)
             await Audit(store).note(by, "dead.expire", _summary(dead), len(dead))
-            dropped += len(await drop(store, dead, "dead.expire", records))
+            dropped += len(await drop(store, "dead.expire", records, arguments=True))
         if len(ids) < PAGE:
             return Pruned(dropped, more=False)
     return Pruned(dropped, more=True)

@@ -15,12 +15,12 @@ import pytest
 
 from conformance.kit import DEAD, failure, new, put, put_jobs, run_one, settle_all, states, take
 from headrace import Headrace, dropped
-from headrace.audit import Audit, whoami
+from headrace.audit import Audit
 from headrace.errors import Unavailable
 from headrace.job import JobId, JobState
 from headrace.operate import Operations
 from headrace.outcome import DONE, Finish
-from headrace.store.contract import Store
+from headrace.store.contract import Recording, Store
 from headrace.store.memory import MemoryStore
 from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
@@ -29,10 +29,9 @@ from headrace.worker import Duties, Worker
 KEEP = Retention(dead=timedelta(days=3))
 
 
-def lines(caplog: pytest.LogCaptureFixture, by: str = "me") -> list[dict[str, Any]]:
-    """The lines about dead letters that this caller wrote; a server that it calls writes its own."""
-    found = [json.loads(each.getMessage()) for each in caplog.records if getattr(each, "event", "").startswith("dead.")]
-    return [each for each in found if each["by"] == by]
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The lines about dead letters, of both ends where the store is remote."""
+    return [json.loads(each.getMessage()) for each in caplog.records if getattr(each, "event", "").startswith("dead.")]
 
 
 async def test_retention_leaves_a_line(store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture):
@@ -42,10 +41,12 @@ async def test_retention_leaves_a_line(store: Store, clock: FakeClock, caplog: p
     clock.advance(KEEP.dead + timedelta(seconds=1))
     assert (await dropped.expire(store, KEEP, by="host:1")).jobs == 1
     assert await states(store, [id]) == [None]
-    [line] = lines(caplog, "host:1")
+    [line] = lines(caplog)
     assert line["event"] == "dead.expire"
     assert (line["id"], line["task"], line["queue"], line["tenant"]) == (str(id), "mail.send", "mail", "acme")
-    assert (line["note"], line["reason"], line["by"]) == ("max_attempts", "keep_dead is over", "host:1")
+    assert (line["note"], line["reason"]) == ("max_attempts", "keep_dead is over")
+    # A server writes the line itself, and knows its caller by the token.
+    assert line["by"] == "host:1" or isinstance(store, Recording)
     assert line["died_at"] == str(died)
     assert line["payload_sha256"] == hashlib.sha256(b"secret").hexdigest()
     assert "secret" not in caplog.text
@@ -71,7 +72,7 @@ async def test_a_bounded_number_per_call(store: Store, clock: FakeClock, caplog:
     assert (first.jobs, first.more) == (dropped.PAGE, True)
     rest = await dropped.expire(store, KEEP, by="me")
     assert (rest.jobs, rest.more) == (dropped.PAGE + 10, False)
-    assert {line["id"] for line in lines(caplog)} == {str(id) for id in made}
+    assert sorted(line["id"] for line in lines(caplog)) == sorted(str(id) for id in made)
     assert await dropped.expire(store, KEEP, by="me") == type(rest)(0, more=False)
 
 
@@ -118,7 +119,7 @@ async def test_delete_leaves_a_line_for_the_dead_only(store: Store, caplog: pyte
     lease = await take(store, 2)
     await store.settle(lease.token, [(0, DEAD), (1, DONE)])
     assert await Operations(store).jobs.delete(made) == frozenset(made)
-    assert [(line["event"], line["id"], line["reason"]) for line in lines(caplog, whoami())] == [
+    assert [(line["event"], line["id"], line["reason"]) for line in lines(caplog)] == [
         ("dead.delete", str(made[0]), "deleted")
     ]
     assert await Operations(store).jobs.delete(made) == frozenset()
@@ -148,7 +149,8 @@ async def test_a_worker_writes_them_with_arguments_where_asked(
     duties = Duties(queues=app.queues)
     async with Worker(app.tasks, store, app.settings, queues=("other",), duties=duties):
         await gone.wait()
-    [line] = lines(caplog, f"{socket.gethostname()}:{os.getpid()}")
+    [line] = lines(caplog)
+    assert line["by"] == f"{socket.gethostname()}:{os.getpid()}"
     assert ("arguments" in line) == asked
     assert "4111" not in caplog.text
     if asked:

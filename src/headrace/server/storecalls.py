@@ -246,6 +246,13 @@ class Calls:
         await self._note("jobs.delete", chosen(ids), len(gone))
         return gone
 
+    async def drop(self, ids: list[JobId], event: wire.DropEvent, reason: str) -> frozenset[JobId]:
+        storechecks.check_ids(ids)
+        seen = await self._visible(ids)
+        gone = await dropped.drop_dead(self._store, seen, event, reason=storechecks.short(reason), by=self._who.name)
+        await self._note("jobs.delete", chosen(ids), len(gone))
+        return gone
+
     async def pause(self, name: str, kind: PauseKind, by: str, until: datetime | None) -> None:
         storechecks.check_pause(name, kind, until)
         self._may_pause(name, kind)

@@ -28,6 +28,8 @@ MOST: Final = 10_000
 MOST_QUEUES: Final = 1000
 MOST_IDS: Final = wire.MOST_IDS
 MOST_LANES: Final = 1000
+MOST_REASON: Final = 10_000
+"""Characters."""
 LARGEST: Final = 2**31 - 1
 """Of any count that is kept."""
 
@@ -176,6 +178,13 @@ def check_rule(name: str, rule: LimitRule | None) -> None:
         raise ConfigError("rate: units per second, more than 0")
     if not 0 <= rule.burst <= MAX_UNITS:
         raise ConfigError(f"burst: a number up to {MAX_UNITS:,}")
+
+
+def short(reason: str) -> str:
+    """For a line in the log."""
+    if not reason.strip() or len(reason) > MOST_REASON:
+        raise ConfigError(f"reason: up to {MOST_REASON:,} characters that say why")
+    return reason.strip()
 
 
 # ── figures ──────────────────────────────────────────────────────────────────

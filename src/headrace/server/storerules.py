@@ -63,6 +63,7 @@ RULES: dict[str, Rule] = {
     "cancel": Rule("Cancel jobs.", Scope.OPERATE),
     "retry": Rule("Make finished or scheduled jobs ready.", Scope.OPERATE),
     "delete": Rule("Forget jobs.", Scope.OPERATE),
+    "drop": Rule("Forget dead letters, with a line in the log for each.", Scope.OPERATE),
     "pause": Rule("Pause a queue, a tenant or a task.", Scope.OPERATE),
     "resume": Rule("Undo a pause.", Scope.OPERATE),
     "pauses": Rule("Everything that is paused.", Scope.READ, (Scope.WORK,), looks=1, free=_works),

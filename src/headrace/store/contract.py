@@ -301,6 +301,15 @@ class Transactional(Protocol):
 
 
 @runtime_checkable
+class Recording(Protocol):
+    """Stores behind which a server writes the record of a dead letter that is dropped: no second one is written here."""
+
+    async def drop(self, ids: Sequence[JobId], event: str, reason: str) -> frozenset[JobId]:
+        """Delete those that are dead, each after a line in the server's log. Answers those deleted."""
+        ...
+
+
+@runtime_checkable
 class Prompt(Protocol):
     """Stores that can claim for a sleeper in the moment in which they wake it: one trip less before the job starts."""
 

@@ -221,6 +221,12 @@ class HttpStore:
             gone |= await self._call("delete", some, None if states is None else list(states))
         return frozenset(gone)
 
+    async def drop(self, ids: Sequence[JobId], event: str, reason: str) -> frozenset[JobId]:
+        gone: set[JobId] = set()
+        for some in _calls(ids):
+            gone |= await self._call("drop", some, event, reason)
+        return frozenset(gone)
+
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         await self._call("pause", name, kind, by, until)
 

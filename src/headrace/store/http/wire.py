@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -36,6 +36,8 @@ from headrace.store.terms import (
 )
 
 MEDIA: Final = "application/vnd.headrace+msgpack"
+DropEvent = Literal["dead.discard", "dead.delete", "dead.expire"]
+"""Why a dead letter is dropped, as the line in the log names it."""
 VERSION: Final = 1
 """Of this wire: a server answers it, and a store refuses another."""
 LONGEST_WAIT: Final = 30.0
@@ -241,6 +243,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         Verb("cancel", tuple[list[JobId], str | None], dict[JobId, CancelAnswer]),
         Verb("retry", tuple[list[JobId], bool], frozenset[JobId]),
         Verb("delete", tuple[list[JobId], frozenset[JobState] | None], frozenset[JobId]),
+        Verb("drop", tuple[list[JobId], DropEvent, str], frozenset[JobId]),
         Verb("pause", tuple[str, PauseKind, str, datetime | None], None, repeats=True),
         Verb("resume", tuple[str, PauseKind], None, repeats=True),
         Verb("pauses", tuple[()], list[Pause], reads=True),
