@@ -167,6 +167,8 @@ class QueueStats:
     oldest_ready: timedelta | None = None
     """Age of the longest waiting ready job, by its enqueue time."""
     paused: bool = False
+    oldest_at_least: bool = False
+    """The queue has more lanes than a store looks at for `oldest_ready`, so a job of another lane may be older."""
 
 
 @dataclass(frozen=True, slots=True)

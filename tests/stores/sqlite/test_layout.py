@@ -29,7 +29,7 @@ from conformance.kit import (
 from headrace.job import JobState, job_id
 from headrace.lease import Ask, new_token
 from headrace.outcome import DONE, Finish
-from headrace.store.sqlite import find, packing, stats
+from headrace.store.sqlite import find, packing
 from headrace.store.sqlite.statements import load
 from headrace.store.sqlite.store import SqliteStore
 from headrace.store.terms import Filter, Retention
@@ -170,23 +170,9 @@ async def test_find_walks_down_when_many_jobs_are_in_a_state(
     assert [job.id for job in many.jobs] == made[:-8:-1]
 
 
-async def test_the_oldest_job_of_a_long_line(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
-    for priority, tenant in ((0, "a"), (5, "b"), (0, ""), (-3, "c"), (5, "a")):
-        await put(sqlite_store, 2, priority=priority, tenant=tenant)
-    exact = await sqlite_store.stats()
-    monkeypatch.setattr(stats, "_MANY", 1)
-    by_heads = await sqlite_store.stats()
-    monkeypatch.setattr(stats, "_MANY_LANES", 2)
-    by_looking = await sqlite_store.stats()
-    ages = [found.queues[0].oldest_ready for found in (exact, by_heads, by_looking)]
-    assert None not in ages
-    assert ages == sorted(ages, key=lambda age: age or timedelta(0))  # each asked a moment later
-    assert (ages[2] or timedelta(0)) - (ages[0] or timedelta(0)) < timedelta(seconds=60)
-
-
 HOT = {
     "enqueue": {"repeated", "key", "lock", "queue"},
-    "ended": {"ends", "jobs"},
+    "ended": {"ranges", "moment", "jobs"},
     "lanes": {"after", "jobs", "enqueued_at"},
     "report": {"log"},
     "claim": {
@@ -200,7 +186,7 @@ HOT = {
     "locate": {"job", "seq", "ending", "scheduled", "ready"},
     "get": {"seq", "job", "history"},
     "prune": {"old", "any_old", "jobs", "failures", "locks", "reports", "units", "endings", "empty"},
-    "stats": {"head", "priority_below"},
+    "stats": {"head", "oldest"},
 }
 
 
@@ -225,6 +211,8 @@ async def test_no_statement_reads_a_whole_table(sqlite_store: SqliteStore, eye: 
         ("claim", "lanes", "tenant=? AND lane>?"),
         ("lanes", "after", "tenant=? AND lane>?"),
         ("lanes", "after", "line>? AND line<?"),
+        ("stats", "head", "tenant=? AND lane>?"),
+        ("stats", "head", "line>? AND line<?"),
     ],
 )
 async def test_a_lane_is_skipped_in_one_step_however_long(

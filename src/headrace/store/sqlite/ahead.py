@@ -9,7 +9,7 @@ import msgspec
 from headrace.job import JobId, job_id
 from headrace.lane import Ahead, Blocked
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.allowance import Rules, obstacles, read, units_held, units_of
+from headrace.store.sqlite.allowance import Rules, obstacles, read, units_of
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.locate import locate
 from headrace.store.sqlite.pause import pause_of
@@ -19,6 +19,10 @@ from headrace.store.sqlite.statements import load
 _SQL = load("ahead")
 _NAMED = 5
 """Jobs that hold a limit, of which a blocked one tells."""
+_LEASES = 200
+"""Leases that are searched for them."""
+_JOBS = 1000
+"""Jobs of leases that are decoded for them."""
 
 
 def ahead(tx: Tx, id: JobId, limit: int) -> Ahead | None:
@@ -79,14 +83,14 @@ def _blocked(tx: Tx, key: int) -> list[Blocked]:
 
 
 def _users(tx: Tx, limit_key: str) -> tuple[UUID, ...]:
-    """Some of the running jobs that hold units of a limit key."""
+    """Some of the running jobs that hold units of a limit key, as far as a bounded number of leases has them."""
     keys: list[int] = []
-    for lease in leases.all(tx):
-        units_by_lane = units_held(tx, lease)
-        using = {lane for lane, units in units_by_lane.items() if any(key == limit_key for key, _ in units)}
-        keys += [key for _, key, held in lease.open() if lease.ranges.places[held.place].lane in using] if using else []
-        if len(keys) >= _NAMED:
-            break
+    for lease in leases.naming(tx, limit_key, _LEASES, _JOBS):
+        places = lease.ranges.places
+        using = {number for number, place in enumerate(places) if any(key == limit_key for key, _ in place.units or ())}
+        for _, key, size, held in lease.pieces():
+            if held.place in using:
+                keys += range(key, key + min(size, _NAMED))
     keys = keys[:_NAMED]
     batches = dict(tx.cur.execute(_SQL["ids"], (str([key >> 16 for key in keys]),)).fetchall())
     return tuple(job_id(UUID(bytes=batches[key >> 16]), key & 0xFFFF) for key in keys)

@@ -129,6 +129,23 @@ def all(tx: Tx) -> list[LeaseRow]:
     return around(tx, 0, (1 << 63) - 1)
 
 
+def naming(tx: Tx, text: str, among: int, jobs: int) -> list[LeaseRow]:
+    """Leases that contain a text, of so many that are searched, until they hold so many jobs.
+
+    MessagePack holds texts as they are, so only what is found is decoded. Python searches many times faster than SQLite's
+    `instr`, which compares at every byte.
+    """
+    sought = text.encode()
+    found: list[LeaseRow] = []
+    for row in tx.cur.execute(SQL["some"], (among,)):
+        if sought in row[8]:
+            found.append(_row(row))
+            jobs -= found[-1].size
+            if jobs <= 0:
+                break
+    return found
+
+
 def insert(tx: Tx, lease: LeaseRow) -> None:
     held = lease.ranges.held
     lowest, highest = min(h.lo for h in held), max(h.lo + h.size - 1 for h in held)

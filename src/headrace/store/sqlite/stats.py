@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -18,54 +20,87 @@ from headrace.store.terms import QueueStats, Stats
 _SQL = load("stats")
 _SEEN = load("workers")["seen"]
 _MINUTE = 60_000_000
-_MANY = 100_000
-_MANY_LANES = 1000
+_QUEUES = 500
+"""Queues that one step reads the figures of."""
+_HEADS = 500
+"""Lanes that one step looks at for the oldest job."""
+_FEW = 100
+"""Jobs; the ranges of a queue that has no more are all read, which takes less time than to find its lanes."""
+_MOST_LANES = 1000
+"""Lanes of a queue that are looked at for its oldest job."""
+
+Spot = tuple[int, str, int]
+"""Priority, tenant, lane."""
+_BEFORE_ALL: Spot = (HIGHEST_PRIORITY + 1, "", LOWEST_LANE)
 
 
-def stats(tx: Tx) -> Stats:
-    queues: list[QueueStats] = []
-    for queue, ready, scheduled, running, dead, done, failed, enqueued, paused in tx.cur.execute(
-        _SQL["depth"], (tx.now,)
-    ).fetchall():
-        queues.append(
-            QueueStats(
-                queue=queue,
-                ready=ready,
-                scheduled=scheduled,
-                running=running,
-                dead=dead,
-                done_total=done,
-                failed_total=failed,
-                enqueued_total=enqueued,
-                oldest_ready=_oldest(tx, queue, ready) if ready else None,
-                paused=bool(paused),
+class Figures:
+    """One call of `stats`, step by step: other reads run in between, and a call that is cancelled ends with its step."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._found: list[QueueStats] = []
+        self._waiting: deque[int] | None = None
+        self._at = _BEFORE_ALL
+        self._looked = 0
+        self._oldest: int | None = None
+
+    def step(self, tx: Tx) -> Stats | None:
+        """The figures; None: there is more to look at."""
+        if self._waiting is None:
+            self._read_queues(tx)
+            return None
+        looks = _HEADS
+        while self._waiting and looks > 0:
+            looks -= self._look(tx, self._waiting[0], looks)
+        return None if self._waiting else Stats(self._found)
+
+    def _read_queues(self, tx: Tx) -> None:
+        rows = tx.cur.execute(_SQL["depth"], (tx.now, self._last, _QUEUES)).fetchall()
+        for queue, ready, scheduled, running, dead, done, failed, enqueued, paused in rows:
+            self._last = queue
+            self._found.append(
+                QueueStats(
+                    queue=queue,
+                    ready=ready,
+                    scheduled=scheduled,
+                    running=running,
+                    dead=dead,
+                    done_total=done,
+                    failed_total=failed,
+                    enqueued_total=enqueued,
+                    paused=bool(paused),
+                )
             )
-        )
-    return Stats(queues)
+        if len(rows) < _QUEUES:
+            self._waiting = deque(number for number, each in enumerate(self._found) if each.ready)
 
-
-def _oldest(tx: Tx, queue: str, ready: int) -> timedelta | None:
-    """By looking at every range, or in a long line at the heads of its lanes only."""
-    at = _oldest_head(tx, queue) if ready > _MANY else None
-    if at is None:
-        row = tx.cur.execute(_SQL["oldest"], (queue,)).fetchone()
-        at = None if row is None else row[0]
-    return None if at is None else timedelta(microseconds=tx.now - at)
-
-
-def _oldest_head(tx: Tx, queue: str) -> int | None:
-    oldest: int | None = None
-    looks = 0
-    priority = HIGHEST_PRIORITY + 1
-    while (row := tx.cur.execute(_SQL["priority_below"], (queue, priority)).fetchone()) is not None:
-        priority, lane = row[0], ("", LOWEST_LANE)
-        while (head := tx.cur.execute(_SQL["head"], (queue, priority, *lane)).fetchone()) is not None:
-            lane, at = head[:2], head[2]
-            oldest = at if oldest is None else min(oldest, at)
+    def _look(self, tx: Tx, number: int, most: int) -> int:
+        """Look at up to so many lanes of a queue, the first jobs of which are their oldest; how many looks it took."""
+        queue, ready = self._found[number].queue, self._found[number].ready
+        if ready <= _FEW:
+            row = tx.cur.execute(_SQL["oldest"], (queue, _FEW)).fetchone()
+            self._oldest = None if row is None else row[0]
+            self._note(tx, number, more=False)
+            return 1 + ready // 10
+        looks = 0
+        while looks < most:
             looks += 1
-            if looks > _MANY_LANES:
-                return None
-    return oldest
+            head = tx.cur.execute(_SQL["head"], (queue, *self._at)).fetchone()
+            if head is None or self._looked == _MOST_LANES:
+                self._note(tx, number, more=head is not None)
+                break
+            self._looked += 1
+            self._at = head[:3]
+            self._oldest = head[3] if self._oldest is None else min(self._oldest, head[3])
+        return looks
+
+    def _note(self, tx: Tx, number: int, *, more: bool) -> None:
+        age = None if self._oldest is None else timedelta(microseconds=tx.now - self._oldest)
+        self._found[number] = replace(self._found[number], oldest_ready=age, oldest_at_least=more)
+        self._at, self._looked, self._oldest = _BEFORE_ALL, 0, None
+        assert self._waiting is not None  # the queues are read before their lanes
+        self._waiting.popleft()
 
 
 def workers(tx: Tx) -> list[Presence]:

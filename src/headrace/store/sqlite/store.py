@@ -25,13 +25,13 @@ from headrace.store.sqlite.connection import Locked, not_ready
 from headrace.store.sqlite.delete import delete
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.detach import detach
-from headrace.store.sqlite.ended import ended
+from headrace.store.sqlite.ended import Endings
 from headrace.store.sqlite.enqueue import Prepared, enqueue
 from headrace.store.sqlite.files import Files
 from headrace.store.sqlite.find import Search
 from headrace.store.sqlite.get import get
 from headrace.store.sqlite.heartbeat import heartbeat
-from headrace.store.sqlite.lanes import Glance, lanes
+from headrace.store.sqlite.lanes import Glance, Walk
 from headrace.store.sqlite.limit import limit, limits
 from headrace.store.sqlite.pause import pause, pauses, resume
 from headrace.store.sqlite.promote import nothing_due, promote
@@ -42,7 +42,7 @@ from headrace.store.sqlite.report import report
 from headrace.store.sqlite.retry import retry
 from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.settle import settle
-from headrace.store.sqlite.stats import stats, workers
+from headrace.store.sqlite.stats import Figures, workers
 from headrace.store.sqlite.thread import Reader, Thread
 from headrace.store.sqlite.timekeeper import Timekeeper
 from headrace.store.sqlite.turn import Turn
@@ -216,22 +216,19 @@ class SqliteStore:
         return await self._read(lambda tx: get(tx, ids))
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        search = Search(where, before, limit)
-        while (page := await self._read(search.step)) is None:
-            pass
-        return page
+        return await self._in_steps(Search(where, before, limit).step)
 
     async def stats(self) -> Stats:
-        return await self._read(stats)
+        return await self._in_steps(Figures().step)
 
     async def workers(self) -> list[Presence]:
         return await self._read(workers)
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
-        return await self._read(lambda tx: ended(tx, since, limit))
+        return await self._in_steps(Endings(since, limit).step)
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        return await self._read(lambda tx: lanes(tx, queues, limit, self._glance))
+        return await self._in_steps(Walk(queues, limit, self._glance).step)
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         return await self._read(lambda tx: ahead(tx, id, limit))
@@ -310,6 +307,12 @@ class SqliteStore:
 
     async def _read(self, work: Callable[[Tx], T]) -> T:
         return await _opened(self._reader).call(work)
+
+    async def _in_steps(self, step: Callable[[Tx], T | None]) -> T:
+        """Repeat a step until it answers. Other reads run between steps, and a call that is cancelled takes no further one."""
+        while (answer := await self._read(step)) is None:
+            pass
+        return answer
 
 
 def _opened(thread: Thread | None) -> Thread:

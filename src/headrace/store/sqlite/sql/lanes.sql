@@ -1,6 +1,6 @@
 -- name: jobs
--- How many jobs wait in a lane and when the first of them was enqueued, looking at no more than ?5 ranges.
-select sum(hi - lo + 1), min(lo) from (
+-- Of a lane: its ranges, the jobs in them and the first job, looking at no more than ?5 ranges.
+select count(*), sum(hi - lo + 1), min(lo) from (
     select lo, hi from headrace_ready
     where line = (select id from headrace_queue where name = ?1) * 4096 + 1000 - ?2
         and tenant = ?3 and lane = ?4

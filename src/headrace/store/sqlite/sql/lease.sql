@@ -12,6 +12,10 @@ from headrace_lease where expires_at <= ? order by expires_at limit ?;
 select token, worker, cause, claimed_at, expires_at, suspect, size, settled, ranges
 from headrace_lease where lo <= ? and hi >= ?;
 
+-- name: some
+-- At most so many leases.
+select token, worker, cause, claimed_at, expires_at, suspect, size, settled, ranges from headrace_lease limit ?;
+
 -- name: insert
 insert into headrace_lease
 (token, worker, cause, claimed_at, expires_at, suspect, size, lo, hi, settled, ranges)
