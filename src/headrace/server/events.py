@@ -62,8 +62,8 @@ ENDPOINTS = (
         path="/v1/jobs/{id}/events",
         scope=Scope.ENQUEUE,
         also=(Scope.READ,),
-        does="Follow one job until it ends: events `state`, `progress`, `log`, and `end` as the last. "
-        "Last-Event-ID goes on where a stream broke off; 204: the end is known already.",
+        does="Follow one job until it ends. The events are `state`, `progress` and `log`, and `end` as the last. "
+        "Last-Event-ID continues a broken stream; 204 means that the client already knows the end.",
         handler=follow_one,
         answers={200: str, 204: None},
         problems=((403, "csrf"), (404, "job_not_found"), (422, "invalid_job_id")),
@@ -73,8 +73,8 @@ ENDPOINTS = (
         method="GET",
         path="/v1/events",
         scope=Scope.READ,
-        does="Follow the ends of all jobs: events `ended`, and `skipped` with a count when there are too many. "
-        "Last-Event-ID goes on where a stream broke off.",
+        does="Follow the ends of all jobs. The events are `ended`, and `skipped` with a count when there are too many. "
+        "Last-Event-ID continues a broken stream.",
         handler=follow_all,
         query=EventsQuery,
         answers={200: str},

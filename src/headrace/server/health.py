@@ -44,13 +44,27 @@ async def ready(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/livez", scope=None, does="The process lives.", handler=live, answers={200: Health}),
-    Endpoint(method="GET", path="/healthz", scope=None, does="The process lives.", handler=live, answers={200: Health}),
+    Endpoint(
+        method="GET",
+        path="/livez",
+        scope=None,
+        does="Check that the process runs.",
+        handler=live,
+        answers={200: Health},
+    ),
+    Endpoint(
+        method="GET",
+        path="/healthz",
+        scope=None,
+        does="Check that the process runs.",
+        handler=live,
+        answers={200: Health},
+    ),
     Endpoint(
         method="GET",
         path="/readyz",
         scope=None,
-        does="The server can serve: its store answers, and it is not about to stop.",
+        does="Check that the store answers and that the server is not stopping.",
         handler=ready,
         answers={200: Health},
         problems=((503, "stopping"),),

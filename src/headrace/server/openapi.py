@@ -274,7 +274,7 @@ ENDPOINTS = (
         method="GET",
         path="/openapi.json",
         scope=None,
-        does="This document.",
+        does="Describe this API as an OpenAPI document.",
         handler=show,
         answers={200: dict[str, Any]},
     ),

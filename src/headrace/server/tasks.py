@@ -118,7 +118,7 @@ ENDPOINTS = (
         path="/v1/tasks",
         scope=Scope.ENQUEUE,
         also=(Scope.READ,),
-        does="The tasks that can be enqueued, with their parameters as JSON Schema.",
+        does="List the tasks that can be enqueued, with their parameters as JSON Schema.",
         handler=all_of,
         answers={200: TaskList},
     ),
