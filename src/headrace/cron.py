@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
@@ -150,6 +149,8 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         known = available_timezones()
+        from difflib import get_close_matches  # only for the words of an error
+
         near = get_close_matches(str(name)[:64], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else 'write e.g. "Europe/Rome"'
         if not known:

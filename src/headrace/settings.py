@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
@@ -283,6 +281,8 @@ def _from_pyproject(start: Path) -> Layer:
     path = find_pyproject(start)
     if path is None:
         return {}
+    import tomllib
+
     try:
         table = _table(path.read_bytes().decode())
         if not hasattr(table, "items"):
@@ -295,6 +295,8 @@ def _from_pyproject(start: Path) -> Layer:
 @lru_cache(maxsize=8)
 def _table(text: str) -> Any:
     """`[tool.headrace]` of a pyproject.toml. A process may make many apps, and parsing takes longest of what that needs."""
+    import tomllib
+
     return tomllib.loads(text).get("tool", {}).get("headrace", {})
 
 
@@ -310,6 +312,8 @@ def find_pyproject(start: Path) -> Path | None:
 def _known(name: str, shown: str, *, prefix: str = "") -> str:
     if name in NAMES:
         return name
+    from difflib import get_close_matches  # only for the words of an error
+
     close = get_close_matches(name, NAMES, n=1)
     hint = (
         f"did you mean {prefix}{close[0].upper() if prefix else close[0]}?" if close else f"known: {', '.join(NAMES)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -57,6 +56,8 @@ class Root(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib  # only for the words of an error
+
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             raise click.UsageError(f"no command {args[0]!r}" + (f": did you mean {near[0]!r}?" if near else ""), ctx)
         return super().resolve_command(ctx, args)

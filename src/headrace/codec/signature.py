@@ -12,7 +12,6 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import msgspec
@@ -190,6 +189,8 @@ class Signature:
             if name in self._names[:given]:
                 raise self._bad(f"got {name!r} twice: by place and by name")
         elif self._more_kwargs is None:
+            from difflib import get_close_matches  # only for the words of an error
+
             close = get_close_matches(name, self._by_name, n=1)
             hint = f": did you mean {close[0]!r}?" if close else ""
             raise self._bad(f"has no parameter {name!r}{hint}")
