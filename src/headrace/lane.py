@@ -21,6 +21,8 @@ _UNITS = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
 
 MAX_UNITS = 1_000_000
 """The largest concurrency, burst and cost of a limit."""
+MAX_LANES = 1000
+"""Lanes of a queue that one look sees."""
 RESERVED = "headrace."
 """Begins the names of queues and tasks that are headrace's own."""
 
@@ -97,7 +99,8 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     lane: int = 0
     """Ready jobs before it in its lane; 0 for a scheduled one, which has no place yet."""
     higher: int = 0
-    """Ready jobs of higher priority in its queue; 0 for a scheduled one."""
+    """Ready jobs of higher priority in its queue; 0 for a scheduled one. A store that looks into 1,000 lanes counts one job
+    for each of the others, so behind more lanes than that there are at least so many."""
     limit: int
     """Both counts end here: one that is as high means at least so many."""
     suspect: bool = False

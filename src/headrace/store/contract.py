@@ -196,7 +196,10 @@ class Store(Protocol):
         ...
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        """Lanes of these queues that have ready jobs, at most `limit` of each queue; where there are more, others each time."""
+        """Lanes of these queues that have ready jobs, at most `limit` of each queue; where there are more, others each time.
+
+        A call sees no more than MAX_LANES of a queue, whatever the limit. As many as that, or as `limit`, may not be all.
+        """
         ...
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:

@@ -168,7 +168,7 @@ class QueueStats:
     """Age of the longest waiting ready job, by its enqueue time."""
     paused: bool = False
     oldest_at_least: bool = False
-    """The queue has more lanes than a store looks at for `oldest_ready`, so a job of another lane may be older."""
+    """The store did not look at every lane for `oldest_ready`, because the queue has too many: a job may be older."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from headrace.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.outcome import DONE, Again, Finish
+from headrace.store.postgres import looking
 from headrace.store.postgres.store import PostgresStore
 from headrace.store.terms import Filter, Page
 from stores.postgres.kit import claim
@@ -113,3 +114,72 @@ async def test_endings_of_a_busy_time_are_told_in_order(pg: PostgresStore, sql: 
     for limit in (10, 3000, 115000):
         found = await pg.ended(since, limit)
         assert [ending.id for ending in found] == [job_id(row["batch"], 0) for row in expected[:limit]]
+
+
+# ── stats and lanes ─────────────────────────────────────────────────────────
+
+
+async def tenants(pg: PostgresStore, *names: str, queue: str = "q", priority: int = 0) -> None:
+    await pg.enqueue(Batch(new_batch(), [NewJob("t", b"", Lane(queue, priority, name)) for name in names]))
+
+
+async def test_figures_come_in_pages(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "_QUEUES", 3)
+    monkeypatch.setattr(looking, "_HEADS", 2)
+    for number in range(10):
+        if number % 4:
+            await tenants(pg, *"abc"[: number % 4], queue=f"q{number}")
+    await pg.pause("p")
+    await pg.pause("q3")
+    await pg.promote()
+    await tenants(pg, "x", queue="q5")
+    found = (await pg.stats()).queues
+    assert [(each.queue, each.ready, each.paused) for each in found] == [
+        ("p", 0, True), ("q1", 1, False), ("q2", 2, False), ("q3", 3, True), ("q5", 2, False), ("q6", 2, False),
+        ("q7", 3, False), ("q9", 1, False),
+    ]  # fmt: skip
+    assert all((each.oldest_ready is not None) is (each.ready > 0) for each in found)
+    assert not any(each.oldest_at_least for each in found)
+
+
+@pytest.mark.parametrize(("most", "more"), [(4, True), (5, False), (6, False)])
+async def test_the_oldest_of_many_lanes(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, most: int, more: bool):
+    monkeypatch.setattr(looking, "_HEADS", 1)
+    monkeypatch.setattr(looking, "MAX_LANES", most)
+    for priority, name in ((0, "a"), (5, "b"), (0, ""), (-3, "c"), (5, "a")):
+        await tenants(pg, name, priority=priority)
+    [figures] = (await pg.stats()).queues
+    assert figures.oldest_ready is not None
+    assert figures.oldest_at_least is more
+
+
+@pytest.mark.parametrize(("lanes", "ranges"), [(1, 100), (3, 100), (100, 1), (100, 7)])
+async def test_lanes_come_in_pages(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, lanes: int, ranges: int):
+    monkeypatch.setattr(looking, "_LANES", lanes)
+    monkeypatch.setattr(looking, "_RANGES", ranges)
+    names = [f"t{number}" for number in range(7)]
+    for priority in (3, 0):
+        for _ in range(2):
+            await tenants(pg, *names, priority=priority)
+    views = await pg.lanes(["q"])
+    assert [(view.priority, view.tenant, view.jobs) for view in views] == [
+        (priority, name, 2) for priority in (3, 0) for name in names
+    ]
+    seen = [(view.priority, view.tenant) for _ in range(7) for view in await pg.lanes(["q"], 4)]
+    assert len(set(seen)) == 14
+    assert len(seen) == 28
+
+
+@pytest.mark.parametrize(("many", "page"), [(1, 1), (3, 2), (10, 7)])
+async def test_endings_come_in_pages(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, many: int, page: int):
+    monkeypatch.setattr(looking, "_SORTED", many)
+    monkeypatch.setattr(looking, "_PAGE", page)
+    begun = await pg.now()
+    made = [id for _ in range(4) for id in await enqueue(pg, "t", 5)]
+    while lease := await claim(pg, 3, "t"):
+        await pg.settle(lease.token, [(n, DONE) for n in range(len(lease.jobs))])
+    found = await pg.ended(begun)
+    assert sorted(each.id for each in found) == sorted(made)
+    assert found == sorted(found, key=lambda each: (each.at, each.id))
+    for limit in (0, 1, 8, 20):
+        assert await pg.ended(begun, limit) == found[:limit]

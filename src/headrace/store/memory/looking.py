@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from headrace.job import Job, JobId, JobState
-from headrace.lane import Ahead, Blocked, LaneView
+from headrace.lane import MAX_LANES, Ahead, Blocked, LaneView
 from headrace.lease import Presence
 from headrace.store.memory.base import Base
 from headrace.store.memory.limits import uses
@@ -87,6 +87,7 @@ class Looking(Base):
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         found: list[LaneView] = []
+        limit = min(limit, MAX_LANES)
         for queue in dict.fromkeys(queues):
             here = [(lane, jobs) for lane, jobs in self._line.lanes() if lane.queue == queue]
             for lane, jobs in here if len(here) <= limit else random.sample(here, limit):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from headrace.clock import Clock
 from headrace.job import Job, JobId, JobState, job_id, split_id
-from headrace.lane import Ahead, LaneView
+from headrace.lane import MAX_LANES, Ahead, LaneView
 from headrace.lease import Presence
 from headrace.store.postgres import rows
 from headrace.store.postgres.arguments import text
 from headrace.store.postgres.base import Base, call
 from headrace.store.postgres.pool import transaction
-from headrace.store.terms import Ending, Filter, Page, Stats
+from headrace.store.terms import Ending, Filter, Page, QueueStats, Stats
 
 _JOB_NOW: Final = """
 select n.* from unnest($1::uuid[], $2::int4[]) with ordinality u(batch, ord, o)
@@ -32,6 +33,25 @@ from headrace.find_page($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) u
 left join headrace.job_now n on u.shown and n.batch = u.batch and n.ord = u.ord
 order by u.shown desc, u.batch desc, u.ord desc"""
 
+_QUEUES: Final = 1000
+"""Queues that one statement reads the figures of."""
+_HEADS: Final = 200
+"""Lanes that one statement looks at for the oldest job."""
+_LANES: Final = 100
+"""Lanes that one statement counts the jobs of."""
+_RANGES: Final = 5000
+"""Ranges that it counts, and with its last lane up to 10,000 more."""
+_SORTED: Final = 5000
+"""Endings that one statement sorts."""
+_PAGE: Final = 500
+"""Endings that it answers."""
+_MOMENT: Final = timedelta(microseconds=1)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+_NO_JOB: Final = (None, None)
+_NO_LANE: Final = (None, None, None)
+
+Spot = tuple[int, str, int]
+"""Priority, tenant, lane."""
 
 _AFTER_ALL: Final = (UUID(int=2**128 - 1), 0)
 """Greater than any job's place."""
@@ -43,7 +63,7 @@ class Looking(Base):
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         super().__init__(url, clock=clock)
         # Where the last look at a queue's lanes ended.
-        self._looked: dict[str, tuple[int, str, int]] = {}
+        self._looked: dict[str, Spot] = {}
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         places = [split_id(id) for id in ids]
@@ -90,7 +110,43 @@ class Looking(Base):
         return Page(jobs, jobs[-1].id if jobs and len(shown) > limit else None)
 
     async def stats(self) -> Stats:
-        return Stats([rows.figures(row) for row in await self._pool.rows(call("stats", 1), self._now(), write=False)])
+        found: list[QueueStats] = []
+        while True:
+            last = found[-1].queue if found else ""
+            page = await self._pool.rows(call("figures", 3), last, _QUEUES, self._now(), write=False)
+            found += [rows.figures(row) for row in page]
+            if len(page) < _QUEUES:
+                return Stats(await self._with_ages(found))
+
+    async def _with_ages(self, queues: list[QueueStats]) -> list[QueueStats]:
+        """Look for the oldest jobs, so many lanes in a statement: it takes many queues, or a part of one."""
+        waiting = [each.queue for each in queues if each.ready > 0]
+        if not waiting:
+            return queues
+        now = await self.now()
+        oldest: dict[str, datetime] = {}
+        looked = dict.fromkeys(waiting, 0)
+        partial: set[str] = set()
+        at, after = 0, _NO_LANE
+        while at < len(waiting):
+            some = waiting[at : at + _HEADS]
+            for row in await self._pool.rows(call("oldest", 5), some, _HEADS, *after, write=False):
+                queue = row["queue"]
+                looked[queue] += row["lanes"]
+                if row["enqueued_at"] is not None:
+                    oldest[queue] = min(oldest.get(queue, row["enqueued_at"]), row["enqueued_at"])
+                if row["more"] and looked[queue] <= MAX_LANES:
+                    after = row["priority"], row["tenant"], row["lane"]
+                    continue
+                if row["more"]:
+                    partial.add(queue)
+                at, after = at + 1, _NO_LANE
+        return [
+            replace(each, oldest_ready=now - oldest[each.queue], oldest_at_least=each.queue in partial)
+            if each.queue in oldest
+            else each
+            for each in queues
+        ]
 
     async def workers(self) -> list[Presence]:
         found = await self._pool.rows(
@@ -111,19 +167,58 @@ class Looking(Base):
         return rows.ahead(found[0], limit, blocked)
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
-        found = await self._pool.rows(call("ended", 2), since, limit, write=False, timeout=60)
-        return [rows.ending(row) for row in found]
+        """Span after span of time; one with too many endings is asked for again in parts."""
+        now: datetime = (await self._pool.rows("select clock_timestamp()", write=False))[0][0]
+        width = max(now - since, timedelta(seconds=1))
+        begin, end, after = since, _NEVER, _NO_JOB
+        found: list[Ending] = []
+        while len(found) < limit:
+            most = min(_PAGE, limit - len(found))
+            page = await self._pool.rows(
+                call("ended_span", 6), begin, end, _SORTED, most, *after, write=False, timeout=60
+            )
+            if page and page[0]["batch"] is None:
+                width = max(width / 32, _MOMENT)
+                end = begin + width
+                continue
+            found += [rows.ending(row) for row in page]
+            if len(page) == most:
+                begin, after = page[-1]["finished_at"], (page[-1]["batch"], page[-1]["ord"])
+            elif end == _NEVER:
+                break
+            else:
+                # What comes may be sparser; past the present there is nothing but by a clock that a test sets.
+                begin, after, width = end, _NO_JOB, width * 4
+                end = _NEVER if begin + width > now else begin + width
+        return found
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
+        most = min(limit, MAX_LANES)
+        return [view for queue in dict.fromkeys(queues) for view in await self._lanes_of(queue, most)]
+
+    async def _lanes_of(self, queue: str, limit: int) -> list[LaneView]:
+        """Lanes after those of the last look, then from the first one on up to there; some in each statement."""
+        start = at = self._looked.pop(queue, None)
+        again = start is None
         views: list[LaneView] = []
-        for queue in dict.fromkeys(queues):
-            after = self._looked.get(queue, (None, None, None))
-            found = await self._pool.rows(call("lanes", 5), queue, limit, *after, write=False, timeout=60)
-            if len(found) < limit:
-                self._looked.pop(queue, None)
-            else:
-                self._looked[queue] = (found[-1]["priority"], found[-1]["tenant"], found[-1]["lane"])
-            views += [
-                LaneView(queue=queue, priority=p, tenant=t, id=n, jobs=jobs, oldest=at) for p, t, n, jobs, at in found
-            ]
+        while len(views) < limit:
+            most = min(_LANES, limit - len(views))
+            page = await self._pool.rows(
+                call("lane_page", 6), queue, most, _RANGES, *(at or _NO_LANE), write=False, timeout=60
+            )
+            for priority, tenant, lane, jobs, oldest, _ in page:
+                at = priority, tenant, lane
+                if again and start is not None and _order(at) > _order(start):
+                    return views
+                views.append(LaneView(queue=queue, priority=priority, tenant=tenant, id=lane, jobs=jobs, oldest=oldest))
+            if not page or not page[-1]["more"]:
+                if again:
+                    return views
+                again, at = True, None
+        if at is not None:
+            self._looked[queue] = at
         return views
+
+
+def _order(spot: Spot) -> Spot:
+    return -spot[0], spot[1], spot[2]

@@ -200,7 +200,6 @@ def figures(row: Any) -> QueueStats:
         done_total=row["done"],
         failed_total=row["failed"],
         enqueued_total=row["enqueued"],
-        oldest_ready=row["oldest_ready"],
         paused=row["paused"],
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from headrace.lane import HIGHEST_PRIORITY, LaneView
+from headrace.lane import HIGHEST_PRIORITY, MAX_LANES, LaneView
 from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.statements import load
@@ -36,7 +36,7 @@ class Walk:
 
     def __init__(self, queues: Sequence[str], limit: int, glance: Glance) -> None:
         self._queues = deque(dict.fromkeys(queues) if limit > 0 else ())
-        self._limit = limit
+        self._limit = min(limit, MAX_LANES)
         self._glance = glance
         self._views: list[LaneView] = []
         self._seen = 0

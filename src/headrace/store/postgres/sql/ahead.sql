@@ -83,15 +83,21 @@ begin
             never := s.cost > concurrency;
             holders := array(
                 select headrace.job_id(j.batch, j.ord)
-                from (select h.token from headrace.hold h where h.key = s.key order by h.token limit 5) t
-                join headrace.lease l on l.token = t.token
+                from (
+                    -- Of the first leases, which may hold 1,000 jobs each, as many as have 1,000 in all.
+                    select l.*, sum(l.unsettled) over (order by l.token) - l.unsettled as jobs_before
+                    from (select h.token from headrace.hold h where h.key = s.key order by h.token limit 5) t
+                    join headrace.lease l on l.token = t.token
+                ) l
                 cross join lateral (
                     select u.*, sum(u.hi - u.lo + 1) over (order by u.o) - (u.hi - u.lo + 1) as base
                     from unnest(l.r_batch, l.r_lo, l.r_hi) with ordinality u(batch, lo, hi, o)
                 ) r
                 join headrace.job j on j.batch = r.batch and j.ord between r.lo and r.hi
-                where (l.gone is null or get_bit(l.gone, (r.base + j.ord - r.lo)::int4) = 0)
-                    and exists (select from unnest(j.limits) k(text), headrace.split_limit(k.text) x where x.key = s.key)
+                where l.jobs_before < 1000 and (l.gone is null or get_bit(l.gone, (r.base + j.ord - r.lo)::int4) = 0)
+                    and (s.key = any (j.limits) or exists (
+                        select from unnest(j.limits) k(text), headrace.split_limit(k.text) x
+                        where k.text like '%@%' and x.key = s.key))
                 limit 5);
             return next;
         end if;

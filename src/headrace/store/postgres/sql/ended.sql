@@ -1,4 +1,4 @@
--- ended: finished jobs with their end at or after p_since, the earliest first, then by id.
+-- ended: finished jobs with their end at or after p_since, the earliest first, then by id; for clients of an earlier version.
 --
 -- The index by time is a coarse one, and what it finds is to be sorted. So a span of time with more than 100,000 endings is
 -- divided until one has fewer: the cost does not depend on how long ago p_since is.
@@ -44,4 +44,37 @@ begin
         v_width := v_width * 4;
         v_to := case when v_from + v_width > clock_timestamp() then 'infinity' else v_from + v_width end;
     end loop;
+end $$;
+
+-- ended_span: finished jobs that ended in a span of time after the job given, the earliest first, then by id; one row without a
+-- job where the span has more than p_many of them, so that the caller asks for a shorter one. The index by time is a coarse
+-- one, and what it finds is to be sorted: no statement sorts more than p_many, unless they ended in one and the same moment.
+create or replace function headrace.ended_span(
+    p_from timestamptz, p_to timestamptz, p_many int4, p_limit int4, a_batch uuid default null, a_ord int4 default null
+) returns table (
+    batch uuid, ord int4, state int2, finished_at timestamptz, queue text, task text, tenant text
+) language plpgsql stable rows 100
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    if p_to > p_from + interval '1 microsecond' and p_many < (
+        select count(*) from (select from headrace.ending e
+            where e.finished_at >= p_from and e.finished_at < p_to limit p_many + 1) n)
+    then
+        return next;
+        return;
+    end if;
+    return query
+    select e.batch, e.ord, e.state, e.finished_at, j.queue, j.task, coalesce(j.tenant, '')
+    from (select e.batch, e.ord, e.state, e.finished_at from headrace.ending e
+        where e.finished_at >= p_from and e.finished_at < p_to
+            and (a_batch is null or e.finished_at > p_from or (e.batch, e.ord) > (a_batch, a_ord))
+        order by e.finished_at, e.batch, e.ord limit p_limit) e
+    join headrace.job j on j.batch = e.batch and j.ord = e.ord
+    order by e.finished_at, e.batch, e.ord;
 end $$;

@@ -1,46 +1,100 @@
--- stats: every queue with jobs, totals or a pause: what was folded plus what was not yet.
+-- figures: queues after p_after with jobs, totals or a pause, at most p_limit of them: what was folded plus what was not yet.
+create or replace function headrace.figures(p_after text, p_limit int4, p_now timestamptz default null) returns table (
+    queue text, ready int8, scheduled int8, running int8, dead int8, done int8, failed int8, enqueued int8, paused bool
+) language sql stable
+set enable_seqscan = off
+set jit = off
+as $$
+    with journal as materialized (
+        select t.queue, sum(t.ready)::int8 as ready, sum(t.scheduled)::int8 as scheduled, sum(t.running)::int8 as running,
+            sum(t.dead)::int8 as dead, sum(t.done)::int8 as done, sum(t.failed)::int8 as failed, sum(t.enqueued)::int8 as enqueued
+        from headrace.tally t where t.queue > p_after group by t.queue
+    ), paused as materialized (
+        select p.name as queue from headrace.pause p
+        where p.kind = 'queue' and p.name > p_after and (p.until is null or p.until > coalesce(p_now, clock_timestamp()))
+    ), folded as materialized (
+        select d.* from headrace.depth d where d.queue > p_after order by d.queue limit p_limit
+    )
+    select f.queue, sum(f.ready)::int8, sum(f.scheduled)::int8, sum(f.running)::int8, sum(f.dead)::int8, sum(f.done)::int8,
+        sum(f.failed)::int8, sum(f.enqueued)::int8, bool_or(f.paused)
+    from (
+        select d.queue, d.ready, d.scheduled, d.running, d.dead, d.done, d.failed, d.enqueued, false as paused from folded d
+        union all
+        select j.queue, j.ready, j.scheduled, j.running, j.dead, j.done, j.failed, j.enqueued, false from journal j
+        union all
+        select p.queue, 0, 0, 0, 0, 0, 0, 0, true from paused p
+    ) f group by f.queue order by f.queue limit p_limit
+$$;
+
+-- oldest: of these queues, in this order, when the first job of each lane was enqueued, the earliest of a queue, until
+-- p_lanes lanes were looked at in all. The first queue is continued after the lane given. Inside a lane the first job is the
+-- oldest, so the heads of the lanes are enough. A row with `more` ends the call: that queue has further lanes after the one
+-- named. Queues without a row were not looked at.
+create or replace function headrace.oldest(
+    p_queues text[], p_lanes int4, a_priority int2 default null, a_tenant text default null, a_lane int8 default null
+) returns table (
+    queue text, enqueued_at timestamptz, lanes int4, more bool, priority int2, tenant text, lane int8
+) language plpgsql stable rows 100
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_queue text;
+    v_left int4 := p_lanes;
+    v_priority int2 := coalesce(a_priority, 32767);
+    v_tenant text := coalesce(a_tenant, '');
+    v_lane int8 := coalesce(a_lane, -9223372036854775808);
+    x record;
+begin
+    foreach v_queue in array p_queues loop
+        exit when v_left <= 0;
+        queue := v_queue; enqueued_at := null; lanes := 0;
+        priority := v_priority; tenant := v_tenant; lane := v_lane;
+        for x in
+            with recursive walk(priority, tenant, lane, batch, lo, n) as (
+                select v_priority, v_tenant collate "C", v_lane, null::uuid, 0, 0
+                union all
+                select y.priority, y.tenant, y.lane, y.batch, y.lo, w.n + 1
+                from walk w cross join lateral (
+                    select z.* from (
+                        (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
+                         where r.queue = v_queue and r.priority = w.priority and (r.tenant, r.lane) > (w.tenant, w.lane)
+                         order by r.tenant, r.lane, r.seq, r.hi limit 1)
+                        union all
+                        (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
+                         where r.queue = v_queue and r.priority < w.priority
+                         order by r.queue, r.priority desc, r.tenant, r.lane, r.seq, r.hi limit 1)
+                    ) z limit 1
+                ) y where w.n < v_left
+            )
+            select w.priority, w.tenant, w.lane, j.enqueued_at from walk w
+            join headrace.job j on j.batch = w.batch and j.ord = w.lo where w.n > 0
+        loop
+            lanes := lanes + 1;
+            enqueued_at := least(enqueued_at, x.enqueued_at);
+            if (-x.priority, x.tenant collate "C", x.lane) > (-priority, tenant collate "C", lane) then
+                priority := x.priority; tenant := x.tenant; lane := x.lane;
+            end if;
+        end loop;
+        more := lanes >= v_left;
+        -- A queue costs a descent more than its lanes.
+        v_left := v_left - lanes - 1;
+        return next;
+        v_priority := 32767; v_tenant := ''; v_lane := -9223372036854775808;
+    end loop;
+end $$;
+
+-- stats: for clients of an earlier version.
 create or replace function headrace.stats(p_now timestamptz default null) returns table (
     queue text, ready int8, scheduled int8, running int8, dead int8, done int8, failed int8, enqueued int8,
     oldest_ready interval, paused bool
 ) language sql stable as $$
-    with figure as materialized (
-        select f.queue, sum(f.ready)::int8 as ready, sum(f.scheduled)::int8 as scheduled, sum(f.running)::int8 as running,
-            sum(f.dead)::int8 as dead, sum(f.done)::int8 as done, sum(f.failed)::int8 as failed, sum(f.enqueued)::int8 as enqueued
-        from (
-            select d.queue, d.ready, d.scheduled, d.running, d.dead, d.done, d.failed, d.enqueued from headrace.depth d
-            union all
-            select t.queue, t.ready, t.scheduled, t.running, t.dead, t.done, t.failed, t.enqueued from headrace.tally t
-            union all
-            select p.name, 0, 0, 0, 0, 0, 0, 0 from headrace.pause p
-            where p.kind = 'queue' and (p.until is null or p.until > coalesce(p_now, clock_timestamp()))
-        ) f group by f.queue
-    )
     select f.queue, f.ready, f.scheduled, f.running, f.dead, f.done, f.failed, f.enqueued,
-        coalesce(p_now, clock_timestamp()) - o.enqueued_at,
-        exists (select from headrace.pause p where p.kind = 'queue' and p.name = f.queue
-            and (p.until is null or p.until > coalesce(p_now, clock_timestamp())))
-    from figure f
-    left join lateral (
-        -- Inside a lane the first is the oldest, so the heads of the lanes are enough; at most 1,000 are looked at.
-        with recursive head(priority, tenant, lane, batch, lo, n) as (
-            (select r.priority, r.tenant, r.lane, r.batch, r.lo, 1 from headrace.ready r
-             where r.queue = f.queue order by r.queue, r.priority desc, r.tenant, r.lane, r.seq, r.hi limit 1)
-            union all
-            select x.priority, x.tenant, x.lane, x.batch, x.lo, h.n + 1
-            from head h cross join lateral (
-                select y.* from (
-                    (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
-                     where r.queue = f.queue and r.priority = h.priority and (r.tenant, r.lane) > (h.tenant, h.lane)
-                     order by r.tenant, r.lane, r.seq, r.hi limit 1)
-                    union all
-                    (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
-                     where r.queue = f.queue and r.priority < h.priority
-                     order by r.queue, r.priority desc, r.tenant, r.lane, r.seq, r.hi limit 1)
-                ) y limit 1
-            ) x where h.n < 1000
-        )
-        select min(j.enqueued_at) as enqueued_at from head h join headrace.job j on j.batch = h.batch and j.ord = h.lo
-        where f.ready > 0
-    ) o on true
+        coalesce(p_now, clock_timestamp()) - o.enqueued_at, f.paused
+    from headrace.figures('', 2147483647, p_now) f
+    left join lateral headrace.oldest(array[f.queue], 100) o on f.ready > 0
     order by f.queue
 $$;

@@ -1,0 +1,2 @@
+-- Looks in bounded statements: the functions of this version are made anew.
+select;
