@@ -113,3 +113,16 @@ async def test_totals_only_grow(store: Store):
     after = await queue_stats(store)
     assert (after.enqueued_total, after.done_total, after.failed_total) == (3, 1, 1)
     assert (before.enqueued_total, before.done_total, before.failed_total) == (3, 1, 1)
+
+
+async def test_more_lanes_than_a_look_sees(store: Store, clock: FakeClock):
+    """The counts are exact. The age may be of the lanes looked at only, and then the store says so."""
+    await put_jobs(store, *[new(tenant=f"t{n}") for n in range(1000)])
+    await put(store, tenant="another")
+    await put_jobs(store, *[new(tenant=f"t{n}", queue="few") for n in range(1000)])
+    clock.advance(5)
+    few, many = sorted((await store.stats()).queues, key=lambda found: found.ready)
+    assert (few.ready, many.ready) == (1000, 1001)
+    assert (few.oldest_ready, few.oldest_at_least) == (5 * S, False)
+    assert many.oldest_ready == 5 * S
+    assert len(await store.lanes(["default", "few"], 5000)) == 2000

@@ -27,6 +27,8 @@ class QueueFigures(msgspec.Struct, kw_only=True):
     enqueued_total: int
     oldest_ready: float | None
     """In seconds."""
+    oldest_at_least: bool
+    """The store did not look at every lane for `oldest_ready`, because the queue has too many: a job may be older."""
     paused: bool
 
 
@@ -75,6 +77,7 @@ def _figures(each: QueueStats) -> QueueFigures:
         failed_total=each.failed_total,
         enqueued_total=each.enqueued_total,
         oldest_ready=seconds(each.oldest_ready),
+        oldest_at_least=each.oldest_at_least,
         paused=each.paused,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,7 +12,7 @@ from headrace.job import JobId, JobState, job_id, new_batch
 from headrace.lease import Report, new_token, new_worker_id
 from headrace.outcome import DONE
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import CancelAnswer, Filter
+from headrace.store.terms import CancelAnswer, Filter, LimitRule
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.test_bounds import scripts_run
@@ -70,6 +70,62 @@ async def test_pages_over_queues_are_in_order(store: RedisStore):
         made += await put_jobs(store, *[new(queue=f"q{(n * 7 + m) % 11}") for m in range(n % 5 + 1)])
     for limit in (1, 7, 100):
         assert [job.id for job in await find_all(store, Filter(), limit=limit)] == made[::-1]
+
+
+async def test_stats_asks_only_queues_with_waiting_jobs_one_by_one(store: RedisStore, server: RedisServer):
+    await put_jobs(store, *[new(queue=f"q{n}", due=TTL) for n in range(400)])
+    await put_jobs(store, *[new(queue=f"busy{n}") for n in range(3)])
+    assert len((await store.stats()).queues) == 403
+    before = scripts_run(server)
+    found = {each.queue: each for each in (await store.stats()).queues}
+    assert scripts_run(server) - before <= 2 + 3
+    assert (found["q7"].scheduled, found["q7"].oldest_ready) == (1, None)
+    assert (found["busy1"].ready, found["busy1"].oldest_ready) == (1, timedelta(0))
+
+
+async def test_stats_and_lanes_do_not_grow_with_the_tenants(store: RedisStore, server: RedisServer):
+    async def commands(tenants: int) -> tuple[int, int]:
+        await put_jobs(store, *[new(tenant=f"{tenants}-{n}") for n in range(tenants)])
+        before = commands_run(server)
+        assert (await store.stats()).queues[0].oldest_at_least is (tenants > 1000)
+        between = commands_run(server)
+        assert len(await store.lanes(["default"], 10_000)) == min(1000, tenants)
+        return between - before, commands_run(server) - between
+
+    await commands(1000)
+    stats, lanes = await commands(2000)
+    more_stats, more_lanes = await commands(4000)
+    assert more_stats <= stats + 10
+    assert more_lanes <= lanes + 10
+
+
+async def test_stats_reads_over_a_bounded_number_of_cancelled_jobs(store: RedisStore, server: RedisServer):
+    """Cancelled jobs leave empty places in their lane, which a look for the first job reads over."""
+    made = await put_jobs(store, *[new(tenant=f"t{n % 4}") for n in range(8000)])
+    await store.cancel(made[:-4])
+    [figures] = (await store.stats()).queues
+    assert figures.ready == 4
+    assert figures.oldest_ready == timedelta(0) or figures.oldest_at_least
+
+
+async def test_jobs_of_higher_priority_in_many_lanes_are_at_least_as_many(store: RedisStore, server: RedisServer):
+    await put_jobs(store, *[new(tenant=f"t{n}", priority=1) for n in range(3000)])
+    [low] = await put(store)
+    before = commands_run(server)
+    found = await store.ahead(low)
+    assert found is not None
+    assert found.higher == 3000
+    assert commands_run(server) - before <= 3 * 1000 + 50
+
+
+async def test_holders_are_sought_in_a_bounded_number_of_runs(store: RedisStore, server: RedisServer):
+    await store.limit("shop", LimitRule(concurrency=1), None)
+    [holder] = await put(store, limits=("shop:1",))
+    await take(store, 1)
+    [waits] = await put(store, limits=("shop:1",))
+    found = await store.ahead(waits)
+    assert found is not None
+    assert found.blocked[0].by == (holder,)
 
 
 # ── find ────────────────────────────────────────────────────────────────────

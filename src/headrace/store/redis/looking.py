@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from headrace.errors import StoreError
 from headrace.job import Job, JobId, split_id
-from headrace.lane import Ahead, Blocked, LaneView
+from headrace.lane import MAX_LANES, Ahead, Blocked, LaneView
 from headrace.lease import Presence
 from headrace.store.redis import scripts
 from headrace.store.redis.base import chunks, foreign
@@ -26,8 +26,8 @@ from headrace.store.terms import Ending, QueueStats, Stats
 
 _AT_ONCE: Final = 200
 """Jobs that one script looks at."""
-_LANES: Final = 1000
-"""Lanes that `stats` looks at for the oldest job."""
+_FORGOTTEN: Final = 500
+"""Totals of dropped queues that one command reads."""
 _COUNTED: Final = 10_000
 """Jobs of a lane that `lanes` counts to."""
 _HOLDERS: Final = 5
@@ -109,9 +109,16 @@ class Looking(Janitoring):
         return {id: job_of(answer, queue, now) for id, answer in zip(ids, answers, strict=True) if answer}
 
     async def stats(self) -> Stats:
-        queues = await self._queues()
-        answers = await self._ask_each(scripts.STATS, queues, self._given, _LANES)
-        found = {queue: _stats(queue, answer) for queue, answer in answers.items()}
+        """The figures of many queues come in one script; only those in which jobs wait are asked one by one, for the oldest."""
+        now = await self._now_us()
+        figures = (await self._survey(await self._queues(), "figures")).found
+        found = {queue: _stats(queue, answer, now) for queue, answer in figures.items()}
+        waiting = [queue for queue, stats in found.items() if stats.ready > 0]
+        for queue, (oldest, more) in (
+            await self._ask_each(scripts.STATS, waiting, MAX_LANES) if waiting else {}
+        ).items():
+            age = timedelta(microseconds=max(0, now - int(oldest))) if oldest else None
+            found[queue] = changed(found[queue], oldest_ready=age, oldest_at_least=bool(more))
         if not self._keys.clustered:
             for stats in await self._forgotten():
                 here = found.get(stats.queue)
@@ -122,9 +129,15 @@ class Looking(Janitoring):
     async def _forgotten(self) -> list[QueueStats]:
         """The totals of queues that were dropped because they had no jobs."""
         key = self._keys.home[0] + "#s"
-        kept = await self._wire.command(key, "HGETALL", key)
+        kept: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, some = await self._wire.command(key, "HSCAN", key, cursor, "COUNT", _FORGOTTEN)
+            kept.update(zip(some[::2], some[1::2], strict=True))
+            if int(cursor) == 0:
+                break
         found: list[QueueStats] = []
-        for name, raw in zip(kept[::2], kept[1::2], strict=True):
+        for name, raw in kept.items():
             words = _counters.decode(raw)
             counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
             found.append(
@@ -158,6 +171,7 @@ class Looking(Janitoring):
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         names = list(dict.fromkeys(queues))
+        limit = min(limit, MAX_LANES)
         self._looked += limit
         answers = await self._ask_each(scripts.LANES, names, limit, self._looked, _COUNTED)
         return [
@@ -202,8 +216,11 @@ class Looking(Janitoring):
         if int(concurrency) >= 0:
             # Elsewhere than on a cluster units are held in any queue.
             queues = [queue] if self._keys.clustered else await self._running()
-            found = await self._run_each(scripts.HOLDERS, queues, key, _HOLDERS)
-            by = [UUID(bytes=id) for ids in found for id in ids][:_HOLDERS]
+            for some in chunks(queues, _AT_ONCE):
+                found = await self._run_each(scripts.HOLDERS, some, key, _HOLDERS)
+                by = [*by, *(UUID(bytes=id) for ids in found for id in ids)][:_HOLDERS]
+                if len(by) == _HOLDERS:
+                    break
         return Blocked(
             key=key.decode(),
             concurrency=int(concurrency) if int(concurrency) >= 0 else None,
@@ -247,9 +264,9 @@ def _lane_view(name: str, queue: str, jobs: int, oldest: int) -> LaneView:
     )
 
 
-def _stats(queue: str, answer: list[bytes | int]) -> QueueStats:
-    ready, scheduled, running, dead, done, failed, enqueued, oldest, paused, now = answer
-    age = timedelta(microseconds=max(0, int(now) - int(oldest))) if oldest else None
+def _stats(queue: str, answer: Reply, now: int) -> QueueStats:
+    ready, running, done, failed, enqueued, scheduled, dead, pause = answer
+    paused = paused_of(pause)
     return QueueStats(
         queue=queue,
         ready=int(ready),
@@ -259,6 +276,5 @@ def _stats(queue: str, answer: list[bytes | int]) -> QueueStats:
         done_total=int(done),
         failed_total=int(failed),
         enqueued_total=int(enqueued),
-        oldest_ready=age,
-        paused=bool(paused),
+        paused=paused.by is not None and (paused.until is None or to_us(paused.until) > now),
     )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError, StoreError
 from headrace.job import Batch, Claimed, Job, JobId
-from headrace.lane import LaneView
+from headrace.lane import MAX_LANES, LaneView
 from headrace.lease import Ask, Lease, Orphan, WorkerId
 from headrace.store.redis import scripts
 from headrace.store.redis.asking import ONE_NODE
@@ -173,6 +173,7 @@ class ShardedRedisStore(RedisStore):
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         found: list[LaneView] = []
+        limit = min(limit, MAX_LANES)
         for queue in dict.fromkeys(queues):
             shards = self._shards.of(queue)
             views = await super().lanes(shards, max(1, limit // len(shards)))
@@ -238,4 +239,5 @@ def _added(one: QueueStats, other: QueueStats) -> QueueStats:
         enqueued_total=one.enqueued_total + other.enqueued_total,
         oldest_ready=max(ages, default=None),
         paused=one.paused or other.paused,
+        oldest_at_least=one.oldest_at_least or other.oldest_at_least,
     )

@@ -10,6 +10,7 @@ local LANES = 1000  -- to look into for higher priorities
 local function jobs_in(lane, n)
   n = min(n, 4 * limit)
   if n <= 0 then return 0 end
+  if c('HEXISTS', p .. 'x', lane) == 0 then return n end
   local gaps = c('LPOS', p .. 'L:' .. lane, '', 'COUNT', 0, 'MAXLEN', n)
   return n - #gaps
 end
@@ -38,20 +39,24 @@ local own = tonumber(match(lane, '^(-?%d+)|'))
 local higher, looks = 0, 0
 local function look(other)
   looks = looks + 1
-  higher = higher + jobs_in(other, c('LLEN', p .. 'L:' .. other)) + c('ZCARD', p .. 'B:' .. other)
+  higher = higher + c('LLEN', p .. 'L:' .. other) - (c('HGET', p .. 'x', other) or 0) + c('ZCARD', p .. 'B:' .. other)
 end
+-- Every entry of a ring has a job or more, so those that are not looked into count as one each.
 for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do
-  if tonumber(priority) <= own or higher >= limit or looks >= LANES then break end
-  for _, entry in ipairs(c('LRANGE', p .. 'R:' .. priority, 0, LANES)) do
+  if tonumber(priority) <= own or higher >= limit then break end
+  local ring, seen = p .. 'R:' .. priority, 0
+  for _, entry in ipairs(looks < LANES and c('LRANGE', ring, 0, LANES - looks - 1) or {}) do
+    if higher >= limit or looks >= LANES then break end
+    seen = seen + 1
     if byte(entry, #entry) == 42 then
-      for _, other in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, LANES)) do look(other) end
+      for _, other in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, LANES - looks - 1)) do look(other) end
     else
       look(entry)
     end
-    if higher >= limit or looks >= LANES then break end
   end
+  higher = higher + c('LLEN', ring) - seen
 end
-for _, other in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. 'K', LANES) or {}) do
+for _, other in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. 'K', LANES - looks) or {}) do
   if tonumber(match(other, '^(-?%d+)|')) > own and byte(other, #other) ~= 42 then look(other) end
 end
 

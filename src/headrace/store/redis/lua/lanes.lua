@@ -3,12 +3,15 @@
 -- Answer: {lane, jobs, enqueue time of the first}…
 local p, limit, turn, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local answer, seen = {}, {}
+local gaps = 20000  -- places of cancelled jobs to read over
+local looks = 2 * limit + 50  -- lanes to look into, also those that have nothing to show
 
 local function first_of(lane)
   local list = p .. 'L:' .. lane
   local el = c('LINDEX', list, 0)
   for from = 1, 2000, 200 do
-    if el ~= '' then break end
+    if el ~= '' or gaps <= 0 then break end
+    gaps = gaps - 200
     for _, following in ipairs(c('LRANGE', list, from, from + 199)) do
       if following ~= '' then el = following break end
     end
@@ -23,8 +26,9 @@ local function first_of(lane)
 end
 
 local function show(lane)
-  if #answer >= limit or seen[lane] then return end
+  if #answer >= limit or looks <= 0 or seen[lane] then return end
   seen[lane] = true
+  looks = looks - 1
   local jobs = c('LLEN', p .. 'L:' .. lane) - (c('HGET', p .. 'x', lane) or 0) + c('ZCARD', p .. 'B:' .. lane)
   local el = jobs > 0 and first_of(lane)
   if not el or el == '' then return end
@@ -34,7 +38,8 @@ end
 
 local function show_entry(entry)
   if byte(entry, #entry) ~= 42 then return show(entry) end
-  for _, lane in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, limit - 1)) do show(lane) end
+  if #answer >= limit or looks <= 0 then return end
+  for _, lane in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, min(looks, limit) - 1)) do show(lane) end
 end
 
 -- The rings one after the other, and what is parked, seen as one long list that is read from some place on.
@@ -54,7 +59,7 @@ for round = 1, skip > 0 and 2 or 1 do
     local from = round == 1 and min(skip, ring[2]) or 0
     skip = skip - from
     for at = from, ring[2] - 1, 500 do
-      if #answer >= limit then return answer end
+      if #answer >= limit or looks <= 0 then return answer end
       for _, entry in ipairs(c('LRANGE', ring[1], at, at + 499)) do show_entry(entry) end
     end
   end

@@ -1,9 +1,9 @@
--- A queue in figures. Reads only.
--- ARGV: 1 clock, 2 lanes to look at for the oldest job
--- Answer: {ready, scheduled, running, dead, done, failed, enqueued, enqueue time of the oldest ready job seen or '', paused}
-local p, now = KEYS[1], clock(ARGV[1])
-local d = c('HMGET', p .. 'd', 'r', 'u', 'o', 'f', 'e')
-local oldest
+-- The oldest ready job of a queue, by the first jobs of its lanes. Reads only.
+-- ARGV: 1 lanes to look at
+-- Answer: {enqueue time of the oldest ready job seen or '', 1: there are more lanes, or more cancelled jobs before the first one}
+local p, left = KEYS[1], tonumber(ARGV[1])
+local gaps = 20000  -- places of cancelled jobs to read over
+local oldest, more, unsure
 local function look(el)
   if el and #el > 0 then
     local high, low = read('>I4I4', el, 26)
@@ -12,13 +12,19 @@ local function look(el)
   end
 end
 local function look_at(lane)
+  if left <= 0 then more = true return end
+  left = left - 1
   local list = p .. 'L:' .. lane
   local el = c('LINDEX', list, 0)
-  if el == '' then
-    for _, following in ipairs(c('LRANGE', list, 1, 999)) do
+  for from = 1, 901, 100 do
+    if el ~= '' then break end
+    if gaps <= 0 then break end
+    for _, following in ipairs(c('LRANGE', list, from, from + 99)) do
+      gaps = gaps - 1
       if following ~= '' then el = following break end
     end
   end
+  unsure = unsure or el == ''
   look(el)
   local first = c('ZRANGE', p .. 'B:' .. lane, 0, 0)[1]
   if first then
@@ -26,25 +32,20 @@ local function look_at(lane)
     look(back)
   end
 end
-local left = tonumber(ARGV[2])
-for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do
-  for _, entry in ipairs(c('LRANGE', p .. 'R:' .. priority, 0, left - 1)) do
+-- Each list is read one entry further than is looked at, which says whether there are more.
+local function look_at_entries(entries)
+  for _, entry in ipairs(entries) do
+    if more then return end
     if byte(entry, #entry) == 42 then
-      for _, lane in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, left - 1)) do look_at(lane) left = left - 1 end
+      for _, lane in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, left)) do look_at(lane) end
     else
       look_at(entry)
-      left = left - 1
     end
-    if left <= 0 then break end
-  end
-  if left <= 0 then break end
-end
-for _, entry in ipairs(left > 0 and c('HRANDFIELD', p .. 'K', left) or {}) do
-  if byte(entry, #entry) == 42 then
-    for _, lane in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, left - 1)) do look_at(lane) end
-  else
-    look_at(entry)
   end
 end
-return {d[1] or 0, c('ZCARD', p .. 'D'), d[2] or 0, c('ZCARD', p .. 'kd'), d[3] or 0, d[4] or 0, d[5] or 0,
-  oldest and format('%.0f', oldest) or '', pause_of(c('GET', p .. 'p'), now) and 1 or 0, format('%.0f', now)}
+for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do
+  if more then break end
+  look_at_entries(c('LRANGE', p .. 'R:' .. priority, 0, left))
+end
+if not more then look_at_entries(c('HRANDFIELD', p .. 'K', left + 1)) end
+return {oldest and format('%.0f', oldest) or '', (more or unsure) and 1 or 0}

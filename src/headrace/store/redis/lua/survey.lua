@@ -43,6 +43,13 @@ local questions = {
   end,
   running = function(p) return any(p, 'Z') and 1 end,
   counted = function(p) return any(p, 'd') and 1 end,
+  -- Says ready, running, done, failed and enqueued jobs, then scheduled and dead ones, and its pause or ''.
+  figures = function(p)
+    local d = c('HMGET', p .. 'd', 'r', 'u', 'o', 'f', 'e')
+    for i = 1, 5 do d[i] = d[i] or 0 end
+    d[6], d[7], d[8] = c('ZCARD', p .. 'D'), c('ZCARD', p .. 'kd'), c('GET', p .. 'p') or ''
+    return d
+  end,
   -- Words: µs. Says whether jobs have ended since.
   past = function(p)
     for _, set in ipairs({'F', 'f', 'kd', 'kc'}) do if since(p, set, ARGV[2], '+inf') then return 1 end end
