@@ -145,6 +145,7 @@ async def test_figures_come_in_pages(pg: PostgresStore, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("most", "more"), [(4, True), (5, False), (6, False)])
 async def test_the_oldest_of_many_lanes(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, most: int, more: bool):
     monkeypatch.setattr(looking, "_HEADS", 1)
+    monkeypatch.setattr(looking, "_FEW", 1)
     monkeypatch.setattr(looking, "MAX_LANES", most)
     for priority, name in ((0, "a"), (5, "b"), (0, ""), (-3, "c"), (5, "a")):
         await tenants(pg, name, priority=priority)

@@ -37,6 +37,8 @@ _QUEUES: Final = 1000
 """Queues that one statement reads the figures of."""
 _HEADS: Final = 200
 """Lanes that one statement looks at for the oldest job."""
+_FEW: Final = 2
+"""Lanes of each queue that the first statements look at."""
 _LANES: Final = 100
 """Lanes that one statement counts the jobs of."""
 _RANGES: Final = 5000
@@ -119,30 +121,34 @@ class Looking(Base):
                 return Stats(await self._with_ages(found))
 
     async def _with_ages(self, queues: list[QueueStats]) -> list[QueueStats]:
-        """Look for the oldest jobs, so many lanes in a statement: it takes many queues, or a part of one."""
+        """Look for the oldest jobs: at few lanes of many queues in a statement, then at more lanes of those that have them."""
         waiting = [each.queue for each in queues if each.ready > 0]
         if not waiting:
             return queues
         now = await self.now()
         oldest: dict[str, datetime] = {}
-        looked = dict.fromkeys(waiting, 0)
-        partial: set[str] = set()
-        at, after = 0, _NO_LANE
-        while at < len(waiting):
-            some = waiting[at : at + _HEADS]
-            for row in await self._pool.rows(call("oldest", 5), some, _HEADS, *after, write=False):
+        looked: dict[str, int] = {}
+        further: dict[str, Spot] = {}
+
+        async def look(some: list[str], lanes: int, after: Spot | None = None) -> None:
+            for row in await self._pool.rows(call("oldest", 5), some, lanes, *(after or _NO_LANE), write=False):
                 queue = row["queue"]
-                looked[queue] += row["lanes"]
-                if row["enqueued_at"] is not None:
-                    oldest[queue] = min(oldest.get(queue, row["enqueued_at"]), row["enqueued_at"])
-                if row["more"] and looked[queue] <= MAX_LANES:
-                    after = row["priority"], row["tenant"], row["lane"]
-                    continue
-                if row["more"]:
-                    partial.add(queue)
-                at, after = at + 1, _NO_LANE
+                oldest[queue] = min(oldest.get(queue, row["enqueued_at"]), row["enqueued_at"])
+                looked[queue] = looked.get(queue, 0) + row["lanes"]
+                if row["lanes"] == lanes:
+                    further[queue] = row["priority"], row["tenant"], row["lane"]
+
+        for begin in range(0, len(waiting), _HEADS // _FEW):
+            await look(waiting[begin : begin + _HEADS // _FEW], _FEW)
+        many: set[str] = set()
+        while further:
+            queue, after = further.popitem()
+            if looked[queue] > MAX_LANES:
+                many.add(queue)
+            else:
+                await look([queue], _HEADS, after)
         return [
-            replace(each, oldest_ready=now - oldest[each.queue], oldest_at_least=each.queue in partial)
+            replace(each, oldest_ready=now - oldest[each.queue], oldest_at_least=each.queue in many)
             if each.queue in oldest
             else each
             for each in queues

@@ -26,65 +26,41 @@ as $$
     ) f group by f.queue order by f.queue limit p_limit
 $$;
 
--- oldest: of these queues, in this order, when the first job of each lane was enqueued, the earliest of a queue, until
--- p_lanes lanes were looked at in all. The first queue is continued after the lane given. Inside a lane the first job is the
--- oldest, so the heads of the lanes are enough. A row with `more` ends the call: that queue has further lanes after the one
--- named. Queues without a row were not looked at.
+-- oldest: of each of these queues, when the earliest of the first jobs of its lanes was enqueued, over at most p_lanes lanes
+-- after the one given, the last of which it names. Inside a lane the first job is the oldest, so the heads of the lanes are
+-- enough. One query for all queues: to begin one costs more than to look at a lane.
 create or replace function headrace.oldest(
     p_queues text[], p_lanes int4, a_priority int2 default null, a_tenant text default null, a_lane int8 default null
-) returns table (
-    queue text, enqueued_at timestamptz, lanes int4, more bool, priority int2, tenant text, lane int8
-) language plpgsql stable rows 100
+) returns table (queue text, enqueued_at timestamptz, lanes int4, priority int2, tenant text, lane int8) language plpgsql stable rows 100
 set plan_cache_mode = force_generic_plan
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
-declare
-    v_queue text;
-    v_left int4 := p_lanes;
-    v_priority int2 := coalesce(a_priority, 32767);
-    v_tenant text := coalesce(a_tenant, '');
-    v_lane int8 := coalesce(a_lane, -9223372036854775808);
-    x record;
 begin
-    foreach v_queue in array p_queues loop
-        exit when v_left <= 0;
-        queue := v_queue; enqueued_at := null; lanes := 0;
-        priority := v_priority; tenant := v_tenant; lane := v_lane;
-        for x in
-            with recursive walk(priority, tenant, lane, batch, lo, n) as (
-                select v_priority, v_tenant collate "C", v_lane, null::uuid, 0, 0
+    return query
+    with recursive walk(queue, priority, tenant, lane, batch, lo, n) as (
+        select u.queue collate "C", coalesce(a_priority, 32767::int2), coalesce(a_tenant, '') collate "C",
+            coalesce(a_lane, -9223372036854775808), null::uuid, 0, 0
+        from unnest(p_queues) u(queue)
+        union all
+        select w.queue, y.priority, y.tenant, y.lane, y.batch, y.lo, w.n + 1
+        from walk w cross join lateral (
+            select z.* from (
+                (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
+                 where r.queue = w.queue and r.priority = w.priority and (r.tenant, r.lane) > (w.tenant, w.lane)
+                 order by r.tenant, r.lane, r.seq, r.hi limit 1)
                 union all
-                select y.priority, y.tenant, y.lane, y.batch, y.lo, w.n + 1
-                from walk w cross join lateral (
-                    select z.* from (
-                        (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
-                         where r.queue = v_queue and r.priority = w.priority and (r.tenant, r.lane) > (w.tenant, w.lane)
-                         order by r.tenant, r.lane, r.seq, r.hi limit 1)
-                        union all
-                        (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
-                         where r.queue = v_queue and r.priority < w.priority
-                         order by r.queue, r.priority desc, r.tenant, r.lane, r.seq, r.hi limit 1)
-                    ) z limit 1
-                ) y where w.n < v_left
-            )
-            select w.priority, w.tenant, w.lane, j.enqueued_at from walk w
-            join headrace.job j on j.batch = w.batch and j.ord = w.lo where w.n > 0
-        loop
-            lanes := lanes + 1;
-            enqueued_at := least(enqueued_at, x.enqueued_at);
-            if (-x.priority, x.tenant collate "C", x.lane) > (-priority, tenant collate "C", lane) then
-                priority := x.priority; tenant := x.tenant; lane := x.lane;
-            end if;
-        end loop;
-        more := lanes >= v_left;
-        -- A queue costs a descent more than its lanes.
-        v_left := v_left - lanes - 1;
-        return next;
-        v_priority := 32767; v_tenant := ''; v_lane := -9223372036854775808;
-    end loop;
+                (select r.priority, r.tenant, r.lane, r.batch, r.lo from headrace.ready r
+                 where r.queue = w.queue and r.priority < w.priority
+                 order by r.queue, r.priority desc, r.tenant, r.lane, r.seq, r.hi limit 1)
+            ) z limit 1
+        ) y where w.n < p_lanes
+    )
+    select w.queue, min(j.enqueued_at), max(w.n), (array_agg(w.priority order by w.n desc))[1],
+        (array_agg(w.tenant order by w.n desc))[1], (array_agg(w.lane order by w.n desc))[1]
+    from walk w join headrace.job j on j.batch = w.batch and j.ord = w.lo group by w.queue;
 end $$;
 
 -- stats: for clients of an earlier version.
