@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -456,6 +457,65 @@ async def test_a_slow_listener_is_sent_away_with_a_last_word():
     assert last.name == "dropped"
     assert last.data["reason"] == "slow"
     assert await one.next(1) is None
+
+
+async def test_what_waits_for_a_slow_listener_is_written_in_small_steps():
+    one = Feed()
+    made = [feed.event("ended", {"n": number, "text": "x" * 300}) for number in range(500)]
+    for each in made:
+        one.put(each)
+    parts: list[bytes] = []
+    while sum(map(len, parts)) < sum(map(len, made)):
+        some = await one.next(1)
+        assert some
+        parts.append(some)
+    assert b"".join(parts) == b"".join(made)
+    assert max(map(len, parts)) < feed.CHUNK + len(made[-1])
+
+
+async def test_slow_listeners_wait_with_the_same_bytes():
+    store = Written()
+    ended = [store.end(number)[0] for number in range(100)]
+    listeners = [every() for _ in range(20)]
+    for listener in listeners:
+        listener.begin()
+        listener.hear(ended)
+    waiting = {id(each) for listener in listeners for each in listener.feed._waiting}
+    assert len(waiting) == 100
+
+
+async def test_others_have_their_turn_while_many_are_told(quick: None):
+    """However long it takes to tell all listeners, the loop does not stand still meanwhile."""
+    heard: list[str] = []
+    done = asyncio.Event()
+
+    class Slow(Listener):
+        def hear(self, endings: Iterable[Ending], *, more: bool = False) -> None:
+            if list(endings):
+                time.sleep(2 * tail.TURN)
+                heard.append("listener")
+                if heard.count("listener") == 3:
+                    done.set()
+
+    async def other() -> None:
+        while not done.is_set():
+            if heard:
+                heard.append("other")
+            await asyncio.sleep(0)
+
+    store = Written()
+    looking = Tail(store)
+    listeners = [Slow(Feed(), lambda _: True) for _ in range(3)]
+    for listener in listeners:
+        await looking.join(listener, None)
+    store.end(1)
+    async with asyncio.timeout(60):
+        await other()
+    for listener in listeners:
+        looking.leave(listener)
+    first, last = heard.index("listener"), len(heard) - 1 - heard[::-1].index("listener")
+    turns = "".join("L" if each == "listener" else "." for each in heard[first : last + 1])
+    assert "LL" not in turns
 
 
 def job(state: JobState = JobState.RUNNING, attempt: int = 1, **more: Any) -> Job:

@@ -18,6 +18,9 @@ from headrace.server.problems import Problem
 MEDIA: Final = "text/event-stream"
 MOST: Final = 1000
 """Events that wait for a slow listener; with one more it is sent away."""
+CHUNK: Final = 16 * 1024
+"""Bytes after which no further event is written in the same step: a listener that does not read costs that much and what
+its socket holds, because the events that still wait are shared with the other listeners."""
 HEARTBEAT: Final = 15.0
 """Seconds without an event after which a comment says that the stream lives."""
 LONGEST: Final = 15 * 60.0
@@ -61,7 +64,7 @@ class Feed:
             self._bell.set()
 
     async def next(self, seconds: float) -> bytes | None:
-        """Everything that waits, as soon as there is something; empty: nothing came; None: that was all."""
+        """What waits, up to a chunk, as soon as there is something; empty: nothing came; None: that was all."""
         if not self._waiting and not self.ended:
             self._bell.clear()
             try:
@@ -71,9 +74,11 @@ class Feed:
                 return b""
         if not self._waiting:
             return None
-        some = b"".join(self._waiting)
-        self._waiting.clear()
-        return some
+        some, size = list[bytes](), 0
+        while self._waiting and size < CHUNK:
+            some.append(self._waiting.popleft())
+            size += len(some[-1])
+        return b"".join(some)
 
 
 class EventStream(Response):

@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from time import monotonic
 from typing import Final, Protocol
@@ -37,6 +38,8 @@ PAGE, PAGES = 1000, 4
 RATE: Final = 200
 """Events a second for one listener; beyond, it hears how many it did not get."""
 REMEMBERED: Final = 5000
+TURN: Final = 0.01
+"""Seconds for which listeners are told in one go."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ID = re.compile(r"(\d{1,17})-([0-9a-f]{32})", re.ASCII)
@@ -114,21 +117,25 @@ class Listener:
         if self._held is not None:
             self._held += endings
             return
+        if self.feed.ended:
+            return
         now = monotonic()
         self._left = min(self._rate, self._left + (now - self._at) * self._rate)
         self._at = now
-        skipped, last = 0, ""
+        skipped, had, wants = 0, self._had, self._wants
+        last: Ending | None = None
         for ending in endings:
-            if place(ending) in self._had or not self._wants(ending):
+            if (had and place(ending) in had) or not wants(ending):
                 continue
-            last = event_id(ending)
+            last = ending
             if self._left < 1:
                 skipped += 1
                 continue
             self._left -= 1
-            self.feed.put(event("ended", _shown(ending), last))
+            self.feed.put(_told(ending))
         if skipped or more:
-            self.feed.put(event("skipped", SkippedEvent(count=skipped, more=more), last))
+            at = "" if last is None else event_id(last)
+            self.feed.put(event("skipped", SkippedEvent(count=skipped, more=more), at))
 
     def end(self) -> None:
         self.feed.end()
@@ -138,7 +145,7 @@ class Listener:
         held, self._held = self._held or [], None
         all_ = list(missed)
         wanted = [each for each in all_ if self._wants(each)]
-        events = [event("ended", _shown(each), event_id(each)) for each in wanted[:PAGE]]
+        events = [_told(each) for each in wanted[:PAGE]]
         if more or len(wanted) > PAGE:
             skipped = SkippedEvent(count=max(0, len(wanted) - PAGE), more=more)
             events.append(event("skipped", skipped, event_id(all_[-1]) if all_ else ""))
@@ -147,6 +154,12 @@ class Listener:
             self.feed.put(b"".join(events))
         self._had.update(place(each) for each in all_)
         self.hear(held)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _told(ending: Ending) -> bytes:
+    """Its event, made once: all who listen are sent the same bytes, and those who are slow wait with the same bytes."""
+    return event("ended", _shown(ending), event_id(ending))
 
 
 def _shown(ending: Ending) -> EndedEvent:
@@ -254,8 +267,13 @@ class Tail:
         fresh, more = await self._read()
         if fresh or more:
             self._recent.extend(fresh)
+            since = monotonic()
             for listener in list(self._listeners):
                 listener.hear(fresh, more=more)
+                if monotonic() - since > TURN:
+                    # However many listen, other callers are answered in between.
+                    await asyncio.sleep(0)
+                    since = monotonic()
 
     async def _read(self) -> tuple[list[Ending], bool]:
         """What has ended since; True: there was more, and it is passed over."""
