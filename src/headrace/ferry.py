@@ -14,6 +14,9 @@ from headrace.job import NewJob
 SEATS = 1000
 """Jobs on one trip."""
 
+ALONE = 4
+"""Jobs of a trip that failed because of one key which go alone at the same time."""
+
 T = TypeVar("T")
 
 Carry = Callable[[Sequence[NewJob]], Awaitable[Sequence[T]]]
@@ -92,14 +95,25 @@ class Ferry(Generic[T]):
                 _fail(party, refusal)
                 return
             # One job's key is not the others': nothing was stored, each goes alone.
-            for each in party:
-                await self._trip([each])
+            await self._each_alone(party, side_by_side=isinstance(refusal, KeyHeld))
         except Exception as error:  # noqa: BLE001 - handed to everybody aboard
             _fail(party, error)
         else:
             for (_, _, future), answer in zip(party, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
+
+    async def _each_alone(self, party: list[_Passenger[T]], *, side_by_side: bool) -> None:
+        """In their order; or side by side, so that the job whose key is held keeps no other waiting a second time."""
+        names = [name for each in party for name in each[1]]
+        # Which of two jobs with the same key comes first decides which one is made.
+        turns = asyncio.Semaphore(ALONE if side_by_side and len(names) == len(set(names)) else 1)
+
+        async def go(each: _Passenger[T]) -> None:
+            async with turns:
+                await self._trip([each])
+
+        await asyncio.gather(*(go(each) for each in party))
 
 
 _NONE: frozenset[tuple[str, str]] = frozenset()

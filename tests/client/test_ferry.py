@@ -174,3 +174,64 @@ async def test_a_held_key_is_its_own_callers():
     shore.tide.set()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(each, KeyHeld) for each in done] == [False, False, True, False]
+
+
+async def test_after_a_key_that_is_held_the_others_do_not_wait_for_it_again():
+    """The store has waited for the key once, for all of them. The job that needs it waits the second time alone."""
+    held, tried, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    trips: list[list[str]] = []
+
+    async def carry(jobs: Sequence[NewJob]) -> list[str]:
+        names = [each.task for each in jobs]
+        trips.append(names)
+        left.set()
+        if names == ["first"]:
+            await tried.wait()
+        elif len(names) > 1:
+            raise KeyHeld("held")
+        elif names == ["slow"]:
+            await held.wait()
+            raise KeyHeld("held")
+        return names
+
+    ferry = Ferry(carry)
+    first = asyncio.create_task(ferry.put(keyed("first", "0")))
+    await left.wait()
+    names = ["slow", *(f"job{number}" for number in range(50))]
+    tasks = [asyncio.create_task(ferry.put(keyed(name, name))) for name in names]
+    await asyncio.sleep(0)
+    tried.set()
+    async with asyncio.timeout(60):
+        assert await first == "first"
+        assert await asyncio.gather(*tasks[1:]) == names[1:]
+    assert not tasks[0].done()
+    held.set()
+    with pytest.raises(KeyHeld):
+        await tasks[0]
+
+
+async def test_jobs_with_the_same_key_keep_their_order_when_they_go_alone():
+    tried, left = asyncio.Event(), asyncio.Event()
+    trips: list[list[str]] = []
+
+    async def carry(jobs: Sequence[NewJob]) -> list[str]:
+        names = [each.payload.decode() for each in jobs]
+        trips.append(names)
+        left.set()
+        if names == ["first"]:
+            await tried.wait()
+        elif len(names) > 1:
+            raise KeyHeld("held")
+        return names
+
+    def one(text: str, key: str) -> NewJob:
+        return NewJob("t", text.encode(), LANE, key=Key(key, timedelta(days=1), b""))
+
+    ferry = Ferry(carry)
+    tasks = [asyncio.create_task(ferry.put(one("first", "0")))]
+    await left.wait()
+    tasks += [asyncio.create_task(ferry.put(one(text, "same"))) for text in "abc"]
+    await asyncio.sleep(0)
+    tried.set()
+    await asyncio.gather(*tasks)
+    assert trips == [["first"], ["a", "b", "c"], ["a"], ["b"], ["c"]]
