@@ -124,7 +124,7 @@ class JobContext:
     async def complete(self, result: Any = None, *, tx: object) -> None:
         """End the job inside the caller's own transaction: its writes and the job's end commit together, or neither.
 
-        Raises LeaseLost when the job belongs to somebody else by now: roll back.
+        Raises LeaseLost when another worker holds the job now: roll back.
         """
         await self._running.complete(result, tx)
 

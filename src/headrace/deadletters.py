@@ -57,7 +57,7 @@ class Letter:
     fingerprint: str
     title: str
     arguments: Any = None
-    """For the eye, with secrets masked; None where nobody knows how."""
+    """To be shown, with secrets masked; None if they cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

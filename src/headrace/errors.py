@@ -5,7 +5,7 @@
     │   └── InvalidCron         a cron expression is malformed
     │       └── NeverFires      no date will ever fit it
     ├── TaskError
-    │   ├── UnknownTask         nobody registered a task of that name
+    │   ├── UnknownTask         no task of that name is registered
     │   ├── BadArguments        a call does not fit the task's signature
     │   │   └── SerializerNotAllowed  a payload is neither MessagePack nor JSON
     │   └── ResultTooLarge      what a task returned is over the limit
@@ -25,7 +25,7 @@
     │   └── Unsupported         this store cannot do that
     ├── ScheduleNotFound        no schedule of that name
     ├── LimitNotFound           no limit of that name
-    ├── LeaseLost               the job belongs to somebody else by now
+    ├── LeaseLost               another worker holds the job now
     └── ResultError
         ├── JobNotFound         no such job (or it was pruned)
         ├── ResultTimeout       the job did not end in time
@@ -82,7 +82,7 @@ class TaskError(HeadraceError):
 
 
 class UnknownTask(TaskError):
-    """Nobody registered a task of that name."""
+    """No task of that name is registered."""
 
     code = "unknown_task"
 
@@ -245,7 +245,7 @@ class LimitNotFound(HeadraceError):
 
 
 class LeaseLost(HeadraceError):
-    """The job belongs to somebody else by now; nothing was written."""
+    """Another worker holds the job now; nothing was written."""
 
     code = "lease_lost"
 

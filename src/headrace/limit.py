@@ -138,7 +138,7 @@ class Limit:
                 )
 
     def tripped(self, until: duration.Duration | datetime) -> None:
-        """Inside a task: whoever this limit protects has refused. Nothing of it starts until then, and then carefully."""
+        """Inside a task: the service behind this limit has refused. No job of it starts until then, and few at first after it."""
         running = context.running()
         if not isinstance(running, Tripping):
             raise Unsupported(

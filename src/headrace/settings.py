@@ -55,7 +55,7 @@ class Settings:
     poll: timedelta = timedelta(seconds=1)
     """The longest sleep of an idle worker, should every hint be lost."""
     reap: timedelta = timedelta(seconds=1)
-    """How often somebody looks for expired leases."""
+    """How often a worker checks for expired leases."""
     drain: timedelta = timedelta(seconds=25)
     """How long a stopping worker lets its jobs finish before it hands them back."""
     kill_grace: timedelta = timedelta(seconds=5)

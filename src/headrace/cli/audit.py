@@ -30,7 +30,7 @@ def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
         if as_json:
             emit([msgspec.structs.asdict(entry) for entry in entries])
         elif not entries:
-            say("no entries: nobody changed anything")
+            say("no entries: no operator changed anything")
         else:
             rows = [
                 (f"{each.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", each.who, each.action, short(each.what, 80), each.jobs)

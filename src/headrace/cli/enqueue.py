@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 @click.option("--priority", type=params.PRIORITY, help="Higher runs first.")
 @click.option("--delay", type=params.DURATION, help='Not before "5m" from now.')
 @click.option("--run-at", type=params.MOMENT, help="Not before this time, e.g. 2026-01-31T08:00:00Z.")
-@click.option("--tenant", type=params.TENANT, help="For whom.")
+@click.option("--tenant", type=params.TENANT, help="The tenant that the job belongs to.")
 @click.option("--expires", type=params.WITHIN, help="No attempt starts later: so long from now, or a time.")
 @click.option("--deadline", type=params.WITHIN, help="Over all attempts: so long from now, or a time.")
 @click.option("--key", type=params.KEY, help="Idempotency key: the same key and arguments make one job.")
-@click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, checked by nobody.")
+@click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, unchecked.")
 @json_option
 @store_command(create=True)
 def command(
@@ -93,7 +93,7 @@ def make_job(
         raise _usage("--kwargs must be a JSON object")
     if target.app is None and not raw:
         raise _usage(
-            "without an app nobody can check the arguments: give --app APP (or HEADRACE_APP), "
+            "without an app the arguments cannot be checked: give --app APP (or HEADRACE_APP), "
             "or --raw to store them as they are"
         )
     call: Call = (given, cast("dict[str, Any]", named))

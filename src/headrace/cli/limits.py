@@ -31,7 +31,7 @@ def command() -> None:
 @json_option
 @store_command()
 def list_(target: Target, as_json: bool) -> None:
-    """Every limit: what it allows, who said so, and whether it is closed."""
+    """List every limit: what it allows, whether code or an operator set it, and whether it is closed."""
 
     async def look(store: Store) -> None:
         now = await store.now()

@@ -91,7 +91,7 @@ def _say(name: str, kind: PauseKind, *, paused: bool, as_json: bool) -> None:
 @json_option
 @store_command()
 def command(target: Target, as_json: bool) -> None:
-    """What is paused: by whom, since when and until when."""
+    """List what is paused, with the author, the start and the end of each pause."""
 
     async def look(store: Store) -> None:
         now = await store.now()

@@ -62,8 +62,8 @@ def list_(target: Target, as_json: bool) -> None:
 @click.option("--kwargs", help="Named arguments as a JSON object.")
 @click.option("--queue", type=params.QUEUE, help="Instead of the task's own.")
 @click.option("--priority", type=params.PRIORITY, help="Higher runs first.")
-@click.option("--tenant", type=params.TENANT, help="For whom.")
-@click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, checked by nobody.")
+@click.option("--tenant", type=params.TENANT, help="The tenant that the job belongs to.")
+@click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, unchecked.")
 @click.option("--replace", is_flag=True, help="One of that name may be there.")
 @json_option
 @store_command(create=True)

@@ -86,7 +86,7 @@ def database_at(given: object) -> Database:
 def _on_disk(path: str | None) -> str:
     if not path or path == ":memory:":
         raise ConfigError(
-            "an outbox in memory is seen by nobody else, the relay included: give a file, e.g. sqlite:///business.db"
+            "an outbox in memory is visible to no other connection, not even to the relay: give a file, e.g. sqlite:///business.db"
         )
     return path
 

@@ -37,7 +37,7 @@ async def show(call: Call) -> Response:
     query: AuditQuery = call.query
     if call.principal.bound:
         raise not_found(
-            "the audit log is everybody's: a token that is bound to a tenant or to queues has no part in it"
+            "the audit log covers all tenants: a token that is bound to a tenant or to queues cannot read it"
         )
     try:
         back = min(duration.parse(query.since, name="since"), KEPT + timedelta(days=1))

@@ -23,10 +23,10 @@ class PauseView(msgspec.Struct, kw_only=True):
     kind: PauseKind
     name: str
     by: str
-    """Empty: nobody said, or it is not for you to know."""
+    """The author; empty if it is unknown, or if the token may not see it."""
     since: datetime
     until: datetime | None
-    """null: until somebody resumes it."""
+    """null: until an operator resumes it."""
 
 
 class Pauses(msgspec.Struct):

@@ -52,7 +52,7 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
     run_at: When | None = None
     """Not before this time; `now` is the same as nothing."""
     tenant: str | None = None
-    """For whom. A token that is bound to a tenant says so itself."""
+    """The tenant that the job belongs to. Leave it out if the token is bound to a tenant."""
     key: str | None = None
     """Idempotency key: the same key and arguments make one job. Also the header Idempotency-Key."""
     timeout: str | None = None
@@ -186,7 +186,7 @@ def _tenant(principal: Principal, asked: JobRequest, path: str) -> str | None:
     if principal.tenant is not None:
         if asked.tenant is not None:
             raise Problem(
-                422, "tenant_not_allowed", "the token says for whom this is: leave out tenant", path=path + "tenant"
+                422, "tenant_not_allowed", "the token is bound to a tenant: leave out tenant", path=path + "tenant"
             )
         return principal.tenant
     return None if asked.tenant is None else check(check_tenant, asked.tenant, "invalid_tenant", path + "tenant")

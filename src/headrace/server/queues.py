@@ -32,7 +32,7 @@ class QueueView(msgspec.Struct, kw_only=True):
     paused_by: str | None = None
     paused_since: datetime | None = None
     paused_until: datetime | None = None
-    """null, and paused: until somebody resumes it."""
+    """null while the queue is paused: until an operator resumes it."""
     max_length: int | None = None
     foreign: bool = False
     declared: bool = False

@@ -108,7 +108,7 @@ async def settle(call: Call) -> Response:
     ]
     states = await write(call, token, ended) if ended else {}
     if not states:
-        raise LeaseLost("these jobs are somebody else's by now, or were settled before: nothing was written")
+        raise LeaseLost("another worker holds these jobs now, or they were settled before: nothing was written")
     return answer(
         SettleAnswer(
             [

@@ -382,4 +382,4 @@ class Calls:
 
 
 def _not_yours() -> Problem:
-    return not_found("this is everybody's: a token that is bound to a tenant or to queues has no part in it")
+    return not_found("this belongs to all tenants: a token that is bound to a tenant or to queues cannot use it")

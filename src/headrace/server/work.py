@@ -76,9 +76,9 @@ class ClaimAnswer(msgspec.Struct, kw_only=True):
     """A lease and its jobs."""
 
     lease: str
-    """Send it with everything you say of these jobs, and show it to nobody."""
+    """The token of the lease. Send it with every call about these jobs, and keep it secret."""
     expires_in: float
-    """Seconds until somebody else may have the jobs, unless you send a heartbeat before."""
+    """Seconds until another worker may get the jobs, unless you send a heartbeat before."""
     suspect: bool
     """A worker died with this job: run it with as little company as possible."""
     jobs: list[ClaimedJob]
@@ -175,7 +175,7 @@ class HeartbeatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
 
 class StopAnswer(msgspec.Struct):
-    """Somebody cancelled this job: stop it, and settle it as cancelled."""
+    """This job was cancelled: stop it, and settle it as cancelled."""
 
     lease: str
     position: int
@@ -183,7 +183,7 @@ class StopAnswer(msgspec.Struct):
 
 class HeartbeatAnswer(msgspec.Struct):
     lost: list[str]
-    """Leases that are somebody else's by now: drop their jobs."""
+    """Leases that another worker holds now: drop their jobs."""
     stops: list[StopAnswer]
 
 
@@ -241,7 +241,7 @@ async def log(call: Call) -> Response:
 async def _report(call: Call, lease: str, position: int, report: Report) -> Response:
     token = call.service.leases.seals.read(lease, call.principal)
     if await call.service.store.report(token, [(position, report)]):
-        raise LeaseLost("this job is somebody else's by now, or was settled before: nothing was written")
+        raise LeaseLost("another worker holds this job now, or it was settled before: nothing was written")
     return nothing()
 
 

@@ -248,7 +248,7 @@ def _reachable(install: _Install) -> _Install:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     if place.stat().st_uid != os.geteuid():
-        raise ConfigError(f"{place} belongs to somebody else: remove it")
+        raise ConfigError(f"{place} belongs to another user: remove it")
     copied = _Install(place / "wheel" / home.name / "bin", install.major)
     if not _runs(copied.bin):
         raise ConfigError(f"the copy of PostgreSQL in {place} does not run as {_UNPRIVILEGED}: remove it")

@@ -21,7 +21,7 @@ from headrace.worker.holding import Hands, Held
 from headrace.worker.room import Backoff, Complaint, log
 from headrace.worker.settler import Settler
 
-GONE = "the job belongs to somebody else by now: roll back"
+GONE = "another worker holds the job now: roll back"
 
 
 class Completer:

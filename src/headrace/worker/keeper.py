@@ -135,7 +135,7 @@ class Keeper(Room):
                 continue
             jobs = held.open + len(held.ended)
             log.warning(
-                "lease lost: %d jobs are somebody else's by now and are dropped",
+                "lease lost: another worker holds %d jobs now, and this one drops them",
                 jobs,
                 extra={"event": "lease.lost", "lease": str(token), "jobs": jobs},
             )

@@ -169,7 +169,7 @@ class Reporter(Room):
         if running and not held.lost and not held.ending:
             jobs = held.open + len(held.ended)
             log.warning(
-                "lease lost: %d jobs are somebody else's by now and are dropped",
+                "lease lost: another worker holds %d jobs now, and this one drops them",
                 jobs,
                 extra={"event": "lease.lost", "lease": str(held.token), "jobs": jobs},
             )

@@ -238,7 +238,7 @@ class Settler(Room):
             )
             return
         log.warning(
-            "lease lost: %d results were refused and are dropped; somebody else has these jobs by now",
+            "lease lost: %d results were refused and are dropped; another worker holds these jobs now",
             len(refused),
             extra={"event": "lease.lost", "lease": str(held.token), "jobs": len(refused)},
         )

@@ -32,7 +32,7 @@ def test_s30_s32_refusals_are_compared() -> None:
     found = msgspec.json.decode(done.stdout, type=list[Compared])
     assert [(each.one, each.other) for each in found] == [
         ("first byte of the secret wrong", "last byte of the secret wrong"),
-        ("last byte of the secret wrong", "an id that nobody has"),
+        ("last byte of the secret wrong", "an id that no token has"),
         ("a job of another tenant", "a job that is not there"),
     ]
     for each in found:
@@ -61,4 +61,4 @@ def test_they_are_shown_to_people() -> None:
     assert "10 of each, medians" in told.stdout
     told = CliRunner().invoke(polled.main, ["--claims", "100", "--turns", "1"])
     assert told.exit_code == 0, told.output
-    assert "looks a second" in told.stdout
+    assert "reads a second" in told.stdout

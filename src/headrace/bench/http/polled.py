@@ -140,11 +140,11 @@ def main(store: str, claims: int, turns: int, rate: float, direct: bool, as_json
         click.echo(msgspec.json.encode(found).decode())
         return
     for each in found:
-        click.echo(f"{each.store}: {each.polls_per_s:,.0f} looks a second, {each.refused_percent} % of them refused")
-        click.echo(f"  claims, nobody looks       p50 {each.alone_p50_ms} ms, p99 {each.alone_p99_ms} ms")
-        click.echo(f"  looks at another process   p50 {each.beside_p50_ms} ms, p99 {each.beside_p99_ms} ms")
-        click.echo(f"  looks at this server       p50 {each.polled_p50_ms} ms, p99 {each.polled_p99_ms} ms")
-        click.echo(f"  p99 {each.p99_over_beside} × that of looks elsewhere, {each.p99_over_alone} × that of none")
+        click.echo(f"{each.store}: {each.polls_per_s:,.0f} reads a second, {each.refused_percent} % of them refused")
+        click.echo(f"  claims without reads       p50 {each.alone_p50_ms} ms, p99 {each.alone_p99_ms} ms")
+        click.echo(f"  reads of another process   p50 {each.beside_p50_ms} ms, p99 {each.beside_p99_ms} ms")
+        click.echo(f"  reads of this server       p50 {each.polled_p50_ms} ms, p99 {each.polled_p99_ms} ms")
+        click.echo(f"  p99 {each.p99_over_beside} × that of reads elsewhere, {each.p99_over_alone} × that of none")
 
 
 if __name__ == "__main__":

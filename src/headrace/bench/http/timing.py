@@ -117,7 +117,7 @@ async def measure(place: stand.Stand, count: int) -> list[Compared]:
 
         first, last = changed(good, SECRET_AT), changed(good, len(good) - 1)
         wrong = ("first byte of the secret wrong", token(first)), ("last byte of the secret wrong", token(last))
-        unknown = "an id that nobody has", token(changed(good, 8))
+        unknown = "an id that no token has", token(changed(good, 8))
         hidden = "a job of another tenant", look(port, f"/v1/jobs/{theirs.id}", good)
         none = "a job that is not there", look(port, f"/v1/jobs/{uuid4()}", good)
         found = [

@@ -107,7 +107,7 @@ def refused(response: httpx.Response, verb: Verb, base: str) -> HeadraceError:
     status, detail = response.status_code, problem.detail
     match problem.code:
         case "unauthorized" | "too_many_failures":
-            return ConfigError(f"the server {base} does not let us in: {detail}")
+            return ConfigError(f"the server {base} refuses access: {detail}")
         case "missing_scope":
             return Unsupported(
                 f"the token for {base} lacks the scope {problem.scope} that {verb.name} needs: use one that has it"

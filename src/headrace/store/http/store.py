@@ -100,7 +100,7 @@ class HttpStore:
         base = self._address.base
         where = urlsplit(base)
         if where.scheme == "http" and not on_this_machine(where.hostname or ""):
-            found.append(Finding("warning", "tls", f"everybody on the way to {base} can read along: use https://"))
+            found.append(Finding("warning", "tls", f"the connection to {base} is not encrypted: use https://"))
         return found
 
     async def now(self) -> datetime:

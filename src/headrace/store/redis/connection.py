@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
             return
         self.heard = self._loop.time()
         if self._missing < 0:
-            self._break("it answers what nobody asked")
+            self._break("it sent an answer without a question")
         elif not self._missing and self._reply is not None and not self._reply.done():
             self._reply.set_result(answers)
 

@@ -122,7 +122,7 @@ _TABLE: tuple[tuple[str, type[HeadraceError], str], ...] = (
     (
         "BUSY",
         Unavailable,
-        "Redis at {where} is busy with somebody's long script: SCRIPT KILL ends it; nothing was done",
+        "Redis at {where} is busy with a long script of another client: SCRIPT KILL ends it; nothing was done",
     ),
     ("LOADING", Unavailable, "Redis at {where} is loading its data: it answers when it has"),
     (
@@ -145,7 +145,7 @@ _TABLE: tuple[tuple[str, type[HeadraceError], str], ...] = (
     (
         "WRONGTYPE",
         ConfigError,
-        "Redis at {where} has somebody else's keys where headrace's belong: name a prefix of its own with ?prefix= in the URL",
+        "Redis at {where} has keys of another program under headrace's names: set another prefix with ?prefix= in the URL",
     ),
     ("DB index", ConfigError, "Redis at {where} has no database of that number"),
     (

@@ -128,7 +128,7 @@ def findings(health: Health, address: Address) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "version",
-            f"{health.where}: whoever may run scripts on {health.server} {shown} may be able to take it over "
+            f"{health.where}: a user that may run scripts on {health.server} {shown} may be able to take it over "
             "(CVE-2025-49844): use a newer patch of it, or make sure that your distribution has mended this one",
         )
     yield _durability(health)
