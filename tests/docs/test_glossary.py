@@ -56,6 +56,6 @@ def test_no_agreed_word_is_missing() -> None:
     assert [word for word in words if word not in {term for term, _ in entries()}] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start/index.md", "docs/guide/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/start/index.md", "docs/guide/index.md", "docs/operate/index.md"])
 def test_readers_find_it(page: str) -> None:
     assert "reference/glossary.md" in (ROOT / page).read_text()
