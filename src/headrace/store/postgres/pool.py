@@ -15,13 +15,13 @@ from headrace.store.postgres import faults
 from headrace.store.postgres.address import Address
 from headrace.store.postgres.deadlocks import Deadlocks
 from headrace.store.postgres.driver import AT_CONNECT, TROUBLE, Connection, asyncpg, keep_alive
-from headrace.store.postgres.lookout import ANSWER, Lookout
+from headrace.store.postgres.half_open import ANSWER, HalfOpenWatch
 
 T = TypeVar("T")
 Use = Literal["call", "settle", "heartbeat"]
 _CONNECT_TIMEOUT: Final = 10.0
 CALL_TIMEOUT: Final = 15.0
-"""How long an ordinary call may take. The lookout finds out earlier that a peer vanished without a word."""
+"""How long an ordinary call may take. The half-open watch finds a peer that vanished earlier than that."""
 _LEAVE: Final = 1.0
 """Seconds for the server to hear that a statement is abandoned."""
 _TRIES: Final = 6
@@ -66,17 +66,17 @@ class Pool:
         self._calls = _Slots(size)
         self._heartbeats = _Slots(1)
         self._settles = asyncio.Semaphore(max(1, size - 2))
-        self._lookout = Lookout(functools.partial(connect, address, timeout=ANSWER, command_timeout=ANSWER))
+        self._watch = HalfOpenWatch(functools.partial(connect, address, timeout=ANSWER, command_timeout=ANSWER))
         self._closed = False
         self.deadlocks = Deadlocks()
 
     async def close(self) -> None:
         self._closed = True
-        await self._lookout.close()
+        await self._watch.close()
         idle = [*self._calls.idle, *self._heartbeats.idle]
         self._calls.idle, self._heartbeats.idle = [], []
         await asyncio.gather(*[leave(connection) for connection in idle])
-        for connection in self._lookout.watched:
+        for connection in self._watch.watched:
             connection.terminate()
 
     async def rows(
@@ -161,12 +161,12 @@ class Pool:
         except BaseException:
             slots.free.release()
             raise
-        self._lookout.begin(connection)
+        self._watch.begin(connection)
         return connection
 
     def _give_back(self, slots: _Slots, connection: Connection) -> None:
         slots.free.release()
-        self._lookout.end(connection)
+        self._watch.end(connection)
         if connection.is_closed() or self._closed or connection.is_in_transaction():
             connection.terminate()
         else:

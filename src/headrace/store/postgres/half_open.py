@@ -1,7 +1,7 @@
-"""The lookout: finds calls that wait on a half-open connection.
+"""The half-open watch: finds calls that wait on a half-open connection.
 
 A router or proxy can stop forwarding without closing a connection. The caller then waits for an answer that cannot come, and
-its own time limit is long, because a statement may have to wait for a lock. So the lookout asks the server, over a new
+its own time limit is long, because a statement may have to wait for a lock. So the watch asks the server, over a new
 connection, whether it works on that call. A call is given up when the server says twice that it does not.
 """
 
@@ -30,7 +30,7 @@ server that tracks no activities says "disabled"."""
 _TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
 
 
-class Lookout:
+class HalfOpenWatch:
     """Watches the calls of one pool. A false alarm costs a repeated call, so nothing depends on its judgement."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]]) -> None:
@@ -73,7 +73,7 @@ class Lookout:
     def _look(self) -> None:
         self._timer = None
         if self._overdue():
-            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="headrace-lookout")
+            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="headrace-half-open")
             self._asking.add_done_callback(self._asked)
         else:
             self._look_later()
