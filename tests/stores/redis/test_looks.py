@@ -118,7 +118,7 @@ async def test_jobs_of_higher_priority_in_many_lanes_are_at_least_as_many(store:
     assert commands_run(server) - before <= 3 * 1000 + 50
 
 
-async def test_holders_are_sought_in_a_bounded_number_of_runs(store: RedisStore, server: RedisServer):
+async def test_the_holder_of_a_limit_is_named(store: RedisStore, server: RedisServer):
     await store.limit("shop", LimitRule(concurrency=1), None)
     [holder] = await put(store, limits=("shop:1",))
     await take(store, 1)
