@@ -126,3 +126,12 @@ async def test_more_lanes_than_a_look_sees(store: Store, clock: FakeClock):
     assert (few.oldest_ready, few.oldest_at_least) == (5 * S, False)
     assert many.oldest_ready == 5 * S
     assert len(await store.lanes(["default", "few"], 5000)) == 2000
+
+
+async def test_a_lane_whose_jobs_are_all_cancelled_hides_nothing(store: Store, clock: FakeClock):
+    gone = await put(store, 3, tenant="gone")
+    await put(store, tenant="waits")
+    await store.cancel(gone)
+    clock.advance(5)
+    found = await queue_stats(store)
+    assert (found.ready, found.oldest_ready, found.oldest_at_least) == (1, 5 * S, False)

@@ -306,9 +306,12 @@ class Written(MemoryStore):
 
 
 async def hear(listener: Listener) -> list[Event]:
+    """All that waits, as soon as there is something. The feed gives it in chunks."""
     async with asyncio.timeout(60):
-        some = await listener.feed.next(60)
-    return [found for block in (some or b"").decode().split("\n\n") if (found := read(block)) is not None]
+        some = await listener.feed.next(60) or b""
+        while chunk := await listener.feed.next(0):
+            some += chunk
+    return [found for block in some.decode().split("\n\n") if (found := read(block)) is not None]
 
 
 @pytest.fixture

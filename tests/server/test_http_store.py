@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import signal
 import sys
@@ -36,9 +35,10 @@ from headrace.errors import (
 from headrace.job import Batch, Job, JobId, JobState, Key, NewJob, job_id, new_batch
 from headrace.lane import Lane
 from headrace.lease import Ask, Band, Presence, Report, new_token, new_worker_id
-from headrace.limit import Figures
+from headrace.limit import Declared, Figures
 from headrace.limits import Limits
 from headrace.outcome import DONE, Finish
+from headrace.recovery import Seen, What
 from headrace.schedule import Schedule, declare
 from headrace.schedules import Schedules
 from headrace.server import ServerSettings, tokens
@@ -47,11 +47,12 @@ from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.store.http import address, wire
 from headrace.store.http.store import HttpStore
-from headrace.store.terms import CancelAnswer, Filter, LimitRule, Promoted, Retention
+from headrace.store.terms import CancelAnswer, Filter, Promoted, Retention
 from headrace.testing.process import free_port
 from server.running import Running, running
 
 TTL = timedelta(seconds=15)
+HOUR = timedelta(hours=1)
 SECRET = "hr_0123456789ab_aSecretThatNobodyMaySee00000"
 
 
@@ -146,15 +147,14 @@ def every_hour(name: str) -> Schedule:
 
 
 async def test_what_is_an_operators_takes_an_operators_token(server: Running) -> None:
-    await server.store.limit("shop", LimitRule(concurrency=9), None)
+    declared = Declared(figures=Figures(concurrency=9))
+    await Limits(server.store).declare({"shop": declared})
     async with as_(server, "work", "enqueue") as store:
         with pytest.raises(Unsupported, match="lacks the scope operate"):
             await Limits(store).set("shop", Figures(concurrency=3))
-        limit = (await store.limits())["shop"]
-        assert (
-            await store.limit("shop", dataclasses.replace(limit, closed_until=datetime.now(UTC)), limit.version)
-            is not None
-        )
+        now = datetime.now(UTC)
+        closed = await Limits(store).observe("shop", declared, [Seen(What.REFUSED, now, now + HOUR)], now)
+        assert closed.closed_until == now + HOUR
         await Schedules(store).declare({"nightly": every_hour("nightly")}, app="shop", tasks={"t"})
         with pytest.raises(Unsupported, match="lacks the scope operate"):
             await Schedules(store).pause("nightly", by="me")

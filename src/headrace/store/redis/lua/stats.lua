@@ -19,10 +19,13 @@ local function look_at(lane)
   for from = 1, 901, 100 do
     if el ~= '' then break end
     if gaps <= 0 then break end
-    for _, following in ipairs(c('LRANGE', list, from, from + 99)) do
+    local some = c('LRANGE', list, from, from + 99)
+    for _, following in ipairs(some) do
       gaps = gaps - 1
       if following ~= '' then el = following break end
     end
+    -- A lane can consist of places of cancelled jobs alone. Then there is nothing left to be unsure of.
+    if el == '' and #some < 100 then el = nil end
   end
   unsure = unsure or el == ''
   look(el)
