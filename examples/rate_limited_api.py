@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from headrace import Headrace, Limit, Retry, RetryAfter
-from headrace.limits import Entry
+from headrace.operate.stored_limits import LimitEntry
 
 REQUESTS = 220
 TAKES = 25
@@ -82,7 +82,7 @@ async def show(app: Headrace) -> None:
     console.print(f"{REQUESTS} requests got through; {fake.answers[429]} answers were 429 ({refused:.0%})")
 
 
-def bars(seen: Counter[int], entry: Entry) -> Table:
+def bars(seen: Counter[int], entry: LimitEntry) -> Table:
     """Requests per second, beside what the API takes and what the limit allows."""
     grid = Table(title="requests a second", title_justify="left", box=None)
     for header in ("", "", ""):
@@ -99,7 +99,7 @@ def bars(seen: Counter[int], entry: Entry) -> Table:
     return grid
 
 
-def state(entry: Entry) -> str:
+def state(entry: LimitEntry) -> str:
     """What the limit does right now."""
     if entry.half_open:
         return "closed, then one at a time until one succeeds"

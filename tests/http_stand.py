@@ -14,9 +14,9 @@ import pytest
 import uvicorn
 
 from headrace import Headrace
-from headrace.clock import Clock, SystemClock
+from headrace.model.clock import Clock, SystemClock
 from headrace.server import ServerSettings, asgi
-from headrace.server.frame import Frame
+from headrace.server.http.application import Application
 from headrace.store.http.store import HttpStore
 from headrace.store.memory import MemoryStore
 
@@ -45,7 +45,7 @@ class HttpStand:
         self._loop = loop
         self._app = Headrace("memory://", max_payload=64 * 1024 * 1024)
         self._clock = Hands()
-        self._frame: Frame | None = None
+        self._frame: Application | None = None
         # The suites look at once at what they have written, as often as they like, in queues of any number.
         self._settings = ServerSettings(tidy=False, stats_ttl=0.0, max_polls=1_000_000, max_queues=100_000)
 

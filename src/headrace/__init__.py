@@ -1,7 +1,9 @@
 """headrace: a durable task queue that starts as a file and grows into a cluster."""
 
 from headrace.app import Headrace
-from headrace.context import JobContext, NoCurrentJob, current_job
+from headrace.client import once
+from headrace.client.handles import Handles
+from headrace.client.once import Once
 from headrace.errors import (
     BadArguments,
     BadTransaction,
@@ -32,20 +34,20 @@ from headrace.errors import (
     UnknownTask,
     Unsupported,
 )
-from headrace.explain import Explanation
-from headrace.flow import ageing, weighted
-from headrace.handle import Handle
-from headrace.handles import Handles
-from headrace.job import Failure, Job, JobId, JobState
-from headrace.limit import Limit
-from headrace.once import Once
-from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
-from headrace.queue import DeadAlert, QueueOptions
-from headrace.retry import Retry
-from headrace.schedule import Schedule
-from headrace.store.terms import Page
-from headrace.task import JobCall, Task
-from headrace.unique import Unique
+from headrace.model.job import Failure, Job, JobId, JobState
+from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
+from headrace.model.records import Page
+from headrace.policy.explain.explain import Explanation
+from headrace.policy.flow import ageing, weighted
+from headrace.policy.queue import DeadAlert, QueueOptions
+from headrace.policy.schedule import Schedule
+from headrace.task.context import JobContext, NoCurrentJob, current_job
+from headrace.task.handle import Handle
+from headrace.task.limit import Limit
+from headrace.task.retry import Retry
+from headrace.task.task import JobCall, Task
+from headrace.task.unique import Unique
+from headrace.webhooks import declare as webhook
 
 __version__ = "0.1.0"
 
@@ -105,5 +107,7 @@ __all__ = [
     "__version__",
     "ageing",
     "current_job",
+    "once",
+    "webhook",
     "weighted",
 ]

@@ -10,35 +10,35 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from headrace import store as stores
-from headrace.clock import Clock
-from headrace.desk import Desk
-from headrace.duration import Duration
+from headrace.client.per_loop import Clients
+from headrace.client.portal import Portal, portal, remote
+from headrace.client.produce import Producer
 from headrace.errors import ConfigError
-from headrace.explain import Explanation
-from headrace.flow import STRICT, Fair, FairBy, Priority
-from headrace.function import Executor
-from headrace.handle import Put
-from headrace.job import Job, JobId, NewJob
-from headrace.limit import Limit
-from headrace.limitdesk import LimitDesk
-from headrace.loops import Clients
-from headrace.operator import Operator
-from headrace.plan import check_producer
-from headrace.produce import Producer
-from headrace.queue import DeadAlert, QueueOptions
-from headrace.queue import declare as declare_queue
-from headrace.retry import Retry
-from headrace.schedule import Schedule
+from headrace.model.clock import Clock
+from headrace.model.duration import Duration
+from headrace.model.job import Job, JobId, NewJob
+from headrace.operate.app_dead import AppDeadLetters
+from headrace.operate.app_limits import AppLimits
+from headrace.operate.app_schedules import AppSchedules
+from headrace.operate.app_schedules import declare as declare_schedule
+from headrace.operate.app_verbs import AppOperator
+from headrace.policy.explain.explain import Explanation
+from headrace.policy.flow import STRICT, Fair, FairBy, Priority
+from headrace.policy.queue import DeadAlert, QueueOptions
+from headrace.policy.queue import declare as declare_queue
+from headrace.policy.schedule import Schedule
 from headrace.settings import Settings, mask_url
 from headrace.store.contract import Store
-from headrace.sync import Portal, portal, remote
-from headrace.task import AsyncTask, JobCall, SyncTask, Task, declare
-from headrace.timetable import Timetable
-from headrace.timetable import declare as declare_schedule
-from headrace.unique import Unique
-from headrace.webhook import EVENTS, Allow, Webhook, read_secrets
-from headrace.webhook import declare as declare_webhook
-from headrace.webhooks import Webhooks
+from headrace.task.function import Executor
+from headrace.task.handle import Put
+from headrace.task.limit import Limit
+from headrace.task.options import check_producer
+from headrace.task.retry import Retry
+from headrace.task.task import AsyncTask, JobCall, SyncTask, Task, declare
+from headrace.task.unique import Unique
+from headrace.webhooks.declare import EVENTS, Allow, Webhook, read_secrets
+from headrace.webhooks.declare import declare as declare_webhook
+from headrace.webhooks.deliver import Webhooks
 
 if TYPE_CHECKING:
     from headrace.worker import Duties, Worker
@@ -64,7 +64,7 @@ class Decorator:
         return self._make(function)
 
 
-class Headrace(Operator, Producer):
+class Headrace(AppOperator, Producer):
     """Tasks and the store their jobs live in. Verbs come in two: `x` for sync code, `ax` for async code."""
 
     def __init__(
@@ -94,11 +94,11 @@ class Headrace(Operator, Producer):
         self._clients = Clients(self.connect, self.queues)
         self._unfair: set[str] = set()
         self._home = _Home(self, self._clients, portal, self._unfair)
-        self.dead = Desk(portal, self._clients, self.tasks)
+        self.dead = AppDeadLetters(portal, self._clients, self.tasks)
         """Dead letters: `groups`, `show`, `replay`, `discard`."""
-        self.limits = LimitDesk(portal, self._clients)
+        self.limits = AppLimits(portal, self._clients)
         """Limits at run time: `list`, `set`, `reset`."""
-        self.schedules = Timetable(portal, self._clients)
+        self.schedules = AppSchedules(portal, self._clients)
         """Schedules at run time: `list`, `add`, `pause`, `resume`, `run_now`, `remove`."""
         self.webhooks = Webhooks(
             secrets=read_secrets(self.settings.webhook_secret) if self.settings.webhook_secret else (),

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
-from headrace import duration
-from headrace.advice import Declared, Problem, advise
 from headrace.errors import ConfigError
-from headrace.flow import parse_reserve
-from headrace.lane import check_queue
-from headrace.webhook import Allow, read_secrets
+from headrace.model import duration
+from headrace.model.lane import check_queue
+from headrace.policy.flow import parse_reserve
+from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise
+from headrace.webhooks.declare import Allow, read_secrets
 
 PREFIX = "HEADRACE_"
 
@@ -133,7 +133,7 @@ class Settings:
         """Every setting, its value (secrets masked) and where it came from."""
         return [Origin(name, _show(name, getattr(self, name)), self.sources.get(name, "default")) for name in NAMES]
 
-    def problems(self, tasks: Mapping[str, Declared] | None = None) -> list[Problem]:
+    def problems(self, tasks: Mapping[str, DeclaredTask] | None = None) -> list[SettingsProblem]:
         """What will not work well together, in these settings and with these tasks."""
         return advise(self, tasks or {})
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from headrace.bench.crew import BenchFailed
 from headrace.bench.http.helper import Helper
-from headrace.bench.http.orders import Drive, Driven, Serve, Spent, Up, job
+from headrace.bench.http.orders import Drive, Driven, OrderTimes, Serve, Up, job
 from headrace.bench.http.run import FULL, QUICK, plan
 from headrace.bench.http.wire import Connection, WireFault, request
 from headrace.bench.result import HTTP, Measurement
@@ -101,7 +101,7 @@ def alive(pid: int) -> bool:
 async def test_processes_do_not_outlive_the_run() -> None:
     async with Helper.start("server") as server:
         await server.ask(SERVE, Up, within=60)
-        spent = await server.ask(None, Spent, within=60)
+        spent = await server.ask(None, OrderTimes, within=60)
         assert alive(server.pid)
     assert spent.cpu > 0
     assert spent.memory > 1024 * 1024

@@ -19,10 +19,10 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from headrace.cli.root import root
-from headrace.job import Batch, Failure, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import Finish
+from headrace.model.job import Batch, Failure, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import Finish
 from headrace.store import connect
 
 APP = """

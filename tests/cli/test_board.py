@@ -12,12 +12,12 @@ from rich.console import Console
 from headrace.cli import view
 from headrace.cli.board import Board, rate, sparkline
 from headrace.errors import Unavailable
-from headrace.job import Batch, Failure, JobState, NewJob, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import Batch, Failure, JobState, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Stats
 from headrace.store.memory import MemoryStore
-from headrace.store.terms import Stats
 from headrace.testing.clock import FakeClock
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cli.shell import Shell, interrupt
 from headrace.cli import dead
-from headrace.job import JobState
+from headrace.model.job import JobState
 
 
 def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.shell import Shell
-from headrace.audit import whoami
+from headrace.store.audit import whoami
 
 
 def test_through_the_app(shell: Shell) -> None:

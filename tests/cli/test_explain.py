@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from cli.shell import Shell
-from headrace.audit import whoami
-from headrace.job import JobState
+from headrace.model.job import JobState
+from headrace.store.audit import whoami
 
 
 def test_a_waiting_job(shell: Shell) -> None:

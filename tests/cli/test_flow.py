@@ -6,9 +6,9 @@ import asyncio
 
 from cli.shell import Shell
 from headrace.app import Headrace
-from headrace.limit import Limit
-from headrace.limits import Limits
+from headrace.operate.stored_limits import Limits
 from headrace.store import connect
+from headrace.task.limit import Limit
 
 
 def declare(shell: Shell, *limits: Limit) -> None:

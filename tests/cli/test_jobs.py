@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from cli.shell import Shell
-from headrace.job import JobState
+from headrace.model.job import JobState
 
 
 def test_list_filters(shell: Shell) -> None:

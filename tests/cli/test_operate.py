@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.shell import Shell, interrupt
-from headrace.job import JobState
+from headrace.model.job import JobState
 
 
 def test_queues(shell: Shell) -> None:

@@ -21,9 +21,9 @@ from headrace.errors import (
     ResultExpired,
     ResultTimeout,
 )
+from headrace.model.records import CancelAnswer
 from headrace.settings import Settings
-from headrace.store.terms import CancelAnswer
-from headrace.task import AsyncTask, SyncTask
+from headrace.task.task import AsyncTask, SyncTask
 
 
 @dataclass

@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.client import Client, transactional
+from headrace.client.client import Client, transactional
 from headrace.errors import IdempotencyConflict, JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable, Unsupported
-from headrace.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import DONE
+from headrace.model.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import DONE
+from headrace.model.records import Enqueued
 from headrace.store.memory import MemoryStore
-from headrace.store.terms import Enqueued
 
 JOB = NewJob("t", b"\x92\x90\x80", Lane())
 
@@ -136,8 +136,8 @@ async def test_two_may_wait_for_the_same_job():
 
 
 async def test_a_newcomer_is_answered_without_waiting_for_the_next_round(monkeypatch):
-    monkeypatch.setattr("headrace.waiter.FIRST_POLL", 3600)
-    monkeypatch.setattr("headrace.waiter.LONGEST_POLL", 3600)
+    monkeypatch.setattr("headrace.client.results.FIRST_POLL", 3600)
+    monkeypatch.setattr("headrace.client.results.LONGEST_POLL", 3600)
     store = Flaky()
     client = Client(store)
     placed = await client.enqueue([JOB, JOB])

@@ -20,7 +20,7 @@ async def test_nothing_is_made_before_somebody_looks(app: Headrace, monkeypatch:
         made += 1
         return object()
 
-    monkeypatch.setattr("headrace.handles.Handle", counted)
+    monkeypatch.setattr("headrace.client.handles.Handle", counted)
 
     @app.task
     async def noop(number: int) -> None: ...

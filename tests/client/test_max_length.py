@@ -14,14 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.kit import settle_all, take
-from headrace import Headrace, QueueFull, Task, backpressure
-from headrace.backpressure import bounded
+from headrace import Headrace, QueueFull, Task
 from headrace.cli.root import root
-from headrace.job import NewJob
-from headrace.lane import Lane
-from headrace.queue import declare as declare_queue
-from headrace.schedule import declare
-from headrace.schedules import Schedules
+from headrace.client import queue_guard
+from headrace.client.queue_guard import bounded
+from headrace.model.job import NewJob
+from headrace.model.lane import Lane
+from headrace.operate.stored_schedules import Schedules
+from headrace.policy.queue import declare as declare_queue
+from headrace.policy.schedule import declare
 from headrace.store.contract import Store
 from headrace.store.memory.store import MemoryStore
 from headrace.testing.clock import FakeClock
@@ -101,7 +102,7 @@ def test_a_schedule_that_is_run_by_hand(app: Headrace, short: Task[[int], None])
 @pytest.fixture
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """The length is looked up every time."""
-    monkeypatch.setattr(backpressure, "FRESH", 0.0)
+    monkeypatch.setattr(queue_guard, "FRESH", 0.0)
 
 
 def guarded(store: Store, queue: str, max_length: int) -> Store:

@@ -6,12 +6,12 @@ import pytest
 
 from conformance.kit import CANCELLED, DEAD, new, put, put_jobs, run_one, settle_all, take
 from headrace.cli.board import Board
-from headrace.client import Client
-from headrace.deadletters import DeadLetters
-from headrace.job import JobId
+from headrace.client.client import Client
+from headrace.model.job import JobId
+from headrace.model.records import Filter, Page
+from headrace.operate.dead_letters import DeadLetters
 from headrace.store import pages
 from headrace.store.memory import MemoryStore
-from headrace.store.terms import Filter, Page
 
 USUAL = 100
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.job import Batch, Due, Failure, Job, JobId, JobState, Key, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Lease, Presence, Token, WorkerId, new_token, new_worker_id
-from headrace.outcome import DONE, Again, Finish, Settlement
+from headrace.model.job import Batch, Due, Failure, Job, JobId, JobState, Key, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Lease, Presence, Token, WorkerId, new_token, new_worker_id
+from headrace.model.outcome import DONE, Again, Finish, Settlement
+from headrace.model.records import Filter, LimitRule, QueueStats, Retention, Stats
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, LimitRule, QueueStats, Retention, Stats
 
 TTL = timedelta(seconds=15)
 LONG = timedelta(days=1)

@@ -21,9 +21,9 @@ from conformance.kit import (
     settle_all,
     take,
 )
-from headrace.job import JobId
-from headrace.lane import Ahead
-from headrace.outcome import Again
+from headrace.model.job import JobId
+from headrace.model.lane import Ahead
+from headrace.model.outcome import Again
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from conformance.kit import RELEASE, claim, ids, put, settle_all, take
-from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.lease import Band, Lease
-from headrace.outcome import Again
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.model.lease import Band, Lease
+from headrace.model.outcome import Again
 from headrace.store.contract import Store
 
 HIGH = (1, HIGHEST_PRIORITY)

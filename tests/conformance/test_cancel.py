@@ -23,11 +23,11 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import JobId, JobState, job_id, new_batch
-from headrace.lease import Stop
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import JobId, JobState, job_id, new_batch
+from headrace.model.lease import Stop
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import CancelAnswer
 from headrace.store.contract import Store
-from headrace.store.terms import CancelAnswer
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -23,9 +23,9 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import JobState, split_id
-from headrace.lease import MAX_LEASE, Ask, new_token, new_worker_id
-from headrace.outcome import Again
+from headrace.model.job import JobState, split_id
+from headrace.model.lease import MAX_LEASE, Ask, new_token, new_worker_id
+from headrace.model.outcome import Again
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

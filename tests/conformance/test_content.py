@@ -25,11 +25,11 @@ from conformance.kit import (
     take,
 )
 from conformance.test_workers import presence
-from headrace.job import Failure, JobState
-from headrace.lease import new_worker_id
-from headrace.outcome import Again, Finish
+from headrace.model.job import Failure, JobState
+from headrace.model.lease import new_worker_id
+from headrace.model.outcome import Again, Finish
+from headrace.model.records import Filter
 from headrace.store.contract import Store
-from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 
 LARGEST = 256 * 1024

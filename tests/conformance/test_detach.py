@@ -19,9 +19,9 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import JobState
-from headrace.lease import Stop, new_token, new_worker_id
-from headrace.outcome import DONE
+from headrace.model.job import JobState
+from headrace.model.lease import Stop, new_token, new_worker_id
+from headrace.model.outcome import DONE
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

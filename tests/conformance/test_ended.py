@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from conformance.kit import CANCELLED, DEAD, RELEASE, new, put, put_jobs, run_one, settle_all, take
-from headrace.job import JobState
+from headrace.model.job import JobState
+from headrace.model.records import Ending
 from headrace.store.contract import Store
-from headrace.store.terms import Ending
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -19,8 +19,8 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import MAX_BATCH, Batch, JobState, job_id, new_batch, split_id
-from headrace.outcome import DONE
+from headrace.model.job import MAX_BATCH, Batch, JobState, job_id, new_batch, split_id
+from headrace.model.outcome import DONE
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

@@ -20,10 +20,10 @@ from conformance.kit import (
     run_one,
     take,
 )
-from headrace.job import Job, JobId, JobState, job_id, new_batch
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import Job, JobId, JobState, job_id, new_batch
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Filter, Page
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, Page
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -8,8 +8,8 @@ import pytest
 
 from conformance.kit import RELEASE, batch, counts, dump, find_all, key, new, put_jobs, run_one, take
 from headrace.errors import IdempotencyConflict
-from headrace.job import JobId, NewJob, job_id
-from headrace.outcome import DONE
+from headrace.model.job import JobId, NewJob, job_id
+from headrace.model.outcome import DONE
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

@@ -21,11 +21,11 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import JobId, JobState
-from headrace.lease import Stop, new_token, new_worker_id
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import Stop, new_token, new_worker_id
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import Retention
 from headrace.store.contract import Store
-from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
 
 TICK = timedelta(microseconds=1)

@@ -27,11 +27,11 @@ from conformance.kit import (
     tenants,
 )
 from headrace.errors import ConfigError
-from headrace.job import JobState
-from headrace.lease import Lease, new_token
-from headrace.outcome import DONE, Again
+from headrace.model.job import JobState
+from headrace.model.lease import Lease, new_token
+from headrace.model.outcome import DONE, Again
+from headrace.model.records import Filter, LimitRule
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, LimitRule
 from headrace.testing.clock import FakeClock
 
 MS = timedelta(milliseconds=1)

@@ -23,16 +23,16 @@ from msgspec.structs import replace
 from conformance.conftest import Arena
 from conformance.kit import expire, find_all
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, Failure, Job, JobId, JobState, Key, LogLine, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Ahead, Lane
-from headrace.lease import Ask, Lease, Presence, Report, Token, new_token, new_worker_id
-from headrace.outcome import Again, Finish, Settlement
+from headrace.model.job import Batch, Failure, Job, JobId, JobState, Key, LogLine, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Ahead, Lane
+from headrace.model.lease import Ask, Lease, Presence, Report, Token, new_token, new_worker_id
+from headrace.model.outcome import Again, Finish, Settlement
+from headrace.model.records import Filter, LimitRule, QueueStats, Retention
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.memory.line import Line
 from headrace.store.memory.rows import JobRow
-from headrace.store.terms import Filter, LimitRule, QueueStats, Retention
 from headrace.testing.clock import FakeClock
 
 T = TypeVar("T")

@@ -29,10 +29,10 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import JobState, job_id, new_batch
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import JobState, job_id, new_batch
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Filter, Promoted
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, Promoted
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

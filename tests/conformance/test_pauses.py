@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from conformance.kit import claim, ids, put, queue_stats, take
+from headrace.model.records import Pause
 from headrace.store.contract import Store
-from headrace.store.terms import Pause
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -22,10 +22,10 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import Batch, JobId, JobState, new_batch
-from headrace.outcome import DONE, Finish
+from headrace.model.job import Batch, JobId, JobState, new_batch
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import CancelAnswer, Filter, Pruned, Retention
 from headrace.store.contract import Store
-from headrace.store.terms import CancelAnswer, Filter, Pruned, Retention
 from headrace.testing.clock import FakeClock
 
 DAY = timedelta(days=1)

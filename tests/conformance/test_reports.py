@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from conformance.kit import JANITOR, RELEASE, TTL, dump, find_all, look, new, put, put_jobs, run_one, settle_all, take
-from headrace.job import Job, JobId, LogLine
-from headrace.lease import MAX_LOG, Report, new_token
-from headrace.outcome import DONE
+from headrace.model.job import Job, JobId, LogLine
+from headrace.model.lease import MAX_LOG, Report, new_token
+from headrace.model.outcome import DONE
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

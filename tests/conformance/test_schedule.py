@@ -19,10 +19,10 @@ from conformance.kit import (
     states,
     take,
 )
-from headrace.job import JobState
-from headrace.outcome import Again
+from headrace.model.job import JobState
+from headrace.model.outcome import Again
+from headrace.model.records import Promoted
 from headrace.store.contract import Store
-from headrace.store.terms import Promoted
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

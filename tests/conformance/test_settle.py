@@ -27,11 +27,11 @@ from conformance.kit import (
     take,
 )
 from conformance.test_workers import presence
-from headrace.job import JobState
-from headrace.lease import new_token
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import JobState
+from headrace.model.lease import new_token
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Filter
 from headrace.store.contract import Store
-from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 
 WHERE_ALL = Filter()

@@ -21,9 +21,9 @@ from conformance.kit import (
     run_one,
     take,
 )
-from headrace.outcome import DONE, Again
+from headrace.model.outcome import DONE, Again
+from headrace.model.records import QueueStats
 from headrace.store.contract import Store
-from headrace.store.terms import QueueStats
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

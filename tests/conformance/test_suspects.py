@@ -18,11 +18,12 @@ from conformance.kit import (
     state,
     take,
 )
-from headrace.job import JobId, JobState
-from headrace.lease import Lease, Orphan, new_worker_id
-from headrace.outcome import DONE, Again, Lost
-from headrace.retry import Retry, decide
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import Lease, Orphan, new_worker_id
+from headrace.model.outcome import DONE, Again, Lost
+from headrace.policy.retry import decide
 from headrace.store.contract import Store
+from headrace.task.retry import Retry
 from headrace.testing.clock import FakeClock
 
 POLICY = Retry(max_attempts=2, max_crashes=3)

@@ -24,10 +24,10 @@ from conformance.kit import (
     state,
     take,
 )
-from headrace.job import JobId, JobState, NewJob, UniqueLock, job_id
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobId, JobState, NewJob, UniqueLock, job_id
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import Enqueued, Retention
 from headrace.store.contract import Store
-from headrace.store.terms import Enqueued, Retention
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from conformance.kit import DEAD, failure, look, new, put, put_jobs, run_one, settle_all, state, take
-from headrace.job import JobState
-from headrace.lane import Lane, LaneView
-from headrace.outcome import Again
+from headrace.model.job import JobState
+from headrace.model.lane import Lane, LaneView
+from headrace.model.outcome import Again
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

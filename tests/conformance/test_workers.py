@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from conformance.kit import TTL, counts, put, take
-from headrace.lease import Presence, WorkerId, new_worker_id
+from headrace.model.lease import Presence, WorkerId, new_worker_id
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 

@@ -10,8 +10,8 @@ import signal
 import time
 
 from headrace.app import Headrace
-from headrace.context import current_job
-from headrace.retry import Retry
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
 
 app = Headrace()
 

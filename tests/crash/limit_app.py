@@ -6,8 +6,8 @@ import asyncio
 
 from crash.crash_app import tell
 from headrace.app import Headrace
-from headrace.limit import Limit
-from headrace.unique import Unique
+from headrace.task.limit import Limit
+from headrace.task.unique import Unique
 
 app = Headrace()
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
-from headrace.job import Batch, Job, JobId, NewJob, job_id, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, Job, JobId, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
 from headrace.store.contract import Store
-from headrace.task import Task
+from headrace.task.task import Task
 
 WAIT = 60.0
 
@@ -38,7 +38,7 @@ FAST = {
 SUPERVISED = """
 import sys
 from headrace.settings import Settings
-from headrace import logs
+from headrace.runtime import logs
 from headrace.worker.supervisor import supervise
 settings = Settings.load()
 logs.configure(settings.log_level)
@@ -49,8 +49,8 @@ PLAIN = """
 import asyncio, signal
 from headrace.settings import Settings
 from headrace.store import connect
-from headrace.worker import Worker, lifeline
-from headrace import logs
+from headrace.worker import Worker, parent_watch as lifeline
+from headrace.runtime import logs
 
 async def main():
     settings = Settings.load()

@@ -6,7 +6,7 @@ import pytest
 
 from crash.crash_app import quick
 from crash.scene import PLAIN, Scene, stop
-from headrace.job import JobState
+from headrace.model.job import JobState
 from headrace.worker.faults import EXIT_CODE, POINTS
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine

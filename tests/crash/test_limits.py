@@ -12,9 +12,9 @@ import pytest
 
 from crash.limit_app import PER_SHOP, TOGETHER, once, visit
 from crash.scene import Scene, stop
-from headrace.client import Client
-from headrace.job import JobId, JobState
-from headrace.store.terms import Filter
+from headrace.client.client import Client
+from headrace.model.job import JobId, JobState
+from headrace.model.records import Filter
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 
@@ -23,8 +23,8 @@ WORKER = """
 import asyncio, signal
 from headrace.settings import Settings
 from headrace.store import connect
-from headrace.worker import Worker, lifeline
-from headrace import logs
+from headrace.worker import Worker, parent_watch as lifeline
+from headrace.runtime import logs
 
 async def main():
     settings = Settings.load()

@@ -12,8 +12,8 @@ import pytest
 
 from crash.crash_app import gated, hold_gil, nap, poison, quick, stuck, zombie
 from crash.scene import PLAIN, Scene, alive, stop
-from headrace.job import JobState
-from headrace.lease import new_worker_id
+from headrace.model.job import JobState
+from headrace.model.lease import new_worker_id
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 

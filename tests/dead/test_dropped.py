@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from conformance.kit import DEAD, failure, new, put, put_jobs, run_one, settle_all, states, take
-from headrace import Headrace, dropped
-from headrace.audit import Audit
+from headrace import Headrace
 from headrace.errors import Unavailable
-from headrace.job import JobId, JobState
-from headrace.operate import Operations
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobId, JobState
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import Retention
+from headrace.operate import dropped
+from headrace.operate.operations import Operations
+from headrace.store.audit import Audit
 from headrace.store.contract import Recording, Store
 from headrace.store.memory import MemoryStore
-from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
 from headrace.worker import Duties, Worker
 

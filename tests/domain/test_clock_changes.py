@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
-from headrace.job import NewJob
-from headrace.lane import Lane
-from headrace.schedule import declare, latest, slots
+from headrace.model.job import NewJob
+from headrace.model.lane import Lane
+from headrace.policy.schedule import declare, latest, slots
 
 DEEP = os.environ.get("HEADRACE_TEST_PROFILE") == "deep"
 JOB = NewJob("t", b"", Lane())

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from domain import shapes
 from domain.shapes import Address, Box, Colour, Customer, Item, Level, Order, Point, Shipment, Tree
-from headrace.codec import JobOptions, Signature, decode_options, encode_options
 from headrace.errors import BadArguments, ConfigError, SerializationError
+from headrace.task.codec import JobOptions, Signature, decode_options, encode_options
 
 PLAIN = Signature(shapes.plain)
 LOOSE = Signature(shapes.loose)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import duration
 from headrace.errors import ConfigError
+from headrace.model import duration
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.codec import JobOptions, encode_options
-from headrace.explain import NOTHING_AROUND, Explanation, Reason, explain, look
-from headrace.flow import ageing, weighted
-from headrace.hindrance import Around
-from headrace.job import Failure, Job, JobId, JobState, job_id, new_batch
-from headrace.lane import Ahead, Blocked, LaneView
-from headrace.lease import Presence, new_worker_id
-from headrace.outcome import PAUSED as PUT_OFF
-from headrace.queue import declare
-from headrace.recovery import Health, State, pack
-from headrace.retry import Retry
-from headrace.store.terms import LimitRule, Pause
-from headrace.task import TaskOptions
+from headrace.model.job import Failure, Job, JobId, JobState, job_id, new_batch
+from headrace.model.lane import Ahead, Blocked, LaneView
+from headrace.model.lease import Presence, new_worker_id
+from headrace.model.outcome import PAUSED as PUT_OFF
+from headrace.model.records import LimitRule, Pause
+from headrace.policy.explain.explain import NOTHING_AROUND, Explanation, Reason, explain, look
+from headrace.policy.explain.reasons import Around
+from headrace.policy.flow import ageing, weighted
+from headrace.policy.queue import declare
+from headrace.policy.recovery import LimitHealth, State, pack
+from headrace.task.codec import JobOptions, encode_options
+from headrace.task.retry import Retry
+from headrace.task.task import TaskOptions
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -459,7 +459,7 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
             job(limits=("api@5",)),
             FREE,
             blocked=(Blocked(key="api", concurrency=4, never=True),),
-            around=Around(rules={"api": LimitRule(concurrency=4, state=pack(State(health=Health(factor=0.5))))}),
+            around=Around(rules={"api": LimitRule(concurrency=4, state=pack(State(health=LimitHealth(factor=0.5))))}),
         ),
         Reason.LIMITED,
         (

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import fingerprint
 from headrace.errors import ConfigError
-from headrace.fingerprint import of_failure, of_job, plain
-from headrace.job import Failure, Job, JobId, JobState
-from headrace.worker.verdict import MAX_TRACEBACK, bounded, describe, kind_of
+from headrace.model.job import Failure, Job, JobId, JobState
+from headrace.policy import fingerprint
+from headrace.policy.fingerprint import of_failure, of_job, plain
+from headrace.worker.outcome_of import MAX_TRACEBACK, bounded, describe, kind_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

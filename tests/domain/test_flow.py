@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from headrace import ageing, weighted
 from headrace.errors import ConfigError
-from headrace.flow import (
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY, LaneView
+from headrace.model.lease import MAX_WEIGHT, Band
+from headrace.policy.flow import (
     MAX_BANDS,
     STRICT,
     Ageing,
@@ -29,9 +31,7 @@ from headrace.flow import (
     parse_reserve,
     room,
 )
-from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY, LaneView
-from headrace.lease import MAX_WEIGHT, Band
-from headrace.queue import QueueOptions, declare
+from headrace.policy.queue import QueueOptions, declare
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.job import MAX_BATCH, JobState, job_id, new_batch, parse_id, split_id
+from headrace.model.job import MAX_BATCH, JobState, job_id, new_batch, parse_id, split_id
 
 
 def test_a_batch_is_a_uuid7_with_room_for_places():
@@ -41,7 +41,7 @@ def test_batches_differ_and_later_ones_sort_later():
 
 def test_ids_keep_their_order_when_the_clock_goes_back_a_little(monkeypatch):
     now = time.time_ns()
-    monkeypatch.setattr("headrace.job.time.time_ns", lambda: now)
+    monkeypatch.setattr("headrace.model.job.time.time_ns", lambda: now)
     first = new_batch()
     now -= 30 * 10**9
     assert new_batch().int >> 64 > first.int >> 64
@@ -49,7 +49,7 @@ def test_ids_keep_their_order_when_the_clock_goes_back_a_little(monkeypatch):
 
 def test_ids_follow_the_clock_back_from_years_ahead(monkeypatch):
     right = now = time.time_ns()
-    monkeypatch.setattr("headrace.job.time.time_ns", lambda: now)
+    monkeypatch.setattr("headrace.model.job.time.time_ns", lambda: now)
     now += 4 * 365 * 86_400 * 10**9
     new_batch()
     now = right

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
+from headrace.model.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
 
 METACHARACTERS = [
     "*",

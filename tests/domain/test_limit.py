@@ -11,20 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Headrace, Limit, context
-from headrace.context import NoCurrentJob
+from headrace import Headrace, Limit
 from headrace.errors import BadArguments, ConfigError, Unsupported
-from headrace.lane import split_limit
-from headrace.limit import Declared, Figures, check_limits, describe, keys_of
-from headrace.recovery import (
+from headrace.model.lane import split_limit
+from headrace.policy.recovery import (
     GROWS_EVERY,
     LEAST_FACTOR,
     LONGEST_COOL_DOWN,
     QUIET,
     RESTS_EVERY,
     WELL,
-    Health,
-    Seen,
+    LimitHealth,
+    LimitObservation,
     State,
     What,
     after,
@@ -35,7 +33,10 @@ from headrace.recovery import (
     rule_of,
     unpack,
 )
-from headrace.task import JobCall
+from headrace.task import context
+from headrace.task.context import NoCurrentJob
+from headrace.task.limit import LimitDeclaration, LimitFigures, check_limits, describe, keys_of
+from headrace.task.task import JobCall
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -237,21 +238,21 @@ def test_a_burst_is_a_seconds_worth_and_one_job_at_least():
 
 
 def test_an_operators_figures_stand_before_the_codes():
-    override = Figures(rate=2.0)
-    assert figures_of(API, override) == Figures(rate=2.0, burst=10, concurrency=8)
+    override = LimitFigures(rate=2.0)
+    assert figures_of(API, override) == LimitFigures(rate=2.0, burst=10, concurrency=8)
     assert rule_of(API, override, WELL).rate == 2.0
     assert rule_of(None, override, WELL).rate == 2.0
 
 
 def test_what_is_kept():
-    state = State(declared=API, override=Figures(concurrency=2), health=Health(factor=0.5, closed_until=NOW))
+    state = State(declared=API, override=LimitFigures(concurrency=2), health=LimitHealth(factor=0.5, closed_until=NOW))
     assert unpack(pack(state)) == state
     assert unpack(b"") == unpack(b"\xff\x00") == State()
 
 
 def test_for_people():
-    assert describe(Figures(rate=1.5, burst=30, concurrency=4)) == "1.5/s burst 30, 4 at once"
-    assert describe(Figures(rate=0.1)) == "6/m"
+    assert describe(LimitFigures(rate=1.5, burst=30, concurrency=4)) == "1.5/s burst 30, 4 at once"
+    assert describe(LimitFigures(rate=0.1)) == "6/m"
     assert moment(SECOND, NOW) == NOW + SECOND
     assert moment(NOW, NOW + SECOND) == NOW
 
@@ -259,8 +260,8 @@ def test_for_people():
 # ── what becomes of it ───────────────────────────────────────────────────────
 
 
-def seen(what: What, at: datetime, until: datetime | None = None) -> Seen:
-    return Seen(what, at, until)
+def seen(what: What, at: datetime, until: datetime | None = None) -> LimitObservation:
+    return LimitObservation(what, at, until)
 
 
 def test_a_refusal_closes_then_one_probe_then_half_then_more():
@@ -302,10 +303,10 @@ def test_one_burst_of_refusals_closes_a_limit_once():
 
 def test_a_cost_that_is_a_function_changes_nothing_of_how_a_limit_is_cut():
     by_size = Limit("api", rate="10/s", burst=10, concurrency=10, cost=lambda n: n)
-    allowed = rule_of(by_size.declared, None, Health(factor=0.25))
+    allowed = rule_of(by_size.declared, None, LimitHealth(factor=0.25))
     assert (allowed.rate, allowed.burst, allowed.concurrency) == (2.5, 2.0, 2)
     # Half open: whichever job comes first must fit.
-    allowed = rule_of(by_size.declared, None, Health(factor=0.25, closed_until=NOW))
+    allowed = rule_of(by_size.declared, None, LimitHealth(factor=0.25, closed_until=NOW))
     assert (allowed.rate, allowed.burst, allowed.concurrency) == (2.5, 10.0, 10)
 
 
@@ -354,8 +355,8 @@ events = st.lists(
     st.tuples(st.sampled_from(list(What)), st.integers(0, 5), st.integers(0, 30), st.integers(1, 40)), max_size=80
 )
 declared = st.builds(
-    lambda rate, burst, concurrency, cost, breaker: Declared(
-        figures=Figures(rate=rate, burst=max(burst, cost), concurrency=max(concurrency, cost)),
+    lambda rate, burst, concurrency, cost, breaker: LimitDeclaration(
+        figures=LimitFigures(rate=rate, burst=max(burst, cost), concurrency=max(concurrency, cost)),
         cost=cost,
         breaker=breaker,
     ),
@@ -369,12 +370,14 @@ declared = st.builds(
 
 @given(declared, events)
 def test_it_never_allows_more_than_declared_nor_too_little_for_a_job(
-    limit: Declared, story: list[tuple[What, int, int, int]]
+    limit: LimitDeclaration, story: list[tuple[What, int, int, int]]
 ):
     health, now = WELL, NOW
     for what, pause, age, until in story:
         now += timedelta(seconds=pause)
-        health = after(health, Seen(what, now - timedelta(seconds=age), now + timedelta(seconds=until)), limit, now)
+        health = after(
+            health, LimitObservation(what, now - timedelta(seconds=age), now + timedelta(seconds=until)), limit, now
+        )
         assert LEAST_FACTOR <= health.factor <= 1
         allowed, full = rule_of(limit, None, health), rule_of(limit, None, WELL)
         assert allowed.rate is not None
@@ -388,29 +391,34 @@ def test_it_never_allows_more_than_declared_nor_too_little_for_a_job(
 
 
 @given(declared, events)
-def test_it_always_recovers(limit: Declared, story: list[tuple[What, int, int, int]]):
+def test_it_always_recovers(limit: LimitDeclaration, story: list[tuple[What, int, int, int]]):
     health, now = WELL, NOW
     for what, pause, age, until in story:
         now += timedelta(seconds=pause)
-        health = after(health, Seen(what, now - timedelta(seconds=age), now + timedelta(seconds=until)), limit, now)
+        health = after(
+            health, LimitObservation(what, now - timedelta(seconds=age), now + timedelta(seconds=until)), limit, now
+        )
     # From here on every job succeeds, as soon as one may start.
     now = max(now, health.closed_until or now)
     for _ in range(30):
         now += GROWS_EVERY
-        health = after(health, Seen(What.SUCCEEDED, now), limit, now)
+        health = after(health, LimitObservation(What.SUCCEEDED, now), limit, now)
     assert health == WELL
 
 
 @given(declared, st.lists(st.integers(0, 20), min_size=1, max_size=50))
-def test_many_refusals_at_once_count_once(limit: Declared, ages: list[int]):
-    first = after(WELL, Seen(What.REFUSED, NOW, NOW + SECOND), limit, NOW)
+def test_many_refusals_at_once_count_once(limit: LimitDeclaration, ages: list[int]):
+    first = after(WELL, LimitObservation(What.REFUSED, NOW, NOW + SECOND), limit, NOW)
     health = first
     for age in ages:
         health = after(
-            health, Seen(What.REFUSED, NOW - timedelta(seconds=age + 1), NOW + SECOND), limit, NOW + SECOND / 2
+            health,
+            LimitObservation(What.REFUSED, NOW - timedelta(seconds=age + 1), NOW + SECOND),
+            limit,
+            NOW + SECOND / 2,
         )
     assert health == first
 
 
 def test_figures_are_plain_data():
-    assert msgspec.to_builtins(Figures(rate=5.0)) == {"rate": 5.0}
+    assert msgspec.to_builtins(LimitFigures(rate=5.0)) == {"rate": 5.0}

@@ -16,13 +16,13 @@ import pytest
 import headrace
 from headrace import Headrace, JobDead
 from headrace.errors import RemoteTaskError, SerializationError, SerializerNotAllowed
-from headrace.handle import outcome
-from headrace.job import Batch, Failure, Job, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import PARKED, Finish
+from headrace.model.job import Batch, Failure, Job, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import PARKED, Finish
 from headrace.settings import Settings
 from headrace.store.contract import Store
+from headrace.task.handle import outcome
 from headrace.worker import Worker
 
 PICKLES = [
@@ -181,8 +181,8 @@ BY_NAME = {
     "integrations/django/backend.py",
     "outbox/database.py",
     "store/postgres/driver.py",
-    "tx.py",
-    "worker/lifeline.py",
+    "store/tx.py",
+    "worker/parent_watch.py",
     "worker/process.py",
 }
 

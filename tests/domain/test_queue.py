@@ -9,7 +9,7 @@ import pytest
 
 from headrace import Headrace
 from headrace.errors import ConfigError
-from headrace.queue import QueueOptions, dead_alerts, dead_retentions, declare
+from headrace.policy.queue import QueueOptions, dead_alerts, dead_retentions, declare
 
 
 def test_options():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.rate import Pacer, parse, show
+from headrace.model.rate import Pacer, parse, show
 
 
 @pytest.mark.parametrize(

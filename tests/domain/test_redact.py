@@ -12,8 +12,8 @@ import pytest
 
 from domain import shapes
 from domain.shapes import Customer, Order, Packed, Renamed
-from headrace import codec
-from headrace.codec import Signature
+from headrace.task import codec
+from headrace.task.codec import Signature
 
 MASK = "•••"
 SECRET = Signature(shapes.secret)

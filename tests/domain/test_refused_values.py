@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace import Headrace, PayloadTooLarge, SerializationError
+from headrace.model.records import Filter
 from headrace.store.contract import Store
-from headrace.store.terms import Filter
 
 
 @dataclass

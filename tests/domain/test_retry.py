@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.job import Claimed, Failure, JobState
-from headrace.outcome import (
+from headrace.model.job import Claimed, Failure, JobState
+from headrace.model.outcome import (
     DONE,
     Again,
     Cancelled,
@@ -26,7 +26,8 @@ from headrace.outcome import (
     Snoozed,
     Succeeded,
 )
-from headrace.retry import Retry, decide
+from headrace.policy.retry import decide
+from headrace.task.retry import Retry
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 FAILURE = Failure(attempt=1, kind="ValueError", message="no", traceback="…", at=NOW)

@@ -12,22 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headrace.codec import JobOptions, encode_options
-from headrace.cron import check_cron
 from headrace.errors import ConfigError, InvalidCron, NeverFires
-from headrace.job import JobState, Key, NewJob, UniqueLock, split_id
-from headrace.lane import Lane
-from headrace.schedule import (
-    ON_TIME,
-    Schedule,
-    declare,
-    due,
-    latest,
-    next_slot,
-    slot_batch,
-    slot_job,
-    slots,
-)
+from headrace.model.cron import check_cron
+from headrace.model.job import JobState, Key, NewJob, UniqueLock, split_id
+from headrace.model.lane import Lane
+from headrace.policy.schedule import ON_TIME, Schedule, declare, due, latest, next_slot, slot_batch, slot_job, slots
+from headrace.task.codec import JobOptions, encode_options
 
 OWN = encode_options(JobOptions(timeout=5))
 JOB = NewJob("t", b"{}", Lane("mail", 3, "acme"), options=OWN)

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace import Headrace, Retry
-from headrace.codec import JobOptions, decode_options, moment_of
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
-from headrace.function import default_name
 from headrace.settings import Settings
-from headrace.task import Task
+from headrace.task.codec import JobOptions, decode_options, moment_of
+from headrace.task.function import default_name
+from headrace.task.task import Task
 
 
 @pytest.fixture

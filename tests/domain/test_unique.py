@@ -9,7 +9,7 @@ import pytest
 
 from headrace import Headrace, Unique
 from headrace.errors import BadArguments, ConfigError
-from headrace.job import JobState
+from headrace.model.job import JobState
 
 
 @pytest.mark.parametrize(

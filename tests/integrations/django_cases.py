@@ -41,8 +41,8 @@ from headrace.integrations.django.frame import (  # noqa: E402
     signals,
     task_backends,
 )
-from headrace.job import JobState  # noqa: E402
-from headrace.queue import declare as declare_queue  # noqa: E402
+from headrace.model.job import JobState  # noqa: E402
+from headrace.policy.queue import declare as declare_queue  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,10 +3,10 @@
 import asyncio
 import sys
 
-from headrace.job import Batch
+from headrace.model.job import Batch
+from headrace.model.records import Enqueued
 from headrace.outbox import Outbox
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Enqueued
 
 
 class Telling(RedisStore):

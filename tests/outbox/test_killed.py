@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from headrace.job import Batch, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
+from headrace.model.job import Batch, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.outbox import Outbox
 from headrace.outbox.table import RELAY
 from headrace.store.redis.store import RedisStore

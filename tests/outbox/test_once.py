@@ -35,7 +35,7 @@ def as_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         id = uuid4()
 
     job = Job()
-    monkeypatch.setattr("headrace.once.current_job", lambda: job)
+    monkeypatch.setattr("headrace.client.once.current_job", lambda: job)
 
     def another() -> None:
         job.id = uuid4()

@@ -22,11 +22,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from headrace.errors import BadTransaction, ConfigError, Unavailable
-from headrace.job import Batch, JobState, Key, NewJob, job_id, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, JobState, Key, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.records import Enqueued, Filter
 from headrace.outbox import TABLE, Outbox
 from headrace.store.memory import MemoryStore
-from headrace.store.terms import Enqueued, Filter
 
 MINUTE = timedelta(minutes=1)
 

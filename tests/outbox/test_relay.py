@@ -13,13 +13,13 @@ import asyncpg
 import pytest
 
 from headrace.errors import QueueFull, StoreError, Unavailable
-from headrace.job import Batch, BatchId, NewJob, job_id, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, BatchId, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.records import Enqueued
 from headrace.outbox import TABLE, Outbox, relay
 from headrace.outbox.table import RELAY
 from headrace.store.memory import MemoryStore
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Enqueued
 from headrace.testing.redis_servers import RedisServer
 
 POLL = timedelta(milliseconds=1)

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from conformance.kit import claim, counts, find_all, ids, put, queue_stats, settle_all
-from headrace.job import JobId, JobState
-from headrace.lease import new_worker_id
-from headrace.outcome import DONE
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import new_worker_id
+from headrace.model.outcome import DONE
 from headrace.store.contract import Store
 from races.kit import in_threads, side_by_side, together
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from conformance.kit import batch, find_all, new, put
-from headrace.job import JobId, JobState, UniqueLock, job_id
+from headrace.model.job import JobId, JobState, UniqueLock, job_id
+from headrace.model.records import CancelAnswer
 from headrace.store.contract import Store
-from headrace.store.terms import CancelAnswer
 from races.kit import side_by_side, together
 
 CALLS, SIZE = 12, 8

@@ -26,11 +26,11 @@ from conformance.kit import (
     take,
 )
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, JobId, JobState, job_id, new_batch
-from headrace.lease import Lease, Orphan, new_token, new_worker_id
-from headrace.outcome import DONE, Finish
+from headrace.model.job import Batch, JobId, JobState, job_id, new_batch
+from headrace.model.lease import Lease, Orphan, new_token, new_worker_id
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import CancelAnswer, Retention
 from headrace.store.contract import Store
-from headrace.store.terms import CancelAnswer, Retention
 from races.kit import in_threads, side_by_side, together
 
 ROUNDS = 15

@@ -13,9 +13,9 @@ import httpx
 
 from headrace import Headrace, Retry
 from headrace.server import ServerSettings, asgi, tokens
-from headrace.server.frame import Frame
-from headrace.server.listener import Server
-from headrace.server.service import Service
+from headrace.server.http.application import Application
+from headrace.server.http.listener import Server
+from headrace.server.state import ServerState
 from headrace.store.contract import Store
 
 
@@ -26,9 +26,9 @@ class Running:
     url: str
     port: int
     app: Headrace
-    frame: Frame
+    frame: Application
     server: Server
-    service: Service
+    service: ServerState
     http: httpx.AsyncClient
     """Without a token."""
 

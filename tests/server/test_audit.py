@@ -14,13 +14,13 @@ from click.testing import CliRunner, Result
 
 from conftest import opened
 from headrace import Headrace, Limit
-from headrace.audit import KEPT, LONGEST, Audit, whoami
 from headrace.cli.root import root
 from headrace.errors import Unavailable
+from headrace.model.records import LimitRule
 from headrace.server import tokens
 from headrace.store import connect
+from headrace.store.audit import KEPT, LONGEST, Audit, whoami
 from headrace.store.contract import Store
-from headrace.store.terms import LimitRule
 from headrace.testing.clock import FakeClock
 from server.running import Running
 
@@ -73,7 +73,7 @@ async def test_entries_are_forgotten_after_90_days(store: Store, clock: FakeCloc
 async def test_a_long_past_is_forgotten_bit_by_bit(
     store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.audit._FORGOTTEN_AT_ONCE", 3)
+    monkeypatch.setattr("headrace.store.audit._FORGOTTEN_AT_ONCE", 3)
     first = f"audit.{await store.now():%Y-%m-%d}"
     audit = Audit(store)
     for _ in range(8):
@@ -88,7 +88,7 @@ async def test_a_long_past_is_forgotten_bit_by_bit(
 async def test_more_entries_a_day_than_are_dropped_at_once_do_not_pile_up(
     store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.audit._FORGOTTEN_AT_ONCE", 3)
+    monkeypatch.setattr("headrace.store.audit._FORGOTTEN_AT_ONCE", 3)
     audit = Audit(store)
     for _ in range(5):
         for _ in range(10):

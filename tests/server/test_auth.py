@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from headrace.model.records import Record
 from headrace.server import auth as auth_module
 from headrace.server import tokens
 from headrace.server.auth import LOCAL, Auth, Brake, Principal, address_of, check_origin
-from headrace.server.endpoint import Scope
-from headrace.server.problems import Problem
+from headrace.server.http.endpoint import Scope
+from headrace.server.http.problems import Problem
 from headrace.store.contract import Store
-from headrace.store.terms import Record
 from headrace.testing.clock import FakeClock
 
 HERE, THERE = "127.0.0.1", "203.0.113.9"

@@ -13,7 +13,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from headrace.job import JobId, JobState
+from headrace.model.job import JobId, JobState
 from headrace.server import tokens
 from headrace.server.auth import Brake
 from server.running import Running

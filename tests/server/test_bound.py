@@ -12,13 +12,13 @@ import pytest
 from conftest import opened
 from headrace import Headrace, Limit
 from headrace.errors import StoreError
-from headrace.job import Batch, JobId, Key, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Presence, new_token, new_worker_id
+from headrace.model.job import Batch, JobId, Key, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Presence, new_token, new_worker_id
+from headrace.model.records import Filter, LimitRule
 from headrace.store import connect
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, LimitRule
-from headrace.unique import Unique
+from headrace.task.unique import Unique
 from server.running import Running, make_app, running
 
 BOUND: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.boundary import depth, widest
+from headrace.server.http.boundary import depth, widest
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -10,16 +10,17 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
-from headrace import Headrace, Limit, portrait
-from headrace.audit import Audit
+from headrace import Headrace, Limit
 from headrace.cli.root import root
-from headrace.deadletters import whoami
-from headrace.job import JobId, JobState
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.limits import Limits
-from headrace.outcome import PAUSED, Again, Finish
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import PAUSED, Again, Finish
+from headrace.model.records import Filter
+from headrace.operate import shown
+from headrace.operate.dead_letters import whoami
+from headrace.operate.stored_limits import Limits
+from headrace.store.audit import Audit
 from headrace.store.contract import Store
-from headrace.store.terms import Filter
 from server.running import Running
 
 DAY = timedelta(days=1)
@@ -244,8 +245,8 @@ async def test_a_job_that_came_over_http_is_masked_where_its_task_is_not_known(s
     other = await server.http.post("/v1/jobs", json={"task": "login", "kwargs": {"user": "ada", "password": "hunter2"}})
     for job in await server.store.get([JobId(UUID(each.json()["id"])) for each in (made, other)]):
         assert job is not None
-        assert "hunter2" not in str(portrait.arguments(None, job))
-        assert "ada" in str(portrait.arguments(None, job))
+        assert "hunter2" not in str(shown.arguments(None, job))
+        assert "ada" in str(shown.arguments(None, job))
 
 
 async def test_a_handles_cancel_is_in_the_audit_log_and_a_late_one_is_not(server: Running) -> None:

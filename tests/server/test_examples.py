@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.job import JobId, JobState
+from headrace.model.job import JobId, JobState
 from headrace.server import tokens
 from server.running import Running
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from headrace import Headrace, Limit
-from headrace.job import JobState
-from headrace.limits import Entry, Limits
-from headrace.operate import Operations
-from headrace.outcome import PAUSED
-from headrace.recovery import Seen, What
+from headrace.model.job import JobState
+from headrace.model.outcome import PAUSED
+from headrace.operate.operations import Operations
+from headrace.operate.stored_limits import LimitEntry, Limits
+from headrace.policy.recovery import LimitObservation, What
 from headrace.server import ServerSettings
 from server.running import Running, running
 from server.test_work import claim, look, lose, post, settle
@@ -40,7 +40,7 @@ class Heard:
     def __init__(self, server: Running) -> None:
         self._store = server.store
         self._news: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
-        server.service.leases._hands.listeners.append(self._hear)
+        server.service.leases._state.listeners.append(self._hear)
 
     def _hear(self, event: str, fields: Mapping[str, Any]) -> None:
         self._news.put_nowait((event, fields["limit"]))
@@ -49,7 +49,7 @@ class Heard:
         async with asyncio.timeout(60):
             return await self._news.get()
 
-    async def limit(self, name: str) -> Entry:
+    async def limit(self, name: str) -> LimitEntry:
         return (await Limits(self._store).all())[name]
 
 
@@ -87,7 +87,7 @@ async def test_a_success_opens_a_limit_that_another_process_closed(server: Runni
     heard = Heard(server)
     limits = Limits(server.store)
     now = await server.store.now()
-    await limits.observe("stripe", app.limits.declared["stripe"], [Seen(What.REFUSED, now, now)], now)
+    await limits.observe("stripe", app.limits.declared["stripe"], [LimitObservation(What.REFUSED, now, now)], now)
     await app.tasks["charge"].aenqueue()
     await settle(server.http, await claim(server.http))
     assert await heard.next() == ("limit.opened", "stripe")

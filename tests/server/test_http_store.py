@@ -32,22 +32,22 @@ from headrace.errors import (
     Unavailable,
     Unsupported,
 )
-from headrace.job import Batch, Job, JobId, JobState, Key, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Band, Presence, Report, new_token, new_worker_id
-from headrace.limit import Declared, Figures
-from headrace.limits import Limits
-from headrace.outcome import DONE, Finish
-from headrace.recovery import Seen, What
-from headrace.schedule import Schedule, declare
-from headrace.schedules import Schedules
+from headrace.model.job import Batch, Job, JobId, JobState, Key, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Band, Presence, Report, new_token, new_worker_id
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import CancelAnswer, Filter, Promoted, Retention
+from headrace.operate.stored_limits import Limits
+from headrace.operate.stored_schedules import Schedules
+from headrace.policy.recovery import LimitObservation, What
+from headrace.policy.schedule import Schedule, declare
 from headrace.server import ServerSettings, tokens
 from headrace.settings import mask_url
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.store.http import address, wire
 from headrace.store.http.store import HttpStore
-from headrace.store.terms import CancelAnswer, Filter, Promoted, Retention
+from headrace.task.limit import LimitDeclaration, LimitFigures
 from headrace.testing.process import free_port
 from server.running import Running, running
 
@@ -147,13 +147,13 @@ def every_hour(name: str) -> Schedule:
 
 
 async def test_what_is_an_operators_takes_an_operators_token(server: Running) -> None:
-    declared = Declared(figures=Figures(concurrency=9))
+    declared = LimitDeclaration(figures=LimitFigures(concurrency=9))
     await Limits(server.store).declare({"shop": declared})
     async with as_(server, "work", "enqueue") as store:
         with pytest.raises(Unsupported, match="lacks the scope operate"):
-            await Limits(store).set("shop", Figures(concurrency=3))
+            await Limits(store).set("shop", LimitFigures(concurrency=3))
         now = datetime.now(UTC)
-        closed = await Limits(store).observe("shop", declared, [Seen(What.REFUSED, now, now + HOUR)], now)
+        closed = await Limits(store).observe("shop", declared, [LimitObservation(What.REFUSED, now, now + HOUR)], now)
         assert closed.closed_until == now + HOUR
         await Schedules(store).declare({"nightly": every_hour("nightly")}, app="shop", tasks={"t"})
         with pytest.raises(Unsupported, match="lacks the scope operate"):

@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from headrace import Headrace, QueueFull, Unique
-from headrace.codec import decode_options
-from headrace.job import parse_id
+from headrace.model.job import parse_id
 from headrace.server import asgi
+from headrace.task.codec import decode_options
 from server.running import Calls, Running, make_app, running
 
 
@@ -215,7 +215,7 @@ async def test_the_short_form(server: Running) -> None:
 async def test_single_jobs_share_a_commit(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     enqueue = server.store.enqueue
-    asked = Calls(server.service.client._ferry, "put")
+    asked = Calls(server.service.client._coalescer, "put")
 
     async def counting(batch: Any) -> Any:
         sizes.append(len(batch.jobs))

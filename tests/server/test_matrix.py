@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from headrace import Headrace
-from headrace.audit import Audit
-from headrace.job import Batch, Failure, JobState, NewJob, job_id, new_batch, parse_id
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import Finish
+from headrace.model.job import Batch, Failure, JobState, NewJob, job_id, new_batch, parse_id
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import Finish
 from headrace.server import asgi, tokens
-from headrace.server.endpoint import Endpoint, Scope
-from headrace.server.resources import ENDPOINTS
+from headrace.server.api.resources import ENDPOINTS
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.store.audit import Audit
 from headrace.store.contract import Store
 
 GUARDED = [each for each in ENDPOINTS if each.scope is not None]

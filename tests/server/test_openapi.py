@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from headrace.server import openapi
-from headrace.server.resources import ENDPOINTS
+from headrace.server.api.resources import ENDPOINTS
+from headrace.server.http import openapi
 from server.running import Running, make_app, running
 
 EXAMPLES = 12

@@ -14,10 +14,10 @@ import pytest
 
 from headrace import Headrace
 from headrace.errors import Unavailable
-from headrace.server import ServerSettings, shared
-from headrace.server.pace import Pace
-from headrace.server.resources import ENDPOINTS
-from headrace.server.shared import Cached
+from headrace.server import ServerSettings, cache
+from headrace.server.api.resources import ENDPOINTS
+from headrace.server.cache import Cached
+from headrace.server.http.rate_limit import RateLimit
 from server.running import Running, running
 
 FIGURES = ["/v1/stats", "/v1/queues", "/metrics", "/v1/pauses", "/v1/workers"]
@@ -37,7 +37,7 @@ class Watch:
 
 def test_so_many_at_once_and_then_one_by_one() -> None:
     watch = Watch()
-    pace = Pace(5, 0.25, watch)
+    pace = RateLimit(5, 0.25, watch)
     assert [pace.wait("a") for _ in range(5)] == [0] * 5
     assert pace.wait("a") == pytest.approx(0.25)
     assert pace.wait("b") == 0
@@ -50,7 +50,7 @@ def test_so_many_at_once_and_then_one_by_one() -> None:
 
 def test_some_weigh_more() -> None:
     watch = Watch()
-    pace = Pace(5, 0.25, watch)
+    pace = RateLimit(5, 0.25, watch)
     assert [pace.wait("a", 2), pace.wait("a", 2)] == [0, 0]
     assert pace.wait("a", 2) == pytest.approx(0.25)
     assert pace.wait("a") == 0
@@ -64,7 +64,7 @@ def test_whatever_is_polled_is_counted() -> None:
 
 
 def test_callers_are_remembered_within_bounds() -> None:
-    pace = Pace(1, 60, Watch(), keys=100)
+    pace = RateLimit(1, 60, Watch(), keys=100)
     for number in range(100_000):
         pace.wait(str(number))
     assert len(pace) == 100
@@ -133,7 +133,9 @@ async def test_what_was_changed_while_the_store_was_asked_is_asked_again() -> No
 def still(server: Running) -> Watch:
     """The server's pace, by a clock that stands."""
     watch = Watch()
-    server.service.figures._pace = Pace(server.service.settings.max_polls, 1 / server.service.settings.max_polls, watch)
+    server.service.figures._pace = RateLimit(
+        server.service.settings.max_polls, 1 / server.service.settings.max_polls, watch
+    )
     return watch
 
 
@@ -193,7 +195,7 @@ async def test_s53_a_thousand_looks_a_second_ask_the_store_once(app: Headrace, m
             kept._ask = counted
         with monkeypatch.context() as patch:
             clock = SimpleNamespace(monotonic=lambda: clock.now, now=time.monotonic())
-            patch.setattr(shared, "time", clock)
+            patch.setattr(cache, "time", clock)
             for second, times in ((1, 20), (2, 1), (3, 1)):
                 for _ in range(times):
                     answers = await asyncio.gather(*(server.http.get(path) for path in FIGURES * 10))

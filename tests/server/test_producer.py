@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from headrace import Headrace, portrait
-from headrace.codec import marked
-from headrace.job import Batch, NewJob, job_id, new_batch
-from headrace.lane import Lane
+from headrace import Headrace
+from headrace.model.job import Batch, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.operate import shown as job_view
 from headrace.store.http.store import HttpStore
+from headrace.task.codec import marked
 from server.running import Running, make_app, running
 
 
@@ -64,9 +65,9 @@ async def test_in_python_the_setting_says_it() -> None:
 
     made = [await t.aenqueue(), await t.using(key="k", timeout="5s").aenqueue()]
     jobs = [job for handle in made if (job := await app.aget(handle)) is not None]
-    assert [(portrait.producer(job), portrait.key(job)) for job in jobs] == [
+    assert [(job_view.producer(job), job_view.key(job)) for job in jobs] == [
         ("billing-api", None),
         ("billing-api", "k"),
     ]
-    assert [portrait.options(job) for job in jobs] == [{}, {"timeout": 5.0}]
+    assert [job_view.options(job) for job in jobs] == [{}, {"timeout": 5.0}]
     await app.aclose()

@@ -9,13 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from headrace import Cancel, Headrace, waiter
-from headrace.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.server import hub as hub_
+from headrace import Cancel, Headrace
+from headrace.client import results
+from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
 from headrace.server import tokens
-from headrace.server.endpoint import Scope
-from headrace.server.hub import Hub
+from headrace.server.events import hub as hub_
+from headrace.server.events.hub import Hub
+from headrace.server.http.endpoint import Scope
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from server.running import Calls, Running, running
@@ -102,8 +103,8 @@ async def test_nobody_learns_by_waiting(server: Running):
 async def test_a_settlement_through_this_server_wakes_at_once(server: Running, monkeypatch: pytest.MonkeyPatch):
     made = await server.http.post("/v1/jobs", json={"task": "theirs", "queue": "foreign"})
     id = made.json()["id"]
-    monkeypatch.setattr(waiter, "FIRST_POLL", 3600.0)
-    monkeypatch.setattr(waiter, "LONGEST_POLL", 3600.0)
+    monkeypatch.setattr(results, "FIRST_POLL", 3600.0)
+    monkeypatch.setattr(results, "LONGEST_POLL", 3600.0)
     arrived = Calls(server.service.hub, "finished")
     waiting = asyncio.create_task(server.http.get(f"/v1/jobs/{id}/result?wait=30s"))
     await arrived()
@@ -161,7 +162,7 @@ async def test_a_thousand_who_wait_are_a_few_looks():
         assert hub.waiting == 0
     # By fives of hundreds: however many wait, a look is a call or two of the store.
     assert len(store.looks) < 200
-    assert max(store.looks) == waiter.ASK_AT_ONCE
+    assert max(store.looks) == results.ASK_AT_ONCE
 
 
 async def test_looks_that_are_dear_are_rare():
@@ -193,8 +194,8 @@ async def test_an_end_in_another_process_is_seen():
 
 
 async def test_with_very_many_who_wait_what_ended_is_read(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiter, "FIRST_POLL", 3600.0)
-    monkeypatch.setattr(waiter, "LONGEST_POLL", 3600.0)
+    monkeypatch.setattr(results, "FIRST_POLL", 3600.0)
+    monkeypatch.setattr(results, "LONGEST_POLL", 3600.0)
     store = Counting()
     ids = await put(store, 2 * hub_.MANY)
     async with Hub(store) as hub:

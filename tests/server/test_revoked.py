@@ -11,9 +11,10 @@ import pytest
 
 from headrace import Headrace
 from headrace.errors import Unavailable
-from headrace.job import JobState
-from headrace.server import feed, tokens, waiting
-from headrace.server.tail import Listener
+from headrace.model.job import JobState
+from headrace.server import tokens, waiting_claims
+from headrace.server.events import feed
+from headrace.server.events.tail import Listener
 from server.running import Calls, Running, running
 from server.test_events import events
 from server.test_work import claim, look, put, settle
@@ -22,7 +23,7 @@ from server.test_work import claim, look, put, settle
 @pytest.fixture
 async def server(app: Headrace, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     """One in which nothing but what happens wakes anybody."""
-    monkeypatch.setattr(waiting, "POLL", 600.0)
+    monkeypatch.setattr(waiting_claims, "POLL", 600.0)
     async with running(app) as found:
         await found.token("admin")  # from here on the door is shut
         yield found

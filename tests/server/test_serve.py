@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from headrace import ConfigError, Headrace
-from headrace.job import JobId, parse_id
+from headrace.model.job import JobId, parse_id
 from headrace.server import asgi, tokens
 from headrace.store import connect
 from headrace.testing.process import free_port

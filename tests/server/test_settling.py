@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace import Headrace
-from headrace.job import JobState
+from headrace.model.job import JobState
 from headrace.server import leases
 from server.running import Running, running
 from server.test_work import claim, ended, look, post, put, settle

@@ -11,13 +11,13 @@ import httpx
 import msgspec
 import pytest
 
-from headrace.job import Batch, Failure, JobState, Key, LogLine, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Band, Presence, Report, new_token, new_worker_id
+from headrace.model.job import Batch, Failure, JobState, Key, LogLine, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Band, Presence, Report, new_token, new_worker_id
+from headrace.model.records import Filter, LimitRule, Retention
 from headrace.server import tokens
-from headrace.server.endpoint import Scope
+from headrace.server.http.endpoint import Scope
 from headrace.store.http import wire
-from headrace.store.terms import Filter, LimitRule, Retention
 from server.running import Running
 
 TTL = timedelta(seconds=15)

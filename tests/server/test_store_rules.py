@@ -12,22 +12,22 @@ import msgspec
 import pytest
 
 from headrace import Headrace
-from headrace.codec import JobOptions, encode_options
-from headrace.job import Batch, Job, JobId, Key, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.limit import Declared, Figures
-from headrace.limits import Limits
-from headrace.recovery import WELL, Health, Seen, State, What, pack
-from headrace.schedule import Schedule, Template
-from headrace.schedules import KIND, Decision, Entry, Schedules, encode, fingerprint, slot_job_id
+from headrace.model.job import Batch, Job, JobId, Key, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.records import Filter, LimitRule
+from headrace.operate.stored_limits import Limits
+from headrace.operate.stored_schedules import KIND, Decision, ScheduleEntry, Schedules, encode, fingerprint, slot_job_id
+from headrace.policy.recovery import WELL, LimitHealth, LimitObservation, State, What, pack
+from headrace.policy.schedule import Schedule, Template
 from headrace.server import ServerSettings
-from headrace.server.endpoint import Scope
+from headrace.server.http.endpoint import Scope
 from headrace.store import connect
 from headrace.store.http import wire
-from headrace.store.terms import Filter, LimitRule
-from headrace.unique import Unique
-from headrace.webhooks import QUEUE, TASK
+from headrace.task.codec import JobOptions, encode_options
+from headrace.task.limit import LimitDeclaration, LimitFigures
+from headrace.task.unique import Unique
+from headrace.webhooks.deliver import QUEUE, TASK
 from server.running import Running, make_app, running
 
 NOTHING = b"\x92\x90\x80"
@@ -43,9 +43,9 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, "" if answer.is_success else answer.json()["code"]
 
 
-def entry(template: Template, **more: Any) -> Entry:
+def entry(template: Template, **more: Any) -> ScheduleEntry:
     schedule = Schedule(name="s", every=timedelta(seconds=1), job=template)
-    return Entry(schedule=schedule, cursor=NOW, digest=fingerprint(schedule), **more)
+    return ScheduleEntry(schedule=schedule, cursor=NOW, digest=fingerprint(schedule), **more)
 
 
 def template(task: str = "echo", queue: str = "default", **more: Any) -> Template:
@@ -112,7 +112,7 @@ async def test_a_schedule_that_was_stored_all_the_same_is_not_fired(server: Runn
 )
 async def test_a_rule_that_no_worker_could_follow(server: Running, broken: dict[str, Any]) -> None:
     schedule = msgspec.structs.replace(entry(template()).schedule, **broken)
-    made = Entry(schedule=schedule, cursor=NOW, digest=fingerprint(schedule))
+    made = ScheduleEntry(schedule=schedule, cursor=NOW, digest=fingerprint(schedule))
     async with server.client(await server.token("admin")) as client:
         refused = await call(client, "record", KIND, "s", encode(made), None)
         assert code(refused) in {(422, "invalid_value"), (422, "invalid_cron"), (422, "invalid_timezone")}
@@ -131,11 +131,11 @@ async def test_a_worker_declares_and_ticks_and_does_nothing_else(server: Running
     async with server.client(await server.token("enqueue", "work")) as client:
         version: int | None = None
 
-        async def refuses(made: Entry | None) -> None:
+        async def refuses(made: ScheduleEntry | None) -> None:
             value = None if made is None else encode(made)
             assert code(await call(client, "record", KIND, "s", value, version)) == (403, "missing_scope")
 
-        async def takes(made: Entry) -> int:
+        async def takes(made: ScheduleEntry) -> int:
             answer = await call(client, "record", KIND, "s", encode(made), version)
             assert answer.status_code == 200, answer.text
             written: int = msgspec.msgpack.decode(answer.content, type=int)
@@ -263,20 +263,32 @@ async def test_a_lock_is_the_one_that_the_task_declares(store_url: str) -> None:
 
 # ── limits ───────────────────────────────────────────────────────────────────
 
-DECLARED = Declared(figures=Figures(concurrency=4, rate=10.0, burst=20), breaker=2)
-CLOSED = Health(factor=0.5, closed_at=NOW, closed_until=NOW + HOUR, closings=1)
+DECLARED = LimitDeclaration(figures=LimitFigures(concurrency=4, rate=10.0, burst=20), breaker=2)
+CLOSED = LimitHealth(factor=0.5, closed_at=NOW, closed_until=NOW + HOUR, closings=1)
 FORGED: dict[str, tuple[str, LimitRule | None]] = {
     "figures alone": ("shop", LimitRule(concurrency=1000, rate=1e6, burst=1e6)),
     "figures of a key alone": ("shop:acme", LimitRule(concurrency=1000)),
     "another limit's figures alone": ("other", LimitRule(rate=1e-9)),
-    "an operator's figures": ("shop", LimitRule(state=pack(State(declared=DECLARED, override=Figures(concurrency=9))))),
+    "an operator's figures": (
+        "shop",
+        LimitRule(state=pack(State(declared=DECLARED, override=LimitFigures(concurrency=9)))),
+    ),
     "no declaration any more": ("shop", LimitRule(state=pack(State(health=CLOSED)))),
     "a key with a declaration": ("shop:acme", LimitRule(state=pack(State(declared=DECLARED)))),
     "no rule any more": ("shop", None),
-    "no job could run": ("shop", LimitRule(state=pack(State(declared=Declared(figures=Figures(concurrency=0)))))),
-    "more than it declares": ("shop", LimitRule(state=pack(State(declared=DECLARED, health=Health(factor=1000.0))))),
-    "next to nothing": ("shop", LimitRule(state=pack(State(declared=DECLARED, health=Health(factor=1e-9))))),
-    "a breaker of nothing": ("new", LimitRule(state=pack(State(declared=Declared(figures=Figures(), breaker=-1))))),
+    "no job could run": (
+        "shop",
+        LimitRule(state=pack(State(declared=LimitDeclaration(figures=LimitFigures(concurrency=0))))),
+    ),
+    "more than it declares": (
+        "shop",
+        LimitRule(state=pack(State(declared=DECLARED, health=LimitHealth(factor=1000.0)))),
+    ),
+    "next to nothing": ("shop", LimitRule(state=pack(State(declared=DECLARED, health=LimitHealth(factor=1e-9))))),
+    "a breaker of nothing": (
+        "new",
+        LimitRule(state=pack(State(declared=LimitDeclaration(figures=LimitFigures(), breaker=-1)))),
+    ),
 }
 
 
@@ -312,7 +324,7 @@ async def test_a_worker_declares_reports_and_recovers(server: Running) -> None:
         await limits.declare({"shop": DECLARED}, app="a")
         await limits.declare({"shop": msgspec.structs.replace(DECLARED, breaker=3)}, app="b")
         for key in ("shop", "shop:acme"):
-            closed = await limits.observe(key, DECLARED, [Seen(What.REFUSED, NOW, NOW + HOUR)], NOW)
+            closed = await limits.observe(key, DECLARED, [LimitObservation(What.REFUSED, NOW, NOW + HOUR)], NOW)
             assert closed.closed_until == NOW + HOUR
             assert (await server.store.limits())[key].closed_until == NOW + HOUR
         later = NOW + timedelta(days=3)
@@ -328,7 +340,7 @@ async def test_a_report_that_an_operator_was_faster_than_is_written_again(server
     limits = Limits(server.store)
     await limits.declare({"shop": DECLARED})
     read = (await server.store.limits())["shop"]
-    await limits.set("shop", Figures(concurrency=2))
+    await limits.set("shop", LimitFigures(concurrency=2))
     async with server.client(await server.token("work")) as client:
         answer = await call(client, "limit", "shop", read, read.version)
         assert (answer.status_code, msgspec.msgpack.decode(answer.content)) == (200, None)
@@ -475,7 +487,7 @@ PAIRS: dict[str, tuple[tuple[Any, ...], str, str, dict[str, Any] | None]] = {
     "workers": ((), "GET", "/v1/workers", None),
     "limits": ((), "GET", "/v1/limits", None),
     "limit": (
-        ("gate", LimitRule(concurrency=3, state=pack(State(override=Figures(concurrency=3)))), None),
+        ("gate", LimitRule(concurrency=3, state=pack(State(override=LimitFigures(concurrency=3)))), None),
         "PUT",
         "/v1/limits/gate",
         {"concurrency": 3},

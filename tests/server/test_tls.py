@@ -13,8 +13,8 @@ import pytest
 
 from conftest import opened
 from headrace.errors import Unavailable
-from headrace.job import Batch, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
 from headrace.store.http.store import HttpStore
 from server.running import Running
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from headrace.cli.root import root
 from headrace.errors import ConfigError
 from headrace.server import tokens
-from headrace.server.endpoint import Scope
+from headrace.server.http.endpoint import Scope
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock

@@ -9,13 +9,13 @@ import pytest
 
 from headrace import Headrace, webhook
 from headrace.errors import ConfigError, Unsupported
-from headrace.job import JobState, NewJob
-from headrace.lane import Lane
-from headrace.outcome import Finish
+from headrace.model.job import JobState, NewJob
+from headrace.model.lane import Lane
+from headrace.model.outcome import Finish
 from headrace.server import tokens
-from headrace.server.endpoint import Scope
+from headrace.server.http.endpoint import Scope
 from headrace.store import connect
-from headrace.webhooks import QUEUE, TASK, Herald, _signature, batch_of
+from headrace.webhooks.deliver import QUEUE, TASK, DeliveryMaker, _signature, batch_of
 from headrace.worker import Worker
 from server.running import Running, running
 from webhooks.receiver import receiver
@@ -129,7 +129,7 @@ async def test_a_python_worker_over_http_tells_with_a_token_that_may_only_work(s
             async with Worker(app.tasks, store, far, duties=app.duties) as worker:
                 assert worker.queues == ("sums",)
                 await own.aresult(timeout=60)
-            forged = Herald(()).news(await own.astatus(), Finish(JobState.DEAD, note="a lie"))
+            forged = DeliveryMaker(()).news(await own.astatus(), Finish(JobState.DEAD, note="a lie"))
             assert forged
             await store.enqueue(batch_of(forged))  # of a job that this worker does not hold: nothing comes of it
             with pytest.raises(Unsupported, match="enqueue"):

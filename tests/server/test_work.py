@@ -13,12 +13,12 @@ import pytest
 from starlette.requests import Request
 
 from headrace import Headrace
-from headrace.codec import JobOptions, encode_options
-from headrace.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import new_worker_id
-from headrace.server import ServerSettings, tokens, waiting
-from headrace.server.leases import Seals
+from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import new_worker_id
+from headrace.server import ServerSettings, tokens, waiting_claims
+from headrace.server.leases import LeaseSigner
+from headrace.task.codec import JobOptions, encode_options
 from server.running import Calls, Running, running
 from server.test_work_waiting import asleep
 
@@ -193,7 +193,7 @@ async def test_secrets_of_a_known_task_stay_out_of_its_failures(server: Running)
 async def test_settled_through_a_server_that_did_not_claim_it(server: Running) -> None:
     [id] = await put(server)
     lease = await claim(server.http)
-    server.service.leases.forget(server.service.leases.seals.read(lease["lease"], _local(server)))
+    server.service.leases.forget(server.service.leases.signer.read(lease["lease"], _local(server)))
     answer = await settle(server.http, lease, "failed", message="x")
     assert answer["settlements"] == [{"position": 0, "id": str(id), "state": "scheduled"}]
     assert (await look(server, id)).failures == 1
@@ -207,10 +207,10 @@ def _local(server: Running) -> Any:
 
 async def test_whoever_waits_for_the_result_is_told(server: Running) -> None:
     [id] = await put(server)
-    waiting = asyncio.create_task(server.service.hub.finished(id, 60))
+    waiting_claims = asyncio.create_task(server.service.hub.finished(id, 60))
     lease = await claim(server.http)
     await settle(server.http, lease, result=1)
-    job = await waiting
+    job = await waiting_claims
     assert job is not None
     assert job.state is JobState.DONE
 
@@ -227,7 +227,7 @@ async def lose(server: Running) -> None:
 
 
 def _everything() -> Any:
-    from headrace.store.terms import Filter
+    from headrace.model.records import Filter
 
     return Filter(states=frozenset({JobState.RUNNING}))
 
@@ -340,7 +340,7 @@ async def test_who_hung_up_while_asleep_does_not_take_the_turn_of_others(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one hint that comes must reach the one that is still there."""
-    monkeypatch.setattr(waiting, "POLL", 600.0)
+    monkeypatch.setattr(waiting_claims, "POLL", 600.0)
     room = server.service.leases.room
     gone: list[asyncio.Task[httpx.Response]] = []
     for count in range(1, 4):
@@ -363,7 +363,7 @@ async def test_who_hung_up_while_asleep_does_not_take_the_turn_of_others(
 async def test_jobs_that_came_too_late_do_not_hide_those_behind(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "POLL", 600.0)
+    monkeypatch.setattr(waiting_claims, "POLL", 600.0)
     past = await server.store.now() - timedelta(seconds=1)
     late = await put(server, count=2, options=JobOptions(expires=past))
     [id] = await put(server)
@@ -474,8 +474,8 @@ async def test_forged_leases_are_404(quiet: Running) -> None:
 
 
 async def test_all_servers_of_a_store_share_one_secret(server: Running) -> None:
-    seals = await asyncio.gather(*[Seals.load(server.store) for _ in range(5)])
-    assert len({each._secret for each in seals}) == 1
+    signer = await asyncio.gather(*[LeaseSigner.load(server.store) for _ in range(5)])
+    assert len({each._secret for each in signer}) == 1
     assert len(await server.store.records("secret")) == 1
 
 

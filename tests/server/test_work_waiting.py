@@ -10,9 +10,9 @@ import pytest
 
 from conftest import nothing_left_behind
 from headrace.errors import Unavailable
-from headrace.server import waiting
-from headrace.server.boundary import Gone
-from headrace.server.waiting import WaitingRoom
+from headrace.server import waiting_claims
+from headrace.server.http.boundary import Gone
+from headrace.server.waiting_claims import WaitingClaims
 
 
 class Jobs:
@@ -50,34 +50,34 @@ def jobs() -> Jobs:
 
 
 @pytest.fixture
-async def room(jobs: Jobs) -> AsyncIterator[WaitingRoom]:
+async def room(jobs: Jobs) -> AsyncIterator[WaitingClaims]:
     store: Any = jobs
     async with nothing_left_behind():
-        made = WaitingRoom(store)
+        made = WaitingClaims(store)
         yield made
         await made.close()
 
 
 def wait(
-    room: WaitingRoom, jobs: Jobs, seconds: float = 60, *, queues: Sequence[str] = ("a",), tenant: str | None = None
+    room: WaitingClaims, jobs: Jobs, seconds: float = 60, *, queues: Sequence[str] = ("a",), tenant: str | None = None
 ) -> asyncio.Task[int | None]:
     return asyncio.create_task(room.until_found(tuple(queues), tenant, seconds, jobs.look))
 
 
-async def asleep(room: WaitingRoom, people: int) -> None:
+async def asleep(room: WaitingClaims, people: int) -> None:
     async with asyncio.timeout(60):
         while room.sleeping < people:  # noqa: ASYNC110  # everything happens in this loop: each pass is the event
             await asyncio.sleep(0)
 
 
-async def test_what_is_there_is_found_at_once(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_what_is_there_is_found_at_once(room: WaitingClaims, jobs: Jobs) -> None:
     jobs.jobs = [7]
     assert await room.until_found(("a",), None, 0, jobs.look) == 7
     assert await room.until_found(("a",), None, 0, jobs.look) is None
     assert (room.waiting, room.listening) == (0, 0)
 
 
-async def test_one_job_wakes_one_of_a_thousand(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_one_job_wakes_one_of_a_thousand(room: WaitingClaims, jobs: Jobs) -> None:
     people = [wait(room, jobs) for _ in range(1000)]
     await asleep(room, 1000)
     assert (room.waiting, room.listening, jobs.waits) == (1000, 1, 1)
@@ -100,7 +100,7 @@ async def test_one_job_wakes_one_of_a_thousand(room: WaitingRoom, jobs: Jobs) ->
     assert found.count(None) == 996
 
 
-async def test_who_comes_when_it_is_known_to_be_empty_need_not_look(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_who_comes_when_it_is_known_to_be_empty_need_not_look(room: WaitingClaims, jobs: Jobs) -> None:
     first = wait(room, jobs)
     await asleep(room, 1)
     others = [wait(room, jobs) for _ in range(100)]
@@ -110,7 +110,7 @@ async def test_who_comes_when_it_is_known_to_be_empty_need_not_look(room: Waitin
     assert sorted([await each or 0 for each in [first, *others]]) == list(range(101))
 
 
-async def test_the_longest_waiting_comes_first(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_the_longest_waiting_comes_first(room: WaitingClaims, jobs: Jobs) -> None:
     people: list[asyncio.Task[int | None]] = []
     for count in range(1, 4):
         people.append(wait(room, jobs))
@@ -121,12 +121,12 @@ async def test_the_longest_waiting_comes_first(room: WaitingRoom, jobs: Jobs) ->
     assert [await people[1], await people[2]] == [2, 3]
 
 
-async def test_time_is_up(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_time_is_up(room: WaitingClaims, jobs: Jobs) -> None:
     assert await wait(room, jobs, 0.01) is None
     assert (room.waiting, room.listening) == (0, 0)
 
 
-async def test_sets_of_queues_and_tenants(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_sets_of_queues_and_tenants(room: WaitingClaims, jobs: Jobs) -> None:
     people = [
         wait(room, jobs, queues=("a", "b")),
         wait(room, jobs, queues=("b", "a", "a")),
@@ -140,7 +140,7 @@ async def test_sets_of_queues_and_tenants(room: WaitingRoom, jobs: Jobs) -> None
     assert [await each for each in people] == [None] * 4
 
 
-async def test_one_that_is_cancelled_hands_its_turn_on(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_one_that_is_cancelled_hands_its_turn_on(room: WaitingClaims, jobs: Jobs) -> None:
     first, second = wait(room, jobs), wait(room, jobs)
     await asleep(room, 2)
     jobs.put(1)
@@ -151,7 +151,7 @@ async def test_one_that_is_cancelled_hands_its_turn_on(room: WaitingRoom, jobs: 
     await asyncio.wait([first])
 
 
-async def test_one_that_fails_hands_its_turn_on(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_one_that_fails_hands_its_turn_on(room: WaitingClaims, jobs: Jobs) -> None:
     async def fail() -> int | None:
         jobs.looks += 1
         if jobs.jobs:
@@ -168,7 +168,7 @@ async def test_one_that_fails_hands_its_turn_on(room: WaitingRoom, jobs: Jobs) -
     assert await second == 1
 
 
-async def test_one_that_has_left_hands_its_turn_on(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_one_that_has_left_hands_its_turn_on(room: WaitingClaims, jobs: Jobs) -> None:
     async def left() -> int | None:
         if jobs.jobs:
             raise Gone
@@ -186,9 +186,9 @@ async def test_one_that_has_left_hands_its_turn_on(room: WaitingRoom, jobs: Jobs
 
 
 async def test_listening_goes_on_after_a_failure(
-    room: WaitingRoom, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    room: WaitingClaims, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "POLL", 0.001)
+    monkeypatch.setattr(waiting_claims, "POLL", 0.001)
     jobs.fails = True
     person = wait(room, jobs)
     await asleep(room, 1)
@@ -196,7 +196,7 @@ async def test_listening_goes_on_after_a_failure(
     assert await person == 1
 
 
-async def test_a_closed_room_lets_nobody_wait(room: WaitingRoom, jobs: Jobs) -> None:
+async def test_a_closed_room_lets_nobody_wait(room: WaitingClaims, jobs: Jobs) -> None:
     person = wait(room, jobs)
     await asleep(room, 1)
     room.dismiss()

@@ -6,10 +6,10 @@ import pytest
 
 from crash.scene import Scene, stop
 from headrace import webhook
-from headrace.job import Batch, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.store.terms import Filter
-from headrace.webhooks import QUEUE
+from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.records import Filter
+from headrace.webhooks.deliver import QUEUE
 from headrace.worker.faults import EXIT_CODE
 from webhooks.receiver import receiver
 
@@ -20,7 +20,7 @@ SCRIPT = """
 import asyncio, signal
 from headrace.settings import Settings
 from headrace.store import connect
-from headrace.worker import Worker, lifeline
+from headrace.worker import Worker, parent_watch as lifeline
 
 async def main():
     settings = Settings.load()

@@ -13,22 +13,24 @@ from typing import Any
 import pytest
 
 from conftest import nothing_left_behind
-from headrace import Headrace, Limit, webhook, webhooks, worker
-from headrace.context import current_job
+from headrace import Headrace, Limit, webhook, worker
 from headrace.errors import ConfigError, OutcomeUnknown, Unavailable
-from headrace.job import Batch, Job, JobId, JobState, NewJob, parse_id
-from headrace.lane import Lane
-from headrace.lease import Token
-from headrace.outcome import Cancel, Dead, Finish, Settlement, Snooze
-from headrace.queue import DeadAlert
-from headrace.retry import Retry
+from headrace.model.job import Batch, Job, JobId, JobState, NewJob, parse_id
+from headrace.model.lane import Lane
+from headrace.model.lease import Token
+from headrace.model.outcome import Cancel, Dead, Finish, Settlement, Snooze
+from headrace.model.records import Enqueued, Filter
+from headrace.policy.queue import DeadAlert
 from headrace.store import pages
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
-from headrace.store.terms import Enqueued, Filter
-from headrace.webhook import UnsafeWebhook
-from headrace.webhooks import PER_HOST, QUEUE, TASK, Herald, batch_of
-from headrace.worker import Worker, alarm
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
+from headrace.webhooks import deliver
+from headrace.webhooks.declare import UnsafeWebhook
+from headrace.webhooks.deliver import PER_HOST, QUEUE, TASK, DeliveryMaker, batch_of
+from headrace.worker import Worker
+from headrace.worker import dead_alert as dead_alerts
 from webhooks.receiver import Got, Receiver, answer, receiver
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -36,7 +38,7 @@ SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "RETRY", Retry(max_attempts=3, base="10ms", cap="20ms"))
+    monkeypatch.setattr(deliver, "RETRY", Retry(max_attempts=3, base="10ms", cap="20ms"))
     monkeypatch.setattr(worker, "FLUSH_SECONDS", 0.2)  # some stores here never answer
 
 
@@ -147,7 +149,8 @@ async def test_every_end_of_an_apps_jobs(scene: Scene, there: Receiver):
     assert second["type"] == "job.dead"
     assert second["data"]["note"] == "never"
     assert (
-        second["data"]["failure"].items() >= {"attempt": 1, "kind": "headrace.outcome.Dead", "message": "never"}.items()
+        second["data"]["failure"].items()
+        >= {"attempt": 1, "kind": "headrace.model.outcome.Dead", "message": "never"}.items()
     )
     assert "traceback" not in second["data"]["failure"]
     assert told[str(void)].json["data"]["result"] is None
@@ -231,7 +234,7 @@ async def test_a_job_that_is_gone_is_told_all_the_same(there: Receiver):
 
 
 async def test_an_alert(scene: Scene, there: Receiver, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(alarm, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(dead_alerts, "LOOK_EVERY", 0.01)
     app = scene.app
     app.queue("mail", dead_alert=2)
     app.webhook(there.url("/alerts"), on="alert", queue="mail")
@@ -291,7 +294,7 @@ async def test_a_worker_that_dies_between_telling_and_settling(there: Receiver):
         deliveries = await scene.deliveries(2, JobState.DONE)
     assert got.json["data"].items() >= {"id": str(id), "attempt": 2, "result": 2}.items()
     assert check(got) == f"{id}.2"
-    by_id = {job.id: webhooks.result_of(job.result)[0] for job in deliveries}
+    by_id = {job.id: deliver.result_of(job.result)[0] for job in deliveries}
     assert by_id[early.id] == "nothing to tell: the job went on"
     first.hurry()
     await first.drain(0)
@@ -363,11 +366,11 @@ async def test_told_twice_is_one_delivery(scene: Scene):
     [id] = await scene.put(work.using(webhook="https://example.com/").job())
     [job] = await scene.store.get([id])
     assert job is not None
-    herald = Herald(())
+    delivery_maker = DeliveryMaker(())
     for state in (JobState.DONE, JobState.DEAD):
-        await scene.store.enqueue(batch_of(herald.news(job, Finish(state))))
+        await scene.store.enqueue(batch_of(delivery_maker.news(job, Finish(state))))
     assert len(await scene.deliveries()) == 1
-    assert herald.news(job, Finish(JobState.CANCELLED)) == []
+    assert delivery_maker.news(job, Finish(JobState.CANCELLED)) == []
 
 
 async def test_completed_in_a_transaction_told_with_its_commit(tmp_path: Path, there: Receiver):
@@ -438,7 +441,7 @@ async def test_s60_given_up_as_a_dead_letter(scene: Scene, there: Receiver, said
         if said.startswith(b"HTTP/1.1 429"):
             # Its own word on when: not the policy's 10 ms.
             [delivery] = await scene.deliveries(1, JobState.SCHEDULED)
-            assert delivery.history[-1].kind == "headrace.outcome.RetryAfter"
+            assert delivery.history[-1].kind == "headrace.model.outcome.RetryAfter"
             return
         [delivery] = await scene.deliveries(1, JobState.DEAD)
     assert note in (delivery.note or "")
@@ -457,10 +460,10 @@ async def test_s58_a_receiver_that_moved_inside_is_dead_at_once(scene: Scene):
 
     await scene.put(work.using(webhook="http://rebinding.example/").job())
     worker = scene.worker()
-    sender = webhooks.Sender(
-        scene.app.webhooks, scene.store, slots=10, poster=webhooks.Poster(webhook.NOTHING, resolve=inside)
+    sender = deliver.Sender(
+        scene.app.webhooks, scene.store, slots=10, poster=deliver.Poster(webhook.NOTHING, resolve=inside)
     )
-    worker._hands.tasks.maps[0][TASK] = sender.task()  # type: ignore[attr-defined]
+    worker._state.tasks.maps[0][TASK] = sender.task()  # type: ignore[attr-defined]
     async with worker:
         [delivery] = await scene.deliveries(1, JobState.DEAD)
     assert (delivery.note or "").startswith("unsafe_callback_url: ")
@@ -551,7 +554,7 @@ async def test_a_delivery_that_somebody_else_made_tells_nothing_of_others(scene:
     assert job.state is JobState.DONE
     arguments = (there.url(), "done", str(id), 1, {})
     forged = [
-        NewJob(TASK, webhooks._signature.encode(arguments, {}), lane)
+        NewJob(TASK, deliver._signature.encode(arguments, {}), lane)
         for lane in (Lane(QUEUE, 0, "t1"), Lane(QUEUE, 0, ""), Lane("default", 0, "t2"))
     ]
     await scene.store.enqueue(batch_of(forged))
@@ -577,13 +580,11 @@ async def test_an_alert_from_elsewhere_is_made_anew(scene: Scene, queue: str, th
         await scene.store.enqueue(batch)
     async with scene.worker(queues=("mail", "hidden")) as worker, asyncio.timeout(60):
         await worker.idle.wait()
-    herald = Herald([webhook.declare("https://example.com/ours", on="alert")])
+    delivery_maker = DeliveryMaker([webhook.declare("https://example.com/ours", on="alert")])
     lie = {"queue": "lies", "dead": 10**6, "threshold": threshold, "at": "never"}
-    forged = NewJob(
-        TASK, webhooks._signature.encode(("https://evil.example/", "alert", queue, 0, lie), {}), Lane(QUEUE)
-    )
-    made = await herald.remade(scene.store, batch_of([forged]), lambda _: True, lambda name: name != "hidden")
-    about = [webhooks._signature.decode(each.payload)[0] for each in made.jobs]
+    forged = NewJob(TASK, deliver._signature.encode(("https://evil.example/", "alert", queue, 0, lie), {}), Lane(QUEUE))
+    made = await delivery_maker.remade(scene.store, batch_of([forged]), lambda _: True, lambda name: name != "hidden")
+    about = [deliver._signature.decode(each.payload)[0] for each in made.jobs]
     assert bool(about) is told
     for url, event, subject, _, data in about:
         assert (url, event, subject, data["dead"], data["threshold"]) == (
@@ -644,8 +645,8 @@ def test_refused_where_it_is_declared():
 
 
 def test_deliveries_are_not_told_themselves():
-    herald = Herald([webhook.declare("https://example.com/")])
-    [delivery] = herald.alert(DeadAlert("mail", 1, 1), webhooks.datetime.now(webhooks.UTC))
+    delivery_maker = DeliveryMaker([webhook.declare("https://example.com/")])
+    [delivery] = delivery_maker.alert(DeadAlert("mail", 1, 1), deliver.datetime.now(deliver.UTC))
     assert delivery.lane.queue == QUEUE
     job = Job(
         id=parse_id("01890a5d-ac96-774b-bcce-b302099a0001"),
@@ -658,12 +659,12 @@ def test_deliveries_are_not_told_themselves():
         attempt=1,
         failures=0,
         crashes=0,
-        enqueued_at=webhooks.datetime.now(webhooks.UTC),
+        enqueued_at=deliver.datetime.now(deliver.UTC),
         payload=b"",
     )
-    assert herald.news(job, Finish(JobState.DEAD)) == []
+    assert delivery_maker.news(job, Finish(JobState.DEAD)) == []
 
 
 def test_the_limit_is_one_that_operators_can_set():
-    assert Limit(webhooks.LIMIT, concurrency=PER_HOST).name == webhooks.LIMIT
-    assert timedelta(hours=1) == webhooks.REPEATED_WITHIN
+    assert Limit(deliver.LIMIT, concurrency=PER_HOST).name == deliver.LIMIT
+    assert timedelta(hours=1) == deliver.REPEATED_WITHIN

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.client import Client
-from headrace.handle import Put
-from headrace.job import Job, JobId, JobState
-from headrace.store.terms import Filter
-from headrace.task import JobCall
+from headrace.client.client import Client
+from headrace.model.job import Job, JobId, JobState
+from headrace.model.records import Filter
+from headrace.task.handle import Put
+from headrace.task.task import JobCall
 from headrace.worker import Worker
 from worker.harness import Bench
 

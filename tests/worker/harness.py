@@ -9,13 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.app import Headrace
-from headrace.codec import JobOptions, encode_options
-from headrace.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
-from headrace.task import Task
+from headrace.task.codec import JobOptions, encode_options
+from headrace.task.task import Task
 from headrace.worker import Worker
 
 WAIT = 60.0

@@ -8,8 +8,8 @@ import signal
 import time
 
 from headrace.app import Headrace
-from headrace.context import current_job
-from headrace.retry import Retry
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
 
 app = Headrace("memory://")
 ONCE = Retry(max_attempts=1)

@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 
 from headrace.app import Headrace
-from headrace.context import current_job
 from headrace.errors import Unsupported
-from headrace.limit import Limit
-from headrace.retry import Retry
+from headrace.task.context import current_job
+from headrace.task.limit import Limit
+from headrace.task.retry import Retry
 
 app = Headrace("memory://")
 

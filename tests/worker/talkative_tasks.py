@@ -6,8 +6,8 @@ import threading
 import time
 
 from headrace.app import Headrace
-from headrace.context import current_job
-from headrace.outcome import Snooze
+from headrace.model.outcome import Snooze
+from headrace.task.context import current_job
 
 app = Headrace("memory://")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headrace.codec import JobOptions
 from headrace.errors import ConfigError, StoreError
-from headrace.job import JobState
-from headrace.outcome import Again, Cancel, Dead, Finish, Settlement, Snooze
-from headrace.retry import Retry
+from headrace.model.job import JobState
+from headrace.model.outcome import Again, Cancel, Dead, Finish, Settlement, Snooze
 from headrace.store.memory import MemoryStore
+from headrace.task.codec import JobOptions
+from headrace.task.retry import Retry
 from headrace.worker.writer import in_parts
 from worker import process_tasks
 from worker.harness import Bench

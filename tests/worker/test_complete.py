@@ -14,12 +14,12 @@ import pytest
 
 from conftest import opened
 from headrace.app import Headrace
-from headrace.context import JobContext, current_job
 from headrace.errors import LeaseLost, Unsupported
-from headrace.job import JobId, JobState
-from headrace.lease import new_worker_id
-from headrace.retry import Retry
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import new_worker_id
 from headrace.store import connect
+from headrace.task.context import JobContext, current_job
+from headrace.task.retry import Retry
 from worker.harness import Bench, until
 
 ONCE = Retry(max_attempts=1)

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from headrace.app import Headrace
-from headrace.job import JobState
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import Dead, Snooze
-from headrace.retry import Retry
+from headrace.model.job import JobState
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import Dead, Snooze
 from headrace.settings import Settings
+from headrace.task.retry import Retry
 from worker import process_tasks
 from worker.harness import WAIT, Bench, until
 

@@ -13,20 +13,20 @@ import pytest
 
 from conftest import nothing_left_behind, opened
 from headrace import Limit, RetryAfter, Unique, ageing, current_job, weighted
-from headrace.client import Client
+from headrace.client.client import Client
 from headrace.errors import ConfigError
-from headrace.explain import Reason, look
-from headrace.flow import Planner
-from headrace.handle import Put
-from headrace.job import JobId, JobState
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.limits import Limits
-from headrace.operate import Operations
-from headrace.outcome import DONE, PAUSED
-from headrace.queue import declare as declare_queue
-from headrace.recovery import Seen, What
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import DONE, PAUSED
+from headrace.operate.operations import Operations
+from headrace.operate.stored_limits import Limits
+from headrace.policy.explain.explain import Reason, look
+from headrace.policy.flow import Planner
+from headrace.policy.queue import declare as declare_queue
+from headrace.policy.recovery import LimitObservation, What
 from headrace.store import connect
 from headrace.store.contract import Store
+from headrace.task.handle import Put
 from headrace.testing.clock import FakeClock
 from headrace.worker import Worker
 from worker.flow_bench import FlowBench
@@ -127,9 +127,9 @@ async def test_a_limit_set_at_run_time_counts_at_once(bench: FlowBench):
 
 
 def limits_of(**figures: Any) -> Any:
-    from headrace.limit import Figures
+    from headrace.task.limit import LimitFigures
 
-    return Figures(**figures)
+    return LimitFigures(**figures)
 
 
 # ── declared, set, reset ─────────────────────────────────────────────────────
@@ -325,7 +325,7 @@ async def test_limits_that_nobody_has_heard_of_for_long_are_well_again(bench: Fl
     await limits.declare({"shop": per_shop.declared})
     for shop, ago in (("old", timedelta(days=2)), ("young", timedelta(hours=2))):
         at = now - ago
-        await limits.observe(f"shop:{shop}", per_shop.declared, [Seen(What.REFUSED, at, at)], at)
+        await limits.observe(f"shop:{shop}", per_shop.declared, [LimitObservation(What.REFUSED, at, at)], at)
     async with bench.working():
         await all_done(bench, await bench.ids(call.job("other")))
         await events.heard("limit.opened")

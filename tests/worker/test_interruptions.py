@@ -11,11 +11,11 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.context import current_job
-from headrace.job import JobState
-from headrace.lease import new_worker_id
-from headrace.retry import Retry
-from headrace.store.terms import CancelAnswer
+from headrace.model.job import JobState
+from headrace.model.lease import new_worker_id
+from headrace.model.records import CancelAnswer
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
 from worker import process_tasks
 from worker.harness import WAIT, Bench, Events, Tally, until
 
@@ -301,7 +301,7 @@ async def test_suspects_run_alone(bench: Bench) -> None:
 
     ids = await bench.enqueue_many(step, [()] * 5)
     # A worker that claims all of them and dies.
-    from headrace.lease import Ask, new_token
+    from headrace.model.lease import Ask, new_token
 
     dead = new_worker_id()
     lease = await bench.store.claim(Ask(dead, ("default",), 10, timedelta(hours=1), new_token()))

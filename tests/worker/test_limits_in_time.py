@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 import pytest
 
 from conftest import nothing_left_behind
-from headrace.codec import JobOptions
-from headrace.context import current_job
 from headrace.errors import Unavailable
-from headrace.explain import Reason, look
-from headrace.job import JobState
-from headrace.outcome import Snooze
-from headrace.retry import Retry
+from headrace.model.job import JobState
+from headrace.model.outcome import Snooze
+from headrace.policy.explain.explain import Reason, look
 from headrace.store.memory import MemoryStore
+from headrace.task.codec import JobOptions
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
 from headrace.testing.clock import FakeClock
 from worker import process_tasks
 from worker.harness import WAIT, Bench, until

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headrace.codec import JobOptions
-from headrace.context import NoCurrentJob, current_job
-from headrace.job import JobState
-from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
-from headrace.retry import Retry
-from headrace.worker.verdict import MAX_TRACEBACK
+from headrace.model.job import JobState
+from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
+from headrace.task.codec import JobOptions
+from headrace.task.context import NoCurrentJob, current_job
+from headrace.task.retry import Retry
+from headrace.worker.outcome_of import MAX_TRACEBACK
 from worker.harness import Bench
 
 AT_ONCE = Retry(max_attempts=3, base="0s", jitter=(1.0, 1.0))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from headrace.job import JobState
+from headrace.model.job import JobState
 from headrace.worker.fetcher import Pace
-from headrace.worker.holding import MAX_CLAIM
+from headrace.worker.state import MAX_CLAIM
 from worker.harness import Bench, Tally, until
 
 

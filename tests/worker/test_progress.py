@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from conftest import nothing_left_behind
-from headrace.context import current_job
 from headrace.errors import ConfigError, Unavailable
-from headrace.job import JobId, JobState
-from headrace.lease import MAX_LOG, Report, Token, new_worker_id
-from headrace.outcome import Settlement
-from headrace.retry import Retry
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import MAX_LOG, Report, Token, new_worker_id
+from headrace.model.outcome import Settlement
 from headrace.store.memory import MemoryStore
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
 from worker import talkative_tasks
 from worker.harness import Bench, until
 

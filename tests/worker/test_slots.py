@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.context import current_job
-from headrace.job import JobState
-from headrace.retry import Retry
+from headrace.model.job import JobState
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
 from worker.harness import Bench
 
 ONCE = Retry(max_attempts=1)

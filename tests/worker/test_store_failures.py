@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.context import current_job
 from headrace.errors import OutcomeUnknown, Unavailable
-from headrace.job import JobState
-from headrace.outcome import Snooze
-from headrace.retry import Retry
+from headrace.model.job import JobState
+from headrace.model.outcome import Snooze
 from headrace.store.memory import MemoryStore
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
 from worker.harness import Bench, until
 
 VERBS = ("claim", "heartbeat", "settle", "wait", "promote", "reap", "retire")

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from conftest import nothing_left_behind
-from headrace.job import Failure, JobId, JobState
-from headrace.lease import Ask, Lease, new_token, new_worker_id
-from headrace.outcome import Again
-from headrace.task import Task
+from headrace.model.job import Failure, JobId, JobState
+from headrace.model.lease import Ask, Lease, new_token, new_worker_id
+from headrace.model.outcome import Again
+from headrace.task.task import Task
 from headrace.worker import Worker
-from headrace.worker.board import Board, BoardView, Entry
+from headrace.worker.shared_page import PageEntry, SharedPage, SharedPageView
 from headrace.worker.supervisor import hand_back
 from worker import suspect_app as tasks
 from worker.harness import WAIT, Bench, until
@@ -33,13 +33,13 @@ class Supervised(Bench):
         self.folder = folder
 
     @asynccontextmanager
-    async def watched(self, **settings: Any) -> AsyncGenerator[tuple[Worker, BoardView]]:
-        view = BoardView()
-        board = Board(view.fd)
+    async def watched(self, **settings: Any) -> AsyncGenerator[tuple[Worker, SharedPageView]]:
+        view = SharedPageView()
+        page = SharedPage(view.fd)
         own = self.settings.replace(**settings) if settings else self.settings
-        async with Worker(self.app.tasks, self.store, own, queues=("default",), board=board) as worker:
+        async with Worker(self.app.tasks, self.store, own, queues=("default",), page=page) as worker:
             yield worker, view
-        board.close()
+        page.close()
         view.close()
 
     async def claim(self, limit: int = 100) -> Lease:
@@ -223,7 +223,7 @@ async def test_an_idle_child_ends(bench: Supervised, monkeypatch: pytest.MonkeyP
 async def test_jobs_that_a_dead_worker_had_not_started_are_no_suspects(bench: Supervised) -> None:
     ids = await bench.enqueue_many(tasks.quick, [()] * 10)
     lease = await bench.claim()
-    await hand_back(bench.store, [Entry(lease.token, 4, 10)], "killed")
+    await hand_back(bench.store, [PageEntry(lease.token, 4, 10)], "killed")
     again = await bench.claim()
     assert not again.suspect
     assert [job.id for job in again.jobs] == ids[4:]
@@ -236,7 +236,7 @@ async def test_the_board_tells_what_has_not_started(bench: Supervised) -> None:
 
     @bench.app.task(name="board-mixed")
     async def mixed(number: int) -> None:
-        from headrace.context import current_job
+        from headrace.task.context import current_job
 
         started.append(current_job().id)
         if number >= 100:
@@ -275,21 +275,21 @@ async def test_a_job_that_had_failed_before_keeps_its_counts(bench: Supervised) 
 
 
 def test_a_place_on_the_board_is_used_again() -> None:
-    view = BoardView()
-    board = Board(view.fd)
+    view = SharedPageView()
+    page = SharedPage(view.fd)
     first, second = new_token(), new_token()
-    place = board.add(Entry(first, 0, 5))
-    board.mark(place, 3)
-    assert list(view.entries()) == [Entry(first, 3, 5)]
-    board.remove(place)
+    place = page.add(PageEntry(first, 0, 5))
+    page.mark(place, 3)
+    assert list(view.entries()) == [PageEntry(first, 3, 5)]
+    page.remove(place)
     assert list(view.entries()) == []
-    assert board.add(Entry(second, 1, 1)) == place
-    suspect = Entry(new_token(), 0, 1, 7, 2, 1, suspect=True, noted=True)
-    board.write(board.add(suspect), suspect)
-    assert list(view.entries()) == [Entry(second, 1, 1), suspect]
-    board.rename(place, first)
+    assert page.add(PageEntry(second, 1, 1)) == place
+    suspect = PageEntry(new_token(), 0, 1, 7, 2, 1, suspect=True, noted=True)
+    page.write(page.add(suspect), suspect)
+    assert list(view.entries()) == [PageEntry(second, 1, 1), suspect]
+    page.rename(place, first)
     assert next(iter(view.entries())).token == first
-    board.close()
+    page.close()
     view.close()
 
 

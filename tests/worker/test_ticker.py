@@ -14,15 +14,15 @@ import pytest
 from conftest import nothing_left_behind, opened
 from headrace.app import Headrace
 from headrace.errors import ConfigError, Unavailable
-from headrace.job import FINISHED, Batch, Job, JobId, JobState, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import DONE, Finish
-from headrace.schedule import Schedule, declare, next_slot, slot_batch, slots
-from headrace.schedules import KIND, Entry, Schedules, decode
+from headrace.model.job import FINISHED, Batch, Job, JobId, JobState, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import Filter
+from headrace.operate.stored_schedules import KIND, ScheduleEntry, Schedules, decode
+from headrace.policy.schedule import Schedule, declare, next_slot, slot_batch, slots
 from headrace.store import connect
 from headrace.store.contract import Store
-from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 from headrace.worker.ticker import Ticker
 from worker.harness import Bench, until
@@ -60,7 +60,7 @@ async def jobs(store: Store) -> list[Job]:
         before = page.next
 
 
-async def entry(store: Store, name: str = "s") -> Entry:
+async def entry(store: Store, name: str = "s") -> ScheduleEntry:
     found = decode(name, (await store.records(KIND))[name])
     assert found is not None
     return found

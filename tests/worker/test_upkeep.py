@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.job import Batch, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Orphan, new_token, new_worker_id
-from headrace.outcome import Finish, Settlement
+from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Orphan, new_token, new_worker_id
+from headrace.model.outcome import Finish, Settlement
 from headrace.store.memory import MemoryStore
 from headrace.testing.clock import FakeClock
 from headrace.worker import Worker
@@ -37,7 +37,7 @@ class Slow(MemoryStore):
 @pytest.mark.parametrize("verb", ["prune", "reap", "stats"])
 async def test_no_chore_waits_for_another(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.worker.janitor.PRUNE_EVERY", 0.01)
-    monkeypatch.setattr("headrace.worker.alarm.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("headrace.worker.dead_alert.LOOK_EVERY", 0.01)
     store = Slow(verb)
     bench = Bench(store)
     app = bench.app
@@ -237,7 +237,7 @@ async def test_a_heartbeat_that_gets_no_answer_is_given_up_and_tried_again() -> 
 @pytest.mark.parametrize("error", [ConfigError("the password was changed"), ZeroDivisionError("a driver's bug")])
 async def test_a_completed_job_is_looked_for_until_the_store_answers(error: Exception) -> None:
     from headrace.worker.completer import Completer
-    from headrace.worker.holding import Hands
+    from headrace.worker.state import WorkerState
 
     store = MemoryStore()
     bench = Bench(store)
@@ -258,8 +258,8 @@ async def test_a_completed_job_is_looked_for_until_the_store_answers(error: Exce
         return await real(ids)
 
     store.get = get  # type: ignore[method-assign]  # a store that breaks
-    hands = Hands(bench.app.tasks, store, bench.settings, id=new_worker_id(), queues=("default",))
+    state = WorkerState(bench.app.tasks, store, bench.settings, id=new_worker_id(), queues=("default",))
     attempt: Any = type("Stub", (), {"job": lease.jobs[0]})()
-    job = await Completer(hands, None)._look(attempt)  # type: ignore[arg-type]  # no settling here
+    job = await Completer(state, None)._look(attempt)  # type: ignore[arg-type]  # no settling here
     assert job is not None
     assert (job.id, job.state, asked.count) == (id, JobState.DONE, 3)

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.errors import OutcomeUnknown
-from headrace.job import JobState
-from headrace.lease import Ask, Lease, Token
+from headrace.model.job import JobState
+from headrace.model.lease import Ask, Lease, Token
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.redis.store import RedisStore

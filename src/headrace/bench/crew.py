@@ -13,7 +13,7 @@ from typing import IO, Protocol
 import msgspec
 
 from headrace.bench.load import Load
-from headrace.bench.roles import ROLES, Report, Spec
+from headrace.bench.roles import ROLES, RoleReport, Spec
 from headrace.errors import HeadraceError
 
 START = 30.0
@@ -49,7 +49,7 @@ class Member(Protocol):
 
     def stop(self) -> None: ...
 
-    async def report(self, within: float) -> Report: ...
+    async def report(self, within: float) -> RoleReport: ...
 
     async def end(self) -> None:
         """Whatever it is doing, it is over when this returns."""
@@ -65,7 +65,7 @@ class ProcessMember:
         self._process = process
         self._errors = errors
         self._is_ready = asyncio.Event()
-        self._report: Report | None = None
+        self._report: RoleReport | None = None
         self._reader = asyncio.create_task(self._read())
 
     @property
@@ -102,7 +102,7 @@ class ProcessMember:
                 case "settled":
                     self._count = int(rest)
                 case "report":
-                    self._report = msgspec.json.decode(rest, type=Report)
+                    self._report = msgspec.json.decode(rest, type=RoleReport)
                 case _:
                     pass  # a library's remark
         self._is_ready.set()
@@ -121,7 +121,7 @@ class ProcessMember:
     def stop(self) -> None:
         self._order("stop")
 
-    async def report(self, within: float) -> Report:
+    async def report(self, within: float) -> RoleReport:
         done, _ = await asyncio.wait([self._reader], timeout=within)
         if not done:
             raise BenchFailed(f"the {self._spec.role} process did not end within {within:.0f} s")
@@ -204,7 +204,7 @@ class LocalMember:
     def stop(self) -> None:
         self._line.must_stop.set()
 
-    async def report(self, within: float) -> Report:
+    async def report(self, within: float) -> RoleReport:
         try:
             return await asyncio.wait_for(asyncio.shield(self._task), within)
         except TimeoutError:
@@ -244,7 +244,7 @@ class Crew:
         load = self._loads.setdefault(spec.queue, Load(spec.url, spec.queue))
         return LocalMember(spec, load)
 
-    async def all(self, specs: Sequence[Spec], *, within: float) -> list[Report]:
+    async def all(self, specs: Sequence[Spec], *, within: float) -> list[RoleReport]:
         """Let members that end by themselves run at the same time."""
         async with self.members(specs) as members:
             for member in members:

@@ -14,15 +14,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.app import Headrace
-from headrace.job import Batch, Claimed
-from headrace.lease import Ask, Lease, Presence, Pulse, Token
-from headrace.outcome import Finish, Settlement
+from headrace.model.job import Batch, Claimed
+from headrace.model.lease import Ask, Lease, Presence, Pulse, Token
+from headrace.model.outcome import Finish, Settlement
+from headrace.model.records import Enqueued
 from headrace.store.contract import Store
 from headrace.store.redis.element import from_us
 from headrace.store.redis.parcel import microseconds
 from headrace.store.redis.scripts import Script
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Enqueued
 
 PREFIX: Final = "headrace_bench:h:"
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from headrace.app import Headrace
-from headrace.context import current_job
-from headrace.limit import Limit
-from headrace.retry import Retry
 from headrace.store.contract import Store
-from headrace.task import JobCall, Task
+from headrace.task.context import current_job
+from headrace.task.limit import Limit
+from headrace.task.retry import Retry
+from headrace.task.task import JobCall, Task
 
 TEXT = "x" * 90
 """With the envelope around it a job's payload is about 100 bytes."""

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.bench.load import USUAL, Load
 from headrace.bench.roles import ROLES, Spec
-from headrace.event_loop import run
+from headrace.runtime.event_loop import run
 
 TELL_EVERY = 0.02
 """Seconds between two counts sent while working: few enough to cost nothing."""

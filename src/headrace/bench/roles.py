@@ -14,8 +14,8 @@ import msgspec
 from headrace.bench import floors
 from headrace.bench.load import TEXT, Body, Load, Traffic
 from headrace.errors import HeadraceError
-from headrace.lease import Ask, Token, new_token, new_worker_id
-from headrace.outcome import DONE, Settlement
+from headrace.model.lease import Ask, Token, new_token, new_worker_id
+from headrace.model.outcome import DONE, Settlement
 from headrace.store.contract import Store
 from headrace.worker import Worker
 
@@ -64,7 +64,7 @@ class Spec(msgspec.Struct, kw_only=True):
     """`work`: start the worker when told to go, not before being ready."""
 
 
-class Report(msgspec.Struct, kw_only=True):
+class RoleReport(msgspec.Struct, kw_only=True):
     """What a member answers at its end. Times are time.monotonic(), the same in every process of a machine."""
 
     began: float
@@ -93,7 +93,7 @@ class Line(Protocol):
         ...
 
 
-async def bulk(spec: Spec, load: Load, line: Line) -> Report:
+async def bulk(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs in calls of 1,000."""
     await load.app.aenqueue_many([])  # connects
     jobs = load.jobs(spec.traffic, spec.count, spec.tenants)
@@ -104,10 +104,10 @@ async def bulk(spec: Spec, load: Load, line: Line) -> Report:
             await load.app.aenqueue_many(some)
     else:
         await load.app.aenqueue_many(jobs)
-    return Report(began=began, ended=time.monotonic())
+    return RoleReport(began=began, ended=time.monotonic())
 
 
-async def bodies(spec: Spec, load: Load, line: Line) -> Report:
+async def bodies(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs of one kind and size, in calls of 1,000."""
     await load.app.aenqueue_many([])
     jobs = load.bodies(spec.body, spec.count, spec.size)
@@ -115,10 +115,10 @@ async def bodies(spec: Spec, load: Load, line: Line) -> Report:
     began = time.monotonic()
     while some := list(itertools.islice(jobs, BULK)):
         await load.app.aenqueue_many(some)
-    return Report(began=began, ended=time.monotonic())
+    return RoleReport(began=began, ended=time.monotonic())
 
 
-async def single(spec: Spec, load: Load, line: Line) -> Report:
+async def single(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs one after the other."""
     await load.noop.aenqueue(TEXT)
     await line.ready()
@@ -129,13 +129,13 @@ async def single(spec: Spec, load: Load, line: Line) -> Report:
         after = time.monotonic()
         samples.append(after - before)
         before = after
-    return Report(began=began, ended=before, samples=samples)
+    return RoleReport(began=began, ended=before, samples=samples)
 
 
-async def single_sync(spec: Spec, load: Load, line: Line) -> Report:
+async def single_sync(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs one after the other from sync code, as a view or a script does."""
 
-    def calls() -> Report:
+    def calls() -> RoleReport:
         samples: list[float] = []
         began = before = time.monotonic()
         for _ in range(spec.count):
@@ -143,14 +143,14 @@ async def single_sync(spec: Spec, load: Load, line: Line) -> Report:
             after = time.monotonic()
             samples.append(after - before)
             before = after
-        return Report(began=began, ended=before, samples=samples)
+        return RoleReport(began=began, ended=before, samples=samples)
 
     await asyncio.to_thread(load.noop.enqueue, TEXT)
     await line.ready()
     return await asyncio.to_thread(calls)
 
 
-async def paced(spec: Spec, load: Load, line: Line) -> Report:
+async def paced(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue one marked job after the other, with time for the worker to fall asleep in between."""
     await load.app.aenqueue_many([])
     await line.ready()
@@ -160,10 +160,10 @@ async def paced(spec: Spec, load: Load, line: Line) -> Report:
         await asyncio.sleep(random.uniform(0.01, 0.03))
         samples.append(time.monotonic())
         await load.mark.aenqueue(number, TEXT)
-    return Report(began=began, ended=time.monotonic(), samples=samples)
+    return RoleReport(began=began, ended=time.monotonic(), samples=samples)
 
 
-async def trickle(spec: Spec, load: Load, line: Line) -> Report:
+async def trickle(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue marked jobs one by one at a steady rate, each at its own time however long the others take."""
     await load.app.aenqueue_many([])
     await line.ready()
@@ -173,7 +173,7 @@ async def trickle(spec: Spec, load: Load, line: Line) -> Report:
         await asyncio.sleep(max(0.0, began + number / TRICKLE - time.monotonic()))
         samples.append(time.monotonic())
         await load.mark.aenqueue(number, TEXT)
-    return Report(began=began, ended=time.monotonic(), samples=samples)
+    return RoleReport(began=began, ended=time.monotonic(), samples=samples)
 
 
 class Counting:
@@ -197,7 +197,7 @@ class Counting:
         return refused
 
 
-async def work(spec: Spec, load: Load, line: Line) -> Report:
+async def work(spec: Spec, load: Load, line: Line) -> RoleReport:
     """A real worker until told to stop."""
     inner = load.connect()
     store = Counting(inner, line)
@@ -212,12 +212,12 @@ async def work(spec: Spec, load: Load, line: Line) -> Report:
             if not spec.late:
                 await line.ready()
             await line.stopped()
-        return Report(began=began, ended=time.monotonic(), trace=store.trace, marks=load.began)
+        return RoleReport(began=began, ended=time.monotonic(), trace=store.trace, marks=load.began)
     finally:
         await inner.close()
 
 
-async def claim(spec: Spec, load: Load, line: Line) -> Report:
+async def claim(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Time `count` claims of one job each; the settlements in between are not timed."""
     store = load.connect()
     await store.open()
@@ -234,12 +234,12 @@ async def claim(spec: Spec, load: Load, line: Line) -> Report:
             if lease is None:
                 raise HeadraceError(f"a claim found nothing on {spec.queue}, though jobs wait there")
             await store.settle(lease.token, [(0, DONE)])
-        return Report(began=began, ended=time.monotonic(), samples=samples)
+        return RoleReport(began=began, ended=time.monotonic(), samples=samples)
     finally:
         await store.close()
 
 
-async def floor(spec: Spec, _load: Load, line: Line) -> Report:
+async def floor(spec: Spec, _load: Load, line: Line) -> RoleReport:
     """Write the rows of `count` jobs without any queue."""
     base = floors.of(spec.engine, spec.url)
     assert base is not None  # nobody asks an engine without a floor
@@ -258,10 +258,10 @@ async def floor(spec: Spec, _load: Load, line: Line) -> Report:
                     before = time.monotonic()
                     await connection.one()
                     samples.append(time.monotonic() - before)
-        return Report(began=began, ended=time.monotonic(), samples=samples)
+        return RoleReport(began=began, ended=time.monotonic(), samples=samples)
 
 
-Role = Callable[[Spec, Load, Line], Awaitable[Report]]
+Role = Callable[[Spec, Load, Line], Awaitable[RoleReport]]
 
 ROLES: dict[RoleName, Role] = {
     "bulk": bulk,

@@ -15,7 +15,7 @@ from headrace.bench.load import USUAL as LAYOUTS
 from headrace.bench.load import Traffic
 from headrace.bench.plan import Plan
 from headrace.bench.result import USUAL, Measurement, median, milliseconds, percentile, ratio, rounded
-from headrace.bench.roles import Report, RoleName, Spec
+from headrace.bench.roles import RoleName, RoleReport, Spec
 
 WARM_UP = 10
 """Jobs of `pickup` before those that count."""
@@ -272,7 +272,7 @@ class Workloads:
 
     # ── how ─────────────────────────────────────────────────────────────────
 
-    async def finish(self, members: list[Member], count: int) -> list[Report]:
+    async def finish(self, members: list[Member], count: int) -> list[RoleReport]:
         """Let workers settle so many jobs, then stop them."""
         for member in members:
             member.go()
@@ -324,7 +324,7 @@ class Workloads:
             if time.monotonic() - began > self.plan.budget:
                 return
 
-    async def all(self, *specs: Spec) -> list[Report]:
+    async def all(self, *specs: Spec) -> list[RoleReport]:
         return await self.crew.all(specs, within=patience(max(spec.count for spec in specs)))
 
     def queue(self, name: str) -> str:
@@ -372,11 +372,11 @@ def _micro(seconds: list[float]) -> float | None:
     return None if value is None else round(value * 1_000_000, 2)
 
 
-def _rate(reports: list[Report], count: int) -> float:
+def _rate(reports: list[RoleReport], count: int) -> float:
     return count / (max(report.ended for report in reports) - min(report.began for report in reports))
 
 
-def _reached(reports: list[Report], count: int) -> float:
+def _reached(reports: list[RoleReport], count: int) -> float:
     """When the workers together had settled so many jobs."""
     settled = 0
     for moment, amount in sorted(entry for report in reports for entry in report.trace):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headrace.audit import Audit, note_here
 from headrace.cli import params
 from headrace.cli.output import emit, say, short, table
 from headrace.cli.target import Target, json_option, run, store_command
+from headrace.store.audit import Audit, note_here
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

@@ -37,7 +37,7 @@ def command(
     """Measure a store beside its own raw floor: what the engine writes per second without a queue."""
     from headrace.bench import plan, run, stand
     from headrace.bench.http import run as http_run
-    from headrace.event_loop import run as run_loop
+    from headrace.runtime.event_loop import run as run_loop
 
     if http + everyday + (tenants is not None) > 1:
         raise ConfigError("--http, --everyday and --tenants measure different things: give one of them")

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headrace.errors import StoreError
-from headrace.job import Job, JobState
+from headrace.model.job import Job, JobState
+from headrace.model.records import Filter, QueueStats
 from headrace.store import pages
-from headrace.store.terms import Filter, QueueStats
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace import fingerprint, rate
-from headrace.canary import Canary
 from headrace.cli import filters, params, show
 from headrace.cli.jobs import print_page
 from headrace.cli.output import age, clean, emit, on_terminal, progress, say, short, table
 from headrace.cli.root import FAILED, complain
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.deadletters import Choice, DeadLetters, Discarded, Group, Replayed
 from headrace.errors import JobNotFound
-from headrace.job import Job, JobId, JobState
-from headrace.operate import Operations
-from headrace.store.terms import Filter
+from headrace.model import rate
+from headrace.model.job import Job, JobId, JobState
+from headrace.model.records import Filter
+from headrace.operate.dead_letters import Choice, DeadLetters, Discarded, Group, Replayed
+from headrace.operate.operations import Operations
+from headrace.policy import fingerprint
+from headrace.policy.canary import Canary
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from headrace.operate.dead import DeadLetterOperations
     from headrace.store.contract import Store
-    from headrace.task import TaskOptions
+    from headrace.task.task import TaskOptions
 
 _FINGERPRINT = params.Checked("fingerprint", fingerprint.check)
 _RATE = params.Checked("rate", rate.parse)

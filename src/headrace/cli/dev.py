@@ -20,7 +20,7 @@ from headrace.cli.filters import named
 from headrace.cli.output import on_terminal, say
 from headrace.cli.target import Target, dotted, load_object, must_have_app, resolve, run_long, url_option
 from headrace.errors import ConfigError
-from headrace.hangup import on_hangup
+from headrace.runtime.sighup import on_hangup
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
@@ -114,7 +114,7 @@ async def _serving(app: Headrace, store: Store, port: int | None) -> AsyncGenera
         yield None
         return
     from headrace.server import ServerSettings, asgi
-    from headrace.server.listener import alongside
+    from headrace.server.http.listener import alongside
 
     settings = ServerSettings(port=port, tidy=False, drain=1)
     async with AsyncExitStack() as stack:

@@ -11,9 +11,9 @@ from headrace.cli.output import clean, emit, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import HeadraceError
+from headrace.model.records import Finding
 from headrace.settings import Origin
 from headrace.store import REDIS_SCHEMES
-from headrace.store.terms import Finding
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

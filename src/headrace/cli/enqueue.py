@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from headrace import lane
-from headrace.audit import whoami
-from headrace.backpressure import bounded
 from headrace.cli import params
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.codec import JobOptions, encode_options, marked
+from headrace.client.queue_guard import bounded
 from headrace.errors import ConfigError, PayloadTooLarge, UnknownTask
-from headrace.job import Batch, Due, JobId, Key, NewJob, job_id, new_batch
+from headrace.model import lane
+from headrace.model.job import Batch, Due, JobId, Key, NewJob, job_id, new_batch
+from headrace.store.audit import whoami
+from headrace.task.codec import JobOptions, encode_options, marked
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

@@ -11,9 +11,9 @@ import click
 
 from headrace.cli import params
 from headrace.cli.output import progress
-from headrace.job import FINISHED, Job, JobId, JobState
+from headrace.model.job import FINISHED, Job, JobId, JobState
+from headrace.model.records import Filter
 from headrace.store.contract import Store
-from headrace.store.terms import Filter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

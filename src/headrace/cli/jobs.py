@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headrace import explain
 from headrace.cli import filters, params, show
 from headrace.cli.output import clean, emit, on_terminal, say, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
-from headrace.job import Job, JobId
-from headrace.operate import Operations, chosen
+from headrace.model.job import Job, JobId
+from headrace.model.records import CancelAnswer, Filter, Page
+from headrace.operate.operations import Operations, chosen
+from headrace.policy.explain import explain
 from headrace.store import pages
-from headrace.store.terms import CancelAnswer, Filter, Page
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.operate.jobs import JobOperations
     from headrace.store.contract import Store
-    from headrace.task import TaskOptions
+    from headrace.task.task import TaskOptions
 
 
 @click.group()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headrace import rate as rates
 from headrace.cli import params
 from headrace.cli.output import age, emit, say, table
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.limit import Figures, describe
-from headrace.limits import Entry, Limits, check_limit, figures
-from headrace.operate import Operations
+from headrace.model import rate as rates
+from headrace.operate.operations import Operations
+from headrace.operate.stored_limits import LimitEntry, Limits, check_limit, figures
+from headrace.task.limit import LimitFigures, describe
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -62,7 +62,7 @@ def set_(
     """
     made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
 
-    async def act(store: Store) -> Entry:
+    async def act(store: Store) -> LimitEntry:
         return await Operations(store).limits.set(name, made)
 
     entry = run(target.with_store(act))
@@ -79,7 +79,7 @@ def set_(
 def reset(target: Target, name: str, as_json: bool) -> None:
     """Back to the code's figures; one that was closed is open again."""
 
-    async def act(store: Store) -> Entry | None:
+    async def act(store: Store) -> LimitEntry | None:
         return await Operations(store).limits.reset(name)
 
     entry = run(target.with_store(act))
@@ -112,7 +112,7 @@ def remove(target: Target, name: str, as_json: bool) -> None:
         click.echo(f"{name}: no figures of its own, nothing to remove")
 
 
-def _allows(entry: Entry) -> str:
+def _allows(entry: LimitEntry) -> str:
     rule = entry.rule
     said: list[str] = []
     if rule.rate is not None:
@@ -122,7 +122,7 @@ def _allows(entry: Entry) -> str:
     return ", ".join(said) or "everything"
 
 
-def _row(entry: Entry, now: datetime) -> tuple[object, ...]:
+def _row(entry: LimitEntry, now: datetime) -> tuple[object, ...]:
     return (
         entry.name,
         _allows(entry),
@@ -132,7 +132,7 @@ def _row(entry: Entry, now: datetime) -> tuple[object, ...]:
     )
 
 
-def _state(entry: Entry, now: datetime) -> str:
+def _state(entry: LimitEntry, now: datetime) -> str:
     until = entry.rule.closed_until
     if until is not None and until > now:
         return f"closed, opens {age(until, now)}"
@@ -141,7 +141,7 @@ def _state(entry: Entry, now: datetime) -> str:
     return "open" if entry.health.factor >= 1 else f"open at {entry.health.factor:.0%}"
 
 
-def _document(entry: Entry) -> dict[str, Any]:
+def _document(entry: LimitEntry) -> dict[str, Any]:
     rule, health = entry.rule, entry.health
     return {
         "name": entry.name,
@@ -157,5 +157,5 @@ def _document(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _figures(found: Figures | None) -> dict[str, Any] | None:
+def _figures(found: LimitFigures | None) -> dict[str, Any] | None:
     return None if found is None else {name: getattr(found, name) for name in msgspec.structs.asdict(found)}

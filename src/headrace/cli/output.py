@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 import msgspec
 
-from headrace import duration
+from headrace.model import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

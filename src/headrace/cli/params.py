@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from headrace import duration, flow, lane
 from headrace.errors import ConfigError
-from headrace.job import parse_id
+from headrace.model import duration, lane
+from headrace.model.job import parse_id
+from headrace.policy import flow
 
 if TYPE_CHECKING:
     Base = click.ParamType[Any]

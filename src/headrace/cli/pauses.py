@@ -13,11 +13,11 @@ from headrace.cli.output import age, emit, say, table
 from headrace.cli.queues import end_of, until_options
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
-from headrace.operate import Operations, pausable
+from headrace.operate.operations import Operations, pausable
 
 if TYPE_CHECKING:
+    from headrace.model.records import PauseKind
     from headrace.store.contract import Store
-    from headrace.store.terms import PauseKind
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace import dropped, duration
-from headrace.audit import whoami
 from headrace.cli import audit, params
 from headrace.cli.filters import named
 from headrace.cli.output import emit, progress
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.queue import dead_retentions
-from headrace.store.terms import Retention
+from headrace.model import duration
+from headrace.model.records import Retention
+from headrace.operate import dropped
+from headrace.policy.queue import dead_retentions
+from headrace.store.audit import whoami
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

@@ -11,7 +11,7 @@ import click
 from headrace.cli import params, stats
 from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.operate import Operations
+from headrace.operate.operations import Operations
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store

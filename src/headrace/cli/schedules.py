@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from headrace import duration
 from headrace.cli import params
 from headrace.cli.enqueue import make_job
 from headrace.cli.output import age, emit, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
-from headrace.operate import Operations
-from headrace.schedule import Overlap, check_name, declare
-from headrace.schedules import Decision, Entry, Schedules
+from headrace.model import duration
+from headrace.operate.operations import Operations
+from headrace.operate.stored_schedules import Decision, ScheduleEntry, Schedules
+from headrace.policy.schedule import Overlap, check_name, declare
 
 if TYPE_CHECKING:
     from headrace.operate.schedules import ScheduleOperations
@@ -178,7 +178,7 @@ def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) ->
             click.echo(f"{name}: {answer}")
 
 
-def _row(entry: Entry, now: datetime) -> tuple[object, ...]:
+def _row(entry: ScheduleEntry, now: datetime) -> tuple[object, ...]:
     schedule = entry.schedule
     last = entry.recent[0] if entry.recent else None
     return (
@@ -193,14 +193,14 @@ def _row(entry: Entry, now: datetime) -> tuple[object, ...]:
     )
 
 
-def _next(entry: Entry, now: datetime) -> datetime | None:
+def _next(entry: ScheduleEntry, now: datetime) -> datetime | None:
     try:
         return entry.next_slot(now)
     except ConfigError:
         return None  # a time zone that this machine does not know
 
 
-def _document(entry: Entry, now: datetime) -> dict[str, Any]:
+def _document(entry: ScheduleEntry, now: datetime) -> dict[str, Any]:
     schedule = entry.schedule
     return {
         "name": schedule.name,

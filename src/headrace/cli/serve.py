@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace import logs
 from headrace.cli.output import say
 from headrace.cli.target import Target, must_have_app, resolve, run, url_option
 from headrace.errors import ConfigError
-from headrace.hosts import on_this_machine
+from headrace.runtime import logs
+from headrace.runtime.loopback import on_this_machine
 from headrace.settings import LOG_LEVELS
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace import portrait
 from headrace.cli.output import age, clean, short
-from headrace.job import Failure, Job, JobState
+from headrace.model.job import Failure, Job, JobState
+from headrace.operate import shown
 
 if TYPE_CHECKING:
     from headrace.cli.target import Target
@@ -28,10 +28,10 @@ def row(job: Job, now: datetime) -> tuple[object, ...]:
 
 def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
     """One job as JSON; `full` adds what only `get` knows."""
-    found = portrait.plain(job) | {
+    found = shown.plain(job) | {
         "limits": job.limits,
         "payload": payload(job, target),
-        "options": portrait.options(job),
+        "options": shown.options(job),
     }
     if full:
         found |= {
@@ -53,7 +53,7 @@ def failure(entry: Failure) -> dict[str, Any]:
 
 def payload(job: Job, target: Target) -> dict[str, Any]:
     """The arguments; where the app is known its tasks say what to mask."""
-    return portrait.arguments(target.task(job.task), job)
+    return shown.arguments(target.task(job.task), job)
 
 
 def result(job: Job) -> Any:
@@ -100,9 +100,9 @@ def page(job: Job, target: Target, now: datetime) -> str:
     add("queue", job.queue + (f"  priority {job.priority}" if job.priority else ""))
     add("tenant", job.tenant)
     add("attempts", f"{job.attempt} ({job.failures} failed, {job.crashes} crashed)")
-    by = portrait.producer(job)
+    by = shown.producer(job)
     add("enqueued", _when(job.enqueued_at, now) + (f" by {by}" if by else ""))
-    add("key", portrait.key(job))
+    add("key", shown.key(job))
     add("due", _when(job.run_at, now))
     add("claimed", _when(job.claimed_at, now))
     add("worker", f"{job.worker_name} ({job.worker})" if job.worker_name else job.worker)
@@ -111,7 +111,7 @@ def page(job: Job, target: Target, now: datetime) -> str:
         add("progress", "  ".join(part for part in (share, job.doing or "") if part))
     add("finished", _when(job.finished_at, now))
     add("arguments", _compact(payload(job, target)))
-    if options := portrait.options(job):
+    if options := shown.options(job):
         add("options", _compact(options))
     if job.result is not None:
         add("result", _compact(result(job)))

@@ -10,7 +10,7 @@ import click
 from headrace.cli import params
 from headrace.cli.output import emit, say, span, table
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.store.terms import QueueStats
+from headrace.model.records import QueueStats
 
 if TYPE_CHECKING:
     from datetime import timedelta

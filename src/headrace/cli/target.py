@@ -24,7 +24,7 @@ from headrace.settings import Settings, mask_url
 if TYPE_CHECKING:
     from headrace.app import Headrace
     from headrace.store.contract import Store
-    from headrace.task import Task
+    from headrace.task.task import Task
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -91,7 +91,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 def run_long(main: Coroutine[Any, Any, T]) -> T:
     """Run a long-lived command's coroutine: uvloop where it is installed."""
-    from headrace.event_loop import run as run_fast
+    from headrace.runtime.event_loop import run as run_fast
 
     return run_fast(main)
 

@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 
 try:
     from headrace.server import tokens
-    from headrace.server.endpoint import Scope
+    from headrace.server.http.endpoint import Scope
 except ModuleNotFoundError as missing:
     raise ConfigError(
         f"tokens are for the server, which needs {missing.name}: pip install 'headrace[server]'"

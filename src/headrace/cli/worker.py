@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace import logs
 from headrace.cli import params
 from headrace.cli.target import Target, must_have_app, resolve, run, url_option
 from headrace.errors import Unavailable
+from headrace.runtime import logs
 from headrace.settings import LOG_LEVELS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from headrace.app import Decorator, Headrace
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.task import JobCall
+    from headrace.task.task import JobCall
 
     app: Headrace
     """The queue of the application that FLASK_APP names; so worker processes find it as `headrace.integrations.flask:app`."""

@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, Unavailable
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
-    from headrace.task import JobCall
+    from headrace.task.task import JobCall
 
 log = logging.getLogger("headrace.integrations")
 

@@ -10,8 +10,8 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 
 from headrace.app import Headrace
-from headrace.server.ending import at_signal
-from headrace.server.frame import Frame
+from headrace.server.http.application import Application
+from headrace.server.http.shutdown import at_signal
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
 OwnLifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
@@ -48,11 +48,11 @@ def lifespan(
     return run
 
 
-def mounted(routes: Iterable[BaseRoute]) -> Iterator[Frame]:
+def mounted(routes: Iterable[BaseRoute]) -> Iterator[Application]:
     """The queue's HTTP APIs among these routes. Starlette runs no lifespan of what is mounted."""
     for route in routes:
         if isinstance(route, Mount):
-            if isinstance(route.app, Frame):
+            if isinstance(route.app, Application):
                 yield route.app
             else:
                 yield from mounted(route.routes)

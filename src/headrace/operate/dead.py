@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.canary import Canary
-from headrace.deadletters import Choice, DeadLetters, Discarded, Replayed
+from headrace.model.records import Progress
+from headrace.operate.dead_letters import Choice, DeadLetters, Discarded, Replayed
 from headrace.operate.ledger import Ledger, chosen
+from headrace.policy.canary import Canary
 from headrace.store.contract import Store
-from headrace.store.terms import Progress
 
 DeadLetterSource = Callable[[Store], DeadLetters]
 """The dead letters of a store as an app sees them, which knows its tasks' options and what they mask."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from headrace import dropped
-from headrace.job import JobId
+from headrace.client.results import not_found
+from headrace.model.job import JobId
+from headrace.model.records import CancelAnswer
+from headrace.operate import dropped
 from headrace.operate.ledger import Ledger, chosen
 from headrace.store.contract import Store
-from headrace.store.terms import CancelAnswer
-from headrace.waiter import not_found
 
 _STOPPED = frozenset({CancelAnswer.CANCELLED, CancelAnswer.ASKED})
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from headrace.audit import Audit
-from headrace.limit import Figures, describe
-from headrace.schedule import Schedule
-from headrace.store.terms import Filter
+from headrace.model.records import Filter
+from headrace.policy.schedule import Schedule
+from headrace.store.audit import Audit
+from headrace.task.limit import LimitFigures, describe
 
 _NAMED = 10
 """Ids that one text names."""
@@ -69,7 +69,7 @@ def chosen(ids: Sequence[UUID], where: Filter | None = None, *, group: str | Non
     return " ".join(f"{name}={value}" for name, value in given.items() if value is not None) or "everything"
 
 
-def of_limit(name: str, override: Figures | None) -> str:
+def of_limit(name: str, override: LimitFigures | None) -> str:
     """A limit and the figures that an operator has set."""
     return name if override is None else f"{name}: {describe(override)}"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.limit import Figures
-from headrace.limits import Entry, Limits
 from headrace.operate.ledger import Ledger, of_limit
+from headrace.operate.stored_limits import LimitEntry, Limits
 from headrace.store.contract import Store
+from headrace.task.limit import LimitFigures
 
 
 class LimitOperations:
@@ -15,13 +15,13 @@ class LimitOperations:
         self._limits = Limits(store)
         self._ledger = ledger
 
-    async def set(self, name: str, figures: Figures) -> Entry:
+    async def set(self, name: str, figures: LimitFigures) -> LimitEntry:
         """Put an operator's figures in place of the declared ones."""
         entry = await self._limits.set(name, figures)
         await self._ledger.note("limits.set", of_limit(name, entry.override))
         return entry
 
-    async def reset(self, name: str) -> Entry | None:
+    async def reset(self, name: str) -> LimitEntry | None:
         """Back to the declared figures; None: this key has no rule of its own."""
         entry = await self._limits.reset(name)
         await self._ledger.note("limits.reset", name)

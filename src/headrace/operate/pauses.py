@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from headrace import duration
 from headrace.errors import ConfigError
-from headrace.job import JobId, JobState
-from headrace.lane import check_queue, check_task_name, check_tenant
+from headrace.model import duration
+from headrace.model.job import JobId, JobState
+from headrace.model.lane import check_queue, check_task_name, check_tenant
+from headrace.model.outcome import PAUSED
+from headrace.model.records import Filter, PauseKind
 from headrace.operate.ledger import Ledger
-from headrace.outcome import PAUSED
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, PauseKind
 
 Until = duration.Duration | datetime | None
 """So long from now, a time, or for good."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.job import JobId
+from headrace.model.job import JobId
 from headrace.operate.ledger import Ledger, of_schedule
-from headrace.schedule import Schedule
-from headrace.schedules import Entry, Schedules
+from headrace.operate.stored_schedules import ScheduleEntry, Schedules
+from headrace.policy.schedule import Schedule
 from headrace.store.contract import Store
 
 
@@ -16,19 +16,19 @@ class ScheduleOperations:
         self._schedules = Schedules(store)
         self._ledger = ledger
 
-    async def add(self, schedule: Schedule, *, replace: bool = False) -> Entry:
+    async def add(self, schedule: Schedule, *, replace: bool = False) -> ScheduleEntry:
         """Store a schedule."""
         entry = await self._schedules.add(schedule, replace=replace)
         await self._ledger.note("schedules.add", of_schedule(schedule))
         return entry
 
-    async def pause(self, name: str) -> Entry:
+    async def pause(self, name: str) -> ScheduleEntry:
         """No slot fires until it is resumed."""
         entry = await self._schedules.pause(name, by=self._ledger.actor)
         await self._ledger.note("schedules.pause", name)
         return entry
 
-    async def resume(self, name: str) -> Entry:
+    async def resume(self, name: str) -> ScheduleEntry:
         """Undo `pause`."""
         entry = await self._schedules.resume(name)
         await self._ledger.note("schedules.resume", name)

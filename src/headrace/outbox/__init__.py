@@ -21,14 +21,14 @@ from datetime import timedelta
 from typing import Final
 
 from headrace.errors import BadTransaction, ConfigError, HeadraceError, StoreError
-from headrace.job import Batch
+from headrace.model.job import Batch
+from headrace.model.records import Enqueued
 from headrace.outbox import row
 from headrace.outbox.carrier import async_execute, sync_execute
 from headrace.outbox.database import Session, database_at, lacks_table
-from headrace.outbox.relay import ROWS, Page, Relay
+from headrace.outbox.relay import ROWS, OutboxPage, Relay
 from headrace.outbox.table import POSTGRES, SQLITE, SQLITE_RELAY, TABLE
 from headrace.store.contract import Store
-from headrace.store.terms import Enqueued
 
 __all__ = ["POSTGRES", "SQLITE", "TABLE", "Depth", "Outbox"]
 
@@ -152,7 +152,7 @@ class Outbox:
 
 async def _keep_on(relay: Relay, pauses: _Pauses, stop: asyncio.Event) -> None:
     """Page after page, and from the beginning when there are no more."""
-    page, pages = Page(), 0
+    page, pages = OutboxPage(), 0
     while not stop.is_set():
         pages += 1
         page = await relay.round(page.next or "")
@@ -161,7 +161,7 @@ async def _keep_on(relay: Relay, pauses: _Pauses, stop: asyncio.Event) -> None:
             continue
         if not page.moved:
             await _pause(stop, pause)
-        page, pages = Page(), 0
+        page, pages = OutboxPage(), 0
 
 
 class _Pauses:

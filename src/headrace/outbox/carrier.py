@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.errors import BadTransaction
 from headrace.outbox.database import alchemy_rows, django_database, numbered
-from headrace.tx import (
+from headrace.store.tx import (
     ASYNC,
     Kind,
     Standing,

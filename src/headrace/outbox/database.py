@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import BadTransaction, ConfigError
-from headrace.tx import comes_from, django_connection
+from headrace.store.tx import comes_from, django_connection
 
 Rows = list[Sequence[Any]]
 Statement = tuple[str, tuple[Any, ...]]

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from headrace.errors import ConfigError, EnqueueError, OutcomeUnknown, QueueFull, StoreError, StoreFull, Unavailable
-from headrace.job import Batch
+from headrace.model.job import Batch
 from headrace.outbox import row
 from headrace.outbox.database import Session, Statement
 from headrace.outbox.table import RELAY, TABLE
@@ -61,7 +61,7 @@ _log = logging.getLogger("headrace.outbox")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class OutboxPage:
     """What a round did."""
 
     moved: int = 0
@@ -101,12 +101,12 @@ class Relay:
         self._name = uuid4().hex
         self._rows, self._queues = _Waits(), _Waits()
 
-    async def round(self, after: str = "", limit: int = ROWS) -> Page:
+    async def round(self, after: str = "", limit: int = ROWS) -> OutboxPage:
         """Take up to `limit` rows behind `after`. Raises what makes it pointless to go on, with everything written back."""
         carried = await (self._round_postgres if self._dialect == "postgresql" else self._round_sqlite)(after, limit)
         if carried.trouble is not None:
             raise carried.trouble
-        return Page(len(carried.moved), _next(after, carried) if carried.more else None)
+        return OutboxPage(len(carried.moved), _next(after, carried) if carried.more else None)
 
     async def _round_postgres(self, after: str, limit: int) -> Carried:
         async with self._session.transaction() as execute:

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.job import Batch, BatchId, Due, JobState, Key, NewJob, UniqueLock
-from headrace.lane import Lane
+from headrace.model.job import Batch, BatchId, Due, JobState, Key, NewJob, UniqueLock
+from headrace.model.lane import Lane
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

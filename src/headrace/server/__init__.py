@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from headrace.server.config import ServerSettings
-from headrace.server.frame import asgi, serve
+from headrace.server.http.application import asgi, serve
 
 __all__ = ["ServerSettings", "asgi", "serve"]

@@ -12,29 +12,29 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from headrace import jobchecks
 from headrace.errors import BadArguments, ConfigError
-from headrace.job import Key, NewJob, UniqueLock
-from headrace.lane import check_key
-from headrace.schedule import Schedule, job_now
+from headrace.model.job import Key, NewJob, UniqueLock
+from headrace.model.lane import check_key
+from headrace.policy.schedule import Schedule, job_now
 from headrace.server.auth import Principal
-from headrace.server.problems import not_found
+from headrace.server.http.problems import not_found
 from headrace.server.producer import signed
-from headrace.server.service import Service
+from headrace.server.state import ServerState
+from headrace.task import job_checks
 
 
-async def admit(service: Service, principal: Principal, jobs: Sequence[NewJob]) -> list[NewJob]:
+async def admit(service: ServerState, principal: Principal, jobs: Sequence[NewJob]) -> list[NewJob]:
     """The jobs as they are to be stored; a Problem or a ConfigError if one of them may not be."""
-    jobchecks.check_jobs(jobs, service.app.settings.max_payload)
+    job_checks.check_jobs(jobs, service.app.settings.max_payload)
     for url in _webhooks(jobs):
         service.app.webhooks.check(url)
-    if principal.bound and not all(principal.sees(job.lane.queue, jobchecks.tenant_of(job)) for job in jobs):
+    if principal.bound and not all(principal.sees(job.lane.queue, job_checks.tenant_of(job)) for job in jobs):
         raise not_found("there is no such queue, or no such tenant")
     await service.queue_names.admit(principal, {job.lane.queue for job in jobs})
     return [signed(_own(service, principal, job), principal) for job in jobs]
 
 
-async def admit_schedule(service: Service, principal: Principal, schedule: Schedule) -> Schedule:
+async def admit_schedule(service: ServerState, principal: Principal, schedule: Schedule) -> Schedule:
     """A schedule whose slots make a job that this caller may have enqueued."""
     job = job_now(schedule)
     (own,) = await admit(service, principal, [job])
@@ -42,7 +42,7 @@ async def admit_schedule(service: Service, principal: Principal, schedule: Sched
 
 
 def _webhooks(jobs: Iterable[NewJob]) -> set[str]:
-    read = (jobchecks.read_options(job) for job in jobs if job.options is not None)
+    read = (job_checks.read_options(job) for job in jobs if job.options is not None)
     return {own.webhook for own in read if own is not None and own.webhook is not None}
 
 
@@ -60,7 +60,7 @@ def given_key(principal: Principal, name: str) -> str:
     return name if principal.tenant is None else name.removeprefix(f"{principal.tenant} ")
 
 
-def _own(service: Service, principal: Principal, job: NewJob) -> NewJob:
+def _own(service: ServerState, principal: Principal, job: NewJob) -> NewJob:
     if job.key is None and job.unique is None:
         return job
     key, lock = job.key, job.unique
@@ -71,7 +71,7 @@ def _own(service: Service, principal: Principal, job: NewJob) -> NewJob:
     return replace(job, key=key, unique=lock)
 
 
-def _own_lock(service: Service, principal: Principal, job: NewJob, given: UniqueLock) -> UniqueLock:
+def _own_lock(service: ServerState, principal: Principal, job: NewJob, given: UniqueLock) -> UniqueLock:
     """The lock that the task declares; of a task that this app does not know, one that no other binding can name.
 
     A lock may replace the job that holds it, so a bound caller must not choose its name.

@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from headrace.hosts import on_this_machine
+from headrace.runtime.loopback import on_this_machine
 from headrace.server import tokens
-from headrace.server.endpoint import Scope
-from headrace.server.pace import Pace
-from headrace.server.problems import Problem
-from headrace.server.shared import Shared
+from headrace.server.cache import Shared
+from headrace.server.http.endpoint import Scope
+from headrace.server.http.problems import Problem
+from headrace.server.http.rate_limit import RateLimit
 from headrace.store.contract import Store
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Brake:
     """Slows down whoever keeps trying wrong tokens, by address; good tokens are never held up."""
 
     def __init__(self, failures: int, clock: Callable[[], float], *, addresses: int = ADDRESSES) -> None:
-        self._pace = Pace(failures, 60 / failures, clock, keys=addresses)
+        self._pace = RateLimit(failures, 60 / failures, clock, keys=addresses)
 
     def press(self, address: str) -> None:
         """One failure; a Problem 429 if there were too many."""

@@ -18,26 +18,26 @@ from uuid import UUID
 import msgspec
 
 from headrace.app import Headrace
-from headrace.backpressure import Valve
+from headrace.client.queue_guard import QueueGuard
 from headrace.errors import StoreError
-from headrace.flow import Planner
-from headrace.job import Batch, Claimed, Job, JobId, JobState, split_id
-from headrace.lease import Lease, Presence, Token, WorkerId, new_worker_id
-from headrace.outcome import Outcome, Settlement
-from headrace.server import visible
+from headrace.model.job import Batch, Claimed, Job, JobId, JobState, split_id
+from headrace.model.lease import Lease, Presence, Token, WorkerId, new_worker_id
+from headrace.model.outcome import Outcome, Settlement
+from headrace.policy.flow import Planner
+from headrace.server import visibility
 from headrace.server.auth import Principal
-from headrace.server.problems import Problem
-from headrace.server.waiting import WaitingRoom
+from headrace.server.http.problems import Problem
+from headrace.server.waiting_claims import WaitingClaims
 from headrace.store.contract import Store
-from headrace.webhooks import Herald, batch_of
-from headrace.worker import verdict
-from headrace.worker.alarm import Alarm
+from headrace.webhooks.deliver import DeliveryMaker, batch_of
+from headrace.worker import outcome_of
 from headrace.worker.attempt import Attempt
-from headrace.worker.executor import Unknown
-from headrace.worker.governor import Governor
-from headrace.worker.holding import Hands, Held
+from headrace.worker.dead_alert import DeadAlertLog
+from headrace.worker.executor import UnresolvedTask
 from headrace.worker.janitor import Janitor
+from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.settler import settlement_of
+from headrace.worker.state import HeldLease, WorkerState
 
 KIND: Final = "secret"
 """Records of this kind never leave a server."""
@@ -55,14 +55,14 @@ U = TypeVar("U", bound=UUID)
 WireLease = NewType("WireLease", str)
 
 
-class Seals:
+class LeaseSigner:
     """Signs lease tokens for whoever claimed them: the same token is worth nothing to somebody else."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     @classmethod
-    async def load(cls, store: Store) -> Seals:
+    async def load(cls, store: Store) -> LeaseSigner:
         """With the secret that all servers of a store share; the first one makes it."""
         while (record := (await store.records(KIND)).get("lease")) is None:
             await store.record(KIND, "lease", secrets.token_bytes(32), None)
@@ -115,15 +115,20 @@ class _Remembered:
 class Leases:
     """What this server does for workers in any language, on top of its store."""
 
-    def __init__(self, app: Headrace, store: Store, seals: Seals) -> None:
-        self.seals = seals
-        self.room = WaitingRoom(store)
-        self.valve = Valve(store, app.queues)
+    def __init__(self, app: Headrace, store: Store, signer: LeaseSigner) -> None:
+        self.signer = signer
+        self.room = WaitingClaims(store)
+        self.guard = QueueGuard(store, app.queues)
         self._store = store
-        self._hands = Hands(
-            app.tasks, store, app.settings, id=new_worker_id(), queues=(), herald=Herald(app.webhooks.declared)
+        self._state = WorkerState(
+            app.tasks,
+            store,
+            app.settings,
+            id=new_worker_id(),
+            queues=(),
+            delivery_maker=DeliveryMaker(app.webhooks.declared),
         )
-        self._governor = Governor(self._hands, app.limits.declared, Planner((), {}), opened=self.room.poke)
+        self._governor = LimitFeedback(self._state, app.limits.declared, Planner((), {}), opened=self.room.poke)
         self._claimed: OrderedDict[Token, _Remembered] = OrderedDict()
         self._since: OrderedDict[Token, float] = OrderedDict()
         """When leases that this server has not claimed began, on the monotonic clock."""
@@ -136,12 +141,12 @@ class Leases:
     @asynccontextmanager
     async def open(cls, app: Headrace, store: Store, *, tidy: bool = True) -> AsyncGenerator[Leases, None]:
         """Workers over HTTP do not promote, reap and prune: this server does, unless told otherwise."""
-        leases = cls(app, store, await Seals.load(store))
-        await leases._hands.watch.set(store)
+        leases = cls(app, store, await LeaseSigner.load(store))
+        await leases._state.watch.set(store)
         janitor = Janitor(
-            leases._hands,
+            leases._state,
             work=leases.room.poke,
-            alarm=Alarm(leases._hands, {}, ()),
+            alert_log=DeadAlertLog(leases._state, {}, ()),
             queues=app.queues,
         )
         if tidy:
@@ -220,7 +225,7 @@ class Leases:
         """Note when a lease that this server has not claimed began."""
         began = next((job.claimed_at for job in jobs if job is not None and job.claimed_at is not None), None)
         if began is not None:
-            self._since[token] = monotonic() - (self._hands.watch.now() - began.timestamp())
+            self._since[token] = monotonic() - (self._state.watch.now() - began.timestamp())
             while len(self._since) > REPEATABLE:
                 self._since.popitem(last=False)
 
@@ -230,13 +235,13 @@ class Leases:
         await self._governor.look(lease)
         attempts = [self._attempt(lease.token, position, job) for position, job in enumerate(lease.jobs)]
         if any(attempt.job.options is not None or attempt.known.timed is not None for attempt in attempts):
-            await self._hands.watch.set(self._store)
-        found = {attempt.position: verdict.too_late(attempt) for attempt in attempts}
-        if paused := self._hands.paused_now():
-            now = self._hands.watch.now()
+            await self._state.watch.set(self._store)
+        found = {attempt.position: outcome_of.too_late(attempt) for attempt in attempts}
+        if paused := self._state.paused_now():
+            now = self._state.watch.now()
             for attempt in attempts:
                 if found[attempt.position] is None and (pause := paused.get(attempt.job.task)) is not None:
-                    found[attempt.position] = verdict.paused(pause, now)
+                    found[attempt.position] = outcome_of.paused(pause, now)
         return {position: outcome for position, outcome in found.items() if outcome is not None}
 
     def observe(self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]]) -> None:
@@ -248,7 +253,7 @@ class Leases:
         """What follows from these outcomes, by the tasks' own rules or, for tasks of others, the usual ones."""
         attempts = [(self._attempt(token, position, job), outcome) for position, job, outcome in ended]
         if any(attempt.job.options is not None or attempt.known.timed is not None for attempt, _ in attempts):
-            await self._hands.watch.set(self._store)
+            await self._state.watch.set(self._store)
         return [(attempt.position, settlement_of(attempt, outcome)) for attempt, outcome in attempts]
 
     async def announce(
@@ -258,21 +263,21 @@ class Leases:
         news = [
             each
             for (_, job, _), (_, settlement) in zip(ended, settlements, strict=True)
-            for each in self._hands.herald.news(job, settlement)
+            for each in self._state.delivery_maker.news(job, settlement)
         ]
         if news:
             await self._store.enqueue(batch_of(news))
 
     async def deliveries(self, batch: Batch, principal: Principal) -> Batch:
         """What a worker of this principal may have webhooks told."""
-        return await self._hands.herald.remade(
-            self._store, batch, lambda job: visible.sees(principal, job), lambda queue: principal.sees(queue, None)
+        return await self._state.delivery_maker.remade(
+            self._store, batch, lambda job: visibility.sees(principal, job), lambda queue: principal.sees(queue, None)
         )
 
     def _attempt(self, token: Token, position: int, job: Claimed) -> Attempt:
-        known = self._hands.known(job.task) or Unknown(job.task)
+        known = self._state.known(job.task) or UnresolvedTask(job.task)
         lease = self._claimed.get(token)
-        held = Held(self._hands, token, suspect=lease is not None and lease.suspect)
+        held = HeldLease(self._state, token, suspect=lease is not None and lease.suspect)
         held.claimed_at = self._since.get(token, held.claimed_at) if lease is None else lease.claimed_at
         return Attempt(held, position, job, known)
 
@@ -283,7 +288,7 @@ class Leases:
 
     def secrets(self, token: Token, position: int, job: Claimed) -> tuple[str, ...]:
         """What must not stand in a failure of this job."""
-        return tuple(verdict.secrets_of(self._attempt(token, position, job)))
+        return tuple(outcome_of.secrets_of(self._attempt(token, position, job)))
 
     # ── who is there ────────────────────────────────────────────────────────
     def worker_id(self, principal: Principal, name: str) -> WorkerId:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.codec import marked
 from headrace.errors import BadArguments
-from headrace.job import NewJob
+from headrace.model.job import NewJob
 from headrace.server.auth import LOCAL, Principal
+from headrace.task.codec import marked
 
 
 def signed(job: NewJob, principal: Principal) -> NewJob:

@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Final
 
 from headrace.app import Headrace
+from headrace.model.records import Stats
 from headrace.server.auth import Principal
-from headrace.server.problems import Problem
-from headrace.store.terms import Stats
+from headrace.server.http.problems import Problem
 
 SETTLED: Final = 10.0
 """Seconds after which a queue that was made shows up in the store's figures."""

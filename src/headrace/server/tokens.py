@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from headrace import duration
-from headrace.duration import Duration
 from headrace.errors import ConfigError
-from headrace.lane import check_queue, check_tenant
-from headrace.server.endpoint import Scope
+from headrace.model import duration
+from headrace.model.duration import Duration
+from headrace.model.lane import check_queue, check_tenant
+from headrace.model.records import Record
+from headrace.server.http.endpoint import Scope
 from headrace.store.contract import Store
-from headrace.store.terms import Record
 
 KIND: Final = "token"
 LONGEST: Final = 128

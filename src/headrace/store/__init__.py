@@ -11,7 +11,7 @@ from headrace.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from headrace.clock import Clock
+    from headrace.model.clock import Clock
     from headrace.store.contract import Store
 
 REDIS_SCHEMES = frozenset(

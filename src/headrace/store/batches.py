@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from headrace.job import Batch
+from headrace.model.job import Batch
 
 
 def stand_ins(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> dict[int, int]:

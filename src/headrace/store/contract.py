@@ -49,11 +49,11 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
-from headrace.job import Batch, Job, JobId, JobState
-from headrace.lane import Ahead, LaneView
-from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
-from headrace.outcome import Settlement
-from headrace.store.terms import (
+from headrace.model.job import Batch, Job, JobId, JobState
+from headrace.model.lane import Ahead, LaneView
+from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
+from headrace.model.outcome import Settlement
+from headrace.model.records import (
     CancelAnswer,
     Ending,
     Enqueued,

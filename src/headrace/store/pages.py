@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.job import Job, JobId
+from headrace.model.job import Job, JobId
+from headrace.model.records import Filter, Page
 from headrace.store.contract import Store
-from headrace.store.terms import Filter, Page
 
 
 async def fill(

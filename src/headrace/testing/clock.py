@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class FakeClock:
-    """Implements `headrace.clock.Clock`; time passes only by `advance`."""
+    """Implements `headrace.model.clock.Clock`; time passes only by `advance`."""
 
     def __init__(self, start: datetime | None = None) -> None:
         self._now = start or datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -8,33 +8,33 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from headrace.backpressure import bounded
+from headrace.client.queue_guard import bounded
 from headrace.errors import ConfigError, StoreDamaged
-from headrace.flow import Planner
-from headrace.lane import check_queue
-from headrace.lease import WorkerId, new_worker_id
-from headrace.queue import dead_alerts
+from headrace.model.lane import check_queue
+from headrace.model.lease import WorkerId, new_worker_id
+from headrace.policy.flow import Planner
+from headrace.policy.queue import dead_alerts
 from headrace.settings import Settings
 from headrace.store.contract import Store
-from headrace.webhooks import QUEUE, TASK, Herald, Sender
-from headrace.worker.alarm import Alarm
-from headrace.worker.board import Board, Pulse
+from headrace.webhooks.deliver import QUEUE, TASK, DeliveryMaker, Sender
 from headrace.worker.completer import Completer
+from headrace.worker.dead_alert import DeadAlertLog
 from headrace.worker.duties import Duties
 from headrace.worker.executor import Executor
 from headrace.worker.fetcher import Fetcher
-from headrace.worker.governor import Governor
-from headrace.worker.holding import Counters, Hands, Held, Listener
 from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper, refuse_short_lease
-from headrace.worker.relay import Relay
+from headrace.worker.limit_feedback import LimitFeedback
+from headrace.worker.relay import RelayService
 from headrace.worker.reporter import Reporter
-from headrace.worker.room import Room, log
+from headrace.worker.service import Service, log
 from headrace.worker.settler import Settler
+from headrace.worker.shared_page import PageWriter, SharedPage
+from headrace.worker.state import Counters, HeldLease, Listener, WorkerState
 from headrace.worker.ticker import Ticker
 
 if TYPE_CHECKING:
-    from headrace.task import Task
+    from headrace.task.task import Task
 
 __all__ = ["Counters", "Duties", "Worker"]
 
@@ -54,7 +54,7 @@ class Worker:
         *,
         queues: tuple[str, ...] | None = None,
         id: WorkerId | None = None,
-        board: Board | None = None,
+        page: SharedPage | None = None,
         duties: Duties = NO_DUTIES,
     ) -> None:
         served = queues or settings.queues or tuple(sorted({task.options.queue for task in tasks.values()}))
@@ -73,9 +73,15 @@ class Worker:
             tasks = ChainMap({TASK: sender.task()}, cast("dict[str, Task[..., Any]]", tasks))
         elif webhooks.declared and not remote:
             log.warning("webhooks are declared and there is no secret to sign with: set HEADRACE_WEBHOOK_SECRET")
-        herald = Herald(webhooks.declared)
-        self._hands = Hands(
-            tasks, store, settings, id=id or new_worker_id(), queues=tuple(served), board=board, herald=herald
+        delivery_maker = DeliveryMaker(webhooks.declared)
+        self._state = WorkerState(
+            tasks,
+            store,
+            settings,
+            id=id or new_worker_id(),
+            queues=tuple(served),
+            page=page,
+            delivery_maker=delivery_maker,
         )
         self._duties = duties
         self._running = False
@@ -85,20 +91,20 @@ class Worker:
     # ── looking ─────────────────────────────────────────────────────────────
     @property
     def id(self) -> WorkerId:
-        return self._hands.id
+        return self._state.id
 
     @property
     def name(self) -> str:
         """host:pid, for people."""
-        return self._hands.name
+        return self._state.name
 
     @property
     def queues(self) -> tuple[str, ...]:
-        return self._hands.queues
+        return self._state.queues
 
     @property
     def counters(self) -> Counters:
-        return self._hands.counters
+        return self._state.counters
 
     @property
     def running(self) -> int:
@@ -117,47 +123,47 @@ class Worker:
 
     async def until_damaged(self) -> StoreDamaged:
         """Wait until the store is found damaged. Whatever this worker holds then can never be settled."""
-        await self._hands.damaged.wait()
-        assert self._hands.damage is not None  # it is noted first
-        return self._hands.damage
+        await self._state.damaged.wait()
+        assert self._state.damage is not None  # it is noted first
+        return self._state.damage
 
     def on_event(self, listener: Listener) -> None:
         """Call `listener(name, fields)` at every event from now on, in the event loop: be quick."""
-        self._hands.listeners.append(listener)
+        self._state.listeners.append(listener)
 
     # ── life ────────────────────────────────────────────────────────────────
     async def start(self) -> None:
-        hands = self._hands
-        self._settler = Settler(hands, idle=self._has_room, lose=self._lose, freed=self._freed, due=self._due)
-        self._completer = Completer(hands, self._settler)
-        hands.completer = self._completer
-        hands.reporter = reporter = Reporter(hands, lose=self._lose)
-        self._fetcher = Fetcher(hands, lambda: self._executor, self._settler, lambda: self._governor)
-        planner = Planner(hands.queues, self._duties.queues)
-        self._governor = Governor(hands, self._duties.limits, planner, opened=self._fetcher.nudge.ring)
-        hands.governor = self._governor
-        self._executor = Executor(hands, self._settler, self._completer, low=self._fetcher.freed)
-        self._keeper = Keeper(hands, lambda: self._executor, lambda: self._settler.failing)
-        alarm = Alarm(hands, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
-        self._janitor = Janitor(hands, work=self._fetcher.nudge.ring, alarm=alarm, queues=self._duties.queues)
+        state = self._state
+        self._settler = Settler(state, idle=self._has_room, lose=self._lose, freed=self._freed, due=self._due)
+        self._completer = Completer(state, self._settler)
+        state.completer = self._completer
+        state.reporter = reporter = Reporter(state, lose=self._lose)
+        self._fetcher = Fetcher(state, lambda: self._executor, self._settler, lambda: self._governor)
+        planner = Planner(state.queues, self._duties.queues)
+        self._governor = LimitFeedback(state, self._duties.limits, planner, opened=self._fetcher.nudge.ring)
+        state.feedback = self._governor
+        self._executor = Executor(state, self._settler, self._completer, low=self._fetcher.freed)
+        self._keeper = Keeper(state, lambda: self._executor, lambda: self._settler.failing)
+        alert_log = DeadAlertLog(state, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
+        self._janitor = Janitor(state, work=self._fetcher.nudge.ring, alert_log=alert_log, queues=self._duties.queues)
         ticker = Ticker(
-            bounded(hands.store, self._duties.queues),
+            bounded(state.store, self._duties.queues),
             self._duties.schedules,
-            app=hands.settings.app,
-            tasks=frozenset(hands.tasks),
-            emit=hands.emit,
+            app=state.settings.app,
+            tasks=frozenset(state.tasks),
+            emit=state.emit,
         )
-        self._rooms: list[Room] = [self._settler, self._executor, self._keeper, ticker, self._fetcher]
+        self._rooms: list[Service] = [self._settler, self._executor, self._keeper, ticker, self._fetcher]
         self._rooms += [reporter, self._governor, *self._janitor.chores]
         if self._duties.outbox is not None:
-            self._rooms.append(Relay(self._duties.outbox, bounded(hands.store, self._duties.queues)))
-        if hands.board is not None:
-            self._rooms.append(Pulse(hands.board, min(0.25, hands.settings.heartbeat.total_seconds() / 4)))
+            self._rooms.append(RelayService(self._duties.outbox, bounded(state.store, self._duties.queues)))
+        if state.page is not None:
+            self._rooms.append(PageWriter(state.page, min(0.25, state.settings.heartbeat.total_seconds() / 4)))
         for room in self._rooms:
             room.start()
         self._running = True
-        log.info("worker %s serves %s", hands.name, ", ".join(hands.queues), extra={"worker": str(hands.id)})
-        hands.emit("worker.joined", worker=hands.id, name=hands.name, queues=hands.queues)
+        log.info("worker %s serves %s", state.name, ", ".join(state.queues), extra={"worker": str(state.id)})
+        state.emit("worker.joined", worker=state.id, name=state.name, queues=state.queues)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -186,7 +192,7 @@ class Worker:
         if not self._running:
             return
         if self._drain is None:
-            limit = self._hands.settings.drain.total_seconds() if seconds is None else seconds
+            limit = self._state.settings.drain.total_seconds() if seconds is None else seconds
             self._drain = asyncio.create_task(self._wind_down(limit), name="headrace-drain")
         elif seconds == 0:
             self._hurry.set()
@@ -202,7 +208,7 @@ class Worker:
             log.info("%d jobs are not done in time: handed back without charge", left)
             self._executor.hand_back()
             self._executor.release_running()
-            grace = self._hands.settings.kill_grace.total_seconds() + 1.0
+            grace = self._state.settings.kill_grace.total_seconds() + 1.0
             self._hurry.clear()
             await self._until_still(asyncio.get_running_loop().time() + grace)
             self._executor.give_up()
@@ -227,21 +233,21 @@ class Worker:
             await room.stop()
         await self._janitor.stop()
         try:
-            await self._hands.store.retire(self.id)
+            await self._state.store.retire(self.id)
         except Exception as error:  # noqa: BLE001  # whatever it is, this worker is leaving
             log.warning("cannot sign off: %s", error)
         self._running = False
-        log.info("worker %s has left", self._hands.name, extra={"worker": str(self.id), **self.counters.as_dict()})
-        self._hands.emit("worker.left", worker=self.id, name=self._hands.name)
+        log.info("worker %s has left", self._state.name, extra={"worker": str(self.id), **self.counters.as_dict()})
+        self._state.emit("worker.left", worker=self.id, name=self._state.name)
 
     # ── between the rooms ───────────────────────────────────────────────────
     def _has_room(self) -> bool:
         return not self._executor.waiting
 
-    def _lose(self, held: Held) -> None:
+    def _lose(self, held: HeldLease) -> None:
         self._executor.lose(held)
 
-    def _freed(self, held: Held) -> None:
+    def _freed(self, held: HeldLease) -> None:
         self._fetcher.freed()
         if held.limited:
             # Units of a limit may be free again, and nobody hints at that as surely as at a new job.

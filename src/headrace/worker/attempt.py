@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from headrace.codec import JobOptions, Signature, decode_options, moment_of
 from headrace.errors import BadArguments
-from headrace.job import Claimed
-from headrace.limit import Limit
-from headrace.retry import Retry
+from headrace.model.job import Claimed
+from headrace.task.codec import JobOptions, Signature, decode_options, moment_of
+from headrace.task.limit import Limit
+from headrace.task.retry import Retry
 
 if TYPE_CHECKING:
-    from headrace.task import Task
-    from headrace.worker.holding import Held
+    from headrace.task.task import Task
+    from headrace.worker.state import HeldLease
 
 # Why an attempt was interrupted. Empty: it was not.
 TIMEOUT: Final = "timeout"
@@ -30,7 +30,7 @@ RELEASE: Final = "release"
 NO_OPTIONS: Final = JobOptions()
 
 
-class Known:
+class ResolvedTask:
     """A task as the worker uses it: everything looked up once."""
 
     __slots__ = (
@@ -103,10 +103,10 @@ class Slots(Protocol):
 class Attempt(msgspec.Struct, eq=False):
     """One job of a lease on its way through this worker; what `current_job()` looks at."""
 
-    held: Held
+    held: HeldLease
     position: int
     job: Claimed
-    known: Known
+    known: ResolvedTask
     slots: Slots | None = None
     """Where it runs; None: it waits, or is over."""
     started: float = 0.0
@@ -154,7 +154,7 @@ class Attempt(msgspec.Struct, eq=False):
         return self._seconds_to(moment_of(self.options.deadline, self.known.deadline, self.job.enqueued_at))
 
     def _seconds_to(self, at: datetime | None) -> float:
-        return inf if at is None else at.timestamp() - self.held.hands.watch.now()
+        return inf if at is None else at.timestamp() - self.held.state.watch.now()
 
     @property
     def options(self) -> JobOptions:
@@ -171,13 +171,13 @@ class Attempt(msgspec.Struct, eq=False):
         return self.known.decode(self.job.payload)
 
     async def complete(self, result: Any, tx: object) -> None:
-        await self.held.hands.completer.complete(self, result, tx)
+        await self.held.state.completer.complete(self, result, tx)
 
     def complete_sync(self, result: Any, tx: object) -> None:
-        self.held.hands.completer.complete_sync(self, result, tx)
+        self.held.state.completer.complete_sync(self, result, tx)
 
     def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
-        self.held.hands.reporter.take(self, progress=progress, note=note, line=line)
+        self.held.state.reporter.take(self, progress=progress, note=note, line=line)
 
     def trip(self, limit: Limit, until: timedelta | datetime) -> None:
-        self.held.hands.governor.trip(self, limit, until)
+        self.held.state.feedback.trip(self, limit, until)

@@ -15,16 +15,16 @@ from typing import Any
 
 import msgspec
 
-from headrace import logs
 from headrace.errors import HeadraceError, StoreDamaged, Unavailable
-from headrace.hangup import leave_to_parent
-from headrace.lease import WorkerId
+from headrace.model.lease import WorkerId
+from headrace.runtime import logs
+from headrace.runtime.sighup import leave_to_parent
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.store.contract import Store
-from headrace.worker import Worker, lifeline, wire
-from headrace.worker.board import Board
-from headrace.worker.room import Backoff, Complaint, log
+from headrace.worker import Worker, parent_watch, wire
+from headrace.worker.service import Backoff, OutageLog, log
+from headrace.worker.shared_page import SharedPage
 
 EXIT_CONFIG = 78
 """Starting again would not help."""
@@ -78,11 +78,11 @@ class Stopping:
         self.stop()
 
 
-async def work(config: Config, control: socket.socket, board: Board) -> None:
+async def work(config: Config, control: socket.socket, page: SharedPage) -> None:
     stopping = Stopping()
     stopping.install(control)
-    board.ready()
-    app = lifeline.load_app(config.settings.app)
+    page.ready()
+    app = parent_watch.load_app(config.settings.app)
     store = connect(config.settings.store_url)
     if not await _open(store, stopping.asked):
         return
@@ -92,7 +92,7 @@ async def work(config: Config, control: socket.socket, board: Board) -> None:
             store,
             config.settings,
             id=config.worker,
-            board=board,
+            page=page,
             duties=app.duties,
         )
         stopping.worker = worker
@@ -113,15 +113,15 @@ def _leave_damaged(damage: asyncio.Task[StoreDamaged]) -> None:
 
 async def _open(store: Store, stop: asyncio.Event) -> bool:
     """Wait for a store that cannot be reached; False: told to stop meanwhile."""
-    backoff, complaint = Backoff(), Complaint("reaching the store")
+    backoff, outage = Backoff(), OutageLog("reaching the store")
     while not stop.is_set():
         try:
             await store.open()
         except Unavailable as error:
-            complaint.raise_(error)
+            outage.raise_(error)
             await asyncio.sleep(backoff.next())
         else:
-            complaint.settle()
+            outage.settle()
             return True
     return False
 
@@ -137,7 +137,7 @@ def runner() -> Callable[[Coroutine[Any, Any, None]], None]:
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    board = Board(int(sys.argv[2]))
+    page = SharedPage(int(sys.argv[2]))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     leave_to_parent()
@@ -145,13 +145,13 @@ def main() -> None:
     if body is None:
         return
     config = msgspec.msgpack.decode(body, type=Config)
-    lifeline.settle_in(config.path, config.pythonpath)
-    lifeline.die_with_parent(config.parent, signal.SIGTERM)
+    parent_watch.settle_in(config.path, config.pythonpath)
+    parent_watch.die_with_parent(config.parent, signal.SIGTERM)
     logs.configure(config.settings.log_level)
     control.setblocking(False)
     code = 0
     try:
-        runner()(work(config, control, board))
+        runner()(work(config, control, page))
     except StoreDamaged as error:
         log.critical("this worker cannot start: %s", error)
         code = EXIT_DAMAGED

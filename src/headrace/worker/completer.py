@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from headrace import retry
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unsupported
-from headrace.job import Job, JobState
-from headrace.lease import Token, new_token
-from headrace.outcome import Outcome, Settlement, Succeeded
+from headrace.model.job import Job, JobState
+from headrace.model.lease import Token, new_token
+from headrace.model.outcome import Outcome, Settlement, Succeeded
+from headrace.policy import retry
 from headrace.store.contract import Transactional
-from headrace.webhooks import batch_of
-from headrace.worker import verdict
+from headrace.webhooks.deliver import batch_of
+from headrace.worker import outcome_of
 from headrace.worker.attempt import Attempt
-from headrace.worker.holding import Hands, Held
-from headrace.worker.room import Backoff, Complaint, log
+from headrace.worker.service import Backoff, OutageLog, log
 from headrace.worker.settler import Settler
+from headrace.worker.state import HeldLease, WorkerState
 
 GONE = "another worker holds the job now: roll back"
 
@@ -30,12 +30,12 @@ class Completer:
     Unless the store has one writer only: there the transaction locks everything anyway, and its lease stays.
     """
 
-    def __init__(self, hands: Hands, settler: Settler) -> None:
-        self._hands = hands
+    def __init__(self, state: WorkerState, settler: Settler) -> None:
+        self._state = state
         self._settler = settler
         self._loop = asyncio.get_running_loop()
         self._checks: set[asyncio.Task[None]] = set()
-        self._complaint = Complaint("asking whether a completed job's transaction was committed")
+        self._outage = OutageLog("asking whether a completed job's transaction was committed")
 
     async def complete(self, attempt: Attempt, result: Any, tx: object) -> None:
         store = self._transactional()
@@ -44,9 +44,9 @@ class Completer:
         if not store.one_writer:
             # (A transaction that is the one writer would keep a report waiting for its own end.)
             if attempt.held.reported:
-                await self._hands.reporter.flush(attempt.held)
+                await self._state.reporter.flush(attempt.held)
             await self._detach(attempt)
-        news = self._hands.herald.news(attempt.job, settlement)
+        news = self._state.delivery_maker.news(attempt.job, settlement)
         with _completing(attempt) as held:
             if news:
                 await store.aenqueue_in(tx, batch_of(news))
@@ -60,9 +60,9 @@ class Completer:
         self._check_open(attempt)
         if not store.one_writer:
             if attempt.held.reported:
-                asyncio.run_coroutine_threadsafe(self._hands.reporter.flush(attempt.held), self._loop).result()
+                asyncio.run_coroutine_threadsafe(self._state.reporter.flush(attempt.held), self._loop).result()
             asyncio.run_coroutine_threadsafe(self._detach(attempt), self._loop).result()
-        news = self._hands.herald.news(attempt.job, settlement)
+        news = self._state.delivery_maker.news(attempt.job, settlement)
         with _completing(attempt) as held:
             if news:
                 store.enqueue_in(tx, batch_of(news))
@@ -89,24 +89,24 @@ class Completer:
         if job is None or job.state is JobState.DONE:
             self._settler.leave(attempt, succeeded=True)
         elif job.state is JobState.RUNNING and job.attempt == attempt.job.attempt:
-            self._settler.take(attempt, verdict.rolled_back(attempt))
+            self._settler.take(attempt, outcome_of.rolled_back(attempt))
         else:
             log.warning("lease lost: job %s went on elsewhere while its task completed it", job.id)
-            self._hands.emit("lease.lost", token=held.token, jobs=1)
+            self._state.emit("lease.lost", token=held.token, jobs=1)
             self._settler.leave(attempt, succeeded=False)
 
     async def _look(self, attempt: Attempt) -> Job | None:
         backoff = Backoff()
         while True:
             try:
-                [job] = await self._hands.store.get([attempt.job.id])
+                [job] = await self._state.store.get([attempt.job.id])
             except HeadraceError as error:
-                self._complaint.raise_(error)
+                self._outage.raise_(error)
             except Exception as error:  # noqa: BLE001  # an open lease must not stay behind a store's bug
                 log.exception("the store failed in a way it should not while looking for a completed job")
-                self._complaint.raise_(error)
+                self._outage.raise_(error)
             else:
-                self._complaint.settle()
+                self._outage.settle()
                 return job
             await asyncio.sleep(backoff.next())
 
@@ -126,26 +126,26 @@ class Completer:
             old.busy -= 1
         if not moved:
             raise LeaseLost(GONE)
-        new = Held(self._hands, fresh, suspect=old.suspect)
+        new = HeldLease(self._state, fresh, suspect=old.suspect)
         new.limited = old.limited
         new.attempts.append(attempt)
         new.jobs.append((attempt.job.batch, attempt.job.ord, attempt.job.attempt))
         new.open = 1
         attempt.held, attempt.position = new, 0
-        self._hands.add(new)
+        self._state.add(new)
         self._settler.forget(old, position)
 
     async def _move(self, token: Token, position: int, fresh: Token) -> bool:
-        store = self._hands.store
+        store = self._state.store
         try:
             return await store.detach(token, position, fresh)
         except OutcomeUnknown:
             # Whether it happened is seen by whether the new lease is there.
-            pulse = await store.heartbeat([fresh], self._hands.settings.lease)
+            pulse = await store.heartbeat([fresh], self._state.settings.lease)
             return fresh not in pulse.lost or await store.detach(token, position, fresh)
 
     def _transactional(self) -> Transactional:
-        store = self._hands.store
+        store = self._state.store
         if not isinstance(store, Transactional):
             raise Unsupported("this store cannot complete a job inside a transaction: use SQLite or PostgreSQL")
         return store
@@ -154,7 +154,7 @@ class Completer:
         ttl = attempt.known.result_ttl
         if (own := attempt.options.result_ttl) is not None:
             ttl = timedelta(seconds=own)
-        return retry.done(verdict.encode_result(attempt, result), ttl)
+        return retry.done(outcome_of.encode_result(attempt, result), ttl)
 
     def _on_loop(self) -> bool:
         try:
@@ -164,7 +164,7 @@ class Completer:
 
 
 @contextmanager
-def _completing(attempt: Attempt) -> Generator[Held]:
+def _completing(attempt: Attempt) -> Generator[HeldLease]:
     """From here on the job may end without us; not so, when the store says no."""
     attempt.completed = True
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.limit import Declared
 from headrace.outbox import Outbox
-from headrace.queue import QueueOptions
-from headrace.schedule import Schedule
-from headrace.webhooks import Webhooks
-from headrace.worker.alarm import Hook
+from headrace.policy.queue import QueueOptions
+from headrace.policy.schedule import Schedule
+from headrace.task.limit import LimitDeclaration
+from headrace.webhooks.deliver import Webhooks
+from headrace.worker.dead_alert import Hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,6 @@ class Duties:
     queues: Mapping[str, QueueOptions] = field(default_factory=dict[str, QueueOptions])
     dead_alert_hooks: Sequence[Hook] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
-    limits: Mapping[str, Declared] = field(default_factory=dict[str, Declared])
+    limits: Mapping[str, LimitDeclaration] = field(default_factory=dict[str, LimitDeclaration])
     outbox: Outbox | None = None
     webhooks: Webhooks = field(default_factory=Webhooks)

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from math import inf
 from time import monotonic
 
-from headrace.lease import Lease
-from headrace.outcome import Outcome, Released
-from headrace.retry import Retry
-from headrace.webhooks import QUEUE, TASK
-from headrace.worker import verdict
-from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, Known, Slots
+from headrace.model.lease import Lease
+from headrace.model.outcome import Outcome, Released
+from headrace.task.retry import Retry
+from headrace.webhooks.deliver import QUEUE, TASK
+from headrace.worker import outcome_of
+from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, ResolvedTask, Slots
 from headrace.worker.completer import Completer
-from headrace.worker.holding import Hands, Held
 from headrace.worker.processes import Isolation, ProcessSlots
-from headrace.worker.room import Room, log
+from headrace.worker.service import Service, log
 from headrace.worker.settler import Settler
 from headrace.worker.slots import LoopSlots
+from headrace.worker.state import HeldLease, WorkerState
 from headrace.worker.threads import ThreadSlots
 
 SWEEP = 0.05
@@ -34,7 +34,7 @@ SUSPECT_WAIT = 2.0
 """Seconds a suspect waits behind long ones for such a process; then it runs among the slots, beside other jobs."""
 
 
-class Unknown(Known):
+class UnresolvedTask(ResolvedTask):
     """Stands for a task that nobody declared here."""
 
     __slots__ = ()
@@ -51,43 +51,43 @@ class Unknown(Known):
         self.told = True  # its jobs end rarely, and then somebody may want to know
 
 
-def _all_in_processes(hands: Hands) -> bool:
+def _all_in_processes(state: WorkerState) -> bool:
     """Whether none of the tasks of the queues served runs elsewhere (deliveries of webhooks come seldom)."""
-    served = set(hands.queues) - {QUEUE}
+    served = set(state.queues) - {QUEUE}
     kinds = {
         known.executor
-        for task in hands.tasks.values()
-        if task.options.queue in served and (known := hands.known(task.name))
+        for task in state.tasks.values()
+        if task.options.queue in served and (known := state.known(task.name))
     }
     return kinds == {"process"}
 
 
-class Executor(Room):
+class Executor(Service):
     """Sorts attempts into slots and watches them."""
 
     name = "executor"
 
-    def __init__(self, hands: Hands, settler: Settler, completer: Completer, *, low: Callable[[], None]) -> None:
+    def __init__(self, state: WorkerState, settler: Settler, completer: Completer, *, low: Callable[[], None]) -> None:
         super().__init__()
-        self._hands = hands
+        self._state = state
         self._settler = settler
         self._completer = completer
         self._said_unknown: dict[str, float] = {}
-        size = hands.settings.concurrency
+        size = state.settings.concurrency
         # A process costs tens of megabytes, and more of them than cores only take turns.
         processes = min(size, max(2, 2 * (os.cpu_count() or 1)))
-        self.size = processes if _all_in_processes(hands) else size
+        self.size = processes if _all_in_processes(state) else size
         """Slots that jobs are claimed for."""
-        self.loop = LoopSlots(hands, size, done=settler.done, end=self.end, low=low)
-        self.threads = ThreadSlots(hands, size, end=self.end, low=low)
-        self.processes = ProcessSlots(hands, processes, end=self.end, low=low)
-        self.suspects = ProcessSlots(hands, SUSPECTS, end=self.end, low=low, isolates=Isolation(self._unfit, IDLE))
+        self.loop = LoopSlots(state, size, done=settler.done, end=self.end, low=low)
+        self.threads = ThreadSlots(state, size, end=self.end, low=low)
+        self.processes = ProcessSlots(state, processes, end=self.end, low=low)
+        self.suspects = ProcessSlots(state, SUSPECTS, end=self.end, low=low, isolates=Isolation(self._unfit, IDLE))
         """Beside the others: their jobs take no slot that jobs are claimed for."""
         self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes, self.suspects)
         self._by_name: dict[str, Slots] = {"async": self.loop, "thread": self.threads, "process": self.processes}
         self._unfit_tasks: set[str] = set()
         """Tasks that turned out not to run in another process than the worker's."""
-        self._max_wait = min(MAX_WAIT, hands.settings.lease.total_seconds() / 3)
+        self._max_wait = min(MAX_WAIT, state.settings.lease.total_seconds() / 3)
         self.handed_back = 0
 
     @property
@@ -108,8 +108,8 @@ class Executor(Room):
     # ── in ──────────────────────────────────────────────────────────────────
     def isolates(self, name: str) -> bool:
         """Whether a suspect of this task can run beside other jobs, in a process of its own."""
-        known = self._hands.known(name)
-        if known is None or not self._hands.settings.app or name == TASK or name in self._unfit_tasks:
+        known = self._state.known(name)
+        if known is None or not self._state.settings.app or name == TASK or name in self._unfit_tasks:
             return False
         # A task in a process slot is isolated anyway. One with limits may want to close them, which a child cannot.
         return known.executor == "process" or not known.limits
@@ -121,26 +121,26 @@ class Executor(Room):
         self._join(attempt)
 
     def _join(self, attempt: Attempt) -> None:
-        self._hands.excuse(attempt.held, attempt.job)
+        self._state.excuse(attempt.held, attempt.job)
         self._by_name[attempt.known.executor].put([attempt])
 
-    def deliver(self, held: Held, lease: Lease, *, alone: bool = False, patient: bool = False) -> None:
+    def deliver(self, held: HeldLease, lease: Lease, *, alone: bool = False, patient: bool = False) -> None:
         """Line up the attempts of a lease; `alone`: a suspect among the slots; `patient`: it joins no other jobs."""
         lines: dict[str, list[Attempt]] = {"async": [], "thread": [], "process": []}
         attempts = held.attempts
-        known = self._hands.known
-        paused = self._hands.paused_now()
+        known = self._state.known
+        paused = self._state.paused_now()
         unknown: list[Attempt] = []
         put_off: list[Attempt] = []
         name: str | None = None
-        task: Known = Unknown("")
+        task: ResolvedTask = UnresolvedTask("")
         line = unknown
         for position, job in enumerate(lease.jobs):
             if job.task is not name:
                 # Neighbours mostly share it.
                 name = job.task
                 if (found := known(name)) is None:
-                    task, line = Unknown(name), unknown
+                    task, line = UnresolvedTask(name), unknown
                 else:
                     task, line = found, put_off if name in paused else lines[found.executor]
                 held.limited = held.limited or bool(task.limits)
@@ -153,14 +153,14 @@ class Executor(Room):
             self._park(attempt)
         for attempt in put_off:
             pause = paused[attempt.job.task]
-            self.end(attempt, verdict.too_late(attempt) or verdict.paused(pause, self._hands.watch.now()))
+            self.end(attempt, outcome_of.too_late(attempt) or outcome_of.paused(pause, self._state.watch.now()))
         for name, line in lines.items():
             if line and held.suspect and not alone and name != "process":
                 line[0].patient = patient
                 self.suspects.put(line)
             elif line:
                 if held.suspect and not alone:
-                    self._hands.excuse(held, line[0].job)
+                    self._state.excuse(held, line[0].job)
                 self._by_name[name].put(line)
         self.bell.ring()
 
@@ -170,15 +170,15 @@ class Executor(Room):
         if now >= self._said_unknown.get(name, 0.0):
             self._said_unknown[name] = now + 60
             log.warning("no worker here knows task %s: its jobs are put off by a minute at a time", name)
-        self.end(attempt, verdict.too_late(attempt) or verdict.unknown_task(name))
+        self.end(attempt, outcome_of.too_late(attempt) or outcome_of.unknown_task(name))
 
     # ── out ─────────────────────────────────────────────────────────────────
     def end(self, attempt: Attempt, outcome: Outcome) -> None:
         """An attempt is over."""
         if attempt.given_up:
             return
-        if attempt.known.limits or self._hands.attentive:
-            self._hands.governor.saw(attempt, outcome)
+        if attempt.known.limits or self._state.attentive:
+            self._state.feedback.saw(attempt, outcome)
         if attempt.completed and not attempt.held.lost:
             self._completer.end(attempt, outcome)
         else:
@@ -195,13 +195,13 @@ class Executor(Room):
         return count
 
     # ── interruptions ───────────────────────────────────────────────────────
-    def stop_job(self, held: Held, position: int) -> None:
+    def stop_job(self, held: HeldLease, position: int) -> None:
         """Somebody cancelled it."""
         attempt = held.attempts[position] if position < len(held.attempts) else None
         if attempt is not None:
             self._interrupt(attempt, STOP)
 
-    def lose(self, held: Held) -> None:
+    def lose(self, held: HeldLease) -> None:
         """The lease is somebody else's: drop its jobs, forget its outcomes."""
         if held.lost:
             return
@@ -210,7 +210,7 @@ class Executor(Room):
         for attempt in held.attempts:
             if attempt is not None:
                 self._interrupt(attempt, LOST)
-        self._hands.drop(held)
+        self._state.drop(held)
 
     def release_running(self) -> None:
         """The worker will not wait any longer: what runs is interrupted and handed back."""
@@ -293,9 +293,9 @@ class Executor(Room):
                 )
 
     def _publish(self, earliest: float) -> None:
-        board = self._hands.board
-        if board is not None and board.deadline != earliest:
-            board.write_deadline(earliest)
+        page = self._state.page
+        if page is not None and page.deadline != earliest:
+            page.write_deadline(earliest)
 
     async def close(self) -> None:
         for slots in self._kinds:

@@ -6,11 +6,11 @@ import logging
 from datetime import timedelta
 from time import monotonic
 
-from headrace import duration
-from headrace.job import Claimed, Failure, JobState
-from headrace.outcome import Again, Finish, Settlement
-from headrace.wording import line
-from headrace.worker.room import log
+from headrace.model import duration
+from headrace.model.job import Claimed, Failure, JobState
+from headrace.model.outcome import Again, Finish, Settlement
+from headrace.policy.explain.sentences import line
+from headrace.worker.service import log
 
 BURST, PER_SECOND = 50.0, 10.0
 """Lines of each level at once, and from then on per second: a fleet that fails must not fill the disk."""

@@ -8,22 +8,22 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, cast
 
-from headrace import flow
 from headrace.errors import HeadraceError, OutcomeUnknown
-from headrace.flow import Order
-from headrace.lease import Ask, Lease, Token, new_token
+from headrace.model.lease import Ask, Lease, Token, new_token
+from headrace.policy import flow
+from headrace.policy.flow import ClaimOrder
 from headrace.store.contract import Prompt
 from headrace.worker import faults
 from headrace.worker.executor import Executor
-from headrace.worker.governor import Governor
-from headrace.worker.holding import MAX_CLAIM, Hands
+from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.quarantine import Quarantine
-from headrace.worker.room import Backoff, Bell, Complaint, Room, log
+from headrace.worker.service import Backoff, Bell, OutageLog, Service, log
 from headrace.worker.settler import Settler
+from headrace.worker.state import MAX_CLAIM, WorkerState
 
 HORIZON = 0.025
 """Seconds of work to have in line at least, so that no slot waits for the next claim."""
-PLAIN = Order()
+PLAIN = ClaimOrder()
 QUICK = 4
 """Turns of the loop within which a job that never waits is over."""
 MAX_LEASES = 64
@@ -64,32 +64,36 @@ class Pace:
         return min(2 * MAX_CLAIM, int(self.rate * max(HORIZON, 3 * self.trip)))
 
 
-class Fetcher(Room):
+class Fetcher(Service):
     """Keeps the slots busy, and nothing more."""
 
     name = "fetcher"
 
     def __init__(
-        self, hands: Hands, executor: Callable[[], Executor], settler: Settler, governor: Callable[[], Governor]
+        self,
+        state: WorkerState,
+        executor: Callable[[], Executor],
+        settler: Settler,
+        feedback: Callable[[], LimitFeedback],
     ) -> None:
         super().__init__()
-        self._hands = hands
-        self._governor = governor
-        self._reserves = [flow.parse_reserve(each) for each in hands.settings.reserve]
+        self._state = state
+        self._governor = feedback
+        self._reserves = [flow.parse_reserve(each) for each in state.settings.reserve]
         self._executor = executor
         self._settler = settler
         self._pace = Pace()
-        self._quarantine = Quarantine(hands, self.bell)
+        self._quarantine = Quarantine(state, self.bell)
         self._backoff = Backoff()
-        self._complaint = Complaint("claiming")
-        self._deaf = Complaint("listening for new jobs")
+        self._outage = OutageLog("claiming")
+        self._deaf = OutageLog("listening for new jobs")
         self._deafness = Backoff()
         self._resting = False
         self._waiter: asyncio.Task[Lease | bool] | None = None
         self._leaving: set[asyncio.Task[Lease | bool]] = set()
         # By name, so that a store in a wrapper is found, too. Reserved slots ask in an order of their own.
         self._prompt = (
-            cast("Prompt", hands.store) if hasattr(hands.store, "wait_to_claim") and not self._reserves else None
+            cast("Prompt", state.store) if hasattr(state.store, "wait_to_claim") and not self._reserves else None
         )
         self._asked: Ask | None = None
         """What the listener is to claim, too, when there is something."""
@@ -109,12 +113,12 @@ class Fetcher(Room):
 
     def hush(self) -> None:
         """Claim nothing more."""
-        self._hands.quiet = True
+        self._state.quiet = True
         self.bell.ring()
         self.nudge.ring()
 
     def is_quiet(self) -> bool:
-        return self._hands.quiet
+        return self._state.quiet
 
     async def run(self) -> None:
         executor = self._executor()
@@ -151,7 +155,7 @@ class Fetcher(Room):
 
     async def _start(self, executor: Executor, lease: Lease, asked: int) -> None:
         self.idle.clear()
-        held = self._hands.take(lease)
+        held = self._state.take(lease)
         if self.is_quiet():
             executor.deliver(held, lease)
             executor.hand_back()
@@ -170,16 +174,16 @@ class Fetcher(Room):
         await super().stop()
         if (brought := self._brought()) is not None:
             lease, _ = brought
-            self._executor().deliver(self._hands.take(lease), lease)
+            self._executor().deliver(self._state.take(lease), lease)
             self._executor().hand_back()
         self._stop_listening()
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    def _room(self, executor: Executor) -> flow.Room:
+    def _room(self, executor: Executor) -> flow.FreeSlots:
         """How many to claim now; none: until rung."""
-        if self._settler.failing or len(self._hands.leases) >= MAX_LEASES + executor.size:
-            return flow.Room(0)
+        if self._settler.failing or len(self._state.leases) >= MAX_LEASES + executor.size:
+            return flow.FreeSlots(0)
         if executor.handed_back > self._handed_back:
             # Claimed and not started: the estimate was wrong, learn again from free slots only.
             self._handed_back = executor.handed_back
@@ -188,51 +192,51 @@ class Fetcher(Room):
         if self._reserves:
             # Nothing is claimed ahead: what stands in line would take any slot that is free, also a reserved one.
             free = executor.size - executor.running - executor.waiting
-            room = flow.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._hands.priorities())
-            self._hands.reserved = room.ordinary <= 0 and bool(room.reserved)
+            room = flow.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._state.priorities())
+            self._state.reserved = room.ordinary <= 0 and bool(room.reserved)
             return room
         ahead = self._pace.ahead
         executor.loop.low_mark = ahead // 2
         waiting = executor.waiting
         free = executor.size - executor.running - waiting
         if free <= 0 and waiting > ahead // 2:
-            return flow.Room(0)
-        return flow.Room(min(MAX_CLAIM, free + ahead))
+            return flow.FreeSlots(0)
+        return flow.FreeSlots(min(MAX_CLAIM, free + ahead))
 
-    async def _claim_into(self, room: flow.Room) -> Lease | None:
+    async def _claim_into(self, room: flow.FreeSlots) -> Lease | None:
         """Reserved slots first, with what they are for; then the others."""
         if room.reserved:
             share = min(sum(band.share for band in room.reserved), MAX_CLAIM)
             weights = (await self._governor().order(share)).weights
-            lease = await self._claim(share, Order(room.reserved, weights))
+            lease = await self._claim(share, ClaimOrder(room.reserved, weights))
             if lease is not None or self._backoff.failures:
                 return lease
         return await self._claim(room.ordinary) if room.ordinary > 0 else None
 
-    async def _claim(self, limit: int, only: Order | None = None) -> Lease | None:
-        hands = self._hands
+    async def _claim(self, limit: int, only: ClaimOrder | None = None) -> Lease | None:
+        state = self._state
         began = monotonic()
         token = self._unsure or new_token()
         self.claiming = True
         try:
-            if not hands.watch.is_set:
-                await hands.watch.set(hands.store)
+            if not state.watch.is_set:
+                await state.watch.set(state.store)
             order = await self._governor().order(limit) if only is None else only
             self._plain = order == PLAIN
             ask = self._ask(limit, order, token, only_bands=only is not None)
-            lease = await hands.store.claim(ask)
+            lease = await state.store.claim(ask)
         except OutcomeUnknown as error:
             self._unsure = token
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
         except HeadraceError as error:
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
             log.exception("the store failed in a way it should not while claiming")
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
         else:
             self._unsure = None
             self._pace.claimed(monotonic() - began)
-            self._complaint.settle()
+            self._outage.settle()
             self._backoff.reset()
             if lease is not None:
                 await self._claimed(lease)
@@ -242,13 +246,13 @@ class Fetcher(Room):
         await self.nudge.wait(self._backoff.next())
         return None
 
-    def _ask(self, limit: int, order: Order, token: Token, *, only_bands: bool = False) -> Ask:
-        hands = self._hands
+    def _ask(self, limit: int, order: ClaimOrder, token: Token, *, only_bands: bool = False) -> Ask:
+        state = self._state
         return Ask(
-            hands.id,
-            hands.queues,
+            state.id,
+            state.queues,
             limit,
-            hands.settings.lease,
+            state.settings.lease,
             token,
             bands=order.bands,
             only_bands=only_bands,
@@ -319,20 +323,20 @@ class Fetcher(Room):
         """Nothing to claim: sleep until there may be."""
         self._resting = True
         self._note_idle()
-        await self.nudge.wait(self._hands.settings.poll.total_seconds() + 1.0)
+        await self.nudge.wait(self._state.settings.poll.total_seconds() + 1.0)
         self._resting = False
         if self._waiter is not None and not self._waiter.done():
             self._stop_listening()
 
     async def _listen(self) -> None:
-        poll = self._hands.settings.poll.total_seconds() * random.uniform(0.9, 1.0)
+        poll = self._state.settings.poll.total_seconds() * random.uniform(0.9, 1.0)
         room = self._room(self._executor()).ordinary if self._may_bring() else 0
         listening: Coroutine[Any, Any, Lease | bool]
         if self._prompt is not None and room > 0:
             self._asked = self._ask(room, PLAIN, new_token())
             listening = self._prompt.wait_to_claim(self._asked, poll)
         else:
-            listening = self._hands.store.wait(self._hands.queues, poll)
+            listening = self._state.store.wait(self._state.queues, poll)
         waiter = self._waiter = asyncio.create_task(listening, name="headrace-wait")
         waiter.add_done_callback(self._heard)
         if self._asked is not None:
@@ -358,5 +362,5 @@ class Fetcher(Room):
             waiter.exception()  # it failed, and nobody listens to it any more
 
     def _note_idle(self) -> None:
-        if self._resting and not self._hands.leases:
+        if self._resting and not self._state.leases:
             self.idle.set()

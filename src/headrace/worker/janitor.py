@@ -9,18 +9,19 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from headrace import dropped, retry
 from headrace.errors import HeadraceError
-from headrace.job import Claimed, Job
-from headrace.lease import Orphan
-from headrace.outcome import Lost, Settlement
-from headrace.queue import QueueOptions, dead_retentions
-from headrace.retry import Retry
-from headrace.store.terms import Retention
-from headrace.webhooks import batch_of
-from headrace.worker.alarm import LOOK_EVERY, Alarm
-from headrace.worker.holding import Hands
-from headrace.worker.room import Backoff, Complaint, Room, log
+from headrace.model.job import Claimed, Job
+from headrace.model.lease import Orphan
+from headrace.model.outcome import Lost, Settlement
+from headrace.model.records import Retention
+from headrace.operate import dropped
+from headrace.policy import retry
+from headrace.policy.queue import QueueOptions, dead_retentions
+from headrace.task.retry import Retry
+from headrace.webhooks.deliver import batch_of
+from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
+from headrace.worker.service import Backoff, OutageLog, Service, log
+from headrace.worker.state import WorkerState
 
 PROMOTE_AT_LEAST = 1.0
 PRUNE_EVERY = 60.0
@@ -28,7 +29,7 @@ BATCH = 1000
 SAY_EVERY = 60.0
 
 
-class Chore(Room):
+class Chore(Service):
     """One chore of the janitor by the clock: none waits for another, and none ends with another's failure."""
 
     def __init__(self, name: str, do: Callable[[], Awaitable[float]], first: float = 0.0) -> None:
@@ -36,7 +37,7 @@ class Chore(Room):
         self.name = name
         self._do = do
         self._backoff = Backoff()
-        self._complaint = Complaint(f"upkeep ({name})")
+        self._outage = OutageLog(f"upkeep ({name})")
         self.at = monotonic() + first
 
     def hasten(self, at: float) -> None:
@@ -55,9 +56,9 @@ class Chore(Room):
             try:
                 wait = await self._do()
             except HeadraceError as error:
-                self._complaint.raise_(error)
+                self._outage.raise_(error)
             else:
-                self._complaint.settle()
+                self._outage.settle()
                 self._backoff.reset()
             finally:
                 self.at = min(self.at, monotonic() + wait)
@@ -67,11 +68,16 @@ class Janitor:
     """Its chores, each with jitter, so that many workers do not come at once."""
 
     def __init__(
-        self, hands: Hands, *, work: Callable[[], None], alarm: Alarm, queues: Mapping[str, QueueOptions]
+        self,
+        state: WorkerState,
+        *,
+        work: Callable[[], None],
+        alert_log: DeadAlertLog,
+        queues: Mapping[str, QueueOptions],
     ) -> None:
-        self._hands = hands
+        self._state = state
         self._work = work
-        self._alarm = alarm
+        self._alert_log = alert_log
         self._queues = queues
         self._said_stuck: dict[str, float] = {}
         self._promoting = Chore("promote", self._promote)
@@ -80,8 +86,8 @@ class Janitor:
             Chore("reap", self._reap),
             Chore("prune", self._prune, random.uniform(0.2, 1.0) * PRUNE_EVERY),
         ]
-        if alarm.watches:
-            self.chores.append(Chore("alarm", alarm.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
+        if alert_log.watches:
+            self.chores.append(Chore("alarm", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
 
     def due(self, wait: timedelta) -> None:
         """Something will be due so long from now: do not sleep longer."""
@@ -94,11 +100,11 @@ class Janitor:
     async def stop(self) -> None:
         for chore in self.chores:
             await chore.stop()
-        await self._alarm.stop()
+        await self._alert_log.stop()
 
     async def _promote(self) -> float:
         wait = PROMOTE_AT_LEAST * random.uniform(0.8, 1.0)
-        promoted = await self._hands.store.promote(BATCH)
+        promoted = await self._state.store.promote(BATCH)
         if promoted.moved:
             self._work()
         if promoted.moved >= BATCH:
@@ -108,14 +114,14 @@ class Janitor:
         return wait
 
     async def _reap(self) -> float:
-        hands = self._hands
-        wait = hands.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
-        hands.reaping = True
+        state = self._state
+        wait = state.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
+        state.reaping = True
         try:
-            reaped = await hands.store.reap(hands.id, hands.settings.lease)
+            reaped = await state.store.reap(state.id, state.settings.lease)
             orphans = [orphan for orphan in reaped if not self._renewed(orphan)]
         finally:
-            hands.reaping = False
+            state.reaping = False
         failed: HeadraceError | None = None
         for orphan in orphans:
             # One that cannot be settled keeps none of the others waiting.
@@ -133,7 +139,7 @@ class Janitor:
 
     def _renewed(self, orphan: Orphan) -> bool:
         """Whether the lease is this worker's own, expired because heartbeats were late: its jobs run on here."""
-        held = self._hands.held_of(orphan) if orphan.worker == self._hands.id else None
+        held = self._state.held_of(orphan) if orphan.worker == self._state.id else None
         if held is None:
             return False
         log.warning(
@@ -141,7 +147,7 @@ class Janitor:
             len(orphan.jobs),
             extra={"event": "lease.renewed", "jobs": len(orphan.jobs)},
         )
-        self._hands.renew(held, orphan.token)
+        self._state.renew(held, orphan.token)
         return True
 
     def _say_stuck(self, orphan: Orphan) -> None:
@@ -167,21 +173,21 @@ class Janitor:
             len(settlements),
             extra={"event": "lease.reaped", "jobs": len(settlements), "cause": orphan.cause},
         )
-        self._hands.emit("lease.reaped", worker=orphan.worker, cause=orphan.cause, jobs=len(settlements))
+        self._state.emit("lease.reaped", worker=orphan.worker, cause=orphan.cause, jobs=len(settlements))
         news = [
             each
             for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True)
-            for each in self._hands.herald.news(job, settlement)
+            for each in self._state.delivery_maker.news(job, settlement)
         ]
         # Should this fail, the lease is ours now, runs out, and is reaped again.
         if news:
-            await self._hands.store.enqueue(batch_of(news))
-        await self._hands.store.settle(orphan.token, settlements)
+            await self._state.store.enqueue(batch_of(news))
+        await self._state.store.settle(orphan.token, settlements)
         for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True):
-            self._hands.failures.tell(job, settlement)
+            self._state.failures.tell(job, settlement)
 
     def _decide(self, job: Claimed, orphan: Orphan) -> Settlement:
-        known = self._hands.known(job.task)
+        known = self._state.known(job.task)
         policy = Retry() if known is None else known.retry
         lost = Lost(cause=orphan.cause, own=orphan.suspect, at=datetime.now(UTC))
         return retry.decide(job, lost, policy)
@@ -189,13 +195,13 @@ class Janitor:
     def _arguments(self, job: Job) -> Any:
         """Where its queue asks for them, masked as its task says; of a task that this worker does not know none."""
         queue = self._queues.get(job.queue)
-        task = self._hands.tasks.get(job.task) if queue is not None and queue.dead_arguments else None
+        task = self._state.tasks.get(job.task) if queue is not None and queue.dead_arguments else None
         return None if task is None else task.codec.show(job.payload, task.options.redact)
 
     async def _prune(self) -> float:
-        settings = self._hands.settings
+        settings = self._state.settings
         keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=dead_retentions(self._queues))
-        pruned = await self._hands.store.prune(keep)
-        expired = await dropped.expire(self._hands.store, keep, by=self._hands.name, arguments=self._arguments)
+        pruned = await self._state.store.prune(keep)
+        expired = await dropped.expire(self._state.store, keep, by=self._state.name, arguments=self._arguments)
         # A bounded amount at a time, so that it takes no long turn of the store.
         return 0.1 if pruned.more or expired.more else PRUNE_EVERY * random.uniform(0.8, 1.2)

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from time import monotonic
 
-from headrace.duration import show
 from headrace.errors import ConfigError, HeadraceError, StoreDamaged, Unavailable
-from headrace.lease import Presence, Pulse
+from headrace.model.duration import show
+from headrace.model.lease import Presence, Pulse
 from headrace.settings import Settings
 from headrace.worker.executor import Executor
-from headrace.worker.holding import Hands
-from headrace.worker.room import Backoff, Complaint, Room, log
+from headrace.worker.service import Backoff, OutageLog, Service, log
+from headrace.worker.state import WorkerState
 
 PATIENCE = 0.25
 """How long a heartbeat may take, as a part of the lease: four tries fit into it."""
@@ -34,23 +34,23 @@ def refuse_short_lease(settings: Settings) -> None:
         )
 
 
-class Keeper(Room):
+class Keeper(Service):
     """Says that this worker is there, and holds on to what it has."""
 
     name = "keeper"
 
-    def __init__(self, hands: Hands, executor: Callable[[], Executor], failing: Callable[[], bool]) -> None:
+    def __init__(self, state: WorkerState, executor: Callable[[], Executor], failing: Callable[[], bool]) -> None:
         super().__init__()
-        self._hands = hands
+        self._state = state
         self._executor = executor
         self._failing = failing
         self._said: tuple[str, ...] = ()
-        self._complaint = Complaint("the heartbeat")
+        self._outage = OutageLog("the heartbeat")
         self._started_at = datetime.now(UTC)
         self._version = version("headrace")
 
     async def run(self) -> None:
-        seconds = self._hands.settings.heartbeat.total_seconds()
+        seconds = self._state.settings.heartbeat.total_seconds()
         backoff = Backoff()
         while True:
             if await self.beat():
@@ -67,71 +67,71 @@ class Keeper(Room):
                 return
 
     def _hindered(self) -> tuple[str, ...]:
-        hands, executor = self._hands, self._executor()
+        state, executor = self._state, self._executor()
         reasons = {
-            "quiet": hands.quiet,
+            "quiet": state.quiet,
             "settling": self._failing(),
-            "quarantine": hands.quarantine,
-            "reserved": hands.reserved,
+            "quarantine": state.quarantine,
+            "reserved": state.reserved,
             "stuck": executor.loop.stuck > 0,
         }
         return tuple(name for name, holds in reasons.items() if holds)
 
     async def beat(self) -> bool:
         """One heartbeat; False: the store did not answer."""
-        hands = self._hands
-        tokens = list(hands.leases)
-        patience = hands.settings.lease.total_seconds() * PATIENCE
+        state = self._state
+        tokens = list(state.leases)
+        patience = state.settings.lease.total_seconds() * PATIENCE
         try:
             # A connection that is half open is given up while there is time for another try.
             async with asyncio.timeout(patience):
-                pulse = await hands.store.heartbeat(tokens, hands.settings.lease, self.presence())
+                pulse = await state.store.heartbeat(tokens, state.settings.lease, self.presence())
         except TimeoutError:
-            self._complaint.raise_(Unavailable(f"no answer within {patience:g} s"))
+            self._outage.raise_(Unavailable(f"no answer within {patience:g} s"))
             return False
         except StoreDamaged as error:
-            if hands.damage is None:
+            if state.damage is None:
                 log.critical("this worker can store nothing any more: %s", error)
-            hands.damage = error
-            hands.damaged.set()
+            state.damage = error
+            state.damaged.set()
             return False
         except HeadraceError as error:
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
             return False
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
             log.exception("the store failed in a way it should not at a heartbeat")
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
             return False
-        self._complaint.settle()
+        self._outage.settle()
         self._hear(pulse)
         # Should this fail, the next beat tries again, and until then the watch goes on.
         with suppress(HeadraceError, TimeoutError):
             async with asyncio.timeout(patience):
-                await hands.watch.set(hands.store)
+                await state.watch.set(state.store)
         return True
 
     def presence(self) -> Presence:
-        hands, executor = self._hands, self._executor()
+        state, executor = self._state, self._executor()
         self._said = self._hindered()
         return Presence(
-            id=hands.id,
-            name=hands.name,
-            queues=hands.queues,
+            id=state.id,
+            name=state.name,
+            queues=state.queues,
             slots=executor.size,
             running=min(executor.running, executor.size),
             version=self._version,
             started_at=self._started_at,
-            tasks=tuple(sorted(hands.tasks)),
+            tasks=tuple(sorted(state.tasks)),
             hindered=self._said,
         )
 
     def _hear(self, pulse: Pulse) -> None:
         executor = self._executor()
         for token in pulse.lost:
-            held = self._hands.leases.get(token)
+            held = self._state.leases.get(token)
             # A lease that is just being ended may be gone by right: that call's own answer will tell. One that is just
             # being renewed has a fresh token: the next heartbeat will tell.
-            if held is None or held.ending or self._hands.reaping:
+            if held is None or held.ending or self._state.reaping:
                 continue
             jobs = held.open + len(held.ended)
             log.warning(
@@ -139,8 +139,8 @@ class Keeper(Room):
                 jobs,
                 extra={"event": "lease.lost", "lease": str(token), "jobs": jobs},
             )
-            self._hands.emit("lease.lost", token=token, jobs=jobs)
+            self._state.emit("lease.lost", token=token, jobs=jobs)
             executor.lose(held)
         for stop in pulse.stops:
-            if (held := self._hands.leases.get(stop.token)) is not None:
+            if (held := self._state.leases.get(stop.token)) is not None:
                 executor.stop_job(held, stop.position)

@@ -17,16 +17,16 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from headrace import context
 from headrace.errors import UnknownTask, Unsupported
-from headrace.hangup import leave_to_parent
-from headrace.job import Claimed, Failure
-from headrace.lease import WorkerId, new_token
-from headrace.outcome import Failed, Lost, Outcome, Released
-from headrace.task import Task
-from headrace.worker import lifeline, verdict, wire
-from headrace.worker.attempt import Attempt, Known
-from headrace.worker.holding import Hands, Held
+from headrace.model.job import Claimed, Failure
+from headrace.model.lease import WorkerId, new_token
+from headrace.model.outcome import Failed, Lost, Outcome, Released
+from headrace.runtime.sighup import leave_to_parent
+from headrace.task import context
+from headrace.task.task import Task
+from headrace.worker import outcome_of, parent_watch, wire
+from headrace.worker.attempt import Attempt, ResolvedTask
+from headrace.worker.state import HeldLease, WorkerState
 
 
 class Terminated(BaseException):
@@ -71,7 +71,7 @@ class Alone:
 
 def _plain(text: str) -> str:
     """Short enough for the pipe, and without what MessagePack cannot carry."""
-    return verdict.bounded(text, verdict.MAX_MESSAGE)
+    return outcome_of.bounded(text, outcome_of.MAX_MESSAGE)
 
 
 class Library:
@@ -83,7 +83,7 @@ class Library:
 
     def open(self) -> None:
         if self._app:
-            self._tasks.update(lifeline.load_app(self._app).tasks)
+            self._tasks.update(parent_watch.load_app(self._app).tasks)
 
     def find(self, name: str, module: str, main: str) -> Task[..., Any]:
         if name not in self._tasks:
@@ -116,7 +116,7 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     try:
         args, kwargs = attempt.arguments()
     except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
-        return verdict.bad_arguments(attempt, error)
+        return outcome_of.bad_arguments(attempt, error)
     own = contextvars.copy_context()
     alone = Alone(order.job, order.timeout, pipe)
     own.run(context.enter, alone)
@@ -127,10 +127,10 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     except Terminated:
         raise
     except BaseException as error:  # noqa: BLE001  # no job ends its slot
-        return Released() if _unfit(order, alone) else verdict.of_error(attempt, error)
+        return Released() if _unfit(order, alone) else outcome_of.of_error(attempt, error)
     finally:
         alone.close()
-    return Released() if _unfit(order, alone) else verdict.of_result(attempt, result)
+    return Released() if _unfit(order, alone) else outcome_of.of_result(attempt, result)
 
 
 def _unfit(order: wire.Order, alone: Alone) -> bool:
@@ -170,11 +170,11 @@ def _in_loop(coroutine: Coroutine[Any, Any, Any], own: contextvars.Context) -> A
 
 
 def _attempt(order: wire.Order, task: Task[..., Any]) -> Attempt:
-    held = Held(_NoHands(order.worker, order.max_result), new_token(), suspect=False)
-    return Attempt(held, 0, order.job, Known(task), deadline=monotonic() + order.timeout)
+    held = HeldLease(_NoState(order.worker, order.max_result), new_token(), suspect=False)
+    return Attempt(held, 0, order.job, ResolvedTask(task), deadline=monotonic() + order.timeout)
 
 
-class _NoHands(Hands):
+class _NoState(WorkerState):
     """Only the worker's name and its limit of results are known here."""
 
     def __init__(self, name: str, max_result: int) -> None:
@@ -193,9 +193,9 @@ def main() -> None:
     hello = wire.receive(pipe)
     if not isinstance(hello, wire.Hello):
         return
-    lifeline.settle_in(hello.path, hello.pythonpath)
+    parent_watch.settle_in(hello.path, hello.pythonpath)
     leave_to_parent()
-    lifeline.die_with_parent(hello.parent, signal.SIGKILL)
+    parent_watch.die_with_parent(hello.parent, signal.SIGKILL)
     library = Library(hello.app)
     # Importing the app is not part of any job's time.
     library.open()
@@ -211,12 +211,12 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001  # the task cannot be imported: that is the job's failure
             outcome = Released() if order.suspect else _could_not_start(order, error)
         assert not isinstance(outcome, Lost)
-        pipe.sendall(wire.pack_report(wire.Report(outcome)))
+        pipe.sendall(wire.pack_report(wire.SlotReport(outcome)))
 
 
 def _could_not_start(order: wire.Order, error: Exception) -> Outcome:
-    message, trace = verdict.describe(error)
-    failure = Failure(order.job.attempt, verdict.kind_of(error), message, trace, datetime.now(UTC), order.worker)
+    message, trace = outcome_of.describe(error)
+    failure = Failure(order.job.attempt, outcome_of.kind_of(error), message, trace, datetime.now(UTC), order.worker)
     return Failed(failure)
 
 

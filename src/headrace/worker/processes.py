@@ -16,11 +16,11 @@ from time import monotonic
 from typing import NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.outcome import Lost, Outcome, Released
-from headrace.worker import faults, lifeline, verdict, wire
+from headrace.model.outcome import Lost, Outcome, Released
+from headrace.worker import faults, outcome_of, parent_watch, wire
 from headrace.worker.attempt import TIMEOUT, Attempt
-from headrace.worker.holding import Hands
-from headrace.worker.room import log
+from headrace.worker.service import log
+from headrace.worker.state import WorkerState
 from headrace.worker.steps import End, announce, end_safely, set_deadline
 
 KILLED = signal.SIGKILL.name
@@ -41,7 +41,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             # Fork and exec take a millisecond; asyncio's twin adds a thread.
-            process = lifeline.spawn("headrace.worker.process", theirs.fileno())
+            process = parent_watch.spawn("headrace.worker.process", theirs.fileno())
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(
             wire.pack(wire.Hello(path=sys.path, pythonpath=os.environ.get("PYTHONPATH"), app=app, parent=os.getpid()))
@@ -70,7 +70,7 @@ class Child:
             while True:
                 header = await self._reader.readexactly(wire.HEADER)
                 report = wire.read_report(await self._reader.readexactly(wire.length(header)))
-                if isinstance(report, wire.Report):
+                if isinstance(report, wire.SlotReport):
                     return report.outcome
                 hear(report)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -89,7 +89,7 @@ class Child:
                 # It closed the socket and lives on: nothing that it does from here on would be heard.
                 self._process.kill()
             await asyncio.sleep(0.005)
-        return lifeline.cause_of(self._process.returncode)
+        return parent_watch.cause_of(self._process.returncode)
 
 
 class ProcessSlot:
@@ -114,9 +114,9 @@ class ProcessSlots:
     """Tasks with executor="process", and suspects of every kind."""
 
     def __init__(
-        self, hands: Hands, size: int, *, end: End, low: Callable[[], None], isolates: Isolation | None = None
+        self, state: WorkerState, size: int, *, end: End, low: Callable[[], None], isolates: Isolation | None = None
     ) -> None:
-        self._hands = hands
+        self._state = state
         self._isolates = isolates
         self._size = size
         self._end = end
@@ -164,7 +164,7 @@ class ProcessSlots:
             if slot.attempt is attempt and slot.child is not None:
                 child = slot.child
                 child.signal(signal.SIGTERM)
-                grace = self._hands.settings.kill_grace.total_seconds()
+                grace = self._state.settings.kill_grace.total_seconds()
                 asyncio.get_running_loop().call_later(grace, self._kill, slot, attempt, child)
 
     async def close(self) -> None:
@@ -202,16 +202,16 @@ class ProcessSlots:
                 continue
             attempt = self._line.popleft()
             if attempt.reason:
-                self._end(attempt, verdict.of_error(attempt, asyncio.CancelledError()))
+                self._end(attempt, outcome_of.of_error(attempt, asyncio.CancelledError()))
                 continue
             slot.attempt, attempt.slots = attempt, self
             if attempt.position >= attempt.held.mark:
-                self._hands.mark(attempt.held, attempt.position)
+                self._state.mark(attempt.held, attempt.position)
             try:
                 outcome = await self._run(slot, attempt)
             except Exception as error:  # noqa: BLE001  # a slot that cannot start fails its job, not the worker
                 log.exception("a process slot failed to run a job")
-                outcome = verdict.of_error(attempt, error) if self._isolates is None else None
+                outcome = outcome_of.of_error(attempt, error) if self._isolates is None else None
             slot.attempt = attempt.slots = None
             if outcome is not None:
                 end_safely(self._end, attempt, outcome)
@@ -238,18 +238,18 @@ class ProcessSlots:
         try:
             attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
-            return verdict.bad_arguments(attempt, error)
+            return outcome_of.bad_arguments(attempt, error)
         child = slot.child
         if child is None or not child.alive:
-            child = slot.child = await Child.spawn(self._hands.settings.app)
+            child = slot.child = await Child.spawn(self._state.settings.app)
             if attempt.reason:
-                return verdict.of_error(attempt, asyncio.CancelledError())
-        if (late := verdict.too_late(attempt)) is not None:
+                return outcome_of.of_error(attempt, asyncio.CancelledError())
+        if (late := outcome_of.too_late(attempt)) is not None:
             return late
         if attempt.timeout != inf:
-            set_deadline(self._hands, attempt, monotonic() + attempt.timeout)
-        if self._hands.listeners:
-            announce(self._hands, attempt)
+            set_deadline(self._state, attempt, monotonic() + attempt.timeout)
+        if self._state.listeners:
+            announce(self._state, attempt)
         if faults.ARMED:
             faults.reach("start")
 
@@ -257,7 +257,7 @@ class ProcessSlots:
             attempt.report(progress=said.progress, note=said.note, line=said.line)
 
         if attempt.held.suspect:
-            self._hands.excuse(attempt.held, attempt.job)
+            self._state.excuse(attempt.held, attempt.job)
         attempt.started = monotonic()
         outcome = await child.run(self._order(attempt), hear)
         if faults.ARMED:
@@ -271,7 +271,7 @@ class ProcessSlots:
                 # It did not hear that its time was over: in the event loop it would have blocked the whole worker.
                 return Lost(cause="timeout: it blocked its process beyond its deadline", own=True, at=datetime.now(UTC))
             if attempt.reason and outcome is None:
-                return verdict.of_error(attempt, asyncio.CancelledError())
+                return outcome_of.of_error(attempt, asyncio.CancelledError())
             if outcome is None:
                 log.warning("a process slot %s while it ran job %s of task %s", cause, attempt.job.id, attempt.job.task)
                 return Lost(cause=cause, own=True, at=datetime.now(UTC))
@@ -287,7 +287,7 @@ class ProcessSlots:
             module,
             main,
             attempt.timeout,
-            self._hands.name,
-            self._hands.max_result,
+            self._state.name,
+            self._state.max_result,
             self._isolates is not None,
         )

@@ -10,12 +10,12 @@ from __future__ import annotations
 from time import monotonic
 
 from headrace.errors import HeadraceError
-from headrace.job import Claimed
-from headrace.lease import Lease
-from headrace.retry import WORKER_LOST
+from headrace.model.job import Claimed
+from headrace.model.lease import Lease
+from headrace.policy.retry import WORKER_LOST
 from headrace.worker.executor import Executor
-from headrace.worker.holding import Hands, Held
-from headrace.worker.room import Bell
+from headrace.worker.service import Bell
+from headrace.worker.state import HeldLease, WorkerState
 
 COMPANY_WAIT = 10.0
 """Seconds a suspect waits for the worker to be empty; then it runs in the company that is left."""
@@ -30,11 +30,11 @@ MAX_LINE = 32
 class Quarantine:
     """Starts suspects. The fetcher claims nothing while `start` has not returned."""
 
-    def __init__(self, hands: Hands, bell: Bell) -> None:
-        self._hands = hands
+    def __init__(self, state: WorkerState, bell: Bell) -> None:
+        self._state = state
         self._bell = bell
 
-    async def start(self, executor: Executor, held: Held, lease: Lease, *, quiet: bool) -> None:
+    async def start(self, executor: Executor, held: HeldLease, lease: Lease, *, quiet: bool) -> None:
         """Run the one job of a suspect lease, and return when other jobs may be claimed."""
         [job] = lease.jobs
         if quiet:
@@ -42,53 +42,53 @@ class Quarantine:
             executor.hand_back()
             return
         losses = await self._losses(job)
-        supervised = self._hands.board is not None
+        supervised = self._state.page is not None
         if supervised and losses < MAX_LOSSES and executor.isolates(job.task):
             executor.deliver(held, lease, patient=losses > 0)
             while executor.suspects.waiting > MAX_LINE and not held.lost:
                 await self._bell.wait(0.1)
             return
-        self._hands.quarantine = True
+        self._state.quarantine = True
         try:
             await self._alone(executor, held, lease, brief=supervised and losses == 0)
         finally:
-            self._hands.quarantine = False
+            self._state.quarantine = False
 
     async def _losses(self, job: Claimed) -> int:
         """Worker deaths that this job was in and was not charged with, as a suspect."""
-        if self._hands.board is None:
+        if self._state.page is None:
             return 0
         try:
-            [found] = await self._hands.store.get([job.id])
+            [found] = await self._state.store.get([job.id])
         except HeadraceError:
             return 1  # not known: with care
         if found is None:
             return 0
         return sum(failure.kind == WORKER_LOST for failure in found.history) - found.crashes
 
-    async def _alone(self, executor: Executor, held: Held, lease: Lease, *, brief: bool) -> None:
+    async def _alone(self, executor: Executor, held: HeldLease, lease: Lease, *, brief: bool) -> None:
         """Wait until nothing else runs here, run it, and let nothing else in: until it is settled, or briefly."""
         [job] = lease.jobs
         until = monotonic() + (ALONE if brief else COMPANY_WAIT)
         while (executor.running or executor.waiting) and monotonic() < until and not held.lost:
-            if self._hands.quiet:
+            if self._state.quiet:
                 break
             await self._bell.wait(0.1)
         if held.lost:
             return
         empty = not (executor.running or executor.waiting)
         if empty or not brief:
-            self._hands.blame(held)
+            self._state.blame(held)
         else:
-            self._hands.excuse(held, job)
+            self._state.excuse(held, job)
         executor.deliver(held, lease, alone=True)
-        if self._hands.quiet:
+        if self._state.quiet:
             executor.hand_back()
         if brief and not empty:
             return
         until = monotonic() + ALONE
-        while held.token in self._hands.leases and not held.lost:
+        while held.token in self._state.leases and not held.lost:
             if brief and monotonic() >= until:
-                self._hands.excuse(held, job)
+                self._state.excuse(held, job)
                 return
             await self._bell.wait(0.1)

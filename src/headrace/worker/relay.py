@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headrace.outbox import Outbox
 from headrace.store.contract import Store
-from headrace.worker.room import Room
+from headrace.worker.service import Service
 
 
-class Relay(Room):
+class RelayService(Service):
     """Empties the outbox for as long as the worker runs."""
 
     name = "relay"

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from headrace.codec import scrub
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
-from headrace.job import LogLine
-from headrace.lease import MAX_LOG, Report
+from headrace.model.job import LogLine
+from headrace.model.lease import MAX_LOG, Report
+from headrace.task.codec import scrub
 from headrace.worker.attempt import Attempt
-from headrace.worker.holding import Hands, Held
-from headrace.worker.room import Complaint, Room, log
-from headrace.worker.verdict import bounded, secrets_of
+from headrace.worker.outcome_of import bounded, secrets_of
+from headrace.worker.service import OutageLog, Service, log
+from headrace.worker.state import HeldLease, WorkerState
 
 EVERY = 0.3
 """Seconds between two writes of one lease's reports."""
@@ -44,21 +44,21 @@ class _Draft:
         self.lines = deque((*older.lines, *self.lines), maxlen=MAX_LOG)
 
 
-class Reporter(Room):
+class Reporter(Service):
     """Gathers reports by attempt, from any thread, and writes them by lease."""
 
     name = "reporter"
 
-    def __init__(self, hands: Hands, *, lose: Callable[[Held], None]) -> None:
+    def __init__(self, state: WorkerState, *, lose: Callable[[HeldLease], None]) -> None:
         super().__init__()
-        self._hands = hands
+        self._state = state
         self._lose = lose
         self._loop = asyncio.get_running_loop()
         self._drafts: dict[Attempt, _Draft] = {}
         self._lock = threading.Lock()
         """Over the drafts: tasks in threads report, too."""
-        self._writing: dict[Held, asyncio.Task[bool]] = {}
-        self._complaint = Complaint("reporting progress")
+        self._writing: dict[HeldLease, asyncio.Task[bool]] = {}
+        self._outage = OutageLog("reporting progress")
 
     def take(
         self, attempt: Attempt, *, progress: float | None = None, note: str | None = None, line: str | None = None
@@ -88,7 +88,7 @@ class Reporter(Room):
         return bounded(scrub(text, secrets_of(attempt)), limit)
 
     def _now(self) -> datetime:
-        watch = self._hands.watch
+        watch = self._state.watch
         return datetime.fromtimestamp(watch.now(), UTC) if watch.is_set else datetime.now(UTC)
 
     # ── the room ────────────────────────────────────────────────────────────
@@ -101,7 +101,7 @@ class Reporter(Room):
             if self._drafts:
                 self.bell.ring()
 
-    async def flush(self, held: Held) -> None:
+    async def flush(self, held: HeldLease) -> None:
         """Write what there is for this lease, once; what cannot be written now is tried again while its job runs."""
         while (call := self._writing.get(held)) is not None:
             await asyncio.wait([call])
@@ -126,28 +126,28 @@ class Reporter(Room):
         if calls:
             await asyncio.wait(calls)
 
-    def _take_drafts(self, held: Held) -> list[tuple[Attempt, int, Report]]:
+    def _take_drafts(self, held: HeldLease) -> list[tuple[Attempt, int, Report]]:
         with self._lock:
             mine = [attempt for attempt in self._drafts if attempt.held is held]
             return [(attempt, attempt.position, self._drafts.pop(attempt).report()) for attempt in mine]
 
-    async def _write(self, held: Held, reports: list[tuple[Attempt, int, Report]]) -> bool:
+    async def _write(self, held: HeldLease, reports: list[tuple[Attempt, int, Report]]) -> bool:
         token = held.token
         try:
-            refused = await self._hands.store.report(token, [(position, each) for _, position, each in reports])
+            refused = await self._state.store.report(token, [(position, each) for _, position, each in reports])
         except (Unavailable, OutcomeUnknown) as error:
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
             self._put_back(reports)
             return False
         except HeadraceError as error:
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
             return False
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
-            self._complaint.raise_(error)
+            self._outage.raise_(error)
             log.exception("the store failed in a way it should not while taking reports")
             return False
-        self._complaint.settle()
-        if refused and (token != held.token or self._hands.reaping):
+        self._outage.settle()
+        if refused and (token != held.token or self._state.reaping):
             # The janitor has renewed the lease under a fresh token, or may do so just now.
             self._put_back(reports)
             return False
@@ -160,7 +160,7 @@ class Reporter(Room):
                 if attempt.slots is not None and not attempt.held.lost:
                     self._drafts.setdefault(attempt, _Draft()).put_before(report)
 
-    def _hear(self, held: Held, reports: list[tuple[Attempt, int, Report]], refused: frozenset[int]) -> None:
+    def _hear(self, held: HeldLease, reports: list[tuple[Attempt, int, Report]], refused: frozenset[int]) -> None:
         """A report refused for a job that still runs under this lease: the lease is somebody else's."""
         running = any(
             position in refused and attempt.slots is not None and attempt.held is held
@@ -173,5 +173,5 @@ class Reporter(Room):
                 jobs,
                 extra={"event": "lease.lost", "lease": str(held.token), "jobs": jobs},
             )
-            self._hands.emit("lease.lost", token=held.token, jobs=jobs)
+            self._state.emit("lease.lost", token=held.token, jobs=jobs)
             self._lose(held)

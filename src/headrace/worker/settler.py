@@ -10,11 +10,11 @@ from datetime import timedelta
 from math import inf
 from time import monotonic
 
-from headrace import retry
-from headrace.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
+from headrace.model.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
+from headrace.policy import retry
 from headrace.worker.attempt import Attempt
-from headrace.worker.holding import DONE_AT, Hands, Held
-from headrace.worker.room import Room, log
+from headrace.worker.service import Service, log
+from headrace.worker.state import DONE_AT, HeldLease, WorkerState
 from headrace.worker.writer import Writer
 
 PATIENT, HURRIED = 0.05, 0.008
@@ -23,31 +23,31 @@ MAX_CALLS = 3
 """Settlements under way at once: a store's pool of four connections keeps one for claims and upkeep."""
 
 
-class Settler(Room):
+class Settler(Service):
     """Gathers outcomes by lease and hands them to the store, each exactly once."""
 
     name = "settler"
 
     def __init__(
         self,
-        hands: Hands,
+        state: WorkerState,
         *,
         idle: Callable[[], bool],
-        lose: Callable[[Held], None],
-        freed: Callable[[Held], None],
+        lose: Callable[[HeldLease], None],
+        freed: Callable[[HeldLease], None],
         due: Callable[[timedelta], None],
     ) -> None:
         super().__init__()
-        self._hands = hands
+        self._state = state
         self._idle = idle
         self._lose = lose
         self._freed = freed
         self._due = due
-        self._complete: deque[Held] = deque()
-        self._partial: dict[Held, None] = {}
+        self._complete: deque[HeldLease] = deque()
+        self._partial: dict[HeldLease, None] = {}
         """Leases with outcomes that still have attempts under way, oldest outcome first."""
         self._calls: set[asyncio.Task[None]] = set()
-        self.writer = Writer(hands)
+        self.writer = Writer(state)
         self.settled = 0
         """Outcomes handed to the store so far: the worker's pace."""
         self.draining = False
@@ -58,7 +58,7 @@ class Settler(Room):
         return self.writer.failing
 
     # ── called for every job ────────────────────────────────────────────────
-    def done(self, held: Held, position: int) -> bool:
+    def done(self, held: HeldLease, position: int) -> bool:
         """The attempt succeeded and returned nothing; True: that was the lease's last."""
         held.attempts[position] = None
         held.open -= 1
@@ -80,33 +80,33 @@ class Settler(Room):
         held.attempts[attempt.position] = None
         held.open -= 1
         if held.lost:
-            self._hands.counters.lost += 1
+            self._state.counters.lost += 1
             return
         if not held.ended:
             self._first(held)
         held.ended.append((attempt.position, settlement))
         if isinstance(outcome, Failed | Lost | Snoozed):
-            self._hands.failures.tell(attempt.job, settlement)
+            self._state.failures.tell(attempt.job, settlement)
         if (attempt.job.options is not None or attempt.known.told) and (
-            news := self._hands.herald.news(attempt.job, settlement)
+            news := self._state.delivery_maker.news(attempt.job, settlement)
         ):
             held.news = news if held.news is None else held.news + news
         held.others += 1
         if isinstance(settlement, Again) and isinstance(settlement.due, timedelta):
             self._due(settlement.due)
-        if self._hands.listeners:
-            self._hands.emit("attempt.ended", id=attempt.job.id, task=attempt.job.task, outcome=outcome)
+        if self._state.listeners:
+            self._state.emit("attempt.ended", id=attempt.job.id, task=attempt.job.task, outcome=outcome)
         if not held.open:
             self._finish(held)
 
     def leave(self, attempt: Attempt, *, succeeded: bool) -> None:
         """The attempt's job was settled by somebody else: nothing is left to write for it."""
-        self._hands.counters.succeeded += succeeded
+        self._state.counters.succeeded += succeeded
         self.settled += 1
         self.forget(attempt.held, attempt.position)
         self._freed(attempt.held)
 
-    def forget(self, held: Held, position: int) -> None:
+    def forget(self, held: HeldLease, position: int) -> None:
         """An attempt left the lease; what is left of it goes on."""
         held.attempts[position] = None
         held.open -= 1
@@ -114,7 +114,7 @@ class Settler(Room):
             if held.ended:
                 self._finish(held)
             elif not held.busy:
-                self._hands.drop(held)
+                self._state.drop(held)
 
     # ── the room ────────────────────────────────────────────────────────────
     async def run(self) -> None:
@@ -143,14 +143,14 @@ class Settler(Room):
         if calls:
             await asyncio.wait(calls)
 
-    def _first(self, held: Held) -> None:
+    def _first(self, held: HeldLease) -> None:
         held.first_end = monotonic()
         if held.open:
             if not self._partial:
                 self.bell.ring()
             self._partial[held] = None
 
-    def _finish(self, held: Held) -> None:
+    def _finish(self, held: HeldLease) -> None:
         self._partial.pop(held, None)
         if not held.lost:
             self._complete.append(held)
@@ -183,7 +183,7 @@ class Settler(Room):
             self._submit(held)
         return None
 
-    def _submit(self, held: Held) -> None:
+    def _submit(self, held: HeldLease) -> None:
         call = asyncio.create_task(self._settle(held))
         self._calls.add(call)
         call.add_done_callback(self._over)
@@ -194,42 +194,42 @@ class Settler(Room):
         if not call.cancelled() and (error := call.exception()) is not None:
             log.error("settling met an unexpected error", exc_info=error)
 
-    async def _settle(self, held: Held) -> None:
+    async def _settle(self, held: HeldLease) -> None:
         batch, held.ended = held.ended, []
         others, held.others = held.others, 0
         news, held.news = held.news, None
         self.settled += len(batch)
         held.flying = True
         held.busy += 1
-        if self._hands.board is not None:
-            self._hands.board.show_work()
+        if self._state.page is not None:
+            self._state.page.show_work()
         try:
             if held.reported:
-                await self._hands.reporter.flush(held)
+                await self._state.reporter.flush(held)
             if news is not None:
                 await self.writer.announce(held, news)
             refused, unsure = await self.writer.write(held, batch, large=others > 0)
         finally:
             held.flying = False
             held.busy -= 1
-        counters = self._hands.counters
+        counters = self._state.counters
         if refused:
             counters.lost += len(refused)
             self._say_refused(held, refused, unsure=unsure)
             self._lose(held)
         else:
             counters.succeeded += len(batch) - others
-            if self._hands.listeners:
-                self._hands.emit("job.settled", token=held.token, settlements=batch)
+            if self._state.listeners:
+                self._state.emit("job.settled", token=held.token, settlements=batch)
         if held.lost or not (held.open or held.ended or held.busy):
-            self._hands.drop(held)
+            self._state.drop(held)
         elif not held.open:
             self._finish(held)
         elif held.ended:
             self._partial[held] = None
         self._freed(held)
 
-    def _say_refused(self, held: Held, refused: frozenset[int], *, unsure: bool) -> None:
+    def _say_refused(self, held: HeldLease, refused: frozenset[int], *, unsure: bool) -> None:
         if unsure and not held.open:
             log.info(
                 "%d results were refused when sent again after a lost answer: most likely the first sending arrived",
@@ -242,10 +242,10 @@ class Settler(Room):
             len(refused),
             extra={"event": "lease.lost", "lease": str(held.token), "jobs": len(refused)},
         )
-        self._hands.emit("lease.lost", token=held.token, jobs=len(refused))
+        self._state.emit("lease.lost", token=held.token, jobs=len(refused))
 
     def _count(self, outcome: Outcome) -> None:
-        counters = self._hands.counters
+        counters = self._state.counters
         match outcome:
             case Succeeded():
                 counters.succeeded += 1

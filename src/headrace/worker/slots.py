@@ -9,12 +9,12 @@ from collections.abc import Callable
 from math import inf
 from time import monotonic
 
-from headrace import context
-from headrace.outcome import Outcome, Released, Succeeded
-from headrace.worker import faults, verdict
+from headrace.model.outcome import Outcome, Released, Succeeded
+from headrace.task import context
+from headrace.worker import faults, outcome_of
 from headrace.worker.attempt import Attempt
-from headrace.worker.holding import Hands, Held
-from headrace.worker.room import log
+from headrace.worker.service import log
+from headrace.worker.state import HeldLease, WorkerState
 from headrace.worker.steps import End, announce, end_as_failed, set_deadline
 
 SLICE = 0.002
@@ -40,14 +40,14 @@ class LoopSlots:
 
     def __init__(
         self,
-        hands: Hands,
+        state: WorkerState,
         size: int,
         *,
-        done: Callable[[Held, int], bool],
+        done: Callable[[HeldLease, int], bool],
         end: End,
         low: Callable[[], None],
     ) -> None:
-        self._hands = hands
+        self._state = state
         self._size = size
         self._done = done
         self._end = end
@@ -182,7 +182,7 @@ class LoopSlots:
                 self._low()
                 pause = True
             if attempt.reason:
-                self._end(attempt, verdict.of_error(attempt, asyncio.CancelledError()))
+                self._end(attempt, outcome_of.of_error(attempt, asyncio.CancelledError()))
                 slot.attempt = None
                 continue
             now = monotonic()
@@ -191,7 +191,7 @@ class LoopSlots:
             outcome = await self._run(slot, attempt, now)
             if outcome is not None:
                 self._end(attempt, outcome)
-            elif self._hands.listeners or self._hands.attentive:
+            elif self._state.listeners or self._state.attentive:
                 self._end(attempt, Succeeded())
             elif done(attempt.held, attempt.position):
                 pause = True
@@ -216,25 +216,25 @@ class LoopSlots:
         plain = job.options is None and not known.told
         if plain and known.timed is None:
             timeout = known.timeout
-        elif (late := verdict.too_late(attempt)) is not None:
+        elif (late := outcome_of.too_late(attempt)) is not None:
             return late
         else:
             timeout = attempt.timeout
         attempt.slots = self
         attempt.started = now
         if attempt.position >= attempt.held.mark:
-            self._hands.mark(attempt.held, attempt.position)
+            self._state.mark(attempt.held, attempt.position)
         if timeout != inf:
-            set_deadline(self._hands, attempt, now + timeout)
-        if self._hands.listeners:
-            announce(self._hands, attempt)
+            set_deadline(self._state, attempt, now + timeout)
+        if self._state.listeners:
+            announce(self._state, attempt)
         if faults.ARMED:
             faults.reach("start")
         outcome: Outcome | None = None
         try:
             args, kwargs = known.decode(job.payload) if job.options is None else attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
-            outcome = verdict.bad_arguments(attempt, error)
+            outcome = outcome_of.bad_arguments(attempt, error)
         else:
             try:
                 result = await known.function(*args, **kwargs)
@@ -244,11 +244,11 @@ class LoopSlots:
                 if isinstance(error, KeyboardInterrupt):
                     slot.interrupted, slot.leaves, outcome = error, True, Released()
                 else:
-                    outcome = verdict.of_error(attempt, error)
+                    outcome = outcome_of.of_error(attempt, error)
                 _forget_cancellation()
             else:
                 if result is not None or attempt.reason or attempt.completed or not plain:
-                    outcome = verdict.of_result(attempt, result)
+                    outcome = outcome_of.of_result(attempt, result)
                     _forget_cancellation()
         attempt.slots = None
         if faults.ARMED:

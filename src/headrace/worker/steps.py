@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.outcome import Outcome
-from headrace.worker import verdict
+from headrace.model.outcome import Outcome
+from headrace.worker import outcome_of
 from headrace.worker.attempt import Attempt
-from headrace.worker.holding import Hands
-from headrace.worker.room import log
+from headrace.worker.service import log
+from headrace.worker.state import WorkerState
 
 End = Callable[[Attempt, Outcome], None]
 
@@ -22,10 +22,10 @@ def end_safely(end: End, attempt: Attempt, outcome: Outcome) -> None:
         end_as_failed(end, attempt, error)
 
 
-def announce(hands: Hands, attempt: Attempt) -> None:
+def announce(state: WorkerState, attempt: Attempt) -> None:
     """Tell the listeners that it starts; in the event loop."""
     job = attempt.job
-    hands.emit("attempt.started", id=job.id, task=job.task, queue=job.queue, attempt=job.attempt)
+    state.emit("attempt.started", id=job.id, task=job.task, queue=job.queue, attempt=job.attempt)
 
 
 def end_as_failed(end: End, attempt: Attempt, error: BaseException) -> None:
@@ -34,15 +34,15 @@ def end_as_failed(end: End, attempt: Attempt, error: BaseException) -> None:
     if held.attempts[position] is not attempt:
         return
     try:
-        end(attempt, verdict.of_error(attempt, error))
+        end(attempt, outcome_of.of_error(attempt, error))
     except Exception:  # noqa: BLE001  # its slot goes on
         log.exception("job %s cannot be settled: it is left to the end of its lease", attempt.job.id)
         held.attempts[position] = None
 
 
-def set_deadline(hands: Hands, attempt: Attempt, deadline: float) -> None:
+def set_deadline(state: WorkerState, attempt: Attempt, deadline: float) -> None:
     """Also where the supervisor sees it, should this attempt block everything."""
     attempt.deadline = deadline
-    board = hands.board
-    if board is not None and deadline < board.deadline:
-        board.write_deadline(deadline)
+    page = state.page
+    if page is not None and deadline < page.deadline:
+        page.write_deadline(deadline)

@@ -18,18 +18,18 @@ from time import monotonic
 import msgspec
 
 from headrace.errors import ConfigError, HeadraceError, Unavailable
-from headrace.hangup import on_hangup
-from headrace.job import Failure
-from headrace.lease import WorkerId, new_worker_id
-from headrace.outcome import Again
-from headrace.retry import WORKER_LOST
+from headrace.model.job import Failure
+from headrace.model.lease import WorkerId, new_worker_id
+from headrace.model.outcome import Again
+from headrace.policy.retry import WORKER_LOST
+from headrace.runtime.sighup import on_hangup
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.store.contract import Store
-from headrace.worker import child, lifeline, wire
-from headrace.worker.board import BoardView, Entry
+from headrace.worker import child, parent_watch, wire
 from headrace.worker.keeper import PATIENCE, refuse_short_lease
-from headrace.worker.room import Backoff, Bell, Complaint, log
+from headrace.worker.service import Backoff, Bell, OutageLog, log
+from headrace.worker.shared_page import PageEntry, SharedPageView
 
 LIVED_WELL = 30.0
 """Seconds after which a crash is no crash loop."""
@@ -41,19 +41,19 @@ MARGIN = 1.0
 """Seconds that a stuck process gets beyond its job's deadline and the grace."""
 
 
-class Crewman:
+class ChildProcess:
     """One worker process."""
 
     def __init__(self, settings: Settings) -> None:
         self.id: WorkerId = new_worker_id()
-        self.board = BoardView()
+        self.page = SharedPageView()
         self.started_at = monotonic()
         self.renewed_at = 0.0
         self.said_stuck = False
         self.killed_for = ""
         self._control, theirs = socket.socketpair()
         with theirs:
-            self.process = lifeline.spawn("headrace.worker.child", theirs.fileno(), self.board.fd)
+            self.process = parent_watch.spawn("headrace.worker.child", theirs.fileno(), self.page.fd)
         config = child.Config(
             settings=settings,
             worker=self.id,
@@ -81,7 +81,7 @@ class Crewman:
 
     def close(self) -> None:
         self._control.close()
-        self.board.close()
+        self.page.close()
 
 
 class Supervisor:
@@ -96,7 +96,7 @@ class Supervisor:
         if not settings.app:
             raise ConfigError("which app? Name it as package.module:app")
         self._settings = settings
-        self._crew: list[Crewman] = []
+        self._children: list[ChildProcess] = []
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._bell = Bell()
@@ -109,16 +109,17 @@ class Supervisor:
     async def run(self) -> int:
         """Until told to stop; answers the exit code."""
         self._install_signals()
-        posts = [
-            asyncio.create_task(self._man(number), name=f"post-{number}") for number in range(self._settings.processes)
+        slots = [
+            asyncio.create_task(self._keep_running(number), name=f"post-{number}")
+            for number in range(self._settings.processes)
         ]
         watch = asyncio.create_task(self._watch(), name="watch")
         try:
-            await asyncio.gather(*posts)
+            await asyncio.gather(*slots)
         finally:
-            for task in (watch, *posts):
+            for task in (watch, *slots):
                 task.cancel()
-            await asyncio.wait([watch, *posts])
+            await asyncio.wait([watch, *slots])
             await self._finish_errands()
             if self._store is not None:
                 await self._store.close()
@@ -157,42 +158,44 @@ class Supervisor:
         self._tell(signal.SIGUSR1)
 
     def _tell(self, number: signal.Signals) -> None:
-        for crewman in self._crew:
+        for child_process in self._children:
             # Before its handlers are set, TSTP would freeze a process and USR1 or QUIT end it with a dump.
-            if crewman.board.ready:
-                crewman.signal(number)
+            if child_process.page.ready:
+                child_process.signal(number)
             elif number in {signal.SIGTERM, signal.SIGQUIT}:
-                crewman.signal(signal.SIGTERM)
+                child_process.signal(signal.SIGTERM)
 
     # ── one post, always manned ─────────────────────────────────────────────
-    async def _man(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         crashes = 0
         while not self._stop.is_set():
             try:
-                crewman = Crewman(self._settings)
+                child_process = ChildProcess(self._settings)
             except OSError as error:
                 log.error("no worker process can be started: %s", error)
                 await self._pause(SLOWEST_RESTART)
                 continue
-            self._crew.append(crewman)
+            self._children.append(child_process)
             log.info(
-                "worker process %d started", crewman.process.pid, extra={"worker": str(crewman.id), "post": number}
+                "worker process %d started",
+                child_process.process.pid,
+                extra={"worker": str(child_process.id), "post": number},
             )
-            code = await self._exit_of(crewman)
-            self._crew.remove(crewman)
+            code = await self._exit_of(child_process)
+            self._children.remove(child_process)
             if code == child.EXIT_DAMAGED:
                 # Opening the store to free the worker's jobs would make a new, empty file.
                 self._code = code
                 self.stop()
-            self._bury(crewman, code)
-            slowest = SLOWEST_AFTER_WORK if crewman.board.worked else SLOWEST_RESTART
-            crewman.close()
+            self._on_exit(child_process, code)
+            slowest = SLOWEST_AFTER_WORK if child_process.page.worked else SLOWEST_RESTART
+            child_process.close()
             if code == child.EXIT_CONFIG:
                 self._code = 1
                 self.stop()
             if self._stop.is_set():
                 return
-            crashes = 0 if monotonic() - crewman.started_at > LIVED_WELL else crashes + 1
+            crashes = 0 if monotonic() - child_process.started_at > LIVED_WELL else crashes + 1
             pause = min(slowest, FIRST_RESTART * 2 ** min(crashes, 10)) * random.uniform(0.5, 1.0)
             log.info("a new worker process starts in %.1f s", pause)
             await self._pause(pause)
@@ -203,36 +206,39 @@ class Supervisor:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
 
-    async def _exit_of(self, crewman: Crewman) -> int:
+    async def _exit_of(self, child_process: ChildProcess) -> int:
         """Wait for the process to end, however long that takes, but not for ever once it was told to."""
         limit = self._settings.drain + self._settings.kill_grace
         patience = limit.total_seconds() + 15.0
         told_at: float | None = None
-        exited = _exit_event(crewman.process.pid)
-        while (code := crewman.process.poll()) is None:
+        exited = _exit_event(child_process.process.pid)
+        while (code := child_process.process.poll()) is None:
             if self._stop.is_set():
                 told_at = told_at or monotonic()
                 if monotonic() - told_at > patience:
-                    log.error("worker process %d does not end: killed", crewman.process.pid)
-                    crewman.killed_for = "killed: it did not drain in time"
-                    crewman.signal(signal.SIGKILL)
+                    log.error("worker process %d does not end: killed", child_process.process.pid)
+                    child_process.killed_for = "killed: it did not drain in time"
+                    child_process.signal(signal.SIGKILL)
                     self._code = 1
             await exited.wait(0.5)
         return code
 
-    def _bury(self, crewman: Crewman, code: int) -> None:
+    def _on_exit(self, child_process: ChildProcess, code: int) -> None:
         """Say what it died of, and free its jobs at once."""
         if code == child.EXIT_DAMAGED:
             return
-        if self._stop.is_set() and (code == 0 or (code == -signal.SIGTERM and not crewman.board.ready)):
+        if self._stop.is_set() and (code == 0 or (code == -signal.SIGTERM and not child_process.page.ready)):
             return
-        cause = crewman.killed_for or lifeline.cause_of(code)
+        cause = child_process.killed_for or parent_watch.cause_of(code)
         log.error(
-            "worker process %d died: %s", crewman.process.pid, cause, extra={"worker": str(crewman.id), "cause": cause}
+            "worker process %d died: %s",
+            child_process.process.pid,
+            cause,
+            extra={"worker": str(child_process.id), "cause": cause},
         )
-        self._send(self._abandon(crewman.id, cause, list(crewman.board.entries())))
+        self._send(self._abandon(child_process.id, cause, list(child_process.page.entries())))
 
-    async def _abandon(self, worker: WorkerId, cause: str, entries: list[Entry]) -> None:
+    async def _abandon(self, worker: WorkerId, cause: str, entries: list[PageEntry]) -> None:
         async def abandon(store: Store) -> None:
             await hand_back(store, entries, cause)
             count = await store.abandon(worker, cause)
@@ -249,40 +255,40 @@ class Supervisor:
         late = max(heartbeat / 2, 0.3)
         while True:
             await asyncio.sleep(min(0.25, heartbeat / 4))
-            for crewman in list(self._crew):
+            for child_process in list(self._children):
                 try:
-                    self._look_after(crewman, late)
+                    self._look_after(child_process, late)
                 except Exception:  # noqa: BLE001  # one process's trouble must not end the watch over the others
-                    log.exception("looking after worker process %d failed", crewman.process.pid)
+                    log.exception("looking after worker process %d failed", child_process.process.pid)
 
-    def _look_after(self, crewman: Crewman, late: float) -> None:
+    def _look_after(self, child_process: ChildProcess, late: float) -> None:
         now = monotonic()
-        silence = now - crewman.board.pulse
+        silence = now - child_process.page.pulse
         if silence <= late:
-            crewman.said_stuck = False
-        elif crewman.board.ready and not crewman.stopped:
-            self._tend(crewman, now, silence)
+            child_process.said_stuck = False
+        elif child_process.page.ready and not child_process.stopped:
+            self._tend(child_process, now, silence)
 
-    def _tend(self, crewman: Crewman, now: float, silence: float) -> None:
+    def _tend(self, child_process: ChildProcess, now: float, silence: float) -> None:
         """Its loop does not turn, though the process lives."""
         grace = self._settings.kill_grace.total_seconds() + MARGIN
-        if silence > grace and now > crewman.board.deadline + grace:
-            if not crewman.killed_for:
-                crewman.killed_for = "timeout: its event loop was stuck beyond a job's deadline"
-                log.error("worker process %d is stuck beyond a job's deadline: killed", crewman.process.pid)
-                crewman.signal(signal.SIGUSR1)
-                asyncio.get_running_loop().call_later(0.1, crewman.signal, signal.SIGKILL)
+        if silence > grace and now > child_process.page.deadline + grace:
+            if not child_process.killed_for:
+                child_process.killed_for = "timeout: its event loop was stuck beyond a job's deadline"
+                log.error("worker process %d is stuck beyond a job's deadline: killed", child_process.process.pid)
+                child_process.signal(signal.SIGUSR1)
+                asyncio.get_running_loop().call_later(0.1, child_process.signal, signal.SIGKILL)
             return
-        if now - crewman.renewed_at < self._settings.heartbeat.total_seconds() / 2:
+        if now - child_process.renewed_at < self._settings.heartbeat.total_seconds() / 2:
             return
-        crewman.renewed_at = now
-        tokens = [entry.token for entry in crewman.board.entries()]
-        if not crewman.said_stuck:
-            crewman.said_stuck = True
+        child_process.renewed_at = now
+        tokens = [entry.token for entry in child_process.page.entries()]
+        if not child_process.said_stuck:
+            child_process.said_stuck = True
             log.warning(
                 "worker process %d has not turned its event loop for %.1f s: a task blocks it or holds the GIL; "
                 "its %d leases are kept. USR1 shows where",
-                crewman.process.pid,
+                child_process.process.pid,
                 silence,
                 len(tokens),
             )
@@ -301,19 +307,19 @@ class Supervisor:
 
     # ── the supervisor's own connection ─────────────────────────────────────
     async def _insist(self, what: str, call: Callable[[Store], Awaitable[None]], seconds: float) -> None:
-        backoff, complaint = Backoff(), Complaint(what)
+        backoff, outage = Backoff(), OutageLog(what)
         until = monotonic() + seconds
         while True:
             try:
                 await call(await self._opened())
             except HeadraceError as error:
-                complaint.raise_(error)
+                outage.raise_(error)
                 if monotonic() > until:
                     log.error("%s did not work in time: %s", what, error)
                     return
                 await asyncio.sleep(backoff.next())
             else:
-                complaint.settle()
+                outage.settle()
                 return
 
     async def _opened(self) -> Store:
@@ -339,7 +345,7 @@ class Supervisor:
             await asyncio.wait(list(self._errands), timeout=5.0)
 
 
-async def hand_back(store: Store, entries: Iterable[Entry], cause: str) -> None:
+async def hand_back(store: Store, entries: Iterable[PageEntry], cause: str) -> None:
     """Settle what a dead worker had claimed and not started: those jobs have no part in its death."""
     count = 0
     for entry in entries:
@@ -357,7 +363,7 @@ async def hand_back(store: Store, entries: Iterable[Entry], cause: str) -> None:
         log.info("%d jobs that the dead worker had not started are handed back", count)
 
 
-def _again(entry: Entry, cause: str) -> Again:
+def _again(entry: PageEntry, cause: str) -> Again:
     failure = None
     if entry.noted:
         text = f"{cause}; other jobs ran beside this one, so the crash is not counted as its own"

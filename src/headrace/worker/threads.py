@@ -12,11 +12,11 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
-from headrace import context
-from headrace.outcome import Outcome
-from headrace.worker import faults, verdict
+from headrace.model.outcome import Outcome
+from headrace.task import context
+from headrace.worker import faults, outcome_of
 from headrace.worker.attempt import Attempt
-from headrace.worker.holding import Hands
+from headrace.worker.state import WorkerState
 from headrace.worker.steps import End, announce, end_safely, set_deadline
 
 
@@ -33,8 +33,8 @@ class ThreadSlot:
 class ThreadSlots:
     """Sync tasks: long-lived threads fed by a queue; what they hand back is picked up in bunches."""
 
-    def __init__(self, hands: Hands, size: int, *, end: End, low: Callable[[], None]) -> None:
-        self._hands = hands
+    def __init__(self, state: WorkerState, size: int, *, end: End, low: Callable[[], None]) -> None:
+        self._state = state
         self._size = size
         self._end = end
         self._low = low
@@ -99,12 +99,12 @@ class ThreadSlots:
             attempt.slots = self
             attempt.started = monotonic()
             if attempt.position >= attempt.held.mark:
-                self._hands.mark(attempt.held, attempt.position)
+                self._state.mark(attempt.held, attempt.position)
             slot.attempt = attempt
             try:
                 outcome = self._run(attempt)
             except BaseException as error:  # noqa: BLE001  # e.g. SystemExit of a type that is decoded or encoded
-                outcome = verdict.of_error(attempt, error)
+                outcome = outcome_of.of_error(attempt, error)
             # In this order: at no moment does it look as if nothing were left to do.
             self._ended.append((attempt, outcome))
             slot.attempt = None
@@ -117,20 +117,20 @@ class ThreadSlots:
 
     def _run(self, attempt: Attempt) -> Outcome:
         if attempt.reason:
-            return verdict.of_error(attempt, asyncio.CancelledError())
+            return outcome_of.of_error(attempt, asyncio.CancelledError())
         known = attempt.known
-        if (late := verdict.too_late(attempt)) is not None:
+        if (late := outcome_of.too_late(attempt)) is not None:
             return late
         if (timeout := attempt.timeout) != inf:
-            set_deadline(self._hands, attempt, monotonic() + timeout)
-        if self._hands.listeners:
-            self._loop.call_soon_threadsafe(announce, self._hands, attempt)
+            set_deadline(self._state, attempt, monotonic() + timeout)
+        if self._state.listeners:
+            self._loop.call_soon_threadsafe(announce, self._state, attempt)
         if faults.ARMED:
             faults.reach("start")
         try:
             args, kwargs = attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
-            return verdict.bad_arguments(attempt, error)
+            return outcome_of.bad_arguments(attempt, error)
         own = self._base.copy()
         own.run(context.enter, attempt)
         try:
@@ -138,10 +138,10 @@ class ThreadSlots:
             if known.is_async:
                 result = own.run(asyncio.run, result)
         except BaseException as error:  # noqa: BLE001  # no job ends its worker
-            return verdict.of_error(attempt, error)
+            return outcome_of.of_error(attempt, error)
         if faults.ARMED:
             faults.reach("ran")
-        return verdict.of_result(attempt, result)
+        return outcome_of.of_result(attempt, result)
 
     def _pick_up(self) -> None:
         self._told = False

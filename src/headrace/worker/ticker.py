@@ -14,13 +14,23 @@ from time import monotonic
 from msgspec.structs import replace
 
 from headrace.errors import ConfigError, HeadraceError, QueueFull
-from headrace.job import Batch, JobId
-from headrace.schedule import Schedule, slot_batch, slot_job
-from headrace.schedules import KIND, UNIQUE, Entry, Schedules, decide, decode, encode, fired, slot_job_id
+from headrace.model.job import Batch, JobId
+from headrace.model.records import Record
+from headrace.operate.stored_schedules import (
+    KIND,
+    UNIQUE,
+    ScheduleEntry,
+    Schedules,
+    decide,
+    decode,
+    encode,
+    fired,
+    slot_job_id,
+)
+from headrace.policy.explain.sentences import count
+from headrace.policy.schedule import Schedule, slot_batch, slot_job
 from headrace.store.contract import Store
-from headrace.store.terms import Record
-from headrace.wording import count
-from headrace.worker.room import Backoff, Complaint, Room, log
+from headrace.worker.service import Backoff, OutageLog, Service, log
 
 POLL = 1.0
 IDLE_POLL = 5.0
@@ -38,11 +48,11 @@ class Seen:
     """A schedule as it was last read or written."""
 
     version: int
-    entry: Entry | None
+    entry: ScheduleEntry | None
     """None: it cannot be read."""
 
 
-class Ticker(Room):
+class Ticker(Service):
     """Sleeps until the next slot by the store's clock, decides it, and fires it.
 
     Of many tickers the one that was first last time is prompt; the others come a little later, find the slot decided
@@ -70,7 +80,7 @@ class Ticker(Room):
         self._poll_every = poll
         self._introduced = False
         self._backoff = Backoff()
-        self._complaint = Complaint("ticking")
+        self._outage = OutageLog("ticking")
         self._seen: dict[str, Seen] = {}
         self._agenda: list[tuple[datetime, str, int]] = []
         """(when by the store's clock, name, version): a heap. What has another version by now is passed over."""
@@ -87,14 +97,14 @@ class Ticker(Room):
                 await self.introduce()
                 seconds = await self.tick()
             except HeadraceError as error:
-                self._complaint.raise_(error)
+                self._outage.raise_(error)
                 # Whoever knows how far it came: read everything again.
                 self._seen.clear()
                 self._agenda.clear()
                 self._poll_at = 0.0
                 await asyncio.sleep(self._backoff.next())
                 continue
-            self._complaint.settle()
+            self._outage.settle()
             self._backoff.reset()
             await self.bell.wait(seconds)
 
@@ -150,7 +160,7 @@ class Ticker(Room):
         if seen is None or seen.version != record.version:
             self._remember(name, record.version, decode(name, record))
 
-    def _remember(self, name: str, version: int, entry: Entry | None) -> None:
+    def _remember(self, name: str, version: int, entry: ScheduleEntry | None) -> None:
         self._seen[name] = Seen(version, entry)
         if entry is None:
             return
@@ -219,13 +229,13 @@ class Ticker(Room):
         if decided.pending and monotonic() - begun < TAKEOVER.total_seconds():
             await self._fire(name, decided)
 
-    async def _busy(self, entry: Entry) -> bool:
+    async def _busy(self, entry: ScheduleEntry) -> bool:
         if entry.last is None:
             return False
         [job] = await self._store.get([JobId(entry.last)])
         return job is not None and not job.state.finished
 
-    async def _fire(self, name: str, entry: Entry) -> None:
+    async def _fire(self, name: str, entry: ScheduleEntry) -> None:
         """Safe to repeat, and by anybody."""
         if entry.cancel is not None:
             await self._store.cancel([JobId(entry.cancel)], f"the next slot of schedule {name} has come")
@@ -244,7 +254,7 @@ class Ticker(Room):
             self._tell_skipped(name, len(met), UNIQUE)
 
     async def _wait_for_room(
-        self, name: str, entry: Entry, made: int, met: Mapping[datetime, JobId], error: QueueFull
+        self, name: str, entry: ScheduleEntry, made: int, met: Mapping[datetime, JobId], error: QueueFull
     ) -> None:
         """Keep the slots that found no room as pending; those before them are over and are never fired again."""
         if self._full.get(name) != entry.pending[made]:
@@ -256,7 +266,7 @@ class Ticker(Room):
         else:
             self._note(self._estimate() + TAKEOVER, name)
 
-    async def _write(self, name: str, entry: Entry) -> bool:
+    async def _write(self, name: str, entry: ScheduleEntry) -> bool:
         version = await self._store.record(KIND, name, encode(entry), self._seen[name].version)
         if version is None:
             self._handicap = timedelta(seconds=random.uniform(*HANDICAP))
@@ -265,7 +275,7 @@ class Ticker(Room):
         self._remember(name, version, entry)
         return True
 
-    def _tell(self, name: str, decided: Entry, before: Entry) -> None:
+    def _tell(self, name: str, decided: ScheduleEntry, before: ScheduleEntry) -> None:
         skipped = decided.skipped - before.skipped
         if not skipped:
             return

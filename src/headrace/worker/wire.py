@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.job import Claimed
-from headrace.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
+from headrace.model.job import Claimed
+from headrace.model.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
 
 _LENGTH = struct.Struct("!I")
 HEADER = _LENGTH.size
@@ -40,7 +40,7 @@ class Order(msgspec.Struct, frozen=True, tag=True):
     """Its task was not made for a child: what it cannot do here, the worker must."""
 
 
-class Report(msgspec.Struct, frozen=True, tag=True):
+class SlotReport(msgspec.Struct, frozen=True, tag=True):
     """It ran."""
 
     outcome: Succeeded | Failed | Snoozed | Cancelled | Released
@@ -87,7 +87,7 @@ def pack(message: Hello | Order) -> bytes:
     return frame(_encoder.encode(message))
 
 
-def pack_report(report: Report | Said) -> bytes:
+def pack_report(report: SlotReport | Said) -> bytes:
     said: Any = report if isinstance(report, Said) else report.outcome
     if isinstance(said, Snoozed):
         due = said.due
@@ -95,12 +95,12 @@ def pack_report(report: Report | Said) -> bytes:
     return frame(_encoder.encode(_Tagged(type(said).__name__, msgspec.Raw(_encoder.encode(said)))))
 
 
-def read_report(body: bytes) -> Report | Said:
+def read_report(body: bytes) -> SlotReport | Said:
     tagged = _tagged.decode(body)
     said = msgspec.msgpack.decode(tagged.value, type=_KINDS[tagged.kind])
     if isinstance(said, _Put):
-        return Report(Snoozed(said.until or said.after or timedelta(0), said.note))
-    return said if isinstance(said, Said) else Report(said)
+        return SlotReport(Snoozed(said.until or said.after or timedelta(0), said.note))
+    return said if isinstance(said, Said) else SlotReport(said)
 
 
 def receive(pipe: socket.socket) -> Hello | Order | None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from headrace.errors import ConfigError, OutcomeUnknown, SchemaMismatch, StoreFull, Unavailable, Unsupported
-from headrace.job import Failure, JobState, NewJob, job_id
-from headrace.outcome import DONE, Finish, Settlement
-from headrace.webhooks import batch_of
-from headrace.worker import faults, verdict
-from headrace.worker.holding import Hands, Held
-from headrace.worker.room import Backoff, Complaint, log
+from headrace.model.job import Failure, JobState, NewJob, job_id
+from headrace.model.outcome import DONE, Finish, Settlement
+from headrace.webhooks.deliver import batch_of
+from headrace.worker import faults, outcome_of
+from headrace.worker.service import Backoff, OutageLog, log
+from headrace.worker.state import HeldLease, WorkerState
 
 MAX_BYTES = 4 * 1024 * 1024
 """Results and failures of one call to the store; PostgreSQL refuses a message of 1 GiB."""
@@ -29,13 +29,13 @@ Batch = Sequence[tuple[int, Settlement]]
 class Writer:
     """Calls `settle` for one lease after the other."""
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
-        self._complaint = Complaint("settling")
+    def __init__(self, state: WorkerState) -> None:
+        self._state = state
+        self._outage = OutageLog("settling")
         self.failing = False
         """The store cannot be written to: a worker that claims more could not settle that either."""
 
-    async def write(self, held: Held, batch: Batch, *, large: bool) -> tuple[frozenset[int], bool]:
+    async def write(self, held: HeldLease, batch: Batch, *, large: bool) -> tuple[frozenset[int], bool]:
         """The positions refused, and whether an answer was lost. `large`: some have results or failures."""
         refused: frozenset[int] = frozenset()
         unsure = False
@@ -45,7 +45,7 @@ class Writer:
             unsure = unsure or doubtful
         return refused, unsure
 
-    async def _until_answered(self, held: Held, batch: Batch) -> tuple[frozenset[int], bool]:
+    async def _until_answered(self, held: HeldLease, batch: Batch) -> tuple[frozenset[int], bool]:
         """Repeat until the store says what became of it: settling twice under a living lease changes nothing."""
         backoff = Backoff()
         unsure, errors = False, 0
@@ -54,10 +54,10 @@ class Writer:
                 faults.reach("settle")
             token = held.token
             try:
-                refused = await self._hands.store.settle(token, batch)
+                refused = await self._state.store.settle(token, batch)
             except PASSING as error:
                 unsure = unsure or isinstance(error, OutcomeUnknown)
-                self._complaint.raise_(error)
+                self._outage.raise_(error)
                 self.failing = True
             except Exception as error:  # noqa: BLE001  # neither a bad outcome nor a store's bug ends the worker
                 unsure = True
@@ -70,9 +70,9 @@ class Writer:
             else:
                 if faults.ARMED:
                     faults.reach("settled")
-                self._complaint.settle()
+                self._outage.settle()
                 self.failing = False
-                if not refused or (token == held.token and not self._hands.reaping):
+                if not refused or (token == held.token and not self._state.reaping):
                     return refused, unsure
                 # The janitor has renewed the lease under a fresh token, or may do so just now.
             await asyncio.sleep(backoff.next())
@@ -80,19 +80,19 @@ class Writer:
         self.failing = False
         return frozenset(position for position, _ in batch), unsure
 
-    async def _halves(self, held: Held, batch: Batch) -> tuple[frozenset[int], bool]:
+    async def _halves(self, held: HeldLease, batch: Batch) -> tuple[frozenset[int], bool]:
         """The store failed on one of these: find it, and settle the others."""
         middle = len(batch) // 2
         first, _ = await self._until_answered(held, batch[:middle])
         second, _ = await self._until_answered(held, batch[middle:])
         return first | second, True
 
-    async def _replace(self, held: Held, bad: tuple[int, Settlement], error: Exception) -> None:
+    async def _replace(self, held: HeldLease, bad: tuple[int, Settlement], error: Exception) -> None:
         """The store cannot take this settlement: end the job as dead with the store's error as the reason."""
         position, settlement = bad
         batch, ord, attempt = held.jobs[position]
         id = job_id(batch, ord)
-        kind, (message, _) = verdict.kind_of(error), verdict.describe(error)
+        kind, (message, _) = outcome_of.kind_of(error), outcome_of.describe(error)
         log.error(
             "the store cannot take how job %s ended, so the job ends as dead (%s): %s: %s",
             id,
@@ -102,36 +102,38 @@ class Writer:
             exc_info=error,
             extra={"event": "settlement.bad", "job": str(id)},
         )
-        text = verdict.bounded(f"the store cannot take how this attempt ended: {kind}: {message}", verdict.MAX_MESSAGE)
-        failure = Failure(attempt, BAD, text, "", datetime.now(UTC), self._hands.name)
+        text = outcome_of.bounded(
+            f"the store cannot take how this attempt ended: {kind}: {message}", outcome_of.MAX_MESSAGE
+        )
+        failure = Failure(attempt, BAD, text, "", datetime.now(UTC), self._state.name)
         failures = settlement.failures if isinstance(settlement.failures, int) else None
         instead = Finish(JobState.DEAD, note=BAD, failure=failure, failures=failures)
         while not held.lost:
             try:
-                await self._hands.store.settle(held.token, [(position, instead)])
+                await self._state.store.settle(held.token, [(position, instead)])
             except PASSING as passing:
-                self._complaint.raise_(passing)
+                self._outage.raise_(passing)
                 self.failing = True
                 await asyncio.sleep(1.0)
             except Exception:  # noqa: BLE001  # the store's bug is not this worker's end
                 log.exception("job %s cannot be settled at all: it is left to the end of its lease", id)
                 return
             else:
-                self._complaint.settle()
+                self._outage.settle()
                 self.failing = False
                 return
 
-    async def announce(self, held: Held, news: list[NewJob]) -> None:
+    async def announce(self, held: HeldLease, news: list[NewJob]) -> None:
         """Webhooks first: who dies in between has told too early, and that is put right; too late would be never."""
         batch, backoff = batch_of(news), Backoff()
         while not held.lost:
             try:
-                await self._hands.store.enqueue(batch)
+                await self._state.store.enqueue(batch)
             except Unsupported as error:
                 log.error("%d webhook deliveries are lost, for this worker may not enqueue them: %s", len(news), error)
                 return
             except PASSING as error:
-                self._complaint.raise_(error)
+                self._outage.raise_(error)
             except Exception:  # noqa: BLE001  # a store's bug must not end the worker
                 log.exception("the store cannot take %d webhook deliveries: they are lost", len(news))
                 return

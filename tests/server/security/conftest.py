@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.store.terms import Filter
+from headrace.model.records import Filter
 from server.running import Running
 
 EVERYTHING = Filter()

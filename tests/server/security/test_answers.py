@@ -15,7 +15,7 @@ import pytest
 
 from headrace import Headrace
 from headrace.server import ServerSettings
-from headrace.server.resources import ENDPOINTS
+from headrace.server.api.resources import ENDPOINTS
 from headrace.store.http import wire
 from server.running import Running, running
 from server.security.sent import quoted, raw, refused, status_of

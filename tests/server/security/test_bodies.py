@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from headrace.server import ServerSettings, boundary
-from headrace.server.problems import Problem
+from headrace.server import ServerSettings
+from headrace.server.http import boundary
+from headrace.server.http.problems import Problem
 from server.running import Running
 from server.security.sent import JSON, POST, jobs, post, pumped, raw, refused, status_of
 

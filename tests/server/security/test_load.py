@@ -18,8 +18,8 @@ import pytest
 
 from headrace import Headrace
 from headrace.server import ServerSettings
-from headrace.server import listener as listening
-from headrace.server.listener import LINGER_BYTES, SWEEP, Protocol
+from headrace.server.http import listener as listening
+from headrace.server.http.listener import LINGER_BYTES, SWEEP, Protocol
 from headrace.testing.process import free_port
 from server.process import APP, serving
 from server.running import Running, running

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.cron import check_cron
 from headrace.errors import InvalidCron
+from headrace.model.cron import check_cron
 from server.running import Running
 from server.security.sent import jobs, quoted, raw, refused
 

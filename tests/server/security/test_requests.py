@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import Headrace
-from headrace.store.terms import Filter, Page
+from headrace.model.records import Filter, Page
 from server.running import Running, make_app, running
 from server.security.sent import jobs, post, raw, refused, status_of
 

@@ -14,7 +14,7 @@ import pytest
 
 from headrace import ConfigError, Headrace
 from headrace.errors import HeadraceError
-from headrace.job import JobState
+from headrace.model.job import JobState
 from headrace.settings import Settings
 from headrace.store import connect
 from server.running import running

@@ -16,10 +16,10 @@ import pytest
 
 from headrace import Headrace, Limit
 from headrace.errors import HeadraceError
-from headrace.job import JobState
+from headrace.model.job import JobState
+from headrace.model.records import Retention
 from headrace.store import connect
 from headrace.store.redis import scripts
-from headrace.store.terms import Retention
 from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
 from server.test_tls import authority, certificate

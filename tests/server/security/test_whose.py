@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from headrace import Headrace
-from headrace.server import ServerSettings, routes, tokens
+from headrace.server import ServerSettings, tokens
 from headrace.server.auth import Brake
+from headrace.server.http import routes
 from headrace.store.contract import Store
 from headrace.store.http import wire
 from server.running import Running, running

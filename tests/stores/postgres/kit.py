@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from headrace.job import Batch, JobId, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Lease, new_token, new_worker_id
+from headrace.model.job import Batch, JobId, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Lease, new_token, new_worker_id
 from headrace.store.contract import Store
 
 WORKER = new_worker_id()

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from headrace.errors import OutcomeUnknown
-from headrace.job import Batch, Key, NewJob, new_batch
-from headrace.lane import Lane
-from headrace.lease import Token
-from headrace.outcome import DONE
+from headrace.model.job import Batch, Key, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Token
+from headrace.model.outcome import DONE
+from headrace.model.records import Retention
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import Retention
 from stores.postgres.kit import TTL, a_batch, claim, put, take, until_waiting
 
 PATIENCE = 90

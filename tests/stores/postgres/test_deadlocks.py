@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.job import Batch, JobState, NewJob, UniqueLock, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, JobState, NewJob, UniqueLock, new_batch
+from headrace.model.lane import Lane
 from headrace.store.postgres.deadlocks import Deadlocks
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore

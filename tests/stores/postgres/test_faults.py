@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from headrace.errors import OutcomeUnknown, StoreError, Unavailable
-from headrace.job import JobState, job_id
-from headrace.outcome import DONE
+from headrace.model.job import JobState, job_id
+from headrace.model.outcome import DONE
 from headrace.store.postgres.store import PostgresStore
 from headrace.testing.servers import PostgresServer
 from stores.postgres.kit import a_batch, claim, put, take

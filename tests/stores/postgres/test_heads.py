@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.job import Batch, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token
-from headrace.outcome import DONE
+from headrace.model.job import Batch, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token
+from headrace.model.outcome import DONE
 from headrace.store.postgres import heads
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headrace.client import Client
+from headrace.client.client import Client
 from headrace.errors import KeyHeld
-from headrace.job import Batch, JobId, JobState, Key, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, JobId, JobState, Key, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
 from headrace.store.postgres import store as module
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore

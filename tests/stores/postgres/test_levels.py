@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import Unavailable
-from headrace.job import Batch, JobState, Key, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
-from headrace.outcome import Again
+from headrace.model.job import Batch, JobState, Key, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.outcome import Again
+from headrace.model.records import CancelAnswer
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import CancelAnswer
 from stores.postgres.kit import TTL, claim, put, take
 
 LIVE = frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING})

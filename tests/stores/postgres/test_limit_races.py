@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from headrace.job import Batch, NewJob, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token
-from headrace.outcome import DONE
+from headrace.model.job import Batch, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token
+from headrace.model.outcome import DONE
+from headrace.model.records import LimitRule
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import LimitRule
 from stores.postgres.kit import TTL, WORKER, blocked, claim, deadlocks, put, take
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine

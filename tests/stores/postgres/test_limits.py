@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from headrace.job import Batch, NewJob, new_batch
-from headrace.lane import Lane
-from headrace.lease import Lease, Token, new_token
-from headrace.outcome import DONE, Again
+from headrace.model.job import Batch, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Lease, Token, new_token
+from headrace.model.outcome import DONE, Again
+from headrace.model.records import LimitRule, Retention
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import LimitRule, Retention
 from stores.postgres.kit import TTL, WORKER, claim, put, take
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.lane import Lane
-from headrace.outcome import Again
-from headrace.store.postgres import listen
+from headrace.model.lane import Lane
+from headrace.model.outcome import Again
+from headrace.store.postgres import wakeup
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
 from stores.postgres.kit import a_batch, claim, put, take
@@ -135,8 +135,8 @@ async def test_a_lost_ear_grows_again(pg: PostgresStore, sql: Any):
 
 async def test_many_enqueues_are_few_notifications(pg: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch):
     # So long that several fall into one gap, however slow this machine's disk is.
-    monkeypatch.setattr(listen, "_GAP", 0.2)
-    monkeypatch.setattr(listen, "_LONGEST_GAP", 0.2)
+    monkeypatch.setattr(wakeup, "_GAP", 0.2)
+    monkeypatch.setattr(wakeup, "_LONGEST_GAP", 0.2)
     heard: list[str] = []
     connection = await asyncpg.connect(url)
     await connection.add_listener("headrace", lambda *args: heard.append(args[3]))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.job import Batch, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.outcome import DONE, Again, Finish
-from headrace.store.postgres import looking
+from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Filter, Page
+from headrace.store.postgres import looks as looking
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import Filter, Page
 from stores.postgres.kit import claim
 
 MANY = 1200

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.job import Batch, JobState, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
+from headrace.model.job import Batch, JobState, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.records import CancelAnswer
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import CancelAnswer
 from stores.postgres.kit import blocked, deadlocks
 
 LIVE = frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING})

@@ -18,12 +18,12 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from headrace.errors import ConfigError, Unavailable
-from headrace.job import Batch, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Presence, new_token
-from headrace.outcome import DONE, Again
+from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Presence, new_token
+from headrace.model.outcome import DONE, Again
+from headrace.model.records import CancelAnswer, Filter, LimitRule, Retention
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import CancelAnswer, Filter, LimitRule, Retention
 from headrace.testing.process import free_port
 from headrace.testing.servers import PostgresServer
 from stores.postgres.kit import TTL, WORKER, a_batch, claim, put, take

@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 
 from conformance.kit import expire
-from headrace.job import Batch, BatchId, Failure, JobId, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.outcome import DONE, Again, Ending, Finish
+from headrace.model.job import Batch, BatchId, Failure, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.outcome import DONE, Again, Ending, Finish
+from headrace.model.records import Retention
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import Retention
 from stores.postgres.kit import claim, put, take, until_waiting
 
 KEEP = Retention(done=timedelta(days=1), dead=timedelta(days=14))

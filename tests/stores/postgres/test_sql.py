@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from headrace.job import JobState, split_id
-from headrace.lease import new_token
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import JobState, split_id
+from headrace.model.lease import new_token
+from headrace.model.outcome import DONE, Again, Finish
 from headrace.store.postgres.driver import asyncpg
-from headrace.store.postgres.listen import CHANNEL
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.postgres.wakeup import CHANNEL
 from stores.postgres.kit import WORKER, claim, put, take
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace.job import Batch, NewJob, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, Lease, new_token
-from headrace.outcome import DONE
+from headrace.model.job import Batch, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Lease, new_token
+from headrace.model.outcome import DONE
 from headrace.store.postgres.store import PostgresStore
 from stores.postgres.kit import TTL, WORKER, put, take
 

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from headrace.errors import BadTransaction, IdempotencyConflict, SchemaMismatch
-from headrace.job import Batch, Failure, JobState, Key, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Token, new_token
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import Batch, Failure, JobState, Key, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Token, new_token
+from headrace.model.outcome import DONE, Again, Finish
 from headrace.store.contract import Transactional
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore

@@ -6,12 +6,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from headrace.job import Batch, JobState, NewJob, UniqueLock, job_id, new_batch
-from headrace.lane import Lane
-from headrace.outcome import DONE
+from headrace.model.job import Batch, JobState, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.outcome import DONE
+from headrace.model.records import Retention
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.store.terms import Retention
 from stores.postgres.kit import take
 
 LIVE = frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING})

@@ -8,9 +8,9 @@ import pytest
 
 from conformance.kit import RELEASE, TTL, batch, claim, counts, new, put, queue_stats, states, take
 from headrace.errors import OutcomeUnknown, StoreError, Unavailable
-from headrace.job import JobState, job_id
-from headrace.lease import new_token
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobState, job_id
+from headrace.model.lease import new_token
+from headrace.model.outcome import DONE, Finish
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.proxy import Proxy, between

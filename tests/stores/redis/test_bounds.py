@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from conformance.kit import DEAD, RELEASE, TTL, WORKER, counts, ids, new, put, put_jobs, settle_all, take
-from headrace.job import JobState
-from headrace.lease import MAX_LEASE, Ask, Lease, new_token
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobState
+from headrace.model.lease import MAX_LEASE, Ask, Lease, new_token
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import LimitRule
 from headrace.store.redis.parcel import MOST_OTHERS
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import LimitRule
 from headrace.testing.redis_servers import RedisServer
 
 LANES = 350

@@ -27,9 +27,9 @@ from conformance.kit import (
     take,
 )
 from headrace.errors import IdempotencyConflict, StoreError, Unavailable
-from headrace.job import JobId, JobState, job_id
-from headrace.lease import Ask, Band, new_token
-from headrace.outcome import DONE
+from headrace.model.job import JobId, JobState, job_id
+from headrace.model.lease import Ask, Band, new_token
+from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisCluster, RedisServer
 from stores.redis.kit import asked_until_answered, eventually

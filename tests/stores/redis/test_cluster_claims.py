@@ -8,8 +8,8 @@ import pytest
 
 from conformance.kit import TTL, WORKER, ids, new, put_jobs, settle_all, states
 from headrace.errors import OutcomeUnknown
-from headrace.job import JobId, JobState
-from headrace.lease import Ask, Lease, new_token
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import Ask, Lease, new_token
 from headrace.store.redis import scripts
 from headrace.store.redis.connection import Command, Pool, Reply
 from headrace.store.redis.faults import Cut

@@ -10,12 +10,12 @@ import pytest
 from conformance.kit import TTL, WORKER, claim, ids, new, put, put_jobs, settle_all, take
 from headrace import Headrace, Limit
 from headrace.errors import ConfigError
-from headrace.job import JobState, UniqueLock
-from headrace.lease import Ask, Band, new_token
-from headrace.outcome import DONE
+from headrace.model.job import JobState, UniqueLock
+from headrace.model.lease import Ask, Band, new_token
+from headrace.model.outcome import DONE
+from headrace.model.records import LimitRule
 from headrace.store.redis.store import RedisStore
 from headrace.store.redis.wire import slot_of
-from headrace.store.terms import LimitRule
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisCluster
 

@@ -14,13 +14,13 @@ import pytest
 from conformance.kit import JANITOR, TTL, WORKER, batch, claim, ids, new, put, put_jobs, settle_all, states, take
 from headrace import Headrace
 from headrace.errors import OutcomeUnknown, StoreError, Unavailable
-from headrace.job import JobState
-from headrace.lease import Lease, Presence, Report
-from headrace.outcome import DONE
+from headrace.model.job import JobState
+from headrace.model.lease import Lease, Presence, Report
+from headrace.model.outcome import DONE
+from headrace.model.records import Filter, LimitRule, Retention
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
 from headrace.store.redis.wire import slot_of
-from headrace.store.terms import Filter, LimitRule, Retention
 from headrace.testing.redis_servers import RedisCluster, RedisServer
 from stores.redis.kit import asked_until_answered, eventually
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
-from headrace.job import NewJob, new_batch
-from headrace.lane import Lane
+from headrace.model.job import NewJob, new_batch
+from headrace.model.lane import Lane
 from headrace.store.redis.element import Decoder, encode_run, lane_name, to_us
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

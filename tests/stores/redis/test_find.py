@@ -22,11 +22,11 @@ from conformance.kit import (
     settle_all,
     take,
 )
-from headrace.job import JobState
-from headrace.lease import new_token
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import JobState
+from headrace.model.lease import new_token
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Filter
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Filter
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.test_bounds import scripts_run
@@ -47,7 +47,7 @@ ENDS = [
 async def test_by_every_set_of_states(
     store: RedisStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, seed: int, few: int
 ):
-    monkeypatch.setattr("headrace.store.redis.searching._FEW", few)
+    monkeypatch.setattr("headrace.store.redis.verbs.find._FEW", few)
     chance = random.Random(seed)
     made = []
     for _ in range(20):

@@ -23,11 +23,11 @@ from conformance.kit import (
     take,
 )
 from headrace.errors import StoreFull
-from headrace.job import JobState
-from headrace.lease import Band, new_token
-from headrace.outcome import DONE
+from headrace.model.job import JobState
+from headrace.model.lease import Band, new_token
+from headrace.model.outcome import DONE
+from headrace.model.records import CancelAnswer, Filter
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import CancelAnswer, Filter
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 
@@ -107,7 +107,7 @@ async def test_reading_goes_on_and_writes_nothing(own_server: RedisServer, monke
     await store.open()
     [id] = await put(store)
     fill(own_server)
-    monkeypatch.setattr("headrace.store.redis.base._FRESH", 0.0)
+    monkeypatch.setattr("headrace.store.redis.verbs.base._FRESH", 0.0)
     assert [job and job.state for job in await store.get([id])] == [JobState.READY]
     assert len(await find_all(store, Filter(queue="default"))) == 1
     assert await store.workers() == []

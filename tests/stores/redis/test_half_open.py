@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.kit import TTL, put, take
-from headrace.outcome import DONE
+from headrace.model.outcome import DONE
 from headrace.store.redis.connection import Pool
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisServer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from conformance.kit import RELEASE, TTL, claim, ids, put, take
 from headrace.bench.hash_layout import PREFIX, HashLayoutStore
-from headrace.lease import new_token
-from headrace.outcome import DONE
+from headrace.model.lease import new_token
+from headrace.model.outcome import DONE
 from headrace.testing.redis_servers import RedisServer
 
 

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from conformance.kit import JANITOR, RELEASE, TTL, WORKER, claim, find_all, new, put, put_jobs, settle_all, take
-from headrace.lease import Lease
-from headrace.outcome import DONE
+from headrace.model.lease import Lease
+from headrace.model.outcome import DONE
+from headrace.model.records import Filter, Retention
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Filter, Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.test_looks import commands_run

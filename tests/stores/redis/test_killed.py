@@ -19,9 +19,9 @@ from time import monotonic
 import pytest
 
 from headrace import Headrace
-from headrace.client import Client
+from headrace.client.client import Client
 from headrace.errors import StoreError
-from headrace.job import JobId, JobState
+from headrace.model.job import JobId, JobState
 from headrace.settings import Settings
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import Flavour, RedisServer

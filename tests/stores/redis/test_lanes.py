@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from conformance.kit import RELEASE, claim, ids, new, put, put_jobs, take
-from headrace.job import JobId
-from headrace.outcome import Again
+from headrace.model.job import JobId
+from headrace.model.outcome import Again
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from conformance.kit import RELEASE, claim, find_all, ids, new, put, put_jobs, settle_all, states, take, tenants
-from headrace.job import JobState
+from headrace.model.job import JobState
+from headrace.model.records import Filter, Retention
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Filter, Retention
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.test_bounds import scripts_run
 

@@ -21,11 +21,11 @@ from conformance.kit import (
     settle_all,
     take,
 )
-from headrace.job import JobState
-from headrace.lease import new_token
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import JobState
+from headrace.model.lease import new_token
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Retention
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 

@@ -10,13 +10,13 @@ from datetime import timedelta
 import pytest
 
 from conformance.kit import DEAD, JANITOR, RELEASE, TTL, claim, expire, new, put, put_jobs, settle_all, take
-from headrace.job import JobState
-from headrace.lane import split_limit
-from headrace.lease import Lease, Token, new_token
-from headrace.outcome import DONE, Again, Settlement
+from headrace.model.job import JobState
+from headrace.model.lane import split_limit
+from headrace.model.lease import Lease, Token, new_token
+from headrace.model.outcome import DONE, Again, Settlement
+from headrace.model.records import Filter, LimitRule, Retention
 from headrace.store.redis.element import lane_of, lane_parts
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Filter, LimitRule, Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 

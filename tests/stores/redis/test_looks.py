@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conformance.kit import DEAD, TTL, find_all, new, put, put_jobs, settle_all, take
-from headrace.job import JobId, JobState, job_id, new_batch
-from headrace.lease import Report, new_token, new_worker_id
-from headrace.outcome import DONE
+from headrace.model.job import JobId, JobState, job_id, new_batch
+from headrace.model.lease import Report, new_token, new_worker_id
+from headrace.model.outcome import DONE
+from headrace.model.records import CancelAnswer, Filter, LimitRule
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import CancelAnswer, Filter, LimitRule
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.test_bounds import scripts_run
@@ -138,7 +138,7 @@ async def test_a_page_looks_at_so_many_jobs_and_says_where_to_go_on(
     made = [
         id for n in range(60) for id in await put(store, 10, queue=f"q{n % queues}", task="rare" if n == 7 else "t")
     ]
-    monkeypatch.setattr("headrace.store.redis.searching._LOOKS", 100)
+    monkeypatch.setattr("headrace.store.redis.verbs.find._LOOKS", 100)
     looked: list[int] = []
     look = store._look  # pyright: ignore[reportPrivateUsage]
 
@@ -165,7 +165,7 @@ async def test_a_page_looks_at_so_many_jobs_and_says_where_to_go_on(
 async def test_a_call_over_more_queues_than_a_page_looks_at_comes_to_an_end(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.store.redis.searching._LOOKS", 3)
+    monkeypatch.setattr("headrace.store.redis.verbs.find._LOOKS", 3)
     await put_jobs(store, *[new(queue=f"q{n}") for n in range(20)])
     before, pages = None, 0
     while (page := await store.find(Filter(task="nobody"), before=before)).next is not None:
@@ -174,7 +174,7 @@ async def test_a_call_over_more_queues_than_a_page_looks_at_comes_to_an_end(
 
 
 async def test_jobs_from_another_time_count_as_looked_at(store: RedisStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace.store.redis.searching._LOOKS", 50)
+    monkeypatch.setattr("headrace.store.redis.verbs.find._LOOKS", 50)
     for _ in range(200):
         await put(store)
     page = await store.find(Filter(until=ALWAYS), limit=20)

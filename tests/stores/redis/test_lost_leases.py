@@ -22,9 +22,9 @@ from conformance.kit import (
     take,
 )
 from headrace.errors import ConfigError, OutcomeUnknown
-from headrace.job import JobId, JobState
-from headrace.lease import Orphan
-from headrace.outcome import DONE
+from headrace.model.job import JobId, JobState
+from headrace.model.lease import Orphan
+from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer

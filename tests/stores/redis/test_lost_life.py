@@ -25,11 +25,11 @@ from conformance.kit import (
     states,
 )
 from headrace.errors import OutcomeUnknown
-from headrace.job import JobId, JobState, job_id
-from headrace.lease import Ask, Token, new_token
-from headrace.outcome import DONE, Again, Finish
+from headrace.model.job import JobId, JobState, job_id
+from headrace.model.lease import Ask, Token, new_token
+from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.records import Retention
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.proxy import Proxy, between

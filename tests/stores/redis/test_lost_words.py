@@ -9,9 +9,9 @@ import pytest
 
 from conformance.kit import DEAD, ids, look, new, put, put_jobs, settle_all, states, take
 from headrace.errors import OutcomeUnknown
-from headrace.job import JobState, LogLine
-from headrace.lease import MAX_LOG, Report
-from headrace.outcome import DONE
+from headrace.model.job import JobState, LogLine
+from headrace.model.lease import MAX_LOG, Report
+from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.proxy import Proxy, between

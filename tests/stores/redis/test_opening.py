@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.job import Batch, NewJob, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
+from headrace.model.job import Batch, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.records import LimitRule
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import LimitRule
 
 
 @pytest.fixture(params=["redis", "valkey"])

@@ -8,8 +8,8 @@ import pytest
 
 from conformance.kit import batch, ids, new, states, take
 from headrace.errors import OutcomeUnknown
-from headrace.job import JobState
-from headrace.outcome import DONE
+from headrace.model.job import JobState
+from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import Flavour, RedisServer
 from stores.redis.kit import asked_until_answered, eventually

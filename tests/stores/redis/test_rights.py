@@ -11,9 +11,9 @@ import pytest
 from conformance.kit import JANITOR, TTL, claim, put, settle_all, take
 from headrace import Headrace
 from headrace.errors import ConfigError
+from headrace.model.records import Retention
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Retention
 from headrace.testing.redis_servers import Flavour, RedisCluster, RedisServer
 from stores.redis.kit import eventually
 

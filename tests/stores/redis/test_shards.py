@@ -36,13 +36,13 @@ from conformance.kit import (
 )
 from headrace import Headrace
 from headrace.errors import ConfigError
-from headrace.job import JobId, JobState, UniqueLock
-from headrace.lane import Lane
-from headrace.lease import Ask, Band, new_token, new_worker_id
-from headrace.outcome import Again
+from headrace.model.job import JobId, JobState, UniqueLock
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, Band, new_token, new_worker_id
+from headrace.model.outcome import Again
+from headrace.model.records import Filter, Retention
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.shards import Shards, parse_counts, whole
-from headrace.store.terms import Filter, Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisCluster, RedisServer
 

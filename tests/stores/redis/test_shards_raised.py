@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from conformance.kit import RELEASE, batch, claim, find_all, ids, new, put_jobs, settle_all, states, take
-from headrace.job import JobId, JobState
+from headrace.model.job import JobId, JobState
+from headrace.model.records import CancelAnswer, Filter
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.shards import Shards
-from headrace.store.terms import CancelAnswer, Filter
 from headrace.testing.redis_servers import RedisCluster, RedisServer
 
 

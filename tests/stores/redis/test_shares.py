@@ -12,7 +12,7 @@ from math import ceil
 import pytest
 
 from conformance.kit import TTL, WORKER, put
-from headrace.lease import Ask, Band, new_token
+from headrace.model.lease import Ask, Band, new_token
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisServer
 

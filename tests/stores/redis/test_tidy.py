@@ -19,10 +19,10 @@ from conformance.kit import (
     take,
 )
 from conformance.test_workers import presence
-from headrace.job import JobState, UniqueLock
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobState, UniqueLock
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import Retention
 from headrace.store.redis.store import RedisStore
-from headrace.store.terms import Retention
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 
@@ -80,7 +80,7 @@ async def test_pauses_that_are_over(store: RedisStore, server: RedisServer, cloc
 
 
 async def test_there_may_be_more_than_one_call_looks_at(store: RedisStore, server: RedisServer, monkeypatch):
-    monkeypatch.setattr("headrace.store.redis.janitoring._TIDY_STEPS", 3)
+    monkeypatch.setattr("headrace.store.redis.verbs.upkeep._TIDY_STEPS", 3)
     await put_jobs(store, *[new(unique=UniqueLock(f"{n}", HELD, None, replace=False)) for n in range(MANY)])
     await drained(store)
     await pruned(store)

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.kit import put, settle_all, states, take
 from headrace.errors import ConfigError, Unavailable
-from headrace.job import JobState
+from headrace.model.job import JobState
 from headrace.store.redis.store import RedisStore
 from headrace.testing.process import free_port
 from headrace.testing.redis_servers import RedisServer

@@ -28,8 +28,8 @@ from conformance.kit import (
 )
 from conformance.test_workers import presence
 from headrace.errors import StoreError, StoreFull, Unavailable
-from headrace.job import JobId, JobState, job_id
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobId, JobState, job_id
+from headrace.model.outcome import DONE, Finish
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer

@@ -11,9 +11,9 @@ import pytest
 
 from conformance.kit import RELEASE, TTL, WORKER, claim, new, put, put_jobs, settle_all, take
 from headrace.errors import Unavailable
-from headrace.lease import Ask, Band, new_token
-from headrace.store.redis import claiming
+from headrace.model.lease import Ask, Band, new_token
 from headrace.store.redis.store import RedisStore
+from headrace.store.redis.verbs import claim as claim_verbs
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.kit import eventually
@@ -26,7 +26,7 @@ SHORT = 0.05
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is: a hint counts as followed by the claim that a test makes next."""
-    monkeypatch.setattr(claiming, "_USE_WITHIN", 3600.0)
+    monkeypatch.setattr(claim_verbs, "_USE_WITHIN", 3600.0)
 
 
 async def sleepers(server: RedisServer, count: int) -> None:
@@ -224,7 +224,7 @@ async def test_a_sleeper_called_off_leaves_nothing_behind(real_store: RedisStore
 async def test_a_hint_that_nobody_follows_goes_to_the_next(
     real_store: RedisStore, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(claiming, "_USE_WITHIN", 0.01)
+    monkeypatch.setattr(claim_verbs, "_USE_WITHIN", 0.01)
     await put(real_store, 1)
     assert await real_store.wait(QUEUE, LONG)
     other = RedisStore(server.url())

@@ -9,8 +9,8 @@ import pytest
 
 from conformance.kit import TTL, WORKER, claim, counts, ids, look, put, rule, settle_all, take
 from headrace.errors import OutcomeUnknown
-from headrace.job import JobId
-from headrace.lease import Ask, Band, Lease, new_token
+from headrace.model.job import JobId
+from headrace.model.lease import Ask, Band, Lease, new_token
 from headrace.store.contract import Prompt
 from headrace.store.redis import scripts
 from headrace.store.redis.parcel import bands_of

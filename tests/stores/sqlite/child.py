@@ -6,10 +6,10 @@ import asyncio
 import sys
 from datetime import timedelta
 
-from headrace.job import Batch, NewJob, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import DONE
+from headrace.model.job import Batch, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import DONE
 from headrace.store.sqlite.store import SqliteStore
 
 WORKER = new_worker_id()

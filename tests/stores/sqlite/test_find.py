@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from conformance.kit import batch, new, put, put_jobs
-from headrace.job import JobId, JobState
+from headrace.model.job import JobId, JobState
+from headrace.model.records import Filter
 from headrace.store.sqlite import find
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.terms import Filter
 
 
 @pytest.fixture

@@ -16,15 +16,15 @@ import pytest
 
 from conformance.kit import TTL, WORKER, claim, ids, new, put, put_jobs, rule, settle_all, take, tenants
 from conftest import opened
-from headrace.job import Batch, JobState, UniqueLock, job_id, new_batch
-from headrace.lease import Ask, Lease, Report, new_token
-from headrace.outcome import DONE
+from headrace.model.job import Batch, JobState, UniqueLock, job_id, new_batch
+from headrace.model.lease import Ask, Lease, Report, new_token
+from headrace.model.outcome import DONE
+from headrace.model.records import Retention
 from headrace.store.contract import Store
-from headrace.store.sqlite import allowance, picker, turns
+from headrace.store.sqlite import allowance, picker, turn_state
 from headrace.store.sqlite.claim import claim as claim_in
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.terms import Retention
+from headrace.store.sqlite.transaction import Tx
 
 NOW = Retention(done=timedelta(0), dead=timedelta(0))
 WEIGHTS = {"default": {"a": 3}}
@@ -113,7 +113,7 @@ async def test_large_claims_of_many_tenants(sqlite_store: SqliteStore, eye: sqli
 
 async def test_tenants_with_few_jobs_beside_one_with_many(sqlite_store: SqliteStore):
     """The line is read as it comes until somebody's jobs fill what is read, and then from tenant to tenant again."""
-    line = sqlite_store._desk.rota.line("default", 0)
+    line = sqlite_store._claim_memory.turn_state.line("default", 0)
     await put_jobs(sqlite_store, *[new(tenant=f"t{n:03}") for n in range(300)])
     await take(sqlite_store, 100)
     assert line.scattered
@@ -148,14 +148,14 @@ async def test_turns_go_on_past_who_is_blocked_or_empty(sqlite_store: SqliteStor
 async def test_tenants_come_and_go_and_leave_nothing(
     sqlite_store: SqliteStore, eye: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(turns, "_MANY_TENANTS", 50)
+    monkeypatch.setattr(turn_state, "_MANY_TENANTS", 50)
     for round in range(5):
         jobs = [new(tenant=f"{round}-{n}", limits=(f"shop:{n % 2}",)) for n in range(100)]
         jobs += [new(tenant=f"{round}-{n}", limits=("api",)) for n in range(100)]
         await put_jobs(sqlite_store, *jobs)
         while lease := await claim(sqlite_store, 60):
             await settle_all(sqlite_store, lease)
-    line = sqlite_store._desk.rota.line("default", 0)
+    line = sqlite_store._claim_memory.turn_state.line("default", 0)
     assert len(line.lanes) <= 50
     while (await sqlite_store.prune(NOW)).more:
         pass
@@ -168,11 +168,11 @@ async def test_tenants_come_and_go_and_leave_nothing(
 
 
 async def test_lines_are_forgotten_when_there_are_many(sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(turns, "_MANY_LINES", 3)
+    monkeypatch.setattr(turn_state, "_MANY_LINES", 3)
     for priority in range(10):
         await put(sqlite_store, priority=priority)
     assert len((await take(sqlite_store, 100)).jobs) == 10
-    assert len(sqlite_store._desk.rota._lines) <= 3
+    assert len(sqlite_store._claim_memory.turn_state._lines) <= 3
 
 
 # ── limits ───────────────────────────────────────────────────────────────────
@@ -327,7 +327,7 @@ def _with_limit(tx: Tx, store: SqliteStore) -> Lease:
     conn = tx.cur.connection
     before = conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
     try:
-        lease = claim_in(tx, Ask(WORKER, ("default",), 10, TTL, new_token()), store._desk)
+        lease = claim_in(tx, Ask(WORKER, ("default",), 10, TTL, new_token()), store._claim_memory)
     finally:
         conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
     assert lease is not None

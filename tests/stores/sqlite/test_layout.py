@@ -26,13 +26,13 @@ from conformance.kit import (
     settle_all,
     take,
 )
-from headrace.job import JobState, job_id
-from headrace.lease import Ask, new_token
-from headrace.outcome import DONE, Finish
+from headrace.model.job import JobState, job_id
+from headrace.model.lease import Ask, new_token
+from headrace.model.outcome import DONE, Finish
+from headrace.model.records import Filter, Retention
 from headrace.store.sqlite import find, packing
 from headrace.store.sqlite.statements import load
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.terms import Filter, Retention
 
 
 @pytest.fixture

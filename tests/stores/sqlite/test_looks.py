@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from conformance.kit import TTL, WORKER, batch, claim, new, put, put_jobs, rule, settle_all, take
-from headrace.job import JobId
-from headrace.lease import Ask, new_token
+from headrace.model.job import JobId
+from headrace.model.lease import Ask, new_token
 from headrace.store.sqlite import ahead, ended, lanes, stats
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.sqlite.transaction import Tx
 
 ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
 

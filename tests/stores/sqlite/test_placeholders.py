@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.job import Batch, JobState, NewJob, job_id, new_batch
-from headrace.lane import Lane
-from headrace.lease import Ask, new_token, new_worker_id
-from headrace.outcome import Finish
+from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import Finish
 from headrace.store.sqlite import connection
 from headrace.store.sqlite.store import SqliteStore
 

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from conformance.kit import claim, counts, ids, look, put
-from headrace.job import JobState, job_id
+from headrace.model.job import JobState, job_id
 from headrace.store.sqlite import wait
 from headrace.store.sqlite.bell import Bell, private_folder
 from headrace.store.sqlite.migrate import steps

@@ -12,7 +12,7 @@ import pytest
 
 from conformance.kit import JANITOR, TTL, claim, counts, put, take
 from conftest import opened
-from headrace.outcome import DONE
+from headrace.model.outcome import DONE
 from headrace.store.sqlite import timekeeper
 from headrace.store.sqlite.rows import EPOCH, micros, moment
 from headrace.store.sqlite.store import SqliteStore

@@ -21,8 +21,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from conformance.kit import batch, claim, counts, key, new, put, state, take
 from headrace.errors import BadTransaction, IdempotencyConflict, SchemaMismatch, Unavailable
-from headrace.job import Batch, JobId, JobState, job_id
-from headrace.outcome import DONE
+from headrace.model.job import Batch, JobId, JobState, job_id
+from headrace.model.outcome import DONE
 from headrace.store.contract import Transactional
 from headrace.store.sqlite import connection
 from headrace.store.sqlite.store import SqliteStore

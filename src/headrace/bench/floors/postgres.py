@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.bench.floors.base import PAYLOAD, Rows, Spent, sizes
-from headrace.job import new_batch
+from headrace.model.job import new_batch
 
 _POSTGRES_TABLES = """
 drop schema if exists headrace_bench cascade;

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from headrace.bench.floors.base import PAYLOAD, Rows, Spent, sizes
-from headrace.job import new_batch
+from headrace.model.job import new_batch
 
 _REDIS_CLAIM = """
 local e = redis.call('LPOP', KEYS[1], ARGV[1])

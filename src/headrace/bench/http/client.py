@@ -26,7 +26,7 @@ from headrace.bench.http.orders import (
 )
 from headrace.bench.http.polling import Polling, claims
 from headrace.bench.http.wire import Connection, gone, read_lease, request, settlement, unexpected
-from headrace.event_loop import run
+from headrace.runtime.event_loop import run
 
 STEP = 100
 """Idle workers that connect at once."""
@@ -216,7 +216,7 @@ class Crowd:
 # ── the process ──────────────────────────────────────────────────────────────
 
 
-class Client:
+class LoadClient:
     """Carries out one order after the other."""
 
     def __init__(self) -> None:
@@ -248,7 +248,7 @@ class Client:
 
 async def main() -> None:
     """Until stdin ends: then the run is over."""
-    client = Client()
+    client = LoadClient()
     decode = msgspec.json.Decoder(Order).decode
     # A thread may wait for a pipe; this loop has connections to look after meanwhile.
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.bench.http.orders import Spent
+from headrace.bench.http.orders import OrderTimes
 
 _STATM = Path("/proc/self/statm")
 
@@ -24,11 +24,11 @@ def raise_files() -> int:
     return wanted
 
 
-def spent() -> Spent:
+def spent() -> OrderTimes:
     """Of this process; its memory is the most that it ever was where the system does not tell the present."""
     if _STATM.exists():
         memory = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     else:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         memory = most if sys.platform == "darwin" else most * 1024
-    return Spent(cpu=time.process_time(), memory=memory)
+    return OrderTimes(cpu=time.process_time(), memory=memory)

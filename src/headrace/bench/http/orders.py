@@ -18,7 +18,7 @@ TASK = "bench.noop"
 
 
 class Serve(msgspec.Struct, kw_only=True):
-    """To a server process, at its start. It answers `Up`, then `Spent` to every line that it is sent."""
+    """To a server process, at its start. It answers `Up`, then `OrderTimes` to every line that it is sent."""
 
     what: Literal["headrace", "bare"]
     url: str
@@ -36,7 +36,7 @@ class Up(msgspec.Struct):
     port: int
 
 
-class Spent(msgspec.Struct):
+class OrderTimes(msgspec.Struct):
     """What a server process has used by now."""
 
     cpu: float

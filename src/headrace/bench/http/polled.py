@@ -20,7 +20,7 @@ from headrace.bench.http.orders import Claims, Driven, Held, Poll, Polled, Rest,
 from headrace.bench.http.run import START
 from headrace.bench.load import TEXT, Load
 from headrace.bench.result import median, percentile
-from headrace.event_loop import run
+from headrace.runtime.event_loop import run
 
 PATHS = ["/v1/stats", "/v1/queues", "/v1/workers", "/v1/pauses", "/metrics"]
 ALL = 1_000_000

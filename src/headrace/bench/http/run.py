@@ -23,9 +23,9 @@ from headrace.bench.http.orders import (
     Held,
     Hold,
     Order,
+    OrderTimes,
     PickUp,
     Serve,
-    Spent,
     Up,
     Work,
     job,
@@ -131,8 +131,8 @@ class _Listening:
     process: Helper
     port: int
 
-    async def spent(self) -> Spent:
-        return await self.process.ask(None, Spent, within=START)
+    async def spent(self) -> OrderTimes:
+        return await self.process.ask(None, OrderTimes, within=START)
 
 
 @dataclass(slots=True)
@@ -262,7 +262,7 @@ class _Ground:
             cpu_percent_alone=rounded(at_rest, 1),
         )
 
-    async def _watch(self, seconds: float) -> tuple[Spent, float]:
+    async def _watch(self, seconds: float) -> tuple[OrderTimes, float]:
         """What the server has spent, and its share of one core over this time."""
         loop = asyncio.get_running_loop()
         before, began = await self._server.spent(), loop.time()

@@ -18,11 +18,11 @@ from starlette.routing import Route
 from headrace.bench.http import limits
 from headrace.bench.http.orders import Serve, Up
 from headrace.bench.load import Load
-from headrace.event_loop import run
+from headrace.runtime.event_loop import run
 from headrace.server import ServerSettings, asgi
-from headrace.server.jobs import Created
-from headrace.server.listener import Server
-from headrace.server.produce import JobRequest
+from headrace.server.api.job_request import JobRequest
+from headrace.server.api.jobs import Created
+from headrace.server.http.listener import Server
 
 _ID = UUID("01890a5d-ac96-774b-bcce-b302099a0001")
 

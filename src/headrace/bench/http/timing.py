@@ -23,7 +23,7 @@ from headrace.bench.http.orders import Serve, Up
 from headrace.bench.http.run import START
 from headrace.bench.http.wire import Connection, look, unexpected
 from headrace.bench.load import Load
-from headrace.event_loop import run
+from headrace.runtime.event_loop import run
 from headrace.server import tokens
 from headrace.store import connect
 

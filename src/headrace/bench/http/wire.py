@@ -115,17 +115,17 @@ class _Job(msgspec.Struct):
     id: UUID
 
 
-class Lease(msgspec.Struct):
+class WireLease(msgspec.Struct):
     """What is used of a claim's answer."""
 
     lease: str
     jobs: list[_Job]
 
 
-read_lease = msgspec.json.Decoder(Lease).decode
+read_lease = msgspec.json.Decoder(WireLease).decode
 
 
-def settlement(port: int, lease: Lease) -> bytes:
+def settlement(port: int, lease: WireLease) -> bytes:
     """A request that settles all of it as done."""
     ended = [{"outcome": "succeeded", "position": place, "id": job.id} for place, job in enumerate(lease.jobs)]
     return request(port, "/v1/settle", msgspec.json.encode({"lease": lease.lease, "settlements": ended}))

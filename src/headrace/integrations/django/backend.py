@@ -14,13 +14,13 @@ from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
 from headrace.app import Headrace
+from headrace.client.portal import portal
 from headrace.errors import ConfigError, OutcomeUnknown, Unavailable
 from headrace.integrations.django import place, registry, results
 from headrace.integrations.django.frame import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, signals
 from headrace.integrations.django.place import Place
-from headrace.job import Batch, JobId, NewJob, job_id, new_batch, parse_id
-from headrace.lane import check_queue, check_task_name
-from headrace.sync import portal
+from headrace.model.job import Batch, JobId, NewJob, job_id, new_batch, parse_id
+from headrace.model.lane import check_queue, check_task_name
 
 PATIENCE = 5.0
 """Seconds for which a store that does not answer is tried again after a commit."""
@@ -55,7 +55,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         return self._home.app
 
     @property
-    def _home(self) -> registry.Home:
+    def _home(self) -> registry.BackendHome:
         return registry.home(self.alias, self.place, self.options, frozenset(self.queues))
 
     def lives_in(self, database: str) -> bool:
@@ -118,7 +118,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         signals.task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _put(self, home: registry.Home, job: NewJob) -> JobId:
+    def _put(self, home: registry.BackendHome, job: NewJob) -> JobId:
         database = home.place.database
         if database is not None and connections[database].in_atomic_block:
             return home.app.put_in(database, [job]).id(0)
@@ -153,7 +153,7 @@ def _in_transaction() -> bool:
     return DEFAULT_DB_ALIAS in set(connections) and bool(connections[DEFAULT_DB_ALIAS].in_atomic_block)
 
 
-def _send(home: registry.Home, batch: Batch) -> None:
+def _send(home: registry.BackendHome, batch: Batch) -> None:
     """Under the id that the caller has got already; so it may be repeated."""
     give_up = time.monotonic() + PATIENCE
     while True:

@@ -13,21 +13,21 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from headrace.app import Headrace
-from headrace.context import current_job
+from headrace.client.per_loop import Clients
+from headrace.client.portal import portal
 from headrace.integrations.django import results
 from headrace.integrations.django.frame import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
 from headrace.integrations.django.place import Place
-from headrace.job import Batch, NewJob
-from headrace.loops import Clients
-from headrace.outcome import Cancel, Dead, RetryAfter, Snooze
-from headrace.retry import Retry
+from headrace.model.job import Batch, NewJob
+from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
 from headrace.settings import Settings
-from headrace.sync import portal
-from headrace.task import Task
+from headrace.task.context import current_job
+from headrace.task.retry import Retry
+from headrace.task.task import Task
 
 _lock = threading.RLock()
 _tasks: dict[str, Any] = {}
-_homes: dict[tuple[Any, ...], Home] = {}
+_homes: dict[tuple[Any, ...], BackendHome] = {}
 
 
 def remember(task: Any) -> None:
@@ -48,7 +48,7 @@ def known() -> list[Any]:
 
 
 @dataclass(eq=False)
-class Home:
+class BackendHome:
     """One place and the app for it."""
 
     alias: str
@@ -90,7 +90,7 @@ class Home:
         portal.run(self._clients.close_here)
 
 
-def home(alias: str, place: Place, options: Mapping[str, Any], queues: frozenset[str]) -> Home:
+def home(alias: str, place: Place, options: Mapping[str, Any], queues: frozenset[str]) -> BackendHome:
     """The one for this place."""
     max_attempts, timeout = options.get("max_attempts"), options.get("timeout")
     key = (alias, place, max_attempts, timeout, queues)
@@ -104,14 +104,14 @@ def home(alias: str, place: Place, options: Mapping[str, Any], queues: frozenset
             app = Headrace(settings=settings)
             if place.outbox:
                 app.outbox(place.database)
-            _homes[key] = Home(alias, place, app, retry, timeout)
+            _homes[key] = BackendHome(alias, place, app, retry, timeout)
         return _homes[key]
 
 
 # ── running, in a worker ─────────────────────────────────────────────────────
 
 
-def _runner(path: str, home: Home, *, asynchronous: bool) -> Callable[..., Any]:
+def _runner(path: str, home: BackendHome, *, asynchronous: bool) -> Callable[..., Any]:
     """What a worker runs for a task of Django's."""
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +140,7 @@ def _runner(path: str, home: Home, *, asynchronous: bool) -> Callable[..., Any]:
 class _Attempt:
     """One attempt as Django's signals tell of it. Django's connections are looked after as around a request."""
 
-    def __init__(self, path: str, home: Home, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, path: str, home: BackendHome, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._home = home
         self._job = current_job()
         self.task = _tasks[path]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from headrace.codec import Signature
-from headrace.context import JobContext
 from headrace.integrations.django.frame import TaskError, TaskResult, TaskResultStatus
-from headrace.job import Failure, Job, JobState
+from headrace.model.job import Failure, Job, JobState
+from headrace.task.codec import Signature
+from headrace.task.context import JobContext
 
 _STATUS = {
     JobState.READY: "READY",

@@ -13,15 +13,13 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from headrace.clock import Clock
 from headrace.errors import ConfigError, Unavailable
-from headrace.hosts import on_this_machine
-from headrace.job import Batch, Job, JobId, JobState
-from headrace.lane import Ahead, LaneView
-from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
-from headrace.outcome import Finish, Settlement
-from headrace.store.http import address, faults, wire
-from headrace.store.terms import (
+from headrace.model.clock import Clock
+from headrace.model.job import Batch, Job, JobId, JobState
+from headrace.model.lane import Ahead, LaneView
+from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
+from headrace.model.outcome import Finish, Settlement
+from headrace.model.records import (
     CancelAnswer,
     Ending,
     Enqueued,
@@ -38,6 +36,8 @@ from headrace.store.terms import (
     Retention,
     Stats,
 )
+from headrace.runtime.loopback import on_this_machine
+from headrace.store.http import address, faults, wire
 
 PATIENCE = 30.0
 """Seconds that a call may take; `wait` has its own time on top."""

@@ -14,12 +14,11 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.codec.hooks import is_dict, is_list
-from headrace.job import Batch, BatchId, Due, Failure, Job, JobId, JobState, Key, NewJob, UniqueLock
-from headrace.lane import Ahead, Lane, LaneView
-from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
-from headrace.outcome import DONE, Again, Finish, Settlement
-from headrace.store.terms import (
+from headrace.model.job import Batch, BatchId, Due, Failure, Job, JobId, JobState, Key, NewJob, UniqueLock
+from headrace.model.lane import Ahead, Lane, LaneView
+from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
+from headrace.model.outcome import DONE, Again, Finish, Settlement
+from headrace.model.records import (
     CancelAnswer,
     Ending,
     Filter,
@@ -34,6 +33,7 @@ from headrace.store.terms import (
     Retention,
     Stats,
 )
+from headrace.task.codec.hooks import is_dict, is_list
 
 MEDIA: Final = "application/vnd.headrace+msgpack"
 DropEvent = Literal["dead.discard", "dead.delete", "dead.expire"]

@@ -8,14 +8,14 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from headrace.clock import Clock, SystemClock
-from headrace.job import Due, JobId, JobState
-from headrace.lease import Presence, Token, WorkerId
-from headrace.outcome import Again, Settlement
+from headrace.model.clock import Clock, SystemClock
+from headrace.model.job import Due, JobId, JobState
+from headrace.model.lease import Presence, Token, WorkerId
+from headrace.model.outcome import Again, Settlement
+from headrace.model.records import Enqueued, Pause, Record
 from headrace.store.memory.limits import Limits
 from headrace.store.memory.line import Line
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow, Totals
-from headrace.store.terms import Enqueued, Pause, Record
 
 
 class Base:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from headrace.lane import Blocked, Lane, split_limit
-from headrace.store.terms import LimitRule
+from headrace.model.lane import Blocked, Lane, split_limit
+from headrace.model.records import LimitRule
 
 _DUST = 1e-6
 """Units that rounding may have lost."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from headrace.job import JobState
-from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY, Lane
-from headrace.lease import MAX_LEASE, Ask, Band
+from headrace.model.job import JobState
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY, Lane
+from headrace.model.lease import MAX_LEASE, Ask, Band
 from headrace.store.memory.limits import Limits
 from headrace.store.memory.rows import JobRow
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from headrace.job import Claimed, Failure, Job, JobId, JobState, LogLine, NewJob, split_id
-from headrace.lease import Token, WorkerId
-from headrace.store.terms import Filter
+from headrace.model.job import Claimed, Failure, Job, JobId, JobState, LogLine, NewJob, split_id
+from headrace.model.lease import Token, WorkerId
+from headrace.model.records import Filter
 
 
 @dataclass(slots=True, eq=False)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, JobId, JobState, NewJob, job_id, split_id
-from headrace.lease import MAX_LOG, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId, new_token
-from headrace.outcome import Settlement
+from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, split_id
+from headrace.model.lease import MAX_LOG, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId, new_token
+from headrace.model.outcome import Settlement
+from headrace.model.records import Enqueued, Finding, Progress, Promoted, Pruned, Retention
 from headrace.store.batches import stand_ins
-from headrace.store.memory.looking import Looking
-from headrace.store.memory.operating import Operating
+from headrace.store.memory.looks import Looking
+from headrace.store.memory.moves import Operating
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow
-from headrace.store.terms import Enqueued, Finding, Progress, Promoted, Pruned, Retention
 
 
 class MemoryStore(Looking, Operating):

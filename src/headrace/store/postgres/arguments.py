@@ -9,12 +9,12 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.job import Batch, Failure, JobState, NewJob
-from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.lease import MAX_LOG, Ask, Band, Presence, Report
-from headrace.outcome import DONE, Again, Finish, Settlement
+from headrace.model.job import Batch, Failure, JobState, NewJob
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.model.lease import MAX_LOG, Ask, Band, Presence, Report
+from headrace.model.outcome import DONE, Again, Finish, Settlement
+from headrace.model.records import LimitRule
 from headrace.store.batches import segments
-from headrace.store.terms import LimitRule
 
 STATES: Final = {JobState.DONE: 1, JobState.DEAD: 2, JobState.CANCELLED: 3}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headrace.clock import Clock
+from headrace.model.clock import Clock
 from headrace.store.postgres import address
-from headrace.store.postgres.listen import Bell
 from headrace.store.postgres.pool import Pool
+from headrace.store.postgres.wakeup import Bell
 
 
 def call(verb: str, count: int, columns: str = "*") -> str:

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final, Literal
 
 from headrace.errors import ConfigError
+from headrace.model.records import Finding
 from headrace.store.postgres import migrations
 from headrace.store.postgres.address import Address
 from headrace.store.postgres.faults import POOLER
-from headrace.store.terms import Finding
 
 _OLD_SNAPSHOT: Final = 300
 _DEAD_ROWS: Final = 100_000

@@ -15,10 +15,10 @@ from importlib.resources import files
 from typing import Any, Final
 
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
+from headrace.model.records import Progress
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.faults import MIGRATE
 from headrace.store.postgres.pool import transaction
-from headrace.store.terms import Progress
 
 OLDEST_SERVER: Final = 13
 _LOCK: Final = (1214538830, 2)

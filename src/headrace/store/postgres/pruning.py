@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Self
 
-from headrace.job import JobId, job_id
+from headrace.model.job import JobId, job_id
+from headrace.model.records import Progress, Pruned, Retention
 from headrace.store.postgres import migrations
 from headrace.store.postgres.pool import Pool
-from headrace.store.terms import Progress, Pruned, Retention
 
 _LONG = 600.0
 _TOO_MUCH, _BUSY = 1, 2

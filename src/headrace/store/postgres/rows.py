@@ -10,12 +10,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, Claimed, Failure, Job, JobId, JobState, LogLine, job_id
-from headrace.lane import Ahead, Blocked
-from headrace.lease import Presence, WorkerId
-from headrace.outcome import Settlement
+from headrace.model.job import Batch, Claimed, Failure, Job, JobId, JobState, LogLine, job_id
+from headrace.model.lane import Ahead, Blocked
+from headrace.model.lease import Presence, WorkerId
+from headrace.model.outcome import Settlement
+from headrace.model.records import Ending, Enqueued, LimitRule, QueueStats
 from headrace.store.postgres.arguments import STATES
-from headrace.store.terms import Ending, Enqueued, LimitRule, QueueStats
 
 _ENDINGS: Final = {number: state for state, number in STATES.items()}
 

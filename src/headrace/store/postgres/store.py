@@ -8,12 +8,25 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from headrace.clock import Clock
 from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable
-from headrace.job import Batch, Claimed, JobId, JobState
-from headrace.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId
-from headrace.outcome import Again, Settlement
-from headrace.store.postgres import checks, faults, migrations, pruning, rows, tx
+from headrace.model.clock import Clock
+from headrace.model.job import Batch, Claimed, JobId, JobState
+from headrace.model.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId
+from headrace.model.outcome import Again, Settlement
+from headrace.model.records import (
+    CancelAnswer,
+    Enqueued,
+    Finding,
+    LimitRule,
+    Pause,
+    PauseKind,
+    Progress,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+)
+from headrace.store.postgres import checks, faults, migrations, pruning, rows, user_transaction
 from headrace.store.postgres.arguments import (
     ask_args,
     enqueue_args,
@@ -27,21 +40,8 @@ from headrace.store.postgres.arguments import (
 )
 from headrace.store.postgres.base import call
 from headrace.store.postgres.heads import Heads
-from headrace.store.postgres.looking import Looking
+from headrace.store.postgres.looks import Looking
 from headrace.store.postgres.pool import CALL_TIMEOUT, connect, leave
-from headrace.store.terms import (
-    CancelAnswer,
-    Enqueued,
-    Finding,
-    LimitRule,
-    Pause,
-    PauseKind,
-    Progress,
-    Promoted,
-    Pruned,
-    Record,
-    Retention,
-)
 
 _LONG: Final = 600.0
 """Seconds for verbs that may have much to do."""
@@ -71,7 +71,7 @@ _HELD: Final = call("held", 1)
 _SETTLE: Final = call("settle", 19)
 
 
-class PostgresStore(Looking, tx.InTransaction):
+class PostgresStore(Looking, user_transaction.InTransaction):
     """Jobs in the schema `headrace` of a PostgreSQL database."""
 
     one_writer = False
@@ -95,7 +95,7 @@ class PostgresStore(Looking, tx.InTransaction):
             async with self._pool.transaction(connection):
                 await checks.check_durability(connection, self._address)
                 await migrations.check_schema(connection, self._address.shown)
-                self.learn_identity(await connection.fetchrow(tx.IDENTITY))
+                self.learn_identity(await connection.fetchrow(user_transaction.IDENTITY))
 
         self._bell.start(asyncio.get_running_loop())
         await self._pool.run(check, write=False)

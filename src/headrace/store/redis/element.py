@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.job import Claimed, NewJob
-from headrace.lane import Lane
+from headrace.model.job import Claimed, NewJob
+from headrace.model.lane import Lane
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

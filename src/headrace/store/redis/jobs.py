@@ -8,10 +8,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from headrace.job import Failure, Job, JobId, JobState
+from headrace.model.job import Failure, Job, JobId, JobState
+from headrace.model.records import Ending
 from headrace.store.redis.element import from_us, header_of, lane_parts, parts_of, task_of
 from headrace.store.redis.records import RESULT, failures_of, opened, reports_of
-from headrace.store.terms import Ending
 
 _ENDED = Struct(">cddI")
 _STATES = {b"d": JobState.DEAD, b"c": JobState.CANCELLED, b"o": JobState.DONE}

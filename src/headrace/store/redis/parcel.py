@@ -10,10 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.job import Batch, Claimed, Due, JobState, NewJob, UniqueLock
-from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.lease import MAX_LEASE, MAX_WEIGHT, Ask, Band, Lease, Orphan, Token, WorkerId
-from headrace.outcome import DONE, Again, Finish, Settlement
+from headrace.model.job import Batch, Claimed, Due, JobState, NewJob, UniqueLock
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.model.lease import MAX_LEASE, MAX_WEIGHT, Ask, Band, Lease, Orphan, Token, WorkerId
+from headrace.model.outcome import DONE, Again, Finish, Settlement
 from headrace.store.batches import segments
 from headrace.store.redis.connection import Reply
 from headrace.store.redis.element import Decoder, header_of, to_us

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from headrace.job import Failure, LogLine
-from headrace.lease import MAX_LOG, Presence, Report
+from headrace.model.job import Failure, LogLine
+from headrace.model.lease import MAX_LOG, Presence, Report
+from headrace.model.records import LimitRule
 from headrace.store.redis.element import from_us, to_us
-from headrace.store.terms import LimitRule
 
 _LENGTH = Struct(">I")
 _PAUSED = Struct(">dd")

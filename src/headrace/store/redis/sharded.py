@@ -13,14 +13,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from headrace.errors import ConfigError, StoreError
-from headrace.job import Batch, Claimed, Job, JobId
-from headrace.lane import MAX_LANES, LaneView
-from headrace.lease import Ask, Lease, Orphan, WorkerId
-from headrace.store.redis import scripts
-from headrace.store.redis.asking import ONE_NODE
-from headrace.store.redis.shards import MARK, Shards, whole
-from headrace.store.redis.store import RedisStore
-from headrace.store.terms import (
+from headrace.model.job import Batch, Claimed, Job, JobId
+from headrace.model.lane import MAX_LANES, LaneView
+from headrace.model.lease import Ask, Lease, Orphan, WorkerId
+from headrace.model.records import (
     Ending,
     Enqueued,
     Filter,
@@ -32,6 +28,10 @@ from headrace.store.terms import (
     Retention,
     Stats,
 )
+from headrace.store.redis import scripts
+from headrace.store.redis.asking import ONE_NODE
+from headrace.store.redis.shards import MARK, Shards, whole
+from headrace.store.redis.store import RedisStore
 
 _log: Final = logging.getLogger(__name__)
 

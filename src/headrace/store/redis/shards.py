@@ -10,10 +10,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from headrace.errors import ConfigError
-from headrace.job import Batch, NewJob
-from headrace.lane import Lane, check_queue
-from headrace.lease import Ask
-from headrace.queue import MAX_SHARDS
+from headrace.model.job import Batch, NewJob
+from headrace.model.lane import Lane, check_queue
+from headrace.model.lease import Ask
+from headrace.policy.queue import MAX_SHARDS
 
 MARK: Final = "#"
 """Between a queue's name and the number of a shard; no queue's name has it."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from headrace.errors import StoreError
+from headrace.model.records import Finding, Progress
 from headrace.store.redis import health
 from headrace.store.redis.asking import ONE_NODE, Patience
 from headrace.store.redis.connection import Pool
 from headrace.store.redis.faults import Cut, translated
-from headrace.store.redis.waking import Waking
-from headrace.store.terms import Finding, Progress
+from headrace.store.redis.verbs.wake import Waking
 
 _log = logging.getLogger(__name__)
 _told: set[str] = set()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.lease import WorkerId
-from headrace.store.sqlite.depth import Tx
+from headrace.model.lease import WorkerId
 from headrace.store.sqlite.rows import text
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _EXPIRE = load("abandon")["expire"]
 _FORGET = load("retire")["forget"]

@@ -6,15 +6,15 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.job import JobId, job_id
-from headrace.lane import Ahead, Blocked
+from headrace.model.job import JobId, job_id
+from headrace.model.lane import Ahead, Blocked
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.allowance import Rules, obstacles, read, units_of
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.locate import locate
 from headrace.store.sqlite.pause import pause_of
 from headrace.store.sqlite.rows import maybe_moment
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("ahead")
 _NAMED = 5

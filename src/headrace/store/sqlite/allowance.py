@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.lane import split_limit
+from headrace.model.lane import split_limit
 from headrace.store.sqlite.bell import ALL
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.lease import LeaseRow
 from headrace.store.sqlite.rows import Bulk, as_json
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("limit")
 _KEEP = Bulk(_SQL["keep"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.job import JobId
+from headrace.model.job import JobId
+from headrace.model.records import CancelAnswer
 from headrace.store.sqlite.bulks import INSERT_ENDINGS
-from headrace.store.sqlite.depth import READY, SCHEDULED, Tx
 from headrace.store.sqlite.locate import Spot, locate, take_out
 from headrace.store.sqlite.rows import maybe_text
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import CancelAnswer
+from headrace.store.sqlite.transaction import READY, SCHEDULED, Tx
 
 _SQL = load("cancel")
 

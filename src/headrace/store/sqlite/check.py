@@ -6,11 +6,11 @@ import sqlite3
 import stat
 from pathlib import Path
 
+from headrace.model.records import Finding
 from headrace.store.sqlite import migrate
 from headrace.store.sqlite.address import Address, filesystem
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.files import LONG_LOG
-from headrace.store.terms import Finding
+from headrace.store.sqlite.transaction import Tx
 
 _SAFE_VERSION = (3, 51, 3)
 _CHECKED_AT_MOST = 1 << 30

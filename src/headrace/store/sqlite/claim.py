@@ -11,19 +11,19 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.job import Claimed
-from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.lease import MAX_LEASE, Ask, Band, Lease
+from headrace.model.job import Claimed
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.model.lease import MAX_LEASE, Ask, Band, Lease
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.allowance import Rules
 from headrace.store.sqlite.crowd import Names, may_wait
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.lease import LeaseRow, Ranges
 from headrace.store.sqlite.pause import held_back
 from headrace.store.sqlite.picker import Picker, top
 from headrace.store.sqlite.rows import micros, moment
 from headrace.store.sqlite.statements import load
-from headrace.store.sqlite.turns import Rota
+from headrace.store.sqlite.transaction import Tx
+from headrace.store.sqlite.turn_state import TurnState
 
 _SQL = load("claim")
 _decode_batches = msgspec.json.Decoder(list[tuple[int, str, int]]).decode
@@ -34,11 +34,11 @@ Content = tuple[str, bytes, bytes | None]
 """Task, payload and options."""
 
 
-class Desk:
+class ClaimMemory:
     """What a store object remembers from claim to claim."""
 
     def __init__(self) -> None:
-        self.rota = Rota()
+        self.turn_state = TurnState()
         self.rules = Rules()
         self.names = Names()
         self.opens: dict[frozenset[str], int] = {}
@@ -53,26 +53,26 @@ class Desk:
         self.opens = opens
 
 
-def nothing_to_claim(tx: Tx, ask: Ask, desk: Desk) -> bool:
+def nothing_to_claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> bool:
     """Looked up without the write lock, so that idle workers take none."""
     if ask.limit < 1:
         return True
     paused = held_back(tx).queues
-    names = desk.names.of(ask.queues)
+    names = claim_memory.names.of(ask.queues)
     if any(queue not in paused and top(tx, queue) is not None for queue in may_wait(tx, ask.queues, names)):
         return False
     ends = [until for queue, until in paused.items() if until is not None and queue in names]
-    desk.passed_over(ask, min(ends, default=None))
+    claim_memory.passed_over(ask, min(ends, default=None))
     return leases.read(tx, ask.token) is None
 
 
-def claim(tx: Tx, ask: Ask, desk: Desk) -> Lease | None:
+def claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> Lease | None:
     if (held := leases.read(tx, ask.token)) is not None:
         # Asked before, and the answer was lost.
         return Lease(ask.token, [job for _, job in claimed(tx, held)], bool(held.suspect))
     limit = min(ask.limit, MAX_LEASE)
-    picker = Picker(tx, ask, desk.rota, desk.rules)
-    waiting = list(dict.fromkeys(may_wait(tx, ask.queues, desk.names.of(ask.queues))))
+    picker = Picker(tx, ask, claim_memory.turn_state, claim_memory.rules)
+    waiting = list(dict.fromkeys(may_wait(tx, ask.queues, claim_memory.names.of(ask.queues))))
     rest = () if ask.only_bands else (Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit),)
     for band in (*ask.bands, *rest):
         queues = [queue for queue in waiting if not band.queues or queue in band.queues]
@@ -80,7 +80,7 @@ def claim(tx: Tx, ask: Ask, desk: Desk) -> Lease | None:
         if picker.suspect:
             break
     picker.finish()
-    desk.passed_over(ask, picker.opens_at)
+    claim_memory.passed_over(ask, picker.opens_at)
     if not picker.held:
         return None
     ranges = Ranges(picker.places, picker.held)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("claim")
 _FEW = 32

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from headrace.job import JobId, JobState
-from headrace.store.sqlite.depth import DEAD, READY, SCHEDULED, Tx
+from headrace.model.job import JobId, JobState
 from headrace.store.sqlite.locate import locate, take_out
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import DEAD, READY, SCHEDULED, Tx
 
 _SQL = load("delete")
 _COUNTED = {"ready": READY, "scheduled": SCHEDULED, "dead": DEAD}

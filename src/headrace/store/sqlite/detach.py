@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from headrace.lease import Token
+from headrace.model.lease import Token
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.lease import Held, Ranges
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("detach")
 

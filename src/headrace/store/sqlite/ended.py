@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
-from headrace.job import FINISHED, JobState, job_id
-from headrace.store.sqlite.depth import Tx
+from headrace.model.job import FINISHED, JobState, job_id
+from headrace.model.records import Ending
 from headrace.store.sqlite.rows import micros, moment
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import Ending
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("ended")
 _RANGES = 500

@@ -7,13 +7,13 @@ from uuid import UUID
 import msgspec
 
 from headrace.errors import IdempotencyConflict
-from headrace.job import Batch, JobId, job_id
-from headrace.store.sqlite.depth import Tx
+from headrace.model.job import Batch, JobId, job_id
+from headrace.model.records import Enqueued
 from headrace.store.sqlite.packing import Packed, pack, write
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 from headrace.store.sqlite.unique import Locks
-from headrace.store.terms import Enqueued
 
 SQL = load("enqueue")
 _existing_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from time import perf_counter
 from uuid import UUID
 
-from headrace.job import Job, JobId, JobState, job_id, split_id
+from headrace.model.job import Job, JobId, JobState, job_id, split_id
+from headrace.model.records import Filter, Page
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.get import view
 from headrace.store.sqlite.rows import micros, text
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import Filter, Page
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("find")
 _FEW = 10_000

@@ -8,13 +8,13 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.job import Failure, Job, JobId, JobState, job_id, split_id
+from headrace.model.job import Failure, Job, JobId, JobState, job_id, split_id
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.lease import Held, LeaseRow
 from headrace.store.sqlite.report import said_of
 from headrace.store.sqlite.rows import Row, maybe_moment, moment
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 SQL = load("get")
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import msgspec
 
-from headrace.lease import Presence, Pulse, Stop, Token
+from headrace.model.lease import Presence, Pulse, Stop, Token
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import marks, micros, text
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("heartbeat")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from headrace.lane import HIGHEST_PRIORITY, MAX_LANES, LaneView
-from headrace.store.sqlite.depth import Tx
+from headrace.model.lane import HIGHEST_PRIORITY, MAX_LANES, LaneView
 from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.statements import load
-from headrace.store.sqlite.turns import LOWEST_LANE
+from headrace.store.sqlite.transaction import Tx
+from headrace.store.sqlite.turn_state import LOWEST_LANE
 
 _SQL = load("lanes")
 _COUNTED = 10_000

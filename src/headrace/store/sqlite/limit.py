@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.model.records import LimitRule
 from headrace.store.sqlite.bell import ALL
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import maybe_moment, micros
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import LimitRule
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("limit")
 

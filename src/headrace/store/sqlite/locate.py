@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.job import JobId, split_id
+from headrace.model.job import JobId, split_id
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.bulks import INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import Row
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("locate")
 

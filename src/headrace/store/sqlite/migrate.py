@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from headrace.errors import SchemaMismatch
+from headrace.model.records import Progress
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import Progress
 
 _SQL = load("migrate")
 FIRST = "0001_foundation"

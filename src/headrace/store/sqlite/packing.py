@@ -6,13 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from headrace.job import Batch, Due, NewJob
-from headrace.lane import Lane
+from headrace.model.job import Batch, Due, NewJob
+from headrace.model.lane import Lane
 from headrace.store.batches import segments
 from headrace.store.sqlite.bulks import INSERT_SCHEDULED
-from headrace.store.sqlite.depth import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
 from headrace.store.sqlite.rows import Bulk, Row, as_json, micros
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
 
 _SQL = load("enqueue")
 _INSERT_FRESH = Bulk(_SQL["fresh"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from headrace.model.records import Pause, PauseKind
 from headrace.store.sqlite.bell import ALL
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import maybe_moment, micros, moment, text
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import Pause, PauseKind
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("pause")
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.lease import Ask, Band
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.model.lease import Ask, Band
 from headrace.store.sqlite.allowance import Allowance, Rules
-from headrace.store.sqlite.depth import READY, RUNNING, Tx
+from headrace.store.sqlite.candidates import Candidate, as_they_come, one_by_one
 from headrace.store.sqlite.lease import Held, Place
 from headrace.store.sqlite.pause import held_back
-from headrace.store.sqlite.rings import Line, Tenants, deal
+from headrace.store.sqlite.rings import PriorityLine, Tenants, deal
 from headrace.store.sqlite.rows import Bulk
-from headrace.store.sqlite.seats import Seat, as_they_come, one_by_one
 from headrace.store.sqlite.statements import load
-from headrace.store.sqlite.turns import Rota
+from headrace.store.sqlite.transaction import READY, RUNNING, Tx
+from headrace.store.sqlite.turn_state import TurnState
 
 _SQL = load("claim")
 _TAKE_MANY = Bulk(_SQL["take_many"])
@@ -41,7 +41,7 @@ def _priority(line: int) -> int:
 class Picker:
     """One claim at work: takes ranges until it has enough or stands before a suspect."""
 
-    def __init__(self, tx: Tx, ask: Ask, rota: Rota, rules: Rules) -> None:
+    def __init__(self, tx: Tx, ask: Ask, turn_state: TurnState, rules: Rules) -> None:
         self.tx = tx
         self.ask = ask
         self.allowance = Allowance(tx, rules)
@@ -53,7 +53,7 @@ class Picker:
         self.count = 0
         self.suspect = False
         self.opens_at: int | None = None
-        self._rota = rota
+        self._rota = turn_state
         self._paused = held_back(tx)
         self._passed = 0
         self._taken: list[Taken] = []
@@ -99,7 +99,7 @@ class Picker:
         """Note the first line of each of these queues that may have something to give."""
         for queue in queues:
             line = top(self.tx, queue, highest[queue], lowest)
-            while line is not None and self.ask.tenant is not None and not self.seat(line, self.ask.tenant):
+            while line is not None and self.ask.tenant is not None and not self.candidate(line, self.ask.tenant):
                 line = top(self.tx, queue, _priority(line) - 1, lowest)
             if line is None:
                 waiting.pop(queue, None)
@@ -117,7 +117,7 @@ class Picker:
             if nth < more:
                 favoured.append(queue)
             before = self.count
-            self._serve_line(Line(self, line, queue, priority, self._rota.line(queue, priority)), part)
+            self._serve_line(PriorityLine(self, line, queue, priority, self._rota.line(queue, priority)), part)
             taken = self.count - before
             self.tx.depth.move(queue, READY, RUNNING, taken)
             if self.stopped:
@@ -128,30 +128,30 @@ class Picker:
         for queue in favoured:
             self._rota.served(queue)
 
-    def _serve_line(self, line: Line, wanted: int) -> None:
+    def _serve_line(self, line: PriorityLine, wanted: int) -> None:
         self._passed = 0  # what waits below must not starve because much is blocked above
         if self.ask.tenant is None:
             deal(self, Tenants(self, line, wanted), wanted)
-        elif not self.is_held_back(self.ask.tenant) and (seat := self.seat(line.id, self.ask.tenant)):
-            line.take(seat, wanted)
+        elif not self.is_held_back(self.ask.tenant) and (candidate := self.candidate(line.id, self.ask.tenant)):
+            line.take(candidate, wanted)
 
     # ── what the line and its rings ask for ─────────────────────────────────
 
-    def seat(self, line: int, tenant: str) -> Seat | None:
+    def candidate(self, line: int, tenant: str) -> Candidate | None:
         found = self.heads("tenant", line, tenant, _HEADS, depth=_HEADS)
         return found[0] if found else None
 
-    def has_lanes(self, line: Line) -> bool:
+    def has_lanes(self, line: PriorityLine) -> bool:
         """Whether tenants of this line may have several."""
         return self.tx.cur.execute(_SQL["limited"], (line.id,)).fetchone() is not None
 
-    def heads(self, statement: str, *values: str | int, depth: int) -> list[Seat]:
+    def heads(self, statement: str, *values: str | int, depth: int) -> list[Candidate]:
         """Seats with up to `depth` ranges each, after everything that was taken has left the line."""
         self.flush()
         row = self.tx.cur.execute(_SQL[statement], values).fetchone()
         return [] if row is None or row[0] is None else one_by_one(row[0], depth)
 
-    def stretch(self, line: Line, first: str, rows: int, *, of_lanes: bool) -> tuple[list[Seat], bool]:
+    def stretch(self, line: PriorityLine, first: str, rows: int, *, of_lanes: bool) -> tuple[list[Candidate], bool]:
         """Seats with all of their ranges, out of so many; and whether the line ends there."""
         self.flush()
         return as_they_come(self.tx.cur.execute(_SQL["stretch"], (line.id, first, rows)).fetchone(), rows, of_lanes)
@@ -163,12 +163,12 @@ class Picker:
     def pass_over(self) -> None:
         self._passed += 1
 
-    def take_known(self, line: Line, seat: Seat, count: int) -> int:
+    def take_known(self, line: PriorityLine, candidate: Candidate, count: int) -> int:
         """Up to `count` jobs of a lane whose first ranges are known."""
         number, left = len(self.places), count
         upto: int | None = None
         rest: int | None = None
-        for lo, hi, attempt, failures, crashes, suspect in seat.ranges:
+        for lo, hi, attempt, failures, crashes, suspect in candidate.ranges:
             if suspect:
                 if self.held:
                     self.stopped = True
@@ -186,37 +186,37 @@ class Picker:
                 break
         if upto is None:
             return 0
-        self.places.append(self._place(line, seat))
-        if rest is None and seat.complete and upto > seat.ranges[-1][0]:
-            self._take_all(line.id, seat)
+        self.places.append(self._place(line, candidate))
+        if rest is None and candidate.complete and upto > candidate.ranges[-1][0]:
+            self._take_all(line.id, candidate)
         else:
-            self._taken.append((line.id, seat.tenant, seat.tenant, seat.lane, upto, rest))
+            self._taken.append((line.id, candidate.tenant, candidate.tenant, candidate.lane, upto, rest))
         self.count += count - left
         return count - left
 
-    def _place(self, line: Line, seat: Seat) -> Place:
-        units = self.allowance.units(seat.lane) if seat.lane else None
-        return Place(line.queue, line.priority, seat.tenant, seat.lane, units)
+    def _place(self, line: PriorityLine, candidate: Candidate) -> Place:
+        units = self.allowance.units(candidate.lane) if candidate.lane else None
+        return Place(line.queue, line.priority, candidate.tenant, candidate.lane, units)
 
-    def _take_all(self, line: int, seat: Seat) -> None:
+    def _take_all(self, line: int, candidate: Candidate) -> None:
         """Tenants that stand side by side leave the line as one."""
-        tenant = seat.tenant
-        if not seat.alone:
-            self._taken.append((line, tenant, tenant, seat.lane, seat.ranges[-1][0] + 1, None))
+        tenant = candidate.tenant
+        if not candidate.alone:
+            self._taken.append((line, tenant, tenant, candidate.lane, candidate.ranges[-1][0] + 1, None))
             return
-        if self._taken and seat.follows is not None:
+        if self._taken and candidate.follows is not None:
             of, first, last, lane, _, _ = self._taken[-1]
-            if of == line and last == seat.follows and lane is None:
+            if of == line and last == candidate.follows and lane is None:
                 self._taken[-1] = (line, first, tenant, None, None, None)
                 return
         self._taken.append((line, tenant, tenant, None, None, None))
 
-    def take_ranges(self, line: Line, seat: Seat, count: int) -> int:
+    def take_ranges(self, line: PriorityLine, candidate: Candidate, count: int) -> int:
         """Up to `count` jobs from the head of a lane on, more than is known of it."""
         cur = self.tx.cur
-        lane = (line.id, seat.tenant, seat.lane)
+        lane = (line.id, candidate.tenant, candidate.lane)
         number = len(self.places)
-        self.places.append(self._place(line, seat))
+        self.places.append(self._place(line, candidate))
         taken = 0
         upto: int | None = None
         rest: int | None = None
@@ -237,7 +237,7 @@ class Picker:
             if taken == count:
                 break
         if upto is not None:
-            self._taken.append((line.id, seat.tenant, seat.tenant, seat.lane, upto, rest))
+            self._taken.append((line.id, candidate.tenant, candidate.tenant, candidate.lane, upto, rest))
         self.count += taken
         return taken
 

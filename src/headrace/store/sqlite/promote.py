@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from headrace.model.records import Promoted
 from headrace.store.sqlite.bulks import INSERT_READY
-from headrace.store.sqlite.depth import READY, SCHEDULED, Tx
 from headrace.store.sqlite.rows import Row
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import Promoted
+from headrace.store.sqlite.transaction import READY, SCHEDULED, Tx
 
 _SQL = load("promote")
 

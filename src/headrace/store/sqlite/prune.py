@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from headrace.job import JobId, job_id
-from headrace.store.sqlite.depth import Tx
+from headrace.model.job import JobId, job_id
+from headrace.model.records import Pruned, Retention
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import Pruned, Retention
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("prune")
 _STATES = ("done", "cancelled")

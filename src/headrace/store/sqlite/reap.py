@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from headrace.lease import Orphan, WorkerId, new_token
+from headrace.model.lease import Orphan, WorkerId, new_token
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.claim import claimed
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("reap")
 _PATIENCE = 0.5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.store.sqlite.depth import Tx
+from headrace.model.records import Record
 from headrace.store.sqlite.statements import load
-from headrace.store.terms import Record
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("record")
 

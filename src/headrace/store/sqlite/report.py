@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.job import LogLine
-from headrace.lease import MAX_LOG, Report, Token
+from headrace.model.job import LogLine
+from headrace.model.lease import MAX_LOG, Report, Token
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.rows import Bulk, micros, moment, text
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("report")
 _KEEP = Bulk(_SQL["keep"], blobs=True)

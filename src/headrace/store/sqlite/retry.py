@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.job import JobId
+from headrace.model.job import JobId
 from headrace.store.sqlite.bulks import INSERT_READY
-from headrace.store.sqlite.depth import DEAD, READY, SCHEDULED, Tx
 from headrace.store.sqlite.locate import locate, take_out
+from headrace.store.sqlite.transaction import DEAD, READY, SCHEDULED, Tx
 
 
 def retry(tx: Tx, ids: Sequence[JobId], *, afresh: bool) -> frozenset[JobId]:

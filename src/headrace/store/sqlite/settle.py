@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.job import Failure, JobState
-from headrace.lease import Token
-from headrace.outcome import DONE, Again, Finish, Settlement
+from headrace.model.job import Failure, JobState
+from headrace.model.lease import Token
+from headrace.model.outcome import DONE, Again, Finish, Settlement
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.allowance import give_back
 from headrace.store.sqlite.bulks import INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED
-from headrace.store.sqlite.depth import DEAD, DONE_TOTAL, FAILED_TOTAL, READY, RUNNING, SCHEDULED, Tx
 from headrace.store.sqlite.lease import Held, LeaseRow
 from headrace.store.sqlite.packing import due_at
 from headrace.store.sqlite.rows import Bulk, Row, maybe_text, micros, text
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import DEAD, DONE_TOTAL, FAILED_TOTAL, READY, RUNNING, SCHEDULED, Tx
 
 SQL = load("settle")
 _INSERT_FAILURES = Bulk(SQL["failure"])

@@ -9,13 +9,13 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.lane import HIGHEST_PRIORITY
-from headrace.lease import Presence, WorkerId
-from headrace.store.sqlite.depth import Tx
+from headrace.model.lane import HIGHEST_PRIORITY
+from headrace.model.lease import Presence, WorkerId
+from headrace.model.records import QueueStats, Stats
 from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.statements import load
-from headrace.store.sqlite.turns import LOWEST_LANE
-from headrace.store.terms import QueueStats, Stats
+from headrace.store.sqlite.transaction import Tx
+from headrace.store.sqlite.turn_state import LOWEST_LANE
 
 _SQL = load("stats")
 _SEEN = load("workers")["seen"]

@@ -6,24 +6,40 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from headrace.clock import Clock
 from headrace.errors import Unavailable
-from headrace.job import Batch, Job, JobId, JobState
-from headrace.lane import Ahead, LaneView
-from headrace.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
-from headrace.outcome import Settlement
-from headrace.store.sqlite import guest
+from headrace.model.clock import Clock
+from headrace.model.job import Batch, Job, JobId, JobState
+from headrace.model.lane import Ahead, LaneView
+from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
+from headrace.model.outcome import Settlement
+from headrace.model.records import (
+    CancelAnswer,
+    Ending,
+    Enqueued,
+    Filter,
+    Finding,
+    LimitRule,
+    Page,
+    Pause,
+    PauseKind,
+    Progress,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+    Stats,
+)
 from headrace.store.sqlite import migrate as migrations
+from headrace.store.sqlite import user_transaction
 from headrace.store.sqlite.abandon import abandon, retire
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.ahead import ahead
 from headrace.store.sqlite.bell import Bell, private_folder
 from headrace.store.sqlite.cancel import cancel
 from headrace.store.sqlite.check import check
-from headrace.store.sqlite.claim import Desk, claim, nothing_to_claim
+from headrace.store.sqlite.claim import ClaimMemory, claim, nothing_to_claim
 from headrace.store.sqlite.connection import Locked, not_ready
 from headrace.store.sqlite.delete import delete
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.detach import detach
 from headrace.store.sqlite.ended import Endings
 from headrace.store.sqlite.enqueue import Prepared, enqueue
@@ -45,26 +61,10 @@ from headrace.store.sqlite.settle import settle
 from headrace.store.sqlite.stats import Figures, workers
 from headrace.store.sqlite.thread import Reader, Thread
 from headrace.store.sqlite.timekeeper import Timekeeper
-from headrace.store.sqlite.turn import Turn
+from headrace.store.sqlite.transaction import Tx
 from headrace.store.sqlite.wait import Waiting
+from headrace.store.sqlite.write_lock import WriteLock
 from headrace.store.sqlite.writer import Writer
-from headrace.store.terms import (
-    CancelAnswer,
-    Ending,
-    Enqueued,
-    Filter,
-    Finding,
-    LimitRule,
-    Page,
-    Pause,
-    PauseKind,
-    Progress,
-    Promoted,
-    Pruned,
-    Record,
-    Retention,
-    Stats,
-)
 
 T = TypeVar("T")
 
@@ -79,11 +79,11 @@ class SqliteStore:
         self._files = Files(self._address)
         self._time = Timekeeper(clock)
         self._made = False
-        self._desk = Desk()
+        self._claim_memory = ClaimMemory()
         self._glance = Glance()
         self._writer: Writer | None = None
         self._reader: Reader | None = None
-        self._turn: Turn | None = None
+        self._turn: WriteLock | None = None
         self._waiting: Waiting | None = None
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -104,7 +104,7 @@ class SqliteStore:
         self._files = Files(self._address)
         folder = private_folder(self._address.path)
         bell = Bell(folder)
-        self._turn = None if folder is None else Turn(folder)
+        self._turn = None if folder is None else WriteLock(folder)
         self._waiting = waiting = Waiting(bell)
         self._writer = Writer(self._address, self._files, self._time, bell, self._turn, waiting.hint)
         waiting.changes = self._writer.changes
@@ -165,10 +165,10 @@ class SqliteStore:
 
     async def claim(self, ask: Ask) -> Lease | None:
         if self._waiting is not None:
-            self._waiting.looked(self._desk.names.of(ask.queues))
+            self._waiting.looked(self._claim_memory.names.of(ask.queues))
         found = await self._write(
-            lambda tx: (claim(tx, ask, self._desk),),
-            look=lambda tx: (None,) if nothing_to_claim(tx, ask, self._desk) else None,
+            lambda tx: (claim(tx, ask, self._claim_memory),),
+            look=lambda tx: (None,) if nothing_to_claim(tx, ask, self._claim_memory) else None,
         )
         return found[0]
 
@@ -184,8 +184,8 @@ class SqliteStore:
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         if self._waiting is None:
             raise Unavailable("the store is closed: open it first")
-        names = self._desk.names.of(queues)
-        times = [at for others, at in self._desk.opens.items() if not others.isdisjoint(names)]
+        names = self._claim_memory.names.of(queues)
+        times = [at for others, at in self._claim_memory.opens.items() if not others.isdisjoint(names)]
         opens_in = (min(times) - self._time.now()) / 1_000_000 if times else None
         return await self._waiting.wait(names, timeout, opens_in)
 
@@ -270,21 +270,27 @@ class SqliteStore:
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(guest.run(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time))
+        return self._heard(
+            user_transaction.run(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time)
+        )
 
     async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(await guest.arun(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time))
+        return self._heard(
+            await user_transaction.arun(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time)
+        )
 
     def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         return self._heard(
-            guest.run(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time)
+            user_transaction.run(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time)
         )
 
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]:
         return self._heard(
-            await guest.arun(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time)
+            await user_transaction.arun(
+                self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time
+            )
         )
 
     def _guest(self, tx: object) -> object:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from headrace.errors import StoreDamaged, Unavailable
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.connection import BUSY_TIMEOUT, connect, cursor, translate
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.files import Files
 from headrace.store.sqlite.timekeeper import Timekeeper
+from headrace.store.sqlite.transaction import Tx
 
 _log = logging.getLogger("headrace.sqlite")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.clock import Clock
+from headrace.model.clock import Clock
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.job import Batch, JobId, NewJob, job_id
+from headrace.model.job import Batch, JobId, NewJob, job_id
 from headrace.store.batches import stand_ins
 from headrace.store.sqlite.cancel import cancel_waiting
-from headrace.store.sqlite.depth import Tx
 from headrace.store.sqlite.locate import Spot, locate_key
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.statements import load
+from headrace.store.sqlite.transaction import Tx
 
 _SQL = load("enqueue")
 

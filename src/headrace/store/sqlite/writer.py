@@ -13,11 +13,11 @@ from headrace.errors import OutcomeUnknown, StoreDamaged
 from headrace.store.sqlite.address import Address
 from headrace.store.sqlite.bell import Bell
 from headrace.store.sqlite.connection import connect, cursor
-from headrace.store.sqlite.depth import Depth, Tx
 from headrace.store.sqlite.files import Files
 from headrace.store.sqlite.thread import Answer, Call, Thread, deliver
 from headrace.store.sqlite.timekeeper import Timekeeper
-from headrace.store.sqlite.turn import Turn
+from headrace.store.sqlite.transaction import Depth, Tx
+from headrace.store.sqlite.write_lock import WriteLock
 
 _log = logging.getLogger("headrace.sqlite")
 
@@ -36,7 +36,7 @@ class Writer(Thread):
         files: Files,
         time: Timekeeper,
         bell: Bell,
-        turn: Turn | None,
+        turn: WriteLock | None,
         heard: Callable[[set[str]], Any],
     ) -> None:
         super().__init__("headrace-sqlite-writer", address, files, time)

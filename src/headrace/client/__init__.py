@@ -1,0 +1,1 @@
+"""Jobs into a store, and their results out of it."""

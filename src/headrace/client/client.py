@@ -1,0 +1,190 @@
+"""The client: jobs into a store and news out of it, for code that runs in the store's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from headrace.client.bulk import gather
+from headrace.client.coalesce import Coalescer
+from headrace.client.queue_guard import QueueGuard, bounded
+from headrace.client.results import Waiter, not_found
+from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable, Unsupported
+from headrace.model.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_batch
+from headrace.model.lease import Presence
+from headrace.model.records import Enqueued, Filter, Page, Pause, Stats
+from headrace.policy.explain import explain
+from headrace.policy.queue import QueueOptions
+from headrace.store import pages
+from headrace.store.audit import Audit
+from headrace.store.contract import Store, Transactional
+from headrace.task.handle import Put
+from headrace.task.task import TaskOptions
+
+PATIENCE = 5.0
+"""Seconds for which an enqueue is tried again while the store does not answer."""
+
+KEYED_TRIPS = 2
+"""Enqueues with keys or unique locks that are under way at once: fewer than a store has connections."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+T = TypeVar("T")
+
+
+class Placed(NamedTuple):
+    """Where the jobs of one call went: `job_id(batch, place)`, but for those that others answer for, by key or lock."""
+
+    batch: BatchId
+    existing: Mapping[int, JobId]
+    ords: Sequence[int] | None = None
+    """By place: the job's place in the batch; None: the same."""
+
+    def id(self, place: int) -> JobId:
+        return self.existing.get(place) or job_id(self.batch, place if self.ords is None else self.ords[place])
+
+    def put(self, place: int) -> Put:
+        return Put(self.id(place), place not in self.existing)
+
+
+class Client:
+    """One store's verbs as an app uses them. Belongs to the event loop of its store."""
+
+    def __init__(
+        self, store: Store, *, patience: float = PATIENCE, queues: Mapping[str, QueueOptions] | None = None
+    ) -> None:
+        """`queues`: those that the app declares; some may have a `max_length`."""
+        self.store = store
+        self.audit = Audit(store)
+        queues = {} if queues is None else queues
+        self._guard = QueueGuard(store, queues)
+        self.bounded = bounded(store, queues, guard=self._guard)
+        """The store, for verbs that make jobs beside `enqueue` and `put`."""
+        self._patience = patience
+        self._waiter = Waiter(store)
+        self._coalescer = Coalescer(self._carry)
+        self._keyed = Coalescer(self._carry, flushes=KEYED_TRIPS)
+
+    async def close(self) -> None:
+        """Give the store back."""
+        await self.leave()
+        await self.store.close()
+
+    async def leave(self) -> None:
+        """Finish what was begun and let go of the store, which stays open."""
+        self._waiter.close()
+        await self._coalescer.close()
+        await self._keyed.close()
+
+    # ── in ───────────────────────────────────────────────────────────────────
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether any queue has a `max_length`."""
+        return bool(self._guard.bounds)
+
+    async def admit(self, jobs: Sequence[NewJob]) -> None:
+        """Count in jobs that are stored in another way, or raise QueueFull."""
+        if self._guard.bounds:
+            await self._guard.admit(jobs)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> Placed:
+        """Store jobs durably, all or nothing; repeats itself when the answer is lost, which is safe."""
+        await self.admit(jobs)
+        return await self._store_all(jobs)
+
+    async def _store_all(self, jobs: Sequence[NewJob]) -> Placed:
+        together, ords = gather(jobs)
+        batch = Batch(new_batch(), together)
+        answer = await self._persist(lambda: self.store.enqueue(batch))
+        return Placed(batch.id, answer.existing, ords)
+
+    async def put(self, job: NewJob) -> JobId:
+        """Store one job durably; calls that come at the same time share a commit."""
+        return (await self.place(job)).id
+
+    async def place(self, job: NewJob) -> Put:
+        """As `put`, and whether it is new: False if the id is that of a job made before by the same key or lock."""
+        if self._guard.bounds:
+            await self._guard.admit((job,))
+        # A key or a lock may be held by a transaction of others: jobs that have neither do not wait with it.
+        return await (self._coalescer if job.key is None and job.unique is None else self._keyed).put(job)
+
+    async def _carry(self, jobs: Sequence[NewJob]) -> list[Put]:
+        placed = await self._store_all(jobs)
+        return [placed.put(place) for place in range(len(jobs))]
+
+    async def _persist(self, call: Callable[[], Awaitable[Enqueued]]) -> Enqueued:
+        give_up = time.monotonic() + self._patience
+        pause = _FIRST_PAUSE
+        unknown: OutcomeUnknown | None = None
+        while True:
+            try:
+                return await call()
+            except KeyHeld:
+                raise  # the store has waited for it
+            except (Unavailable, OutcomeUnknown) as error:
+                if isinstance(error, OutcomeUnknown):
+                    unknown = error
+                if time.monotonic() + pause > give_up:
+                    # Once the outcome was unknown it stays so, whatever kept us from finding out.
+                    raise unknown or error from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    # ── out ──────────────────────────────────────────────────────────────────
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Jobs by id, in the order asked."""
+        return await self.store.get(ids)
+
+    async def job(self, id: JobId) -> Job:
+        """One job; raises JobNotFound."""
+        (found,) = await self.store.get([id])
+        if found is None:
+            raise not_found(id)
+        return found
+
+    async def explain(
+        self,
+        id: JobId,
+        options_of: Callable[[str], TaskOptions | None],
+        queue_of: Callable[[str], QueueOptions | None] = lambda _: None,
+    ) -> explain.Explanation:
+        """Why it does not run; raises JobNotFound."""
+        found = await explain.look(self.store, id, options_of, queue_of)
+        if found is None:
+            raise not_found(id)
+        return found[1]
+
+    async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
+        """One job when it has ended; raises ResultTimeout or JobNotFound (not if it is expected to come yet)."""
+        return await self._waiter.finished(id, timeout, expected=expected)
+
+    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
+        """Jobs by filter, newest first, in pages."""
+        return await pages.fill(self.store, where, before=before, limit=limit)
+
+    async def stats(self) -> Stats:
+        """Every queue in figures."""
+        return await self.store.stats()
+
+    async def workers(self) -> list[Presence]:
+        """Workers seen within the last minute."""
+        return await self.store.workers()
+
+    async def pauses(self) -> list[Pause]:
+        """Everything that is paused now."""
+        return await self.store.pauses()
+
+
+def transactional(store: Store) -> Transactional:
+    """The store's own transactions, or Unsupported."""
+    if isinstance(store, Transactional):
+        return store
+    raise Unsupported(
+        "this store cannot join your transaction: declare app.outbox(…) for your database, leave tx out and enqueue "
+        "after the commit, or use a PostgreSQL or SQLite store in the same database"
+    )

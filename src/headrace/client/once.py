@@ -1,0 +1,139 @@
+"""A guard by job id: effects in a database of your own happen once, on stores that cannot join its transactions.
+
+    once = Once("postgresql://…")            # or sqlite:///…, a SQLAlchemy engine, a Django alias
+    if await once.afirst(tx):                # inside your transaction, in a task
+        ...                                  # your writes; the mark commits or rolls back with them
+
+A job may run again: after a crash, a lost lease, or an answer that was lost. The mark of the attempt that committed is
+there then, and `first` answers False.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import BadTransaction, ConfigError
+from headrace.model import duration
+from headrace.task.context import current_job
+
+if TYPE_CHECKING:
+    from headrace.outbox.database import Session
+
+# The outbox's module imports drivers, and `import headrace` must not: it is imported where it is used.
+
+TABLE: Final = "headrace_once"
+POSTGRES: Final = f"""
+create table if not exists {TABLE} (
+    job varchar(36) not null,
+    step varchar(200) not null,
+    at double precision not null,
+    primary key (job, step)
+)"""
+SQLITE: Final = f"""
+create table if not exists {TABLE} (
+    job text not null,
+    step text not null,
+    at real not null,
+    primary key (job, step)
+) without rowid"""
+"""The table, for your own migrations; `Once.prepare` makes it, too."""
+
+_INDEX: Final = f"create index if not exists {TABLE}_at on {TABLE} (at)"
+# A second attempt at the same time waits here until the transaction of the first one has ended.
+_MARK: Final = f"insert into {TABLE} (job, step, at) values (?, ?, ?) on conflict (job, step) do nothing returning job"
+_LOOK: Final = f"select 1 from {TABLE} limit 1"
+_PORTION: Final = 1000
+_FORGET: Final = (
+    f"delete from {TABLE} where (job, step) in (select job, step from {TABLE} where at < ? order by at limit {_PORTION}) "
+    "returning job"
+)
+_LONGEST_STEP: Final = 200
+
+
+class Once:
+    """A table of marks in the user's own database."""
+
+    def __init__(self, database: object) -> None:
+        from headrace.outbox.database import database_at
+
+        self._database = database_at(database)
+
+    async def prepare(self) -> None:
+        """Make the table where it is missing."""
+        dialect = await self._database.dialect()
+        if dialect not in {"postgresql", "sqlite"}:
+            raise ConfigError(f"the table of `Once` is in PostgreSQL or SQLite: {dialect} has none")
+        async with self._database.session() as session:
+            # Asked first: a role that may only use the table is refused even "create if not exists".
+            if await self._there(session):
+                return
+            try:
+                await session.ask((POSTGRES if dialect == "postgresql" else SQLITE, ()), (_INDEX, ()))
+            except self._database.errors():
+                # PostgreSQL refuses the second of two that make a table at the same time.
+                if not await self._there(session):
+                    raise
+
+    async def _there(self, session: Session) -> bool:
+        from headrace.outbox.database import lacks_table
+
+        try:
+            await session.ask((_LOOK, ()))
+        except self._database.errors() as error:
+            if not lacks_table(error, TABLE):
+                raise
+            return False
+        return True
+
+    async def forget(self, older_than: duration.Duration = "90d") -> int:
+        """Delete the marks that are older; answers how many. Keep them for as long as their jobs may be run again."""
+        before = time.time() - duration.parse(older_than, name="older_than").total_seconds()
+        gone = 0
+        async with self._database.session() as session:
+            while some := len(await session.ask((_FORGET, (before,)))):
+                gone += some
+        return gone
+
+    def first(self, tx: object, step: str = "") -> bool:
+        """Whether no attempt of this job has committed this step; marks it in the caller's transaction.
+
+        `step` tells several guarded parts of one task apart.
+        """
+        from headrace.outbox.carrier import sync_rows
+
+        with _table_there():
+            return bool(sync_rows(tx)(_MARK, _marked(step)))
+
+    async def afirst(self, tx: object, step: str = "") -> bool:
+        """The same for async connections; takes sync ones, too."""
+        from headrace.outbox.carrier import async_rows
+
+        rows = async_rows(tx)
+        if rows is None:
+            return self.first(tx, step)
+        with _table_there():
+            return bool(await rows(_MARK, _marked(step)))
+
+
+def _marked(step: str) -> tuple[str, str, float]:
+    if not isinstance(step, str) or len(step) > _LONGEST_STEP or "\0" in step:
+        raise ConfigError(f"step = {step!r:.80}: a text of up to {_LONGEST_STEP} characters")
+    return str(current_job().id), step, time.time()
+
+
+@contextmanager
+def _table_there() -> Generator[None]:
+    from headrace.outbox.database import lacks_table
+
+    try:
+        yield
+    except Exception as error:
+        if not lacks_table(error, TABLE):
+            raise
+        raise BadTransaction(
+            f"there is no table {TABLE} in this database: run `await once.prepare()` once before, or make it in a "
+            "migration of yours (headrace.once.POSTGRES, SQLITE)"
+        ) from error

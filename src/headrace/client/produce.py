@@ -1,0 +1,141 @@
+"""The producer's part of an app: many jobs at once, and jobs in the caller's own transaction. Verbs come in two, `x` and `ax`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.client.bulk import BulkLoad, gather, loads
+from headrace.client.client import Placed, transactional
+from headrace.client.handles import Handles
+from headrace.client.per_loop import Clients
+from headrace.client.portal import Portal
+from headrace.model.job import Batch, NewJob, new_batch
+from headrace.task.task import Home, JobCall
+
+if TYPE_CHECKING:
+    from headrace.outbox import Outbox
+    from headrace.store.contract import Transactional
+
+R = TypeVar("R")
+
+
+class Producer:
+    """What `Headrace` can do to make jobs, beside its tasks."""
+
+    _portal: Portal
+    _clients: Clients
+    _home: Home
+    _outbox: Outbox | None = None
+
+    # ── in bulk ──────────────────────────────────────────────────────────────
+
+    def enqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> Handles[R]:
+        """Enqueue `task.job(…)`s, one round trip per 1,000, each of those all or nothing; with `tx` all of them."""
+        handles = Handles[R](self._home)
+        if tx is not None:
+            for load in loads(calls):
+                handles.add(load, self.put_in(tx, load.jobs))
+            return handles
+        self._portal.run(self._clients.here)
+        under_way: tuple[BulkLoad[R], Future[Placed]] | None = None
+        try:
+            # The next thousand is encoded while the store writes the last one; none overtakes another.
+            for load in loads(calls):
+                if under_way is not None:
+                    before, under_way = under_way, None
+                    handles.add(before[0], before[1].result())
+                under_way = load, self._portal.start(functools.partial(self._aput, load.jobs))
+            if under_way is not None:
+                before, under_way = under_way, None
+                handles.add(before[0], before[1].result())
+        except Exception as error:
+            if under_way is not None and under_way[1].exception() is None:
+                handles.add(under_way[0], under_way[1].result())
+            _note_stored(error, handles.stored)
+            raise
+        return handles
+
+    async def aenqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> Handles[R]:
+        """Enqueue `task.job(…)`s, one round trip per 1,000, each of those all or nothing; with `tx` all of them."""
+        client = await self._clients.here()
+        handles = Handles[R](self._home)
+        if tx is not None:
+            for load in loads(calls):
+                handles.add(load, await self.aput_in(tx, load.jobs))
+            return handles
+        under_way: tuple[BulkLoad[R], asyncio.Task[Placed]] | None = None
+        try:
+            for load in loads(calls):
+                if under_way is not None:
+                    before, under_way = under_way, None
+                    handles.add(before[0], await before[1])
+                under_way = load, asyncio.create_task(client.enqueue(load.jobs))
+                await asyncio.sleep(0)  # it begins, and the next thousand is encoded while the store writes
+            if under_way is not None:
+                before, under_way = under_way, None
+                handles.add(before[0], await before[1])
+        except Exception as error:
+            if under_way is not None:
+                await asyncio.wait([under_way[1]])
+                if under_way[1].exception() is None:
+                    handles.add(under_way[0], under_way[1].result())
+            _note_stored(error, handles.stored)
+            raise
+        return handles
+
+    async def _aput(self, jobs: Sequence[NewJob]) -> Placed:
+        return await (await self._clients.here()).enqueue(jobs)
+
+    # ── in the caller's transaction ──────────────────────────────────────────
+
+    def put_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
+        """Write jobs in the caller's transaction, in the caller's thread; the portal's store only knows how."""
+        together, ords = gather(jobs)
+        batch = Batch(new_batch(), together)
+        writer: Outbox | Transactional
+        if self._outbox is not None:
+            writer = self._outbox  # a full queue holds up the relay, not the caller's transaction
+        else:
+            client = self._portal.run(self._clients.here)
+            writer = transactional(client.store)
+            if client.has_bounds:
+                self._portal.run(lambda: client.admit(jobs))
+        return Placed(batch.id, writer.enqueue_in(tx, batch).existing, ords)
+
+    async def aput_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
+        """The same for async code."""
+        together, ords = gather(jobs)
+        batch = Batch(new_batch(), together)
+        writer: Outbox | Transactional
+        if self._outbox is not None:
+            writer = self._outbox
+        else:
+            client = await self._clients.here()
+            writer = transactional(client.store)
+            await client.admit(jobs)
+        return Placed(batch.id, (await writer.aenqueue_in(tx, batch)).existing, ords)
+
+    def outbox(self, database: object) -> Outbox:
+        """Jobs with `tx=` go through a table of this database, for stores that cannot join its transactions.
+
+        `database`: its postgresql:// or sqlite:/// URL, a SQLAlchemy engine, or a Django alias. Any worker of this app
+        relays what was committed into the store.
+        """
+        from headrace.outbox import Outbox
+
+        self._outbox = Outbox(database)
+        return self._outbox
+
+    @property
+    def has_outbox(self) -> bool:
+        """Whether jobs with `tx=` take the way through an outbox, and so arrive later."""
+        return self._outbox is not None
+
+
+def _note_stored(error: Exception, count: int) -> None:
+    if count:
+        error.add_note(f"{count:,} jobs of this call had been enqueued before")

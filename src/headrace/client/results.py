@@ -1,0 +1,184 @@
+"""Waiting for jobs: everybody of one event loop shares one `get`, at intervals that grow and that fit what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from headrace.errors import JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable
+from headrace.model.job import Job, JobId
+from headrace.store.contract import Store
+
+FIRST_POLL, LONGEST_POLL = 0.010, 0.250
+ASK_AT_ONCE: Final = 500
+SHARE: Final = 0.1
+"""Of the time that may be spent looking: with many who wait, looks are as rare as they are dear."""
+
+
+def not_found(id: JobId) -> JobNotFound:
+    """The error for a job that is not there."""
+    return JobNotFound(f"no job {id}: it was pruned or deleted, or the transaction that enqueues it has not committed")
+
+
+class Watcher(Protocol):
+    """Somebody who wants to know of a job."""
+
+    def tell(self, job: Job | None) -> bool:
+        """What the last look saw; None: no such job. True: that is all one wanted to know."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """There will be no more looks."""
+        ...
+
+
+class _Once:
+    """Wants to know of a job once it is as it should be."""
+
+    __slots__ = ("_enough", "future")
+
+    def __init__(self, enough: Callable[[Job | None], bool]) -> None:
+        self._enough = enough
+        self.future: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
+
+    def tell(self, job: Job | None) -> bool:
+        if not self._enough(job):
+            return False
+        if not self.future.done():
+            self.future.set_result(job)
+        return True
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Waiter:
+    """One for each store object."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._watched: dict[JobId, list[Watcher]] = {}
+        self._fresh: dict[JobId, None] = {}
+        """To be looked at soon, alone: newcomers, whose jobs may have ended long ago, and what is said to have ended."""
+        self._joined = asyncio.Event()
+        self._poll = FIRST_POLL
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def watched(self) -> int:
+        """Jobs that somebody waits for."""
+        return len(self._watched)
+
+    # ── waiting ─────────────────────────────────────────────────────────────
+    async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
+        """The job when it has ended; raises ResultTimeout or JobNotFound (not if it is expected to come yet)."""
+
+        def enough(job: Job | None) -> bool:
+            return not expected if job is None else job.state.finished
+
+        try:
+            async with asyncio.timeout(timeout):
+                job = await self._once(id, enough)
+        except TimeoutError:
+            raise ResultTimeout(f"job {id} did not end within {timeout:g} s; it goes on") from None
+        if job is None:
+            raise not_found(id)
+        return job
+
+    async def look(self, id: JobId) -> Job | None:
+        """The job as it is, by a look that is shared with others who ask at the same time."""
+        return await self._once(id, lambda _: True)
+
+    async def _once(self, id: JobId, enough: Callable[[Job | None], bool]) -> Job | None:
+        watcher = _Once(enough)
+        self.watch(id, watcher)
+        try:
+            return await watcher.future
+        finally:
+            self.leave(id, watcher)
+
+    def watch(self, id: JobId, watcher: Watcher) -> None:
+        """Tell it what every look sees, the first one soon, until it has heard enough or leaves."""
+        self._watched.setdefault(id, []).append(watcher)
+        self._fresh[id] = None
+        self._poll = FIRST_POLL
+        self._joined.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="headrace results")
+
+    def leave(self, id: JobId, watcher: Watcher) -> None:
+        """It has heard enough; may be called twice."""
+        others = self._watched.get(id, [])
+        if watcher in others:
+            others.remove(watcher)
+            if not others:
+                del self._watched[id]
+                self._fresh.pop(id, None)
+
+    def wake(self, ids: Iterable[JobId] | None = None) -> None:
+        """These (all) may have news: look at once at those that somebody waits for."""
+        news = list(self._watched) if ids is None else [id for id in ids if id in self._watched]
+        if news:
+            self._fresh.update(dict.fromkeys(news))
+            self._joined.set()
+
+    def dismiss(self, error: Exception) -> None:
+        """Send everybody home with this."""
+        watched, self._watched = self._watched, {}
+        self._fresh.clear()
+        for watchers in watched.values():
+            for watcher in watchers:
+                watcher.fail(error)
+
+    def close(self) -> None:
+        """Whoever still waits is told that the store has gone."""
+        if self._task is not None:
+            self._task.cancel()
+        self.dismiss(Unavailable("the app was closed while a result was waited for"))
+
+    # ── looking ─────────────────────────────────────────────────────────────
+    async def _run(self) -> None:
+        due = 0.0
+        try:
+            while self._watched:
+                began = time.monotonic()
+                everybody = not self._fresh or began >= due
+                ids = list(self._watched if everybody else self._fresh)
+                self._fresh.clear()
+                self._joined.clear()
+                ended = await self._look(ids)
+                if everybody:
+                    now = time.monotonic()
+                    self._poll = FIRST_POLL if ended else min(self._poll * 1.5, LONGEST_POLL)
+                    due = now + max(self._poll, (now - began) * (1 - SHARE) / SHARE)
+                if self._fresh:
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(due - time.monotonic(), 0)):
+                        await self._joined.wait()
+        except Exception as error:  # noqa: BLE001 - handed to everybody who waits
+            self.dismiss(error)
+
+    async def _look(self, ids: list[JobId]) -> int:
+        ended = 0
+        for start in range(0, len(ids), ASK_AT_ONCE):
+            some = ids[start : start + ASK_AT_ONCE]
+            try:
+                jobs = await self._store.get(some)
+            except (Unavailable, OutcomeUnknown):
+                continue  # waiting is what we do anyway
+            for id, job in zip(some, jobs, strict=True):
+                ended += self._tell(id, job)
+        return ended
+
+    def _tell(self, id: JobId, job: Job | None) -> int:
+        """How many have heard enough."""
+        watchers = self._watched.get(id, [])
+        content = [watcher for watcher in list(watchers) if watcher.tell(job)]
+        for watcher in content:
+            self.leave(id, watcher)
+        return len(content)

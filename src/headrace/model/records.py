@@ -1,0 +1,188 @@
+"""The terms of the contract: what its verbs take and answer, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Literal
+
+from headrace.model.job import Job, JobId, JobState
+
+Progress = Callable[[int, int, str], None]
+"""(done, total, what): called during long work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer to enqueue."""
+
+    existing: Mapping[int, JobId]
+    """ord → the job that its idempotency key had already made or that holds its unique lock; those were not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The answer to promote."""
+
+    moved: int
+    next_due: timedelta | None
+    """From now to the earliest job still scheduled, zero if it is due already; None: nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long finished jobs are kept."""
+
+    done: timedelta = timedelta(days=1)
+    """Also for cancelled ones."""
+    dead: timedelta = timedelta(days=14)
+    """Not by `prune`: see `expired_dead`."""
+    dead_by_queue: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    """queue → how long its dead ones are kept, where that is not `dead`."""
+
+    def dead_in(self, queue: str) -> timedelta:
+        """How long this queue's dead ones are kept."""
+        return self.dead_by_queue.get(queue, self.dead)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The answer to prune."""
+
+    jobs: int
+    more: bool
+    """There is more to do: call again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A small named value that a store keeps for another part and does not understand."""
+
+    version: int
+    """Of this very value: never used again, also not by a later record of the same name."""
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRule:
+    """What a limit key allows right now. What a limit *should* allow, and why, is its owner's business: `task/limit.py`."""
+
+    concurrency: int | None = None
+    """Units held at once."""
+    rate: float | None = None
+    """Units per second."""
+    burst: float = 1.0
+    """Units that may go at once, if there is a rate."""
+    closed_until: datetime | None = None
+    """Nothing starts before that, and from then on one job at a time, whatever it costs; None: it is open."""
+    state: bytes = b""
+    """For the owner; opaque."""
+    version: int = 0
+    """Filled by `limits`."""
+
+
+PauseKind = Literal["queue", "tenant", "task"]
+"""What can be paused. A store holds back queues and tenants itself; of tasks it only keeps the word, for workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What is paused, by whom, since when and until when."""
+
+    kind: PauseKind
+    name: str
+    by: str
+    since: datetime
+    until: datetime | None = None
+    """None: until it is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A job that came to an end."""
+
+    id: JobId
+    state: JobState
+    at: datetime
+    queue: str
+    task: str
+    tenant: str
+
+
+class CancelAnswer(StrEnum):
+    CANCELLED = "cancelled"
+    """It was waiting, and never will run."""
+    ASKED = "asked"
+    """It is running; its worker will be told by the next heartbeat."""
+    FINISHED = "finished"
+    """Too late, nothing changed."""
+    UNKNOWN = "unknown"
+    """No such job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which jobs to find. Everything given must hold."""
+
+    states: frozenset[JobState] = frozenset()
+    """Empty: all."""
+    queue: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+    since: datetime | None = None
+    """Enqueued at or after."""
+    until: datetime | None = None
+    """Enqueued before."""
+    text: str | None = None
+    """Literal, case-sensitive: in the task's name, the note, or a failure's kind or message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Jobs, newest id first."""
+
+    jobs: list[Job]
+    next: JobId | None
+    """Pass as `before` for the next page, also after a short or empty page; None: this was the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """One queue in figures. The five counts are exact but for calls under way."""
+
+    queue: str
+    ready: int = 0
+    scheduled: int = 0
+    """Retrying ones included."""
+    running: int = 0
+    dead: int = 0
+    """Dead letters kept right now."""
+    done_total: int = 0
+    """Ever; only grows. Rates are differences."""
+    failed_total: int = 0
+    """Settlements that carried a failure, ever; only grows."""
+    enqueued_total: int = 0
+    oldest_ready: timedelta | None = None
+    """Age of the longest waiting ready job, by its enqueue time."""
+    paused: bool = False
+    oldest_at_least: bool = False
+    """The store did not look at every lane for `oldest_ready`, because the queue has too many: a job may be older."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Every queue with jobs, totals or a pause, by name."""
+
+    queues: list[QueueStats] = field(default_factory=list[QueueStats])
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing `headrace doctor` has to say about a store."""
+
+    level: Literal["ok", "warning", "error"]
+    about: str
+    message: str
+    """What it is, and if not ok what to do."""

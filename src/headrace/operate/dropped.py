@@ -1,0 +1,150 @@
+"""What stays of a dead letter that is dropped: one line in the log, written before the job goes.
+
+A dead letter goes by `discard`, by `delete`, or because its retention is over. A crash between the line and the deletion
+leaves a line for a job that is still there, never a job that is gone without a line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from headrace.model.job import Job, JobId, JobState
+from headrace.model.records import Pruned, Retention
+from headrace.policy import fingerprint
+from headrace.store.audit import Audit
+from headrace.store.contract import Store
+
+_log = logging.getLogger("headrace.audit")
+
+PAGE = 100
+"""Dead letters read at once, each with its payload and every traceback."""
+_DEAD = frozenset({JobState.DEAD})
+
+Arguments = Callable[[Job], Any]
+"""A job's arguments for the eye, secrets masked; None where they are not to be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedLetter:
+    """What stays of a dead letter that was dropped."""
+
+    id: JobId
+    task: str
+    queue: str
+    tenant: str
+    died_at: datetime | None
+    note: str | None
+    """Why it died, such as `max_attempts`."""
+    payload_sha256: str
+    fingerprint: str
+    title: str
+    reason: str
+    """Why it was dropped."""
+    by: str
+    arguments: Any = None
+    """For the caller; the log has them only where they were asked for."""
+
+
+def record_of(job: Job, reason: str, by: str, arguments: Any = None) -> DroppedLetter:
+    """The record of a dead job."""
+    bug = fingerprint.of_job(job)
+    return DroppedLetter(
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        tenant=job.tenant,
+        died_at=job.finished_at,
+        note=job.note,
+        payload_sha256=hashlib.sha256(job.payload).hexdigest(),
+        fingerprint=bug.id,
+        title=bug.title,
+        reason=reason,
+        by=by,
+        arguments=arguments,
+    )
+
+
+def write(record: DroppedLetter, event: str, *, arguments: bool = False) -> None:
+    """One line of JSON, whatever the texts hold. It is a warning, so that Python prints it also where logging is not set up."""
+    known: dict[str, Any] = {
+        name: None if value is None else str(value) for name, value in asdict(record).items() if name != "arguments"
+    }
+    if arguments and record.arguments is not None:
+        known["arguments"] = record.arguments
+    _log.warning("%s", json.dumps({"event": event, **known}, default=str), extra={"event": event, **known})
+
+
+async def drop(
+    store: Store, event: str, records: Sequence[DroppedLetter], *, arguments: bool = False
+) -> frozenset[JobId]:
+    """Write the records of dead jobs, then delete these. A job that is no longer dead stays, and a second line says so.
+
+    Behind a remote store the server writes the lines: it is the one that knows what was deleted, and by which token.
+    """
+    # Asked for by name: an isinstance would not see it through a wrapper in Python 3.12 and newer.
+    server: Callable[..., Awaitable[frozenset[JobId]]] | None = getattr(store, "drop", None)
+    if server is not None:
+        return await server([record.id for record in records], event, records[0].reason) if records else frozenset()
+    for record in records:
+        write(record, event, arguments=arguments)
+    gone = await store.delete([record.id for record in records], states=_DEAD)
+    for record in records:
+        if record.id not in gone:
+            write(record, f"{event}_refused")
+    return gone
+
+
+async def delete(
+    store: Store, ids: Sequence[JobId], *, by: str, states: Collection[JobState] | None = None
+) -> frozenset[JobId]:
+    """As the store's `delete`; dead letters among them leave a record."""
+    wanted = frozenset(JobState if states is None else states)
+    gone = await store.delete(ids, states=wanted - _DEAD) if wanted - _DEAD else frozenset[JobId]()
+    left = [id for id in ids if id not in gone] if JobState.DEAD in wanted else []
+    return gone | await drop_dead(store, left, "dead.delete", reason="deleted", by=by)
+
+
+async def drop_dead(store: Store, ids: Sequence[JobId], event: str, *, reason: str, by: str) -> frozenset[JobId]:
+    """Of these the dead ones, each after its record."""
+    gone: set[JobId] = set()
+    unique = list(dict.fromkeys(ids))
+    for start in range(0, len(unique), PAGE):
+        found = await store.get(unique[start : start + PAGE])
+        dead = [job for job in found if job is not None and job.state is JobState.DEAD]
+        gone |= await drop(store, event, [record_of(job, reason, by) for job in dead])
+    return frozenset(gone)
+
+
+async def expire(
+    store: Store, keep: Retention, *, by: str, limit: int = 1000, arguments: Arguments | None = None
+) -> Pruned:
+    """Drop dead letters past retention: a line each and one entry in the audit log per page, then the jobs themselves.
+
+    At most about `limit` per call. Two processes that do this at once may both write a line for one job.
+    """
+    dropped = 0
+    for _ in range(0, limit, PAGE):
+        ids = await store.expired_dead(keep, PAGE)
+        found = await store.get(ids) if ids else []
+        dead = [job for job in found if job is not None and job.state is JobState.DEAD]
+        if dead:
+            shown = [None if arguments is None else arguments(job) for job in dead]
+            records = [record_of(job, "keep_dead is over", by, args) for job, args in zip(dead, shown, strict=True)]
+            await Audit(store).note(by, "dead.expire", _summary(dead), len(dead))
+            dropped += len(await drop(store, "dead.expire", records, arguments=True))
+        if len(ids) < PAGE:
+            return Pruned(dropped, more=False)
+    return Pruned(dropped, more=True)
+
+
+def _summary(jobs: Sequence[Job]) -> str:
+    """How many of which task, then the ids as far as an entry holds them."""
+    tasks = ", ".join(f"{count} of {task}" for task, count in Counter(job.task for job in jobs).most_common(3))
+    return f"{tasks}: {', '.join(str(job.id) for job in jobs)}"

@@ -1,0 +1,89 @@
+"""A job as data that people and programs may see: its plain fields, and its arguments masked as its task says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headrace.errors import BadArguments
+from headrace.model.job import Job
+from headrace.task import codec
+
+if TYPE_CHECKING:
+    from headrace.task.task import Task
+
+_PLAIN = (
+    "id",
+    "task",
+    "queue",
+    "priority",
+    "tenant",
+    "state",
+    "attempt",
+    "failures",
+    "crashes",
+    "enqueued_at",
+    "run_at",
+    "claimed_at",
+    "finished_at",
+    "worker",
+    "cancelling",
+    "note",
+)
+
+
+_ELSEWHERE = frozenset({"key", "by", "redact", "names"})
+"""Options that are shown under a name of their own, or that say how to show the job."""
+
+
+def plain(job: Job) -> dict[str, Any]:
+    """The fields that are known to `find`, too."""
+    return {name: getattr(job, name) for name in _PLAIN} | {"key": key(job), "enqueued_by": producer(job)}
+
+
+def key(job: Job) -> str | None:
+    """Its idempotency key, as its producer gave it: a server puts the tenant before the keys of a token bound to one."""
+    own = codec.readable_options(job.options)
+    tenant = job.tenant or own.tenant
+    return own.key if own.key is None or not tenant else own.key.removeprefix(f"{tenant} ")
+
+
+def producer(job: Job) -> str | None:
+    """Its producer, where it said so."""
+    return codec.readable_options(job.options).by
+
+
+def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
+    """Masked as the task says, where it is known, and as the job says that it made."""
+    try:
+        own = codec.decode_options(job.options)
+    except BadArguments:
+        if task is None:
+            return {"args": [], "kwargs": {}, "problem": "not shown: what to mask cannot be read"}
+        return task.codec.show(job.payload, task.options.redact)
+    if task is None:
+        return codec.show(job.payload, own.redact, own.names)
+    return task.codec.show(job.payload, (*task.options.redact, *own.redact))
+
+
+def options(job: Job) -> dict[str, Any]:
+    """What this job overrides of its task's options; of a webhook only the host, because its path may be a secret."""
+    try:
+        found = codec.decode_options(job.options)
+    except BadArguments:
+        return {"unreadable": f"{len(job.options or b'')} bytes"}
+    shown: dict[str, Any] = {
+        name: value
+        for name, value in msgspec.to_builtins(found).items()
+        if value is not None and name not in _ELSEWHERE
+    }
+    if found.webhook is not None:
+        shown["webhook"] = webhook(found.webhook)
+    return shown
+
+
+def webhook(url: str) -> str:
+    """Its host; the path may be a secret."""
+    return f"…//{urlsplit(url).hostname}/…"

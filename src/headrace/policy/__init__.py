@@ -1,0 +1,1 @@
+"""Decisions without effects: retry, order, limits, schedules, explanations."""

@@ -1,0 +1,198 @@
+"""What holds a waiting job back beside the jobs before it, in words: pauses, limits, tenants' turns, a queue's policy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from headrace.model import duration
+from headrace.model.job import Job
+from headrace.model.lane import Ahead, Blocked, split_limit
+from headrace.model.lease import Presence
+from headrace.policy.explain.sentences import Times, line
+from headrace.policy.flow import Ageing, Strict, Weighted, name_of
+from headrace.policy.queue import QueueOptions
+from headrace.policy.recovery import unpack
+
+
+class PauseFields(Protocol):
+    """What is read of a pause; stores live above."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def by(self) -> str: ...
+    @property
+    def since(self) -> datetime: ...
+    @property
+    def until(self) -> datetime | None: ...
+
+
+class LimitRuleFields(Protocol):
+    """What is read of a limit's rule."""
+
+    @property
+    def burst(self) -> float: ...
+    @property
+    def closed_until(self) -> datetime | None: ...
+    @property
+    def state(self) -> bytes: ...
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to know around a job, beside its place in line."""
+
+    pause: PauseFields | None = None
+    """Of its task."""
+    rules: Mapping[str, LimitRuleFields] = {}
+    tenants: int = 0
+    """That have ready jobs of its priority in its queue."""
+    queue: QueueOptions | None = None
+    """As its app declares it; None: it does not, or the app is not at hand."""
+
+
+def blocked(job: Job, found: Sequence[Blocked], rules: Mapping[str, LimitRuleFields], times: Times) -> str:
+    """Every limit that stops it."""
+    needs = {key: cost for _, key, cost in map(split_limit, job.limits)}
+    return "; ".join(_one(each, needs.get(each.key, 1), _rule(each.key, rules), times) for each in found)
+
+
+def _rule(key: str, rules: Mapping[str, LimitRuleFields]) -> LimitRuleFields | None:
+    return rules.get(key) or rules.get(key.partition(":")[0])
+
+
+def _one(each: Blocked, cost: int, rule: LimitRuleFields | None, times: Times) -> str:
+    limit = f"limit {each.key}"
+    if each.never or (each.concurrency is not None and cost > each.concurrency):
+        return _too_little(each, cost, rule)
+    closed_until = None if rule is None else rule.closed_until
+    if each.concurrency is not None:
+        jobs = ", ".join(map(str, each.by))
+        by = f" by {'job' if len(each.by) == 1 else 'jobs'} {jobs}" if jobs else ""
+        if closed_until is not None:
+            tried = f"{limit} is being tried with one job at a time after a refusal or failures, until one succeeds"
+            return f"{tried}; it is held{by}" if by else tried
+        held = f"{each.held:,} of {each.concurrency:,} held{by}"
+        if (free := each.concurrency - each.held) > 0:
+            return f"{limit} has too little left: this job needs {cost:,} units, {free:,} free, {held}"
+        return f"{limit} is full: {held}"
+    until = times.until(each.opens_at)
+    if closed_until is not None and closed_until > times.now:
+        return f"{limit} is closed{until}, after a refusal or failures; to open it: headrace limits reset {each.key}"
+    return f"{limit} is rate limited{until}"
+
+
+def _too_little(each: Blocked, cost: int, rule: LimitRuleFields | None) -> str:
+    """More than there can be by the rule: for good, or until a limit that was cut down has recovered."""
+    most = each.concurrency if each.concurrency is not None else None if rule is None else rule.burst
+    how = "allows" if each.concurrency is not None else "lets"
+    room = "too few units" if most is None else f"{most:,.0f} units"
+    said = f"limit {each.key} {how} {room}{'' if how == 'allows' else ' go at once'}, and this job needs {cost:,}"
+    if rule is not None and unpack(rule.state).health.factor < 1:
+        return f"{said}: it was cut down after a refusal and recovers by and by; to open it: headrace limits reset {each.key}"
+    option = "concurrency" if each.concurrency is not None else "burst"
+    return f"{said}: it can never run; headrace limits set {each.key} --{option} {cost}"
+
+
+STOPS = {
+    "quiet": "was told to claim nothing more (TSTP, or it is stopping)",
+    "settling": "cannot store its results and claims nothing until it can; its log says why",
+    "quarantine": "runs a job alone that was running when a worker died, and claims nothing meanwhile",
+    "reserved": "has free slots only for other priorities (reserve)",
+}
+"""What a worker says of itself while it starts no job of this kind, in words."""
+
+
+def workers(found: Sequence[Presence]) -> str:
+    """What keeps the free slots of these workers from the job; empty: some worker has one and takes jobs, or none has."""
+    free = [worker for worker in found if worker.running < worker.slots]
+    if not free or not all(any(each in STOPS for each in worker.hindered) for worker in free):
+        return ""
+    said = [
+        f"worker {line(worker.name)} {' and '.join(STOPS[each] for each in worker.hindered if each in STOPS)}"
+        for worker in free[:3]
+    ]
+    more = f"; and {len(free) - 3:,} more workers likewise" if len(free) > 3 else ""
+    return "; ".join(said) + more
+
+
+def opens_at(found: Sequence[Blocked]) -> datetime | None:
+    """When every one of them is open; None: that cannot be known."""
+    times = [each.opens_at for each in found]
+    known = [each for each in times if each is not None]
+    return max(known) if known and len(known) == len(times) else None
+
+
+def paused(job: Job, ahead: Ahead, around: Around, times: Times) -> str:
+    """What is paused of its queue, its tenant and its task; empty: nothing."""
+    said: list[str] = []
+    if (by := ahead.paused_by) is not None:
+        when = times.since(ahead.paused_since) + times.until(ahead.paused_until)
+        said.append(_paused(f"queue {job.queue}", by, when, f"queues resume {job.queue}"))
+    if (by := ahead.tenant_paused_by) is not None:
+        when = times.since(ahead.tenant_paused_since) + times.until(ahead.tenant_paused_until)
+        said.append(_paused(f"its tenant {job.tenant}", by, when, f"resume --tenant {job.tenant}"))
+    if task := task_paused(job, around, times):
+        said.append(task)
+    return "; and ".join(said)
+
+
+def task_paused(job: Job, around: Around, times: Times) -> str:
+    """That its task is paused; empty: it is not."""
+    if (pause := around.pause) is None:
+        return ""
+    when = times.since(pause.since) + times.until(pause.until)
+    return _paused(f"task {job.task}", pause.by, when, f"resume --task {job.task}")
+
+
+def _paused(what: str, by: str, when: str, resume: str) -> str:
+    who = line(by)
+    return f"{what} is paused{f' by {who}' if who else ''}{when}; to let it go on: headrace {resume}"
+
+
+def paused_until(ahead: Ahead, around: Around) -> datetime | None:
+    """When the last of its pauses ends; None: nobody knows."""
+    ends = [ahead.paused_until] if ahead.paused_by is not None else []
+    ends += [ahead.tenant_paused_until] if ahead.tenant_paused_by is not None else []
+    ends += [around.pause.until] if around.pause is not None else []
+    known = [each for each in ends if each is not None]
+    return max(known) if len(known) == len(ends) and known else None
+
+
+def turns(job: Job, around: Around) -> str:
+    """Whose turn it is, where others share the queue; empty: nobody does."""
+    said: list[str] = []
+    queue, fair = around.queue, "round_robin" if around.queue is None else around.queue.fair
+    if around.tenants > 1 and fair != "off":
+        how = "each as it has jobs waiting" if fair == "proportional" else "in turns"
+        if queue is not None and queue.fair_by == "time" and fair == "round_robin":
+            how = "in turns of equal run time"
+        weight = 1 if queue is None else queue.weights.get(job.tenant, 1)
+        own = f", this one with weight {weight}" if weight > 1 else ""
+        said.append(f"{around.tenants:,} tenants share queue {job.queue} {how}{own}")
+    match None if queue is None else queue.priority:
+        case Weighted(shares=shares):
+            bands = ", ".join(f"{name_of(lowest)} {share}" for lowest, share in shares)
+            said.append(f"its priorities share the slots by weight ({bands})")
+        case Ageing(every=every):
+            said.append(f"every {duration.show(every)} of waiting counts as one more in priority")
+        case Strict() | None:
+            pass
+    return "".join(f"; {each}" for each in said)
+
+
+def facts(found: Sequence[Blocked], around: Around) -> dict[str, Any]:
+    """What the sentences are made of."""
+    return {
+        "limits": [msgspec.structs.asdict(each) for each in found],
+        "tenants": around.tenants,
+        "task_paused_by": None if around.pause is None else around.pause.by,
+        "task_paused_until": None if around.pause is None else around.pause.until,
+        "priority_policy": None if around.queue is None else str(around.queue.priority),
+        "fair": None if around.queue is None else around.queue.fair,
+    }

@@ -1,0 +1,169 @@
+"""Fingerprints: which failures are the same bug, whatever data met it. Pure.
+
+A bug is the exception's kind and the places the traceback leads through: the tail of each file and the function, never
+a line number, an address, an id or a value. The message counts only where there is no traceback (a timeout, a dead
+worker), with its numbers and quoted values taken out; then the task counts, too, because nothing else says where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.errors import ConfigError
+from headrace.model.job import Failure, Job
+
+LENGTH = 12
+_TITLE = 160
+_MESSAGE = 80
+
+# Found by headrace itself before or after user code ran: the traceback leads through headrace only.
+_WITHOUT_PLACE = frozenset({"bad_arguments", "bad_result"})
+
+
+class Fingerprint(NamedTuple):
+    """One bug: a short name that stays, and one for people."""
+
+    id: str
+    title: str
+
+
+class StackFrame(NamedTuple):
+    """One place of a traceback."""
+
+    file: str
+    function: str
+    own: bool
+    """Of the user's own code, as far as the path tells."""
+
+
+def of_job(job: Job) -> Fingerprint:
+    """The bug that a job died of: its last failure, or its note if it has none. The job is one that `get` answered."""
+    if job.history:
+        return of_failure(job.history[-1], job.task)
+    note = plain(job.note or "")
+    return Fingerprint(_digest("", job.task, note), _short(f"{note or 'dead'} in {job.task}", _TITLE))
+
+
+def of_failure(failure: Failure, task: str) -> Fingerprint:
+    """The bug behind one failure of a task."""
+    steps = [] if failure.kind in _WITHOUT_PLACE else list(_steps(failure.traceback))
+    frames = [step for step in steps if isinstance(step, StackFrame)]
+    message = plain(failure.message)
+    if not frames:
+        where, parts = task, [failure.kind, task, message]
+    else:
+        # A loop goes round more or less often: each place counts once. The exception's own line may have been cut off.
+        own = failure.kind.removeprefix("__main__.")
+        places = [
+            f"{step.file}:{step.function}" if isinstance(step, StackFrame) else step for step in steps if step != own
+        ]
+        where, parts = _where(frames), [failure.kind, *dict.fromkeys(places)]
+    what = f"{failure.kind}: {_short(message, _MESSAGE)}" if message else failure.kind
+    return Fingerprint(_digest(*parts), _short(f"{what} in {where}", _TITLE))
+
+
+def check(text: str) -> str:
+    """A fingerprint as a user typed it, or a ConfigError."""
+    found = text.strip().lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{LENGTH}}}", found):
+        raise ConfigError(
+            f"{text[:60]!r} is no fingerprint: {LENGTH} hex digits, as `headrace dead list --group` shows"
+        )
+    return found
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="backslashreplace")).hexdigest()[:LENGTH]
+
+
+# ── tracebacks ───────────────────────────────────────────────────────────────
+
+_HEADER = "Traceback (most recent call last):"
+# Exception groups draw a tree to the left of their lines.
+_FRAME = re.compile(r'[\s|+]*File "(?P<file>.+)", line \d+, in (?P<function>.+?)\s*')
+_RAISED = re.compile(r"[\s|+]*(?P<kind>[^\W\d][\w.]*)(?:: .*)?\s*")
+_CUT = re.compile(r"… [\d,]+ bytes left out …")
+"""The middle of a long one is missing (see `worker.verdict.bounded`)."""
+_COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
+"""Newer Pythons run them in place: the same bug has no such frame there."""
+
+
+def _steps(trace: str) -> Iterator[StackFrame | str]:
+    """Places, and the kinds of exceptions that were raised on the way (a chain has several)."""
+    inside = whole = False
+    indent = 0
+    lines = iter(trace.splitlines())
+    for line in lines:
+        if line.rstrip().endswith(_HEADER):
+            inside = whole = True
+            indent = _depth(line)
+        elif _CUT.fullmatch(line):
+            # The line after it may be half a line. Whether frames or a message follow is not known: only frames count.
+            inside, whole = True, False
+            next(lines, None)
+        elif not inside:
+            continue
+        elif match := _FRAME.fullmatch(line):
+            if match["function"] not in _COMPREHENSIONS:
+                yield _frame(match["file"], match["function"])
+        elif whole and _depth(line) <= indent:
+            # The end of this exception. What follows up to the next header is message, and messages are data.
+            inside = False
+            if match := _RAISED.fullmatch(line):
+                yield match["kind"]
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" |+"))
+
+
+def _frame(file: str, function: str) -> StackFrame:
+    path = file.replace("\\", "/")
+    own = "/site-packages/" not in path and not re.search(r"/lib/python\d|/dist-packages/|^<frozen", path)
+    _, packaged, inside = path.rpartition("-packages/")
+    tail = inside if packaged else "/".join(path.rsplit("/", 2)[-2:])
+    *folders, name = tail.split("/")
+    return StackFrame(
+        "/".join([*map(_folder, folders), name if not name.startswith("<") else plain(name)]), function, own
+    )
+
+
+_RELEASE = re.compile(r"\d{4,}|(?=[0-9a-f]*\d)[0-9a-f]{7,}|^tmp\w{8}$|\d+(?:[-_.]\d+)+")
+
+
+def _folder(name: str) -> str:
+    """A folder of a release or of a moment says nothing about the bug; `v1` does."""
+    return _RELEASE.sub("#", name)
+
+
+def _where(frames: list[StackFrame]) -> str:
+    """The last place in the user's own code, for people."""
+    frame = next((frame for frame in reversed(frames) if frame.own), frames[-1])
+    return f"{frame.function} ({frame.file})"
+
+
+# ── messages ─────────────────────────────────────────────────────────────────
+
+_VALUES = re.compile(
+    r"""
+    (?<!\w)[bru]{0,2}(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|“[^”]*”|«[^»]*»)(?!\w)    # quoted
+    | [0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}                                     # a UUID
+    | 0[xX][0-9a-fA-F]+                                                                        # an address
+    | (?<![0-9A-Za-z])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}(?![0-9A-Za-z])                         # a digest, an id
+    | (?<![\w.])[-+]?(?:nan|inf)(?!\w)
+    | (?:(?<!\w)[-+])?\d+(?:[.,:]\d+)*(?:[eE][-+]?\d+)?                                        # a number, a time
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def plain(message: str) -> str:
+    """A message without its values, on one line."""
+    return _short(" ".join(_VALUES.sub("#", message).split()), _TITLE)
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1].rstrip() + "…"

@@ -1,0 +1,398 @@
+"""FLOW: which of the waiting jobs come first: priority policies, reserved slots and tenants' shares as figures for a claim."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import floor, gcd
+from typing import Final, Literal, NamedTuple, Protocol
+
+from headrace.errors import ConfigError
+from headrace.model import duration
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY, LaneView, check_priority
+from headrace.model.lease import MAX_WEIGHT, Band
+
+Fair = Literal["round_robin", "proportional", "off"]
+FairBy = Literal["jobs", "time"]
+
+BANDS: Final[Mapping[str, int]] = {"high": 1, "normal": 0, "low": LOWEST_PRIORITY}
+"""Names for parts of the priorities → where each begins; it ends where the next higher one begins."""
+
+MAX_SHARE = 10_000
+
+
+# ── policies, as a queue declares them ───────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Strict:
+    """The highest priority first, always."""
+
+    def __str__(self) -> str:
+        return "strict"
+
+
+@dataclass(frozen=True, slots=True)
+class Ageing:
+    """The highest priority first, and every so long of waiting counts as one more."""
+
+    every: timedelta
+
+    def __str__(self) -> str:
+        return f"ageing({duration.show(self.every)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """Each band of priorities gets its share of the jobs started, as long as it has any."""
+
+    shares: tuple[tuple[int, int], ...]
+    """(where the band begins, its share), the highest band first."""
+
+    def __str__(self) -> str:
+        return f"weighted({', '.join(f'{name_of(lowest)}: {share}' for lowest, share in self.shares)})"
+
+
+Priority = Strict | Ageing | Weighted
+STRICT: Final = Strict()
+
+
+def ageing(every: duration.Duration) -> Ageing:
+    """The policy for `app.queue(…, priority=ageing("1m"))`: +1 for every minute that a lane's first job has waited."""
+    if not isinstance(every, str | timedelta):
+        raise ConfigError(f'ageing({every!r}): write how long a job waits for one more, e.g. ageing("1m")')
+    found = duration.parse(every, name="ageing")
+    if found < timedelta(milliseconds=1):
+        raise ConfigError(f'ageing({every!r}): must be more than 0, e.g. ageing("1m")')
+    return Ageing(found)
+
+
+def weighted(shares: Mapping[str, int] | Mapping[int, int] | Mapping[str | int, int]) -> Weighted:
+    """The policy for `app.queue(…, priority=weighted({"high": 80, "low": 20}))`.
+
+    Bands: `high` (priority 1 and up), `normal` (0) and `low` (below), or the lowest priority of each as a number. A
+    priority belongs to the highest band that begins at or under it; the lowest band takes everything beneath.
+    """
+    if not isinstance(shares, Mapping) or not shares:
+        raise ConfigError(
+            f'weighted({shares!r}): a mapping of bands to shares, e.g. weighted({{"high": 80, "low": 20}})'
+        )
+    found: dict[int, int] = {}
+    for band, share in shares.items():
+        lowest = begin_of(band, "weighted")
+        if isinstance(share, bool) or not isinstance(share, int) or not 1 <= share <= MAX_SHARE:
+            raise ConfigError(
+                f"weighted: {band!r} has the share {share!r}: a whole number from 1 to {MAX_SHARE:,}; "
+                "leave a band out that needs no share of its own"
+            )
+        if lowest in found:
+            raise ConfigError(f"weighted: two bands begin at priority {lowest}: give each its own")
+        found[lowest] = share
+    return Weighted(tuple(sorted(found.items(), reverse=True)))
+
+
+def begin_of(band: str | int, where: str) -> int:
+    """Where a band begins, from its name or its lowest priority."""
+    if isinstance(band, str):
+        if band not in BANDS:
+            raise ConfigError(f"{where}: {band!r} is no band: {', '.join(BANDS)}, or the lowest priority of the band")
+        return BANDS[band]
+    try:
+        return check_priority(band)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def name_of(lowest: int) -> str:
+    """A band for people."""
+    return next((name for name, begin in BANDS.items() if begin == lowest), str(lowest))
+
+
+def check_policy(value: object) -> Priority:
+    """A queue's `priority=`, or a ConfigError."""
+    if isinstance(value, Strict | Ageing | Weighted):
+        return value
+    if value == "strict":
+        return STRICT
+    hint = {"ageing": 'write ageing("1m")', "weighted": 'write weighted({"high": 80, "low": 20})'}
+    usual = 'write "strict", ageing("1m") or weighted({"high": 80, "low": 20})'
+    raise ConfigError(f"priority = {value!r}: {hint.get(str(value), usual)}")
+
+
+def bounds(shares: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(lowest, highest) of each band, the highest band first; the last one takes everything beneath."""
+    begins = [lowest for lowest, _ in shares]
+    return list(
+        zip([*begins[:-1], LOWEST_PRIORITY], [HIGHEST_PRIORITY, *(begin - 1 for begin in begins[:-1])], strict=True)
+    )
+
+
+# ── reserved slots ───────────────────────────────────────────────────────────
+
+
+class Reserve(NamedTuple):
+    """Slots of a worker that only jobs of these priorities may take."""
+
+    lowest: int
+    highest: int
+    slots: int
+
+
+def parse_reserve(text: str) -> Reserve:
+    """`high=2`, `low=1`, or `5=2` for priority 5 and up."""
+    name, equals, number = text.partition("=") if isinstance(text, str) else ("", "", "")
+    name, number = name.strip(), number.strip()
+    if not equals or not number.isdecimal() or not 0 < len(number) <= 5 or int(number) < 1:
+        raise ConfigError(f"reserve = {text!r}: write a band and a number of slots, e.g. high=2")
+    ends = {"high": (1, HIGHEST_PRIORITY), "normal": (0, 0), "low": (LOWEST_PRIORITY, -1)}
+    if name in ends:
+        return Reserve(*ends[name], int(number))
+    if not name.lstrip("-").isdecimal():
+        raise ConfigError(f"reserve = {text!r}: {name!r} is no band: {', '.join(ends)}, or the lowest priority of it")
+    return Reserve(begin_of(int(name), "reserve"), HIGHEST_PRIORITY, int(number))
+
+
+class FreeSlots(NamedTuple):
+    """What a worker may claim now."""
+
+    ordinary: int
+    """Of any priority."""
+    reserved: tuple[Band, ...] = ()
+    """And so many more of these."""
+
+
+def room(free: int, size: int, reserves: Sequence[Reserve], priorities: Iterable[int]) -> FreeSlots:
+    """What is left of the slots, when jobs of these priorities have some. Jobs take slots reserved for them first."""
+    taken = [0] * len(reserves)
+    others = 0
+    for priority in priorities:
+        for place, each in enumerate(reserves):
+            if each.lowest <= priority <= each.highest and taken[place] < each.slots:
+                taken[place] += 1
+                break
+        else:
+            others += 1
+    left = [
+        Band(each.lowest, each.highest, min(each.slots - used, free))
+        for each, used in zip(reserves, taken, strict=True)
+        if each.slots > used and free > 0
+    ]
+    return FreeSlots(min(free, size - sum(each.slots for each in reserves) - others), tuple(left))
+
+
+# ── shares ───────────────────────────────────────────────────────────────────
+
+
+class Shares:
+    """Divides claims of any size by weights: smooth weighted round robin, so also claims of one job keep the shares."""
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        divisor = gcd(*weights)
+        self._weights = [weight // divisor for weight in weights]
+        self._total = sum(self._weights)
+        self._due = [0] * len(weights)
+
+    def split(self, count: int) -> list[int]:
+        """How many of so many each one gets."""
+        rounds, rest = divmod(count, self._total)
+        given = [weight * rounds for weight in self._weights]
+        for _ in range(rest):
+            self._due = [due + weight for due, weight in zip(self._due, self._weights, strict=True)]
+            place = self._due.index(max(self._due))
+            self._due[place] -= self._total
+            given[place] += 1
+        return given
+
+
+class RunTimes:
+    """How long each tenant's jobs run, on average over the last ones. Forgets whom it has not seen for longest."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._most = most
+        self._seconds: dict[str, float] = {}
+
+    def note(self, tenant: str, seconds: float) -> None:
+        known = self._seconds.pop(tenant, None)
+        # A job costs a slot some time even if it does nothing: without a floor the quickest would get everything.
+        fresh = max(seconds, _SHORTEST_RUN)
+        self._seconds[tenant] = fresh if known is None else known + (fresh - known) * _FRESHNESS
+        if len(self._seconds) > self._most:
+            del self._seconds[next(iter(self._seconds))]
+
+    def weights(self, usual: Mapping[str, int], rand: Callable[[], float] = random.random) -> dict[str, int]:
+        """Jobs in a turn such that turns take the same time, times each tenant's own weight."""
+        return in_turns({tenant: usual.get(tenant, 1) / mean for tenant, mean in self._seconds.items()}, rand)
+
+
+_FRESHNESS = 0.1
+_SHORTEST_RUN = 0.0005
+
+
+def in_turns(speeds: Mapping[str, float], rand: Callable[[], float] = random.random) -> dict[str, int]:
+    """Whole jobs in a turn from any figures, the smallest as 1; fractions are right on average over many claims."""
+    if not speeds:
+        return {}
+    least = min(speeds.values())
+    found = {name: min(int(speed / least + rand()), MAX_WEIGHT) for name, speed in speeds.items()}
+    return {name: weight for name, weight in found.items() if weight > 1}
+
+
+# ── the planner ──────────────────────────────────────────────────────────────
+
+
+class Rules(Protocol):
+    """What the planner reads of a queue's options."""
+
+    @property
+    def fair(self) -> Fair: ...
+    @property
+    def fair_by(self) -> FairBy: ...
+    @property
+    def weights(self) -> Mapping[str, int]: ...
+    @property
+    def priority(self) -> Priority: ...
+
+
+class ClaimOrder(NamedTuple):
+    """What a claim is told of the policies."""
+
+    bands: tuple[Band, ...] = ()
+    weights: Mapping[str, Mapping[str, int]] = {}
+
+
+_DRAWN_FOR = 15
+"""Claims for which weights that follow measurements are good: working them out takes longer than a quick claim."""
+
+MAX_BANDS = 64
+"""In one claim. Levels beyond are served in the order of their priority."""
+
+
+class Planner:
+    """Turns the policies of the queues that a worker serves into bands and weights, claim by claim."""
+
+    def __init__(
+        self, queues: Sequence[str], options: Mapping[str, Rules], rand: Callable[[], float] = random.random
+    ) -> None:
+        self._rand = rand
+        self._weighted: dict[str, tuple[Weighted, Shares]] = {}
+        self._ageing: dict[str, Ageing] = {}
+        self._fixed: dict[str, Mapping[str, int]] = {}
+        self._timed: dict[str, tuple[RunTimes, Mapping[str, int]]] = {}
+        self._proportional: list[str] = []
+        for queue in queues:
+            if (rules := options.get(queue)) is not None:
+                self._add(queue, rules)
+        self._strict = tuple(each for each in queues if each not in self._weighted and each not in self._ageing)
+        self._turns = Shares(self._group_sizes()) if len(self._group_sizes()) > 1 else None
+        self.watched = tuple(dict.fromkeys((*self._ageing, *self._proportional)))
+        """Queues whose lanes it must have seen lately."""
+        self._views: Sequence[LaneView] = ()
+        self._seen_at: datetime | None = None
+        self._drawn: dict[str, Mapping[str, int]] = {}
+        self._draw_in = 0
+
+    def _add(self, queue: str, rules: Rules) -> None:
+        match rules.priority:
+            case Weighted() as policy:
+                self._weighted[queue] = policy, Shares([share for _, share in policy.shares])
+            case Ageing() as policy:
+                self._ageing[queue] = policy
+            case Strict():
+                pass
+        if rules.fair == "proportional":
+            self._proportional.append(queue)
+        elif rules.fair == "round_robin" and rules.fair_by == "time":
+            self._timed[queue] = RunTimes(), rules.weights
+        elif rules.weights:
+            self._fixed[queue] = {tenant: weight for tenant, weight in rules.weights.items() if weight > 1}
+
+    @property
+    def timed(self) -> frozenset[str]:
+        """Queues whose jobs' run times it wants to hear of."""
+        return frozenset(self._timed)
+
+    def ran(self, queue: str, tenant: str, seconds: float) -> None:
+        """A job of one of the `timed` queues ran for so long."""
+        self._timed[queue][0].note(tenant, seconds)
+
+    def saw(self, views: Sequence[LaneView], now: datetime) -> None:
+        """The lanes of the `watched` queues, as they were just now."""
+        self._views, self._seen_at, self._draw_in = views, now, 0
+
+    def plan(self, limit: int) -> ClaimOrder:
+        """For a claim of so many jobs."""
+        return ClaimOrder(self._bands(limit), self._weights())
+
+    # ── priorities ──────────────────────────────────────────────────────────
+    def _group_sizes(self) -> list[int]:
+        """Queues with one policy are a group, in which priorities compare; a weighted queue is one by itself."""
+        sizes = [len(self._strict), *(1 for _ in self._weighted), len(self._ageing)]
+        return [size for size in sizes if size]
+
+    def _bands(self, limit: int) -> tuple[Band, ...]:
+        if not self._weighted and not self._ageing:
+            return ()
+        shares = iter([limit] if self._turns is None else self._turns.split(limit))
+        bands: list[Band] = []
+        if self._strict:
+            bands.append(Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, next(shares), self._strict))
+        for queue, (policy, split) in self._weighted.items():
+            counts = split.split(next(shares))
+            for (lowest, highest), count in zip(bounds(policy.shares), counts, strict=True):
+                bands.append(Band(lowest, highest, count, (queue,)))
+        if self._ageing:
+            # Last, because its bands are in line for one share, not each for its own: what follows them is cut short.
+            bands += self._by_age(next(shares))
+        return tuple([band for band in bands if band.share > 0][:MAX_BANDS])
+
+    def _by_age(self, share: int) -> list[Band]:
+        """Each level of priority where its age puts it; levels not seen yet, so new, by their priority alone."""
+        queues = tuple(self._ageing)
+        bands: list[Band] = []
+        unseen = HIGHEST_PRIORITY
+        for rank, queue, priority in self._levels():
+            first = min(floor(rank), HIGHEST_PRIORITY) + 1
+            if first <= unseen:
+                bands.append(Band(first, unseen, share, queues))
+                unseen = first - 1
+            bands.append(Band(priority, priority, share, (queue,)))
+        return bands
+
+    def _levels(self) -> list[tuple[float, str, int]]:
+        """(priority plus age, queue, priority), the highest first."""
+        oldest: dict[tuple[str, int], datetime] = {}
+        for view in self._views:
+            if view.queue in self._ageing:
+                level = view.queue, view.priority
+                oldest[level] = min(oldest.get(level, view.oldest), view.oldest)
+        now = self._seen_at
+        if now is None:
+            return []
+        return sorted(
+            (
+                (priority + max(now - since, timedelta(0)) / self._ageing[queue].every, queue, priority)
+                for (queue, priority), since in oldest.items()
+            ),
+            reverse=True,
+        )
+
+    # ── tenants ─────────────────────────────────────────────────────────────
+    def _weights(self) -> Mapping[str, Mapping[str, int]]:
+        if not self._timed and not self._proportional:
+            return self._fixed
+        if self._draw_in:
+            self._draw_in -= 1
+            return self._drawn
+        self._draw_in = _DRAWN_FOR
+        found = self._drawn = dict(self._fixed)
+        for queue, (times, usual) in self._timed.items():
+            found[queue] = times.weights(usual, self._rand)
+        for queue in self._proportional:
+            waiting: dict[str, float] = {}
+            for view in self._views:
+                if view.queue == queue:
+                    waiting[view.tenant] = waiting.get(view.tenant, 0) + view.jobs
+            found[queue] = in_turns(waiting, self._rand)
+        return found

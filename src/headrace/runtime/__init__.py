@@ -1,0 +1,1 @@
+"""What a process needs from its system: signals, event loop, log, addresses."""

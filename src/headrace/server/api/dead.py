@@ -1,0 +1,281 @@
+"""`/v1/dead`: dead letters by the bugs they died of, replayed and discarded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from headrace.model import rate
+from headrace.model.job import Job, JobId, JobState
+from headrace.operate.dead import DeadLetterOperations
+from headrace.operate.dead_letters import Choice, DeadLetters
+from headrace.operate.operations import Operations, chosen
+from headrace.policy import fingerprint
+from headrace.server import visibility
+from headrace.server.api import view
+from headrace.server.api.job_request import Time, check
+from headrace.server.api.jobs import Limit, Where
+from headrace.server.http.call import Call, answer, read_id
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.server.http.problems import Problem
+
+PAGE = 250
+MOST = 5000
+"""Dead jobs looked at in one call: their tracebacks are read."""
+_CALLS = 2 * MOST // PAGE
+"""Pages per request, short and empty ones included."""
+_SLOWEST = 30.0
+"""Seconds that a replay may take at its rate."""
+
+
+class DeadQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters."""
+
+    queue: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+    since: Time | None = None
+    """Enqueued at or after."""
+    until: Time | None = None
+    """Enqueued before."""
+    q: Annotated[str, Meta(max_length=256)] | None = None
+
+    def where(self) -> Where:
+        return Where(
+            state=[JobState.DEAD],
+            queue=self.queue,
+            task=self.task,
+            tenant=self.tenant,
+            since=self.since,
+            until=self.until,
+            q=self.q,
+        )
+
+
+class GroupView(msgspec.Struct, kw_only=True):
+    """Dead jobs that died of one bug."""
+
+    fingerprint: str
+    title: str
+    count: int
+    tasks: list[str]
+    queues: list[str]
+    first_seen: datetime
+    last_seen: datetime
+    sample: UUID
+    """The newest of them."""
+
+
+class Groups(msgspec.Struct):
+    """The bugs, the most frequent first."""
+
+    groups: list[GroupView]
+    looked_at: int
+    more: bool
+    """There are older dead letters than those that were looked at."""
+
+
+async def groups(call: Call) -> Response:
+    """GET /v1/dead"""
+    query: DeadQuery = call.query
+    found: dict[str, GroupView] = {}
+    seen = 0
+    before: JobId | None = None
+    for _ in range(_CALLS):
+        jobs, before = await _page(call, query.where(), before)
+        for job in jobs:
+            bug = fingerprint.of_job(job)
+            found[bug.id] = _joined(found.get(bug.id), job, bug)
+        seen += len(jobs)
+        if before is None or seen >= MOST:
+            break
+    ordered = sorted(found.values(), key=lambda group: (-group.count, group.fingerprint))
+    return answer(Groups(ordered, seen, before is not None))
+
+
+async def _page(call: Call, where: Where, before: JobId | None) -> tuple[list[Job], JobId | None]:
+    """Dead jobs with their failures, and where to go on."""
+    store = call.service.store
+    page = await visibility.find(call.service, call.principal, where.filter(), before=before, limit=PAGE)
+    whole = await store.get([job.id for job in page.jobs]) if page.jobs else []
+    return [job for job in whole if job is not None and job.state is JobState.DEAD], page.next
+
+
+def _joined(group: GroupView | None, job: Job, bug: fingerprint.Fingerprint) -> GroupView:
+    died = job.finished_at or job.enqueued_at
+    if group is None:
+        return GroupView(
+            fingerprint=bug.id,
+            title=view.text(bug.title),
+            count=1,
+            tasks=[job.task],
+            queues=[job.queue],
+            first_seen=died,
+            last_seen=died,
+            sample=job.id,
+        )
+    group.count += 1
+    group.tasks = sorted({*group.tasks, job.task})
+    group.queues = sorted({*group.queues, job.queue})
+    group.first_seen, group.last_seen = min(group.first_seen, died), max(group.last_seen, died)
+    return group
+
+
+# ── moving ───────────────────────────────────────────────────────────────────
+
+
+class DeadChoice(DeadQuery, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters: ids, or a bug and filters."""
+
+    ids: Annotated[list[str], Meta(max_length=1000)] = []
+    group: str | None = None
+    """A fingerprint."""
+    everything: bool = False
+    before: str | None = None
+    """The `next` of the call before."""
+    limit: Limit = 1000
+    """Dead letters moved in this call, at most."""
+
+
+class ReplayRequest(DeadChoice, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters to replay."""
+
+    rate: str | None = None
+    """At most so many at a time, such as `50/s`."""
+
+
+class DiscardRequest(DeadChoice, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters to delete for good."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+class DeadAnswer(msgspec.Struct):
+    """What was done, and whether there is more."""
+
+    changed: int
+    refused: int
+    """Not dead any more, or not there, or too late to start: its `expires` or `deadline` has passed."""
+    more: bool
+    next: UUID | None
+
+
+async def replay(call: Call) -> Response:
+    """POST /v1/dead/replay"""
+    asked: ReplayRequest = call.body
+    pace = None if asked.rate is None else check(rate.parse, asked.rate, "invalid_rate", "rate")
+    if pace is not None and asked.limit / pace > _SLOWEST:
+        raise Problem(
+            422,
+            "invalid_rate",
+            f"{asked.limit} jobs at {asked.rate} take longer than a call: set a lower limit and repeat it",
+        )
+    ids, missing, next_ = await _chosen(call, asked)
+    done = await _operations(call).replay(Choice(ids=tuple(ids)), rate=pace, what=_what(asked)) if ids else None
+    changed = 0 if done is None else len(done.replayed)
+    return answer(DeadAnswer(changed, missing + len(ids) - changed, next_ is not None, next_))
+
+
+async def discard(call: Call) -> Response:
+    """POST /v1/dead/discard"""
+    asked: DiscardRequest = call.body
+    if not asked.reason.strip():
+        raise Problem(422, "invalid_field", "a discard needs a reason: it is all that will say why these jobs are gone")
+    ids, missing, next_ = await _chosen(call, asked)
+    choice, what = Choice(ids=tuple(ids)), _what(asked)
+    done = await _operations(call).discard(choice, reason=asked.reason, what=what) if ids else None
+    changed = 0 if done is None else len(done.records)
+    return answer(DeadAnswer(changed, missing + len(ids) - changed, next_ is not None, next_))
+
+
+def _letters(call: Call) -> DeadLetters:
+    app = call.service.app
+    return DeadLetters(
+        call.service.store,
+        arguments=lambda job: view.arguments(app, job),
+        options_of=lambda name: app.tasks[name].options if name in app.tasks else None,
+    )
+
+
+def _operations(call: Call) -> DeadLetterOperations:
+    service = call.service
+    letters = _letters(call)
+    return Operations(service.store, audit=service.audit, actor=call.principal.name, letters=lambda _: letters).dead
+
+
+def _what(asked: DeadChoice) -> str:
+    """The choice as the caller made it: the ids of a page of it say less."""
+    where = replace(asked.where().filter(), states=frozenset())
+    return chosen([UUID(each) for each in asked.ids], where, group=asked.group)
+
+
+async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobId | None]:
+    """Which ones, how many of the ids are none, and where to go on."""
+    bug = None if asked.group is None else check(fingerprint.check, asked.group, "invalid_group", "group")
+    narrow = bug is not None or asked.where() != Where(state=[JobState.DEAD])
+    if asked.ids:
+        if narrow or asked.everything:
+            raise Problem(422, "invalid_choice", "give ids, or a group and filters, not both")
+        ids = [read_id(each) for each in dict.fromkeys(asked.ids)]
+        dead = [job.id for job in await visibility.jobs(call, ids) if job.state is JobState.DEAD]
+        return dead, len(ids) - len(dead), None
+    if not narrow and not asked.everything:
+        raise Problem(422, "invalid_choice", 'which ones? give ids, a group, a filter, or "everything": true')
+    before = None if asked.before is None else read_id(asked.before)
+    chosen: list[JobId] = []
+    seen = 0
+    for _ in range(_CALLS):
+        jobs, next_ = await _page(call, asked.where(), before)
+        seen += len(jobs)
+        for job in jobs:
+            if bug is None or fingerprint.of_job(job).id == bug:
+                chosen.append(job.id)
+                if len(chosen) == asked.limit:
+                    return chosen, 0, job.id
+        before = next_
+        if before is None or seen >= MOST:
+            break
+    return chosen, 0, before
+
+
+_CHOICE = ((422, "invalid_choice"), (422, "invalid_job_id"), (422, "invalid_group"))
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/dead",
+        scope=Scope.READ,
+        does="Group the newest 5,000 dead letters by the bug that caused them.",
+        handler=groups,
+        looks=10,  # it reads up to 5,000 jobs
+        long=True,
+        query=DeadQuery,
+        answers={200: Groups},
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/dead/replay",
+        scope=Scope.OPERATE,
+        does="Make dead jobs ready again, by id, by bug or by filter.",
+        handler=replay,
+        body=ReplayRequest,
+        answers={200: DeadAnswer},
+        problems=(*_CHOICE, (422, "invalid_rate")),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/dead/discard",
+        scope=Scope.OPERATE,
+        does="Delete dead jobs permanently, with a log line for each.",
+        handler=discard,
+        body=DiscardRequest,
+        answers={200: DeadAnswer},
+        problems=_CHOICE,
+    ),
+)

@@ -1,0 +1,158 @@
+"""`/v1/jobs/{id}`: one job looked at, explained and moved."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from headrace.model.job import JobState
+from headrace.model.records import CancelAnswer
+from headrace.policy.explain.explain import Reason, look
+from headrace.server import visibility
+from headrace.server.api.view import JobView, text, whole
+from headrace.server.explain_visibility import Narrowed
+from headrace.server.http.call import Call, answer, nothing
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.server.http.problems import Problem
+
+
+async def show(call: Call) -> Response:
+    """GET /v1/jobs/{id}"""
+    return answer(whole(call.service.app, await visibility.job(call, call.job_id), call.principal))
+
+
+class Explained(msgspec.Struct):
+    """Why a job does not run."""
+
+    reason: Reason
+    sentence: str
+    until: datetime | None
+    """When that is over, where it can be known."""
+    details: dict[str, Any]
+
+
+async def explain(call: Call) -> Response:
+    """GET /v1/jobs/{id}/explain"""
+    id = call.job_id
+    job = await visibility.job(call, id)
+    app, store = call.service.app, call.service.store
+    looked_at = Narrowed(store, call.principal, job) if call.principal.bound else store
+    found = await look(
+        looked_at, id, lambda name: app.tasks[name].options if name in app.tasks else None, app.queues.get
+    )
+    if found is None:
+        raise visibility.no_job()
+    _, why = found
+    return answer(Explained(why.reason, text(why.sentence), why.until, why.details))
+
+
+# ── moving ───────────────────────────────────────────────────────────────────
+
+
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Why."""
+
+    reason: Annotated[str, Meta(max_length=500)] | None = None
+
+
+class CancelResponse(msgspec.Struct):
+    """What became of it."""
+
+    id: UUID
+    answer: CancelAnswer
+    """`cancelled`: it never will run; `asked`: it runs and its worker is told; `finished`: too late."""
+
+
+async def cancel(call: Call) -> Response:
+    """POST /v1/jobs/{id}/cancel"""
+    asked: CancelRequest = call.body
+    id = call.job_id
+    await visibility.job(call, id)
+    found = (await call.operations.jobs.cancel([id], asked.reason)).get(id, CancelAnswer.UNKNOWN)
+    if found is CancelAnswer.UNKNOWN:
+        raise visibility.no_job()
+    return answer(CancelResponse(id, found))
+
+
+class Retried(msgspec.Struct):
+    """It is ready again."""
+
+    id: UUID
+
+
+async def retry(call: Call) -> Response:
+    """POST /v1/jobs/{id}/retry"""
+    id = call.job_id
+    job = await visibility.job(call, id)
+    if not await call.operations.jobs.retry([id]):
+        raise Problem(409, "not_retryable", f"the job is {job.state}: only finished and scheduled ones can be retried")
+    return answer(Retried(id))
+
+
+async def delete(call: Call) -> Response:
+    """DELETE /v1/jobs/{id}"""
+    id = call.job_id
+    job = await visibility.job(call, id)
+    if not await call.operations.jobs.delete([id]):
+        if job.state is JobState.RUNNING:
+            raise Problem(409, "job_running", "the job is running: cancel it first")
+        raise visibility.no_job()
+    return nothing()
+
+
+_UNKNOWN = ((404, "job_not_found"), (422, "invalid_job_id"))
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/jobs/{id}",
+        scope=Scope.READ,
+        does="Show one job: state, attempts, failures with tracebacks, progress, log and timeline.",
+        handler=show,
+        answers={200: JobView},
+        problems=_UNKNOWN,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/jobs/{id}/explain",
+        scope=Scope.READ,
+        does="Explain why a job does not run, and until when.",
+        handler=explain,
+        long=True,
+        answers={200: Explained},
+        problems=_UNKNOWN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/jobs/{id}/cancel",
+        scope=Scope.OPERATE,
+        does="Cancel a waiting job, or ask a running one to stop.",
+        handler=cancel,
+        body=CancelRequest,
+        answers={200: CancelResponse},
+        problems=_UNKNOWN,
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/jobs/{id}/retry",
+        scope=Scope.OPERATE,
+        does="Make a finished or scheduled job ready now.",
+        handler=retry,
+        answers={200: Retried},
+        problems=(*_UNKNOWN, (409, "not_retryable")),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/v1/jobs/{id}",
+        scope=Scope.OPERATE,
+        does="Delete a job that is not running.",
+        handler=delete,
+        answers={204: None},
+        problems=(*_UNKNOWN, (409, "job_running")),
+    ),
+)

@@ -1,0 +1,161 @@
+"""`/v1/jobs`: jobs in, and jobs found."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from headrace.model.job import JobState
+from headrace.model.lane import check_queue, check_task_name, check_tenant
+from headrace.model.records import Filter
+from headrace.server import visibility
+from headrace.server.admission import admit
+from headrace.server.api import job_request
+from headrace.server.api.job_request import JobRequest, Time
+from headrace.server.api.view import JobSummary, summary
+from headrace.server.http.call import Call, answer, read_id
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.server.http.problems import Problem
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+Text = Annotated[str, Meta(max_length=256)]
+
+
+class Created(msgspec.Struct):
+    """The job that was made, or that its key or its lock had made before."""
+
+    id: UUID
+
+
+async def create(call: Call) -> Response:
+    """POST /v1/jobs"""
+    asked: JobRequest = call.body
+    if call.head.idempotency_key is not None:
+        asked = with_key(asked, call.head.idempotency_key)
+    (job,) = await admit(call.service, call.principal, [job_request.make(call.service, call.principal, asked)])
+    id, new = await call.service.client.place(job)
+    if not new:
+        await job_request.reveal(call, [id])
+    return answer(Created(id), 201 if new else 200)
+
+
+def read_key(header: bytes) -> str:
+    """The text of an Idempotency-Key."""
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        raise Problem(422, "invalid_key", "the header Idempotency-Key is not UTF-8") from None
+
+
+def with_key(asked: JobRequest, header: bytes) -> JobRequest:
+    """The key of the header stands in for that of the body."""
+    key = read_key(header)
+    if asked.key is not None and asked.key != key:
+        raise Problem(422, "invalid_key", "the header Idempotency-Key and the field key differ: give one of them")
+    return msgspec.structs.replace(asked, key=key)
+
+
+# ── finding ──────────────────────────────────────────────────────────────────
+
+
+class Where(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which jobs: everything given must hold."""
+
+    state: list[JobState] = []
+    queue: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+    since: Time | None = None
+    """Enqueued at or after."""
+    until: Time | None = None
+    """Enqueued before."""
+    q: Text | None = None
+    """Literally in the task's name, the note, or a failure's kind or message."""
+
+    def filter(self) -> Filter:
+        """For the store."""
+        if self.queue is not None:
+            job_request.check(check_queue, self.queue, "invalid_queue_name", "queue")
+        if self.task is not None:
+            job_request.check(check_task_name, self.task, "invalid_task_name", "task")
+        if self.tenant is not None:
+            job_request.check(check_tenant, self.tenant, "invalid_tenant", "tenant")
+        return Filter(
+            states=frozenset(self.state),
+            queue=self.queue,
+            task=self.task,
+            tenant=self.tenant,
+            since=self.since,
+            until=self.until,
+            text=self.q or None,
+        )
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it leaves anything out."""
+        return self.filter() != Filter()
+
+
+class ListQuery(Where, forbid_unknown_fields=True, kw_only=True):
+    """Which jobs, and which page of them."""
+
+    before: str | None = None
+    """The `next` of the page before."""
+    limit: Limit = 50
+
+
+class JobPage(msgspec.Struct):
+    """Jobs, the newest first."""
+
+    jobs: list[JobSummary]
+    next: UUID | None
+    """Give it as `before` for the next page, also where this one is shorter than asked or empty; null: this was the last."""
+
+
+async def find(call: Call) -> Response:
+    """GET /v1/jobs"""
+    query: ListQuery = call.query
+    before = None if query.before is None else read_id(query.before)
+    page = await visibility.find(call.service, call.principal, query.filter(), before=before, limit=query.limit)
+    return answer(JobPage([summary(job, call.principal) for job in page.jobs], page.next))
+
+
+PRODUCE_PROBLEMS = (
+    (404, "not_found"),
+    (409, "idempotency_conflict"),
+    (409, "unique_conflict"),
+    (422, "unknown_task"),
+    (422, "bad_arguments"),
+    (422, "payload_too_large"),
+    (422, "unsafe_callback_url"),
+    (429, "queue_full"),
+    (429, "too_many_queues"),
+)
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/v1/jobs",
+        scope=Scope.ENQUEUE,
+        does="Enqueue a job. A repeated key is answered 200 with the same id.",
+        handler=create,
+        body=JobRequest,
+        answers={200: Created, 201: Created},
+        problems=PRODUCE_PROBLEMS,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/jobs",
+        scope=Scope.READ,
+        does="Find jobs in pages, the newest first.",
+        handler=find,
+        looks=1,
+        long=True,
+        query=ListQuery,
+        answers={200: JobPage},
+    ),
+)

@@ -1,0 +1,144 @@
+"""`/v1/limits`: what limits allow right now, and other figures in place of the declared ones."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.errors import ConfigError, LimitNotFound
+from headrace.operate.stored_limits import LimitEntry, Limits, check_limit, figures
+from headrace.server.api.job_request import check
+from headrace.server.http.call import Call, answer
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.server.http.problems import Problem
+from headrace.task.limit import LimitFigures
+
+
+class LimitView(msgspec.Struct, kw_only=True):
+    """A limit, or one key of it such as `shop:acme`."""
+
+    name: str
+    declared: LimitFigures | None
+    override: LimitFigures | None
+    """Set by an operator, in place of the declared ones."""
+    concurrency: int | None
+    """Units held at once, right now."""
+    rate: float | None
+    """Units per second, right now."""
+    burst: float
+    closed_until: datetime | None
+    half_open: bool
+    """It was closed, and lets one job at a time through until one succeeds."""
+
+
+class LimitList(msgspec.Struct):
+    """Every limit, by name."""
+
+    limits: list[LimitView]
+
+
+class LimitAnswer(msgspec.Struct):
+    """How it is now; null: no code declares it, so it is gone."""
+
+    limit: LimitView | None
+
+
+class LimitRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Other figures; at least one."""
+
+    concurrency: int | None = None
+    rate: str | None = None
+    """Such as `50/s`."""
+    burst: int | None = None
+
+
+def _view(entry: LimitEntry) -> LimitView:
+    return LimitView(
+        name=entry.name,
+        declared=entry.declared,
+        override=entry.override,
+        concurrency=entry.rule.concurrency,
+        rate=entry.rule.rate,
+        burst=entry.rule.burst,
+        closed_until=entry.rule.closed_until,
+        half_open=entry.half_open,
+    )
+
+
+async def all_of(call: Call) -> Response:
+    """GET /v1/limits"""
+    # A limit belongs to no queue and to no tenant: a bound token sees none.
+    found: dict[str, Any] = {} if call.principal.bound else await Limits(call.service.store).all()
+    return answer(LimitList([_view(each) for each in found.values()]))
+
+
+def _name(call: Call) -> str:
+    name = check(check_limit, call.path["name"], "invalid_limit_name", "name")
+    if call.principal.bound:
+        raise _unknown()
+    return name
+
+
+def _unknown() -> Problem:
+    return Problem(404, "limit_not_found", "there is no such limit: it is there once a worker that declares it has run")
+
+
+async def put(call: Call) -> Response:
+    """PUT /v1/limits/{name}"""
+    asked: LimitRequest = call.body
+    name = _name(call)
+    try:
+        made = figures(name, rate=asked.rate, burst=asked.burst, concurrency=asked.concurrency)
+        entry = await call.operations.limits.set(name, made)
+    except LimitNotFound:
+        raise _unknown() from None
+    except ConfigError as error:
+        raise Problem(422, "invalid_limit", str(error)) from None
+    return answer(LimitAnswer(_view(entry)))
+
+
+async def reset(call: Call) -> Response:
+    """DELETE /v1/limits/{name}"""
+    name = _name(call)
+    try:
+        entry = await call.operations.limits.reset(name)
+    except LimitNotFound:
+        raise _unknown() from None
+    return answer(LimitAnswer(None if entry is None else _view(entry)))
+
+
+_NAMED = ((404, "limit_not_found"), (422, "invalid_limit_name"))
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/limits",
+        scope=Scope.READ,
+        does="List every limit: the declared figures, an operator's figures, and what it allows now.",
+        handler=all_of,
+        looks=1,
+        answers={200: LimitList},
+    ),
+    Endpoint(
+        method="PUT",
+        path="/v1/limits/{name}",
+        scope=Scope.OPERATE,
+        does="Replace the declared figures of a limit until they are reset.",
+        handler=put,
+        body=LimitRequest,
+        answers={200: LimitAnswer},
+        problems=(*_NAMED, (422, "invalid_limit")),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/v1/limits/{name}",
+        scope=Scope.OPERATE,
+        does="Return to the figures that code declares, and open the limit.",
+        handler=reset,
+        answers={200: LimitAnswer},
+        problems=_NAMED,
+    ),
+)

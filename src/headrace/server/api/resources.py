@@ -1,0 +1,51 @@
+"""Which resources there are; each file has its `ENDPOINTS`. Routes, the OpenAPI document and the scope matrix go by this list."""
+
+from __future__ import annotations
+
+from headrace.server.api import (
+    audit,
+    batch,
+    bulk,
+    dead,
+    enqueue_short,
+    events,
+    health,
+    job,
+    jobs,
+    limits,
+    pauses,
+    queues,
+    results,
+    schedules,
+    stats,
+    tasks,
+    work,
+    workers,
+)
+from headrace.server.http import docs, openapi
+from headrace.server.http.endpoint import Endpoint
+from headrace.server.remote_store import verbs
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *jobs.ENDPOINTS,
+    *batch.ENDPOINTS,
+    *enqueue_short.ENDPOINTS,
+    *job.ENDPOINTS,
+    *results.ENDPOINTS,
+    *events.ENDPOINTS,
+    *bulk.ENDPOINTS,
+    *dead.ENDPOINTS,
+    *queues.ENDPOINTS,
+    *pauses.ENDPOINTS,
+    *workers.ENDPOINTS,
+    *work.ENDPOINTS,
+    *verbs.ENDPOINTS,
+    *schedules.ENDPOINTS,
+    *limits.ENDPOINTS,
+    *tasks.ENDPOINTS,
+    *stats.ENDPOINTS,
+    *audit.ENDPOINTS,
+    *health.ENDPOINTS,
+    *openapi.ENDPOINTS,
+    *docs.ENDPOINTS,
+)

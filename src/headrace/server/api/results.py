@@ -1,0 +1,106 @@
+"""`/v1/jobs/{id}/result`: how a job ended, as soon as it has."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.errors import ConfigError
+from headrace.model import duration
+from headrace.model.job import Job, JobState
+from headrace.server import visibility
+from headrace.server.api.view import FailureView, failure, text
+from headrace.server.http.call import Call, answer
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.server.http.problems import Problem
+from headrace.webhooks.deliver import result_of
+
+LONGEST: Final = 30.0
+
+
+class ResultQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How long to wait."""
+
+    wait: str = "0s"
+    """For the job's end, up to 30s; a number without a unit is one of seconds."""
+
+
+class ResultView(msgspec.Struct, kw_only=True):
+    """How a job ended; with 202: that it has not."""
+
+    id: UUID
+    state: JobState
+    result: Any = None
+    """What the task returned, if it is done."""
+    result_expired: bool = False
+    """It returned something that is not kept: its `result_ttl` is over, or 0."""
+    failure: FailureView | None = None
+    """The last one, if it is dead."""
+    note: str | None = None
+    """Why it is dead or cancelled."""
+    finished_at: datetime | None = None
+
+
+def shown(job: Job) -> ResultView:
+    """A job's end as it is answered."""
+    result, unreadable = result_of(job.result, sys.maxsize) if job.state is JobState.DONE else (None, False)
+    if unreadable:
+        result = {"unreadable": f"{len(job.result or b'')} bytes"}
+    dead = job.state is JobState.DEAD and job.history
+    return ResultView(
+        id=job.id,
+        state=job.state,
+        result=result,
+        result_expired=job.result_expired,
+        failure=failure(job.history[-1]) if dead else None,
+        note=None if job.note is None else text(job.note),
+        finished_at=job.finished_at,
+    )
+
+
+async def show(call: Call) -> Response:
+    """GET /v1/jobs/{id}/result"""
+    id, wait = call.job_id, _seconds(call.query.wait)
+    hub = call.service.hub
+    job = await hub.look(id)
+    # Whose it is comes first: nobody may learn by waiting that somebody else's job ends.
+    if job is not None and visibility.sees(call.principal, job) and not job.state.finished and wait:
+        job = await hub.finished(id, wait)
+        await call.still_welcome()
+    if job is None or not visibility.sees(call.principal, job):
+        raise visibility.no_job()
+    if job.state.finished:
+        return answer(shown(job))
+    return answer(shown(job), 202, {"Retry-After": "1"})
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = duration.parse(
+            f"{text}s" if text.isascii() and text[-1:].isdigit() else text, name="wait"
+        ).total_seconds()
+    except ConfigError as error:
+        raise Problem(422, "invalid_value", str(error), path="wait") from None
+    if found > LONGEST:
+        raise Problem(422, "invalid_value", f"wait: at most {LONGEST:g}s; ask again after that", path="wait")
+    return found
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/jobs/{id}/result",
+        scope=Scope.ENQUEUE,
+        also=(Scope.READ,),
+        does="Get the result or the failure of a job. With `wait`, the server answers as soon as the job has ended.",
+        handler=show,
+        query=ResultQuery,
+        answers={200: ResultView, 202: ResultView},
+        problems=((404, "job_not_found"), (422, "invalid_job_id"), (422, "invalid_value")),
+    ),
+)

@@ -1,0 +1,224 @@
+"""`/v1/settle`: how attempts ended, from workers in any language; what follows is decided by the one retry rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from headrace.errors import ConfigError, LeaseLost, ResultTooLarge
+from headrace.model import duration
+from headrace.model.job import Claimed, Failure, JobId, JobState
+from headrace.model.lease import MAX_LEASE, Token
+from headrace.model.outcome import Again, Cancelled, Failed, Outcome, Released, Settlement, Snoozed, Succeeded
+from headrace.server.http.call import Call, answer
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.server.http.problems import Problem
+from headrace.task import codec
+from headrace.worker.outcome_of import MAX_MESSAGE, MAX_TRACEBACK, bounded
+
+Seconds = Annotated[float, Meta(ge=0)] | Annotated[str, Meta(max_length=32)]
+"""A number of seconds, or a duration such as `30s`."""
+LeaseText = Annotated[str, Meta(max_length=200)]
+Position = Annotated[int, Meta(ge=0, lt=MAX_LEASE)]
+
+
+class _Settled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="outcome"):
+    position: Position
+    id: UUID
+    """The job's, as a check, and for a server that has not claimed it."""
+
+
+class SucceededRequest(_Settled, tag="succeeded", forbid_unknown_fields=True, kw_only=True):
+    """It is done."""
+
+    result: Any = None
+
+
+class FailedRequest(_Settled, tag="failed", forbid_unknown_fields=True, kw_only=True):
+    """It went wrong; the task's retry rule says what follows."""
+
+    kind: Annotated[str, Meta(min_length=1, max_length=256)] = "Error"
+    """The error's name."""
+    message: str = ""
+    traceback: str = ""
+    retry_after: Seconds | None = None
+    """Try again after exactly so long."""
+    final: bool = False
+    """Trying again cannot help."""
+
+
+class SnoozedRequest(_Settled, tag="snoozed", forbid_unknown_fields=True, kw_only=True):
+    """Again later; this is no failure."""
+
+    after: Seconds
+    note: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class CancelledRequest(_Settled, tag="cancelled", forbid_unknown_fields=True, kw_only=True):
+    """There is nothing to do any more, or you were told to stop."""
+
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+
+
+class ReleasedRequest(_Settled, tag="released", forbid_unknown_fields=True, kw_only=True):
+    """Handed back unfinished; this is no failure."""
+
+
+OutcomeRequest = SucceededRequest | FailedRequest | SnoozedRequest | CancelledRequest | ReleasedRequest
+
+
+class SettleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How attempts ended."""
+
+    lease: LeaseText
+    settlements: Annotated[list[OutcomeRequest], Meta(min_length=1, max_length=MAX_LEASE)]
+
+
+class Settled(msgspec.Struct, kw_only=True):
+    """What follows for one job."""
+
+    position: int
+    id: UUID
+    state: str
+    """done, dead, cancelled, scheduled (again later), ready (again at once), or lost: nothing was written."""
+
+
+class SettleAnswer(msgspec.Struct):
+    settlements: list[Settled]
+
+
+async def settle(call: Call) -> Response:
+    """POST /v1/settle"""
+    asked: SettleRequest = call.body
+    leases = call.service.leases
+    token = leases.signer.read(asked.lease, call.principal)
+    _check_once(asked.settlements)
+    jobs = await leases.claimed(token, [(each.position, each.id) for each in asked.settlements], call.principal)
+    name = address(call)
+    limit = call.service.app.settings.max_result
+    ended = [
+        (each.position, job, _outcome(each, place, job, name, leases.secrets(token, each.position, job), limit))
+        for place, (each, job) in enumerate(zip(asked.settlements, jobs, strict=True))
+        if job is not None
+    ]
+    states = await write(call, token, ended) if ended else {}
+    if not states:
+        raise LeaseLost("another worker holds these jobs now, or they were settled before: nothing was written")
+    return answer(
+        SettleAnswer(
+            [
+                Settled(position=each.position, id=each.id, state=states.get(each.position, "lost"))
+                for each in asked.settlements
+            ]
+        )
+    )
+
+
+async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> dict[int, str]:
+    """Settle; position → what the job is now, for those that were not refused."""
+    service = call.service
+    settlements = await service.leases.decide(token, ended)
+    await service.leases.announce(ended, settlements)
+    refused = await service.store.settle(token, settlements)
+    service.leases.observe(token, (each for each in ended if each[0] not in refused))
+    service.leases.settled(token, (position for position, _ in settlements))
+    written = {position: _state(each) for position, each in settlements if position not in refused}
+    over = {JobState.DONE.value, JobState.DEAD.value, JobState.CANCELLED.value}
+    finished: list[JobId] = [job.id for position, job, _ in ended if written.get(position) in over]
+    if finished:
+        service.hub.settled(finished)
+    return written
+
+
+def _state(settlement: Settlement) -> str:
+    if isinstance(settlement, Again):
+        later = settlement.due is not None and settlement.due != timedelta(0)
+        return (JobState.SCHEDULED if later else JobState.READY).value
+    return settlement.state.value
+
+
+def _check_once(settlements: Sequence[OutcomeRequest]) -> None:
+    """A job has one outcome, whichever of two would be taken."""
+    seen: set[int] = set()
+    for place, each in enumerate(settlements):
+        if each.position in seen:
+            text = f"position {each.position} is there twice: say once how each job ended"
+            raise Problem(422, "invalid_value", text, path=f"settlements[{place}].position")
+        seen.add(each.position)
+
+
+def _outcome(
+    asked: OutcomeRequest, place: int, job: Claimed, worker: str, secrets: Iterable[str], max_result: int
+) -> Outcome:
+    match asked:
+        case SucceededRequest():
+            return Succeeded(None if asked.result is None else _packed(asked.result, place, max_result))
+        case FailedRequest():
+            failure = Failure(
+                attempt=job.attempt,
+                kind=asked.kind,
+                message=bounded(codec.scrub(asked.message, secrets), MAX_MESSAGE),
+                traceback=bounded(codec.scrub(asked.traceback, secrets), MAX_TRACEBACK),
+                at=datetime.now(UTC),
+                worker=worker,
+            )
+            after = None if asked.retry_after is None else delay(asked.retry_after, "retry_after")
+            return Failed(failure, retry_after=after, final=asked.final)
+        case SnoozedRequest():
+            return Snoozed(delay(asked.after, "after"), asked.note)
+        case CancelledRequest():
+            return Cancelled(asked.reason)
+        case ReleasedRequest():
+            return Released()
+
+
+def _packed(result: Any, place: int, max_result: int) -> bytes:
+    try:
+        data = msgspec.msgpack.encode(result)
+    except OverflowError:
+        text = "a whole number in it is beyond 64 bits: send it as a text; nothing of this call was written"
+        raise Problem(422, "invalid_value", text, path=f"settlements[{place}].result") from None
+    if len(data) > max_result:
+        error = ResultTooLarge(len(data), max_result)
+        raise Problem(422, error.code, str(error), path=f"settlements[{place}].result")
+    return data
+
+
+def delay(value: float | str, path: str) -> timedelta:
+    try:
+        if isinstance(value, str):
+            return duration.parse(value, name=path)
+        found = timedelta(seconds=value)
+    except (ConfigError, OverflowError, ValueError) as error:
+        text = str(error) if isinstance(error, ConfigError) else f"{path} is too long"
+        raise Problem(422, "invalid_value", text, path=path) from None
+    if found > duration.LONGEST:
+        raise Problem(422, "invalid_value", f"{path} is too long", path=path)
+    return found
+
+
+def address(call: Call) -> str:
+    client = call.request.client
+    return f"{call.principal.name}@{client.host if client else 'http'}"
+
+
+LOST = ((404, "not_found"), (409, "lease_lost"), (422, "invalid_value"))
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/v1/settle",
+        scope=Scope.WORK,
+        does="Report how attempts ended. The server decides whether and when a job runs again.",
+        handler=settle,
+        body=SettleRequest,
+        answers={200: SettleAnswer},
+        problems=(*LOST, (422, "result_too_large")),
+    ),
+)

@@ -1,0 +1,125 @@
+"""`/v1/tasks`: the tasks that the app knows, with their parameters as JSON Schema."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.model import duration
+from headrace.server.http.call import Call, answer
+from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.task.codec.hooks import is_model_class
+from headrace.task.task import Task
+
+
+class TaskView(msgspec.Struct, kw_only=True):
+    """A task."""
+
+    name: str
+    does: str
+    """The first line of its docstring."""
+    queue: str
+    priority: int
+    timeout: str | None
+    max_attempts: int
+    limits: list[str]
+    parameters: dict[str, Any]
+    """JSON Schema of an object with the arguments by name."""
+    positional: list[str]
+    """The names of those that may be given by place, in their order."""
+    returns: dict[str, Any]
+    """JSON Schema of its result."""
+
+
+class TaskList(msgspec.Struct):
+    """Every task, by name."""
+
+    tasks: list[TaskView]
+
+
+async def all_of(call: Call) -> Response:
+    """GET /v1/tasks"""
+    known = call.service.app.tasks
+    tenant = call.principal.tenant
+    seen = [known[name] for name in sorted(known) if call.principal.sees(known[name].options.queue, tenant)]
+    return answer(TaskList([describe(each) for each in seen]))
+
+
+@functools.lru_cache(maxsize=4096)
+def describe(task: Task[..., Any]) -> TaskView:
+    """A task for people and programs elsewhere."""
+    options = task.options
+    return TaskView(
+        name=task.name,
+        does=(inspect.getdoc(task.function) or "").partition("\n")[0],
+        queue=options.queue,
+        priority=options.priority,
+        timeout=None if options.timeout is None else duration.show(options.timeout),
+        max_attempts=options.retry.max_attempts,
+        limits=[each.name for each in options.limits],
+        **_signature(task),
+    )
+
+
+def _signature(task: Task[..., Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(task.function, include_extras=True)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    positional: list[str] = []
+    more: Any = False
+    definitions: dict[str, Any] = {}
+    for each in inspect.signature(task.function).parameters.values():
+        schema = _schema(hints.get(each.name, Any), definitions)
+        if each.kind is each.VAR_KEYWORD:
+            more = schema
+            continue
+        if each.kind is each.VAR_POSITIONAL:
+            continue
+        if each.kind is not each.KEYWORD_ONLY:
+            positional.append(each.name)
+        properties[each.name] = schema
+        if each.default is each.empty:
+            required.append(each.name)
+    returns = _schema(hints.get("return", Any), definitions)
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": more}
+    if definitions:
+        parameters["$defs"] = definitions
+        returns = {**returns, "$defs": definitions}
+    return {"parameters": parameters, "positional": positional, "returns": returns}
+
+
+def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of an annotation; {}: whatever."""
+    try:
+        (schema,), found = msgspec.json.schema_components([kind], schema_hook=_hook, ref_template="#/$defs/{name}")
+    except (TypeError, NotImplementedError, RecursionError):
+        return {}
+    definitions.update(found)
+    return schema
+
+
+def _hook(kind: Any) -> dict[str, Any]:
+    """Types that msgspec does not know."""
+    if is_model_class(kind):
+        made: dict[str, Any] = kind.model_json_schema()
+        return made
+    return {"type": "string"} if isinstance(kind, type) and issubclass(kind, PurePath) else {}
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/tasks",
+        scope=Scope.ENQUEUE,
+        also=(Scope.READ,),
+        does="List the tasks that can be enqueued, with their parameters as JSON Schema.",
+        handler=all_of,
+        answers={200: TaskList},
+    ),
+)

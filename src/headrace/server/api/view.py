@@ -1,0 +1,156 @@
+"""How jobs look over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headrace.app import Headrace
+from headrace.model.job import Failure, Job, JobState
+from headrace.operate import shown
+from headrace.server.auth import Principal
+from headrace.server.visibility import tenant_of
+
+
+class JobSummary(msgspec.Struct, kw_only=True):
+    """A job in a list."""
+
+    id: UUID
+    task: str
+    queue: str
+    priority: int
+    tenant: str
+    state: JobState
+    attempt: int
+    """Attempts begun so far."""
+    failures: int
+    crashes: int
+    enqueued_at: datetime
+    run_at: datetime | None = None
+    claimed_at: datetime | None = None
+    finished_at: datetime | None = None
+    worker: UUID | None = None
+    cancelling: bool = False
+    note: str | None = None
+    key: str | None = None
+    """Its idempotency key."""
+    enqueued_by: str | None = None
+    """The name of the token that enqueued it, or what its producer's settings say. A bound token sees its own only."""
+
+
+class FailureView(msgspec.Struct, kw_only=True):
+    """An attempt that went wrong."""
+
+    attempt: int
+    kind: str
+    message: str
+    traceback: str
+    at: datetime
+    worker: str = ""
+
+
+class LogView(msgspec.Struct):
+    """A line that the task wrote."""
+
+    at: datetime
+    text: str
+
+
+class Moment(msgspec.Struct):
+    """Something that happened to a job."""
+
+    at: datetime
+    event: str
+    detail: str = ""
+
+
+class JobView(JobSummary, kw_only=True):
+    """One job, with everything that is known of it. Arguments are masked where the task says so."""
+
+    limits: list[str]
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+    history: list[FailureView]
+    """Every failure, the oldest first."""
+    progress: float | None = None
+    """From 0 to 1."""
+    doing: str | None = None
+    log: list[LogView] = []
+    timeline: list[Moment] = []
+    result_expired: bool = False
+    worker_name: str | None = None
+    """Host and process of the worker that has the job, or had it last."""
+
+
+def text(value: str) -> str:
+    """Text that can be sent: a store in memory may hold half a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode(errors="replace").decode()
+    return value
+
+
+def _common(job: Job, who: Principal) -> dict[str, Any]:
+    found = shown.plain(job) | {"tenant": tenant_of(job), "note": None if job.note is None else text(job.note)}
+    if who.bound and found["enqueued_by"] != who.name:
+        found["enqueued_by"] = None  # names of tokens are not for tenants
+    return found
+
+
+def summary(job: Job, who: Principal) -> JobSummary:
+    """A job in a list."""
+    return JobSummary(**_common(job, who))
+
+
+def arguments(app: Headrace, job: Job) -> dict[str, Any]:
+    """Its arguments, masked."""
+    return shown.arguments(app.tasks.get(job.task), job)
+
+
+def whole(app: Headrace, job: Job, who: Principal) -> JobView:
+    """One job, with everything that `get` knows."""
+    common = _common(job, who)
+    return JobView(
+        **common,
+        limits=list(job.limits),
+        arguments=arguments(app, job),
+        options=shown.options(job),
+        history=[failure(each) for each in job.history],
+        progress=job.progress,
+        doing=None if job.doing is None else text(job.doing),
+        log=[LogView(line.at, text(line.text)) for line in job.log],
+        timeline=_timeline(job, common["enqueued_by"]),
+        result_expired=job.result_expired,
+        worker_name=None if job.worker_name is None else text(job.worker_name),
+    )
+
+
+def failure(each: Failure) -> FailureView:
+    """One failure."""
+    return FailureView(
+        attempt=each.attempt,
+        kind=text(each.kind),
+        message=text(each.message),
+        traceback=text(each.traceback),
+        at=each.at,
+        worker=text(each.worker),
+    )
+
+
+def _timeline(job: Job, by: str | None) -> list[Moment]:
+    """What happened, in its order, as far as it is kept."""
+    found = [Moment(job.enqueued_at, "enqueued", f"by {by}" if by else "")]
+    found += [Moment(each.at, "failed", f"attempt {each.attempt}: {text(each.kind)}") for each in job.history]
+    if job.claimed_at is not None:
+        by_worker = f" by {text(job.worker_name)}" if job.worker_name else ""
+        found.append(Moment(job.claimed_at, "claimed", f"attempt {job.attempt}{by_worker}"))
+    if job.finished_at is not None:
+        found.append(Moment(job.finished_at, job.state.value, text(job.note or "")))
+    found.sort(key=lambda moment: moment.at)
+    if job.run_at is not None:
+        found.append(Moment(job.run_at, "due"))
+    return found

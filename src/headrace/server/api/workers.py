@@ -1,0 +1,69 @@
+"""`/v1/workers`: who works, as seen within the last minute."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.server import visibility
+from headrace.server.api.view import text
+from headrace.server.http.call import Call, answer
+from headrace.server.http.endpoint import Endpoint, Scope
+
+
+class WorkerView(msgspec.Struct, kw_only=True):
+    """A worker process."""
+
+    id: UUID
+    name: str
+    queues: list[str]
+    slots: int
+    running: int
+    version: str
+    started_at: datetime
+    seen_at: datetime | None
+    tasks: list[str]
+    hindered: list[str]
+    """Why it starts no other job now, or fewer: quiet, settling, quarantine, reserved, stuck."""
+
+
+class Workers(msgspec.Struct):
+    """Workers seen within the last minute."""
+
+    workers: list[WorkerView]
+
+
+async def all_of(call: Call) -> Response:
+    """GET /v1/workers"""
+    found = [
+        WorkerView(
+            id=each.id,
+            name=text(each.name),
+            queues=list(each.queues),
+            slots=each.slots,
+            running=each.running,
+            version=text(each.version),
+            started_at=each.started_at,
+            seen_at=each.seen_at,
+            tasks=[text(name) for name in each.tasks],
+            hindered=[text(why) for why in each.hindered],
+        )
+        for each in visibility.workers(call.principal, await call.service.figures.workers())
+    ]
+    return answer(Workers(found))
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/v1/workers",
+        scope=Scope.READ,
+        does="List the workers seen within the last minute. The answer may be a second old.",
+        handler=all_of,
+        looks=1,
+        answers={200: Workers},
+    ),
+)

@@ -1,0 +1,1 @@
+"""Server-sent events: what happens to jobs, for callers that listen."""

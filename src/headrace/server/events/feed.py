@@ -1,0 +1,137 @@
+"""Feeds: events on their way to one listener, as server-sent events; a buffer with an end, and a stream over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headrace.errors import StoreError
+from headrace.server.http.call import encode
+from headrace.server.http.problems import Problem
+
+MEDIA: Final = "text/event-stream"
+MOST: Final = 1000
+"""Events that wait for a slow listener; with one more it is sent away."""
+CHUNK: Final = 16 * 1024
+"""Bytes after which no further event is written in the same step: a listener that does not read costs that much and what
+its socket holds, because the events that still wait are shared with the other listeners."""
+HEARTBEAT: Final = 15.0
+"""Seconds without an event after which a comment says that the stream lives."""
+LONGEST: Final = 15 * 60.0
+"""Seconds of one stream: whoever wants more comes again, with a token that is still good."""
+RETRY: Final = b"retry: 2000\n\n"
+
+
+def event(name: str, data: Any, id: str = "") -> bytes:
+    """One event as it is sent. JSON has no line breaks outside of strings, and escapes those inside."""
+    head = f"id: {id}\nevent: {name}\n" if id else f"event: {name}\n"
+    return head.encode() + b"data: " + encode(data) + b"\n\n"
+
+
+class Feed:
+    """What one listener has not been sent yet."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._most = most
+        self._bell = asyncio.Event()
+        self.ended = False
+
+    def put(self, event_: bytes) -> None:
+        """One more. A listener that is too slow gets a last event instead, and that is its end."""
+        if self.ended:
+            return
+        if len(self._waiting) >= self._most:
+            self._waiting.clear()
+            detail = f"over {self._most:,} events wait for you: come again with Last-Event-ID"
+            self.end(event("dropped", {"reason": "slow", "detail": detail}))
+            return
+        self._waiting.append(event_)
+        self._bell.set()
+
+    def end(self, last: bytes = b"") -> None:
+        """Nothing more will come."""
+        if not self.ended:
+            self.ended = True
+            if last:
+                self._waiting.append(last)
+            self._bell.set()
+
+    async def next(self, seconds: float) -> bytes | None:
+        """What waits, up to a chunk, as soon as there is something; empty: nothing came; None: that was all."""
+        if not self._waiting and not self.ended:
+            self._bell.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._bell.wait()
+            except TimeoutError:
+                return b""
+        if not self._waiting:
+            return None
+        some, size = list[bytes](), 0
+        while self._waiting and size < CHUNK:
+            some.append(self._waiting.popleft())
+            size += len(some[-1])
+        return b"".join(some)
+
+
+class EventStream(Response):
+    """The answer that a feed is."""
+
+    media_type = MEDIA
+
+    def __init__(self, feed: Feed, close: Callable[[], None], welcome: Callable[[], Awaitable[None]]) -> None:
+        """`close` is called when the listener has gone, however that comes about; `welcome` raises if it must go."""
+        self.status_code = 200
+        self.body = b""
+        self.background = None
+        self._feed = feed
+        self._close = close
+        self._welcome = welcome
+        self.init_headers({"X-Accel-Buffering": "no"})
+        # It has no length that anybody knows.
+        self.raw_headers = [each for each in self.raw_headers if each[0] != b"content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        listening = asyncio.create_task(self._until_gone(receive), name="headrace-listener")
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if scope["method"] != "HEAD":
+                await self._pour(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            listening.cancel()
+            self._close()
+
+    async def _pour(self, send: Send) -> None:
+        until = monotonic() + LONGEST
+        some: bytes | None = RETRY
+        while some is not None:
+            await send({"type": "http.response.body", "body": some or b": \n\n", "more_body": True})
+            if monotonic() > until:
+                self._feed.end()
+            some = await self._feed.next(HEARTBEAT)
+            if some is not None and not await self._may_hear():
+                some = None
+
+    async def _may_hear(self) -> bool:
+        """Whether the token is still good: what happens from then on is none of the listener's business."""
+        try:
+            await self._welcome()
+        except Problem:
+            return False
+        except StoreError:
+            # Then nothing new is heard of it either, and streams outlast that.
+            return True
+        return True
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._feed.end()

@@ -1,0 +1,142 @@
+"""The hub: everybody who waits for a job's end or listens to events, on one look at the store for all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+from typing import Any, Final, Self
+
+from headrace.client.results import Waiter
+from headrace.errors import HeadraceError, JobNotFound, ResultTimeout
+from headrace.model.job import Job, JobId
+from headrace.model.records import Ending
+from headrace.server.events.feed import EventStream, Feed
+from headrace.server.events.follow import Follower, Heard
+from headrace.server.events.tail import Listener, Place, Tail
+from headrace.store.contract import Store
+
+
+class _Stopping(Exception):
+    """The server is about to stop: long polls answer now."""
+
+
+log = logging.getLogger("headrace.server")
+
+MANY: Final = 200
+"""Jobs that are waited for, from which on reading what has ended is cheaper than looking at each of them."""
+
+
+class _EndListener:
+    """Hears of ends for those who wait for one. Only a hint: what is passed over is seen by the next look at all."""
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def begin(self, missed: Iterable[Ending] = (), *, more: bool = False) -> None:
+        self.hear(missed, more=more)
+
+    def hear(self, endings: Iterable[Ending], *, more: bool = False) -> None:
+        del more
+        self._waiter.wake(each.id for each in endings)
+
+    def end(self) -> None:
+        """They are dismissed by other means."""
+
+
+class Hub:
+    """One for each server process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiter = Waiter(store)
+        self._tail = Tail(store)
+        self._ear: _EndListener | None = None
+        self._stopping = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.dismiss()
+        self._waiter.close()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that somebody waits for."""
+        return self._waiter.watched
+
+    @property
+    def listening(self) -> int:
+        """Streams of all events, and this hub itself if very many wait."""
+        return self._tail.listeners
+
+    async def look(self, id: JobId) -> Job | None:
+        """One job as it is, by a look that is shared with others who ask at the same time."""
+        try:
+            return await self._waiter.look(id)
+        except _Stopping:
+            [job] = await self._store.get([id])  # the shared look was called off in the middle
+            return job
+
+    async def finished(self, id: JobId, timeout: float) -> Job | None:
+        """The job when it has ended, or as it is when the time is up or the server stops; None: there is none."""
+        until = monotonic() + timeout
+        job = await self.look(id)
+        if job is None or job.state.finished or self._stopping:
+            return job
+        try:
+            await self._listen()
+            return await self._waiter.finished(id, max(0.0, until - monotonic()))
+        except (ResultTimeout, _Stopping):
+            return job
+        except JobNotFound:
+            return None
+        finally:
+            if self._ear is not None and self._waiter.watched < MANY // 2:
+                self._tail.leave(self._ear)
+                self._ear = None
+
+    async def _listen(self) -> None:
+        if self._ear is None and self._waiter.watched >= MANY:
+            self._ear = ear = _EndListener(self._waiter)
+            try:
+                await self._tail.join(ear, None)
+                self._waiter.wake()  # what ended before the tail began is no news to it
+            except HeadraceError as error:
+                log.warning("following the ends of jobs failed, looking at each of them: %s", error)
+                self._ear = None
+
+    def settled(self, ids: Iterable[JobId]) -> None:
+        """These ended through this server: who waits for them hears at once."""
+        self._waiter.wake(ids)
+        self._tail.wake()
+
+    def follow(
+        self, id: JobId, heard: Heard, ending: Callable[[Job], Any], welcome: Callable[[], Awaitable[None]]
+    ) -> EventStream:
+        """Everything that happens to one job, until it ends. `ending` makes the data of the last event."""
+        feed = Feed()
+        follower = Follower(feed, heard, ending)
+        if self._stopping:
+            feed.end()
+        else:
+            self._waiter.watch(id, follower)
+        return EventStream(feed, lambda: self._waiter.leave(id, follower), welcome)
+
+    async def follow_all(
+        self, wants: Callable[[Ending], bool], after: Place | None, welcome: Callable[[], Awaitable[None]]
+    ) -> EventStream:
+        """The ends of all jobs that this listener wants to hear of, from now on or from that place."""
+        listener = Listener(Feed(), wants)
+        if self._stopping:
+            listener.feed.end()
+        else:
+            await self._tail.join(listener, after)
+        return EventStream(listener.feed, lambda: self._tail.leave(listener), welcome)
+
+    def dismiss(self) -> None:
+        """Answer every long poll and end every stream: the server is about to stop."""
+        self._stopping = True
+        self._waiter.dismiss(_Stopping())
+        self._tail.close()

@@ -1,0 +1,77 @@
+"""What EXPLAIN may look at for a caller who is bound: their own job's place in line, and nobody else's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from headrace.model.job import Job, JobId
+from headrace.model.lane import Ahead, LaneView
+from headrace.model.lease import Presence
+from headrace.model.records import LimitRule, Pause
+from headrace.server import visibility
+from headrace.server.auth import Principal
+from headrace.store.contract import Store
+
+
+async def ahead(store: Store, principal: Principal, id: JobId, limit: int) -> Ahead | None:
+    """What a job that they may see waits behind. Counts are for everybody; ids and names only of what is theirs."""
+    found = await store.ahead(id, limit)
+    if found is None or not principal.bound:
+        return found
+    holders = list({JobId(each) for blocked in found.blocked for each in blocked.by})
+    jobs = await store.get(holders) if holders else []
+    seen = {job.id for job in jobs if job is not None and visibility.sees(principal, job)}
+    return replace(
+        found,
+        blocked=tuple(replace(each, by=tuple(id for id in each.by if id in seen)) for each in found.blocked),
+        paused_by=_whom(found.paused_by, theirs=principal.tenant is None),
+        tenant_paused_by=_whom(found.tenant_paused_by, theirs=principal.queues is None),
+    )
+
+
+def _whom(by: str | None, *, theirs: bool) -> str | None:
+    """Who paused it, "" for somebody."""
+    return by if by is None or theirs else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A store, as far as it is needed to explain one job to one caller."""
+
+    store: Store
+    principal: Principal
+    job: Job
+
+    async def now(self) -> datetime:
+        return await self.store.now()
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return [job if job and visibility.sees(self.principal, job) else None for job in await self.store.get(ids)]
+
+    async def workers(self) -> list[Presence]:
+        """Those of the job's queue, without a word of what else they serve."""
+        named = self.principal.tenant is None  # a tenant hears nothing of workers, which are everybody's
+        return [
+            replace(each, queues=(self.job.queue,), name=each.name if named else "a worker")
+            for each in await self.store.workers()
+            if self.job.queue in each.queues
+        ]
+
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        return await ahead(self.store, self.principal, id, limit)
+
+    async def pauses(self) -> list[Pause]:
+        seen = [visibility.pause(self.principal, each) for each in await self.store.pauses()]
+        return [each for each in seen if each is not None]
+
+    async def limits(self) -> dict[str, LimitRule]:
+        """Only those of the job's own keys are looked up in it."""
+        return await self.store.limits()
+
+    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
+        """They are only counted."""
+        return await self.store.lanes(queues, limit)

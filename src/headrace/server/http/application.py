@@ -1,0 +1,152 @@
+"""The ASGI application around the routes, and uvicorn around that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Self
+
+from starlette.applications import Starlette
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headrace.app import Headrace
+from headrace.errors import ConfigError
+from headrace.server.api.resources import ENDPOINTS
+from headrace.server.config import ServerSettings
+from headrace.server.http import routes
+from headrace.server.http.shutdown import at_signal
+from headrace.server.state import ServerState
+from headrace.store.contract import Store
+
+
+class _Held:
+    """A service that a task of its loop holds open: should the loop end without a word, that task closes it."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[ServerState]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[ServerState] = self._loop.create_future()
+        self._closing = asyncio.Event()
+        self._task = asyncio.create_task(self._hold(opening), name="headrace-service")
+
+    async def _hold(self, opening: AbstractAsyncContextManager[ServerState]) -> None:
+        try:
+            async with opening as service:
+                self._opened.set_result(service)
+                await self._closing.wait()
+        except Exception as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)
+
+    async def opened(self) -> Self:
+        """Return when it is, or raise why it cannot be."""
+        try:
+            await self._opened
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        return self
+
+    @property
+    def service(self) -> ServerState:
+        return self._opened.result()
+
+    @property
+    def over(self) -> bool:
+        """Its loop is, and so is everything that was opened in it."""
+        return self._loop.is_closed()
+
+    async def close(self) -> None:
+        self._closing.set()
+        await self._task
+
+
+class Application(Starlette):
+    """The application. Errors become answers in the routes, so that no middleware stands before them."""
+
+    def __init__(self, app: Headrace, settings: ServerSettings, store: Store | None) -> None:
+        self._app = app
+        self._settings = settings
+        self._store = store
+        self.told = False
+        """Whoever serves it says by `stop` that the end is near; else signals do."""
+        self._held: _Held | None = None
+        self._opening = asyncio.Lock()
+        super().__init__(lifespan=self._lifespan)
+        found = routes.routes(ENDPOINTS, self.service)
+        self._exact = {route.path: route.app for route in found if not route.param_convertors}
+        self.router = Router(
+            found,
+            redirect_slashes=False,
+            default=routes.nowhere(self.service),
+            lifespan=self._lifespan,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Most requests go to a path without parameters: a look-up instead of a walk along the routes.
+        gate = self._exact.get(scope["path"]) if scope["type"] == "http" and not scope.get("root_path") else None
+        if gate is None:
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        scope["path_params"] = {}
+        await gate(scope, receive, send)
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return self.router
+
+    async def service(self) -> ServerState:
+        """The service, opened by the lifespan, or by the first request where a server runs none."""
+        held = self._held
+        if held is None or held.over:
+            if held is not None:
+                # A test client without a lifespan has a loop for each request, and with it goes what was opened in it.
+                self._held, self._opening = None, asyncio.Lock()
+            async with self._opening:
+                if self._held is None:
+                    self._held = await _Held(ServerState.open(self._app, self._settings, self._store)).opened()
+                held = self._held
+        return held.service
+
+    def stop(self) -> None:
+        """Say that the end is near: no new long polls, and /readyz says no."""
+        if self._held is not None:
+            self._held.service.stop()
+
+    async def aclose(self) -> None:
+        """Close what was opened; the next request opens it again."""
+        held, self._held = self._held, None
+        if held is not None and not held.over:
+            await held.close()
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None, None]:
+        await self.service()
+        try:
+            with nullcontext() if self.told else at_signal(self.stop):
+                yield
+        finally:
+            await self.aclose()
+
+
+def asgi(app: Headrace, *, settings: ServerSettings | None = None, store: Store | None = None) -> Application:
+    """The app's queue as an ASGI application, to be served or mounted. A store that is given is open already."""
+    if store is None and app.settings.url.startswith(("http://", "https://")):
+        raise ConfigError(
+            "a server cannot serve another server's jobs: give it the store itself, such as postgresql://… or redis://…"
+        )
+    return Application(app, settings or ServerSettings(), store)
+
+
+def serve(
+    app: Headrace, settings: ServerSettings | None = None, *, listening: Callable[[int], None] | None = None
+) -> None:
+    """Serve until told to stop by TERM or INT; what was accepted is finished.
+
+    `listening` is called once callers are taken, with the port: useful where that was left to the system by port 0.
+    """
+    from headrace.server.http.listener import run
+
+    run(asgi(app, settings=settings), settings or ServerSettings(), listening)

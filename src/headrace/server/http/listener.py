@@ -1,0 +1,369 @@
+"""The listener: uvicorn with a limit on how long a request may take to arrive and how large its head may be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from headrace.errors import ConfigError
+from headrace.runtime.sighup import on_hangup
+from headrace.server.config import ServerSettings
+from headrace.server.http import boundary, problems
+from headrace.server.http.call import encode
+from headrace.server.http.problems import Problem
+from headrace.server.http.routes import new_request_id
+
+if TYPE_CHECKING:
+    from headrace.server.http.application import Application
+
+log = logging.getLogger("headrace.server")
+
+BACKLOG = 4096
+SWEEP = 0.5
+"""Seconds between looks at who is slow."""
+DATE = 1.0
+"""Seconds between updates of the date header."""
+LINGER = 2.0
+"""Seconds that a client who was refused gets to stop sending."""
+LINGER_BYTES = 2 * 1024 * 1024
+"""What is taken of it meanwhile, and thrown away."""
+
+_ANSWER = (
+    b"HTTP/1.1 %d %b\r\ncontent-type: application/problem+json\r\nx-content-type-options: nosniff\r\n"
+    b"x-request-id: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+)
+
+
+def bare(problem: Problem) -> bytes:
+    """A whole answer, for where no application is there to give one."""
+    request_id = new_request_id()
+    found = problems.document(problem, request_id)
+    body = encode(found)
+    return _ANSWER % (problem.status, found["title"].encode(), request_id.encode(), len(body), body)
+
+
+class _Exit:
+    """What a response uses of its transport; to close it is left to the protocol, which knows what is still coming in."""
+
+    __slots__ = ("close", "is_closing", "write")
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+        self.close = protocol.leave
+
+
+class _State(ServerState):
+    """The connections of a server, and an event that tells when one of them has closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = asyncio.Event()
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection. When its current request began to arrive is noted here, and looked at by a sweep over all."""
+
+    max_head = 64 * 1024
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.waiting_since: float | None = time.monotonic()
+        """Since when a request is on its way; None: it has arrived, or none is expected."""
+        self.stuck_since: float | None = None
+        """Since when the client does not take what we send."""
+        self.leaving_since: float | None = None
+        """Since when the last answer is out, and what still comes in is thrown away."""
+        self._head = 0
+        self._thrown = 0
+        self._exit: _Exit | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own narrowing
+        super().connection_made(transport)
+        self._exit = _Exit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if isinstance(self.server_state, _State):
+            self.server_state.changed.set()
+        # Otherwise the two would keep each other until the collector comes by.
+        self._exit = None
+        if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  # no request has come yet
+            self.cycle.transport = self.transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.leaving_since is not None:
+            self._throw(data)
+            return
+        in_head = self.waiting_since is not None and self._head >= 0
+        if in_head:
+            self._head += len(data)
+        super().data_received(data)
+        if in_head and self._head > self.max_head and self.leaving_since is None:
+            # Still no end of the headers: nothing was handed on yet, so this is the only answer.
+            self._refuse(boundary.too_many_headers())
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Problem(400, "malformed_request", msg))
+
+    def _refuse(self, problem: Problem) -> None:
+        self.transport.write(bare(problem))
+        self.leave()
+
+    def leave(self) -> None:
+        """Close, but so that a client in the middle of its request gets the answer.
+
+        A socket that is closed with bytes unread resets the connection, and a client that is still sending then sees an
+        error and not what it was told. So our side is closed first, and the rest is thrown away for a while.
+        """
+        if self.waiting_since is None or not self.transport.can_write_eof():
+            self.transport.close()
+        elif self.leaving_since is None and not self.transport.is_closing():
+            self.leaving_since = time.monotonic()
+            self._let_go()
+            self.flow.resume_reading()
+            self.transport.write_eof()
+
+    def _let_go(self) -> None:
+        """Of what came in, for nobody will look at it: a crowd that lingers must cost no more than its sockets."""
+        self.parser = cast("Any", None)  # as uvicorn itself does at the end
+        self.headers = []
+        self.pipeline.clear()
+        if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  # no request has come yet
+            self.cycle.body.clear()
+
+    def _throw(self, data: bytes) -> None:
+        self._thrown += len(data)
+        if self._thrown > LINGER_BYTES:
+            # It has time left to read what it was told; to close now would take that away from it.
+            self.flow.pause_reading()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.waiting_since = time.monotonic()
+        self._head = 0
+
+    def on_headers_complete(self) -> None:
+        self._head = -1
+        super().on_headers_complete()
+        # The task that answers has not begun yet.
+        self.cycle.transport = cast("asyncio.Transport", self._exit)
+
+    def on_message_complete(self) -> None:
+        self.waiting_since = None
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        self.stuck_since = time.monotonic()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.stuck_since = None
+        super().resume_writing()
+
+    def overdue(self, now: float, patience: float) -> bool:
+        """Whether the client has had time enough."""
+        if self.leaving_since is not None:
+            return now - self.leaving_since > LINGER
+        if self.waiting_since is not None and self.flow.read_paused:
+            self.waiting_since = now  # it is we who do not read: the request before is not answered yet
+        waiting, stuck = self.waiting_since, self.stuck_since
+        return (waiting is not None and now - waiting > patience) or (stuck is not None and now - stuck > 3 * patience)
+
+
+class Server(uvicorn.Server):
+    """A uvicorn that sweeps slow clients out, and tells the service when it is about to stop."""
+
+    def __init__(
+        self,
+        frame: Application,
+        settings: ServerSettings,
+        *,
+        signals: bool = True,
+        listening: Callable[[int], None] | None = None,
+    ) -> None:
+        """Without `signals`, only `stop` ends it. `listening` is called with the port."""
+        self._frame = frame
+        frame.told = True
+        self._settings = settings
+        self._signals = signals
+        self._listening = listening
+        self._up = asyncio.Event()
+        Protocol.max_head = settings.max_header_bytes + 4096
+        config = uvicorn.Config(
+            frame,
+            host=settings.host,
+            port=settings.port,
+            http=Protocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            timeout_keep_alive=int(settings.keep_alive),
+            timeout_graceful_shutdown=int(settings.drain),
+            backlog=BACKLOG,
+        )
+        super().__init__(config)
+        self.server_state = self._state = _State()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self.sweeper: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Stop at once, after what was accepted; from any thread, and from a signal handler."""
+        self.should_exit = True
+        self._wake()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._wake()
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            # A plain `set` would wait for the next event of a sleeping loop.
+            loop.call_soon_threadsafe(self._stopping.set)
+            loop.call_soon_threadsafe(self._state.changed.set)
+
+    async def startup(self, sockets: Any = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        self.sweeper = asyncio.create_task(self._sweep(), name="headrace-sweep")
+        self._up.set()
+        if self.started and self._listening is not None:
+            self._listening(self.port)
+
+    async def up(self) -> None:
+        """Returns when it listens."""
+        await self._up.wait()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, also if that was left to the system."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """The first TERM, INT or closed terminal lets what was accepted finish; a second INT does not. Then the process goes on, and ends well."""
+        if not self._signals:
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        on_hangup(lambda: self.handle_exit(signal.SIGTERM, None))
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def main_loop(self) -> None:
+        # uvicorn looks ten times a second whether it should stop; here the request to stop is an event.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE):
+                    await self._stopping.wait()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Finish what was accepted, then close the application. Unlike uvicorn's own, it waits for events only."""
+        self._frame.stop()
+        for server in self.servers:
+            server.close()
+        for listening in sockets or ():
+            listening.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._finish()
+        except TimeoutError:
+            log.warning("requests are cancelled: %d still ran after the drain time", len(self._state.tasks))
+            for task in self._state.tasks:
+                task.cancel("the drain time is over")
+        if not self.force_exit:
+            await self.lifespan.shutdown()
+        if self.sweeper is not None:
+            self.sweeper.cancel()
+
+    async def _finish(self) -> None:
+        """Returns when every connection is closed and every request answered, or when a second INT arrives."""
+        while (self._state.connections or self._state.tasks) and not self.force_exit:
+            self._state.changed.clear()
+            for task in self._state.tasks:
+                task.add_done_callback(self._changed)
+            await self._state.changed.wait()
+        for server in self.servers:
+            await server.wait_closed()
+
+    def _changed(self, _: asyncio.Task[None]) -> None:
+        self._state.changed.set()
+
+    async def _sweep(self) -> None:
+        patience = self._settings.read_timeout - SWEEP
+        while True:
+            await asyncio.sleep(SWEEP)
+            now = time.monotonic()
+            for each in list(self.server_state.connections):
+                connection = cast("Protocol", each)
+                if connection.overdue(now, patience):
+                    connection.transport.abort()
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that takes callers from now on; an OSError if it cannot be had."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # A name that has both, such as localhost: most callers can do the older one.
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    # Of this very protocol: asyncio sends at once on such sockets only, else answers wait up to 40 ms.
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+@asynccontextmanager
+async def alongside(frame: Application, settings: ServerSettings) -> AsyncGenerator[str, None]:
+    """Serve while something else runs in the same event loop; gives the address. An OSError if it is taken."""
+    with bound(settings.host, settings.port) as listening:
+        server = Server(frame, settings, signals=False)
+        serving = asyncio.create_task(server.serve([listening]), name="headrace-server")
+        up = asyncio.create_task(server.up())
+        await asyncio.wait([serving, up], return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        try:
+            yield f"http://{settings.host}:{listening.getsockname()[1]}"
+        finally:
+            server.stop()
+            await serving
+
+
+def run(frame: Application, settings: ServerSettings, listening: Callable[[int], None] | None) -> None:
+    """Serve until told to stop by TERM or INT; what was accepted is finished."""
+    try:
+        sockets = [bound(settings.host, settings.port)]
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.host}:{settings.port}, {error.strerror}: give another port or host"
+        ) from None
+    with sockets[0]:
+        Server(frame, settings, listening=listening).run(sockets)

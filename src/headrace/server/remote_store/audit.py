@@ -1,0 +1,84 @@
+"""What an operator does through the http store, read from what is written of a limit, a schedule, a token or old jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headrace.errors import ConfigError
+from headrace.model.duration import show
+from headrace.model.records import LimitRule, Record, Retention
+from headrace.operate import ledger
+from headrace.operate.stored_schedules import ScheduleEntry
+from headrace.policy.recovery import unpack
+from headrace.server import tokens
+from headrace.settings import Settings
+from headrace.store.contract import Store
+from headrace.task.limit import LimitFigures
+
+
+class OperatorAction(NamedTuple):
+    """For the audit log."""
+
+    action: str
+    what: str
+    jobs: int = 0
+
+
+def limit(rules: Mapping[str, LimitRule], name: str, rule: LimitRule | None) -> OperatorAction | None:
+    """What writing this rule is."""
+    return of_limit(name, _override(rules.get(name)), _override(rule))
+
+
+def _override(rule: LimitRule | None) -> LimitFigures | None:
+    return None if rule is None else unpack(rule.state).override
+
+
+async def token(store: Store, id: str, value: bytes | None) -> OperatorAction | None:
+    """What writing this token is; a ConfigError if it is none."""
+    before = tokens.read(await store.records(tokens.KIND)).get(id)
+    if value is None:
+        return None if before is None else _revoked(before)
+    after = tokens.read({id: Record(0, value)}).get(id)
+    if after is None or after.id != id:
+        raise ConfigError("that is no token: make tokens by `headrace tokens create`")
+    if after.revoked_at is not None:
+        return None if before is None or before.revoked_at is not None else _revoked(after)
+    return OperatorAction("tokens.create", tokens.describe(after))
+
+
+def _revoked(token: tokens.Token) -> OperatorAction:
+    return OperatorAction("tokens.revoke", f"{token.name} ({token.id})")
+
+
+def pruning(keep: Retention, usual: Settings, jobs: int) -> OperatorAction | None:
+    """None: no more than workers do all the time."""
+    if not jobs or keep.done >= usual.keep_done:
+        return None
+    return OperatorAction("jobs.prune", f"kept: done {show(keep.done)}", jobs)
+
+
+def of_limit(name: str, before: LimitFigures | None, after: LimitFigures | None) -> OperatorAction | None:
+    """An operator's figures; whatever else is written to a limit, workers write."""
+    if before == after:
+        return None
+    return OperatorAction("limits.reset" if after is None else "limits.set", ledger.of_limit(name, after))
+
+
+def of_schedule(name: str, before: ScheduleEntry | None, after: ScheduleEntry | None) -> OperatorAction | None:
+    """None: it was a worker's tick, or a deploy."""
+    if after is None:
+        return None if before is None else OperatorAction("schedules.remove", name)
+    if before is None:
+        return None if after.declared else _added(after)
+    if before.paused != after.paused:
+        return OperatorAction("schedules.pause" if after.paused else "schedules.resume", name)
+    if before.schedule != after.schedule:
+        return _added(after) if before.digest == after.digest else None
+    if after.recent[:1] != before.recent[:1] and after.recent[0].answer == "run":
+        return OperatorAction("schedules.run_now", name, 1)
+    return None
+
+
+def _added(entry: ScheduleEntry) -> OperatorAction:
+    return OperatorAction("schedules.add", ledger.of_schedule(entry.schedule))

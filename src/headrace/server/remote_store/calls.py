@@ -1,0 +1,384 @@
+"""The store itself over HTTP, for `store/http`: what each token may do and see is decided here; its endpoints are in `verbs.py`.
+
+Whoever is bound to a tenant or to queues sees only those:
+what is everybody's (figures, pauses, limits, schedules, other workers) is not there for them, and tidying up is the
+server's own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace as changed
+
+from headrace.errors import IdempotencyConflict
+from headrace.model.job import Batch, Job, JobId, JobState
+from headrace.model.lane import Ahead, LaneView, check_key
+from headrace.model.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
+from headrace.model.records import (
+    CancelAnswer,
+    Ending,
+    Filter,
+    Finding,
+    LimitRule,
+    Page,
+    Pause,
+    PauseKind,
+    Promoted,
+    Pruned,
+    Record,
+    Retention,
+    Stats,
+)
+from headrace.operate import dropped
+from headrace.operate.operations import chosen
+from headrace.operate.stored_schedules import KIND as SCHEDULES
+from headrace.server import explain_visibility, visibility
+from headrace.server.admission import admit, given_key
+from headrace.server.auth import LOCAL, Principal
+from headrace.server.http.endpoint import Scope
+from headrace.server.http.problems import Problem, missing_scope, not_found
+from headrace.server.leases import KIND as SECRET
+from headrace.server.remote_store import audit as store_audit
+from headrace.server.remote_store import checks, limit_reports, schedule_records
+from headrace.server.remote_store.shown import shown, shown_schedule
+from headrace.server.state import ServerState
+from headrace.server.tokens import KIND as TOKENS
+from headrace.store.audit import DAYS as AUDIT
+from headrace.store.contract import Store
+from headrace.store.http import wire
+from headrace.task import job_checks
+from headrace.webhooks.deliver import all_deliveries
+
+HARMLESS = frozenset({SCHEDULES})
+"""Kinds of records that who is no admin may read and write."""
+
+
+class Calls:
+    """The store as one principal may use it: a method per verb, with the arguments of the wire."""
+
+    def __init__(self, service: ServerState, principal: Principal) -> None:
+        self._service = service
+        self._store: Store = service.store
+        self._who = principal
+
+    # ── life ────────────────────────────────────────────────────────────────
+    async def hello(self) -> wire.Hello:
+        return wire.Hello(wire.VERSION, self._service.settings.tidy)
+
+    async def check(self) -> list[Finding]:
+        self._everybodys()
+        return await self._store.check()
+
+    async def now(self) -> datetime:
+        return await self._store.now()
+
+    # ── the hot five ────────────────────────────────────────────────────────
+    async def enqueue(self, packed: wire.WireBatch) -> dict[int, UUID]:
+        checks.check_lanes(packed.lanes)
+        batch = wire.read_batch(packed)
+        checks.check_batch(batch)
+        if all_deliveries(batch):
+            # A worker tells of its jobs' ends, also one that may do nothing but work. Whoever sends them, they are made
+            # anew from those jobs: what is signed is never the caller's word.
+            batch = await self._service.leases.deliveries(batch, self._who)
+            return {} if not batch.jobs else dict((await self._store.enqueue(batch)).existing)
+        self._must(Scope.ENQUEUE)
+        batch = Batch(batch.id, await admit(self._service, self._who, batch.jobs))
+        guard = self._service.leases.guard
+        if guard.bounds:
+            await guard.admit(batch.jobs)
+        try:
+            existing: dict[int, UUID] = dict((await self._store.enqueue(batch)).existing)
+        except IdempotencyConflict as error:
+            await self._reveal([error.existing], error.code, "a key of these jobs made another one before")
+            raise IdempotencyConflict(error.task, given_key(self._who, error.key), error.existing) from None
+        if existing:
+            await self._reveal(
+                existing.values(), "unique_conflict", "a job that is there already stands for one of these"
+            )
+        return existing
+
+    async def claim(self, ask: Ask) -> Lease | None:
+        who = self._who
+        checks.check_ask(ask)
+        self._see_queues(ask.queues)
+        for band in ask.bands:
+            self._see_queues(band.queues)
+        ask = changed(ask, limit=checks.bounded(ask.limit), ttl=checks.lease_time(ask.ttl))
+        own = ask
+        if who.bound:
+            tenant = ask.tenant if who.tenant is None else who.tenant
+            own = changed(ask, worker=self._own(ask.worker), token=self._own(ask.token), tenant=tenant)
+        lease = await self._service.leases.once(own.token, lambda: self._store.claim(own))
+        return lease if lease is None or own is ask else changed(lease, token=ask.token)
+
+    async def heartbeat(self, tokens: list[Token], ttl: timedelta, presence: Presence | None) -> Pulse:
+        ttl = checks.lease_time(ttl)
+        if presence is not None:
+            checks.check_presence(presence)
+        self._service.leases.answered(*(self._own(token) for token in tokens))
+        if not self._who.bound:
+            return await self._store.heartbeat(tokens, ttl, presence)
+        if presence is not None:
+            self._see_queues(presence.queues)
+            presence = changed(presence, id=self._own(presence.id))
+        theirs = {self._own(token): token for token in tokens}
+        pulse = await self._store.heartbeat(list(theirs), ttl, presence)
+        stops = tuple(Stop(theirs[stop.token], stop.position) for stop in pulse.stops)
+        return Pulse(frozenset(theirs[token] for token in pulse.lost), stops)
+
+    async def settle(self, token: Token, packed: wire.Positions) -> frozenset[int]:
+        settlements = [(position, wire.read_settlement(each)) for position, each in packed if 0 <= position < MAX_LEASE]
+        for _, settlement in settlements:
+            checks.check_settlement(settlement)
+        never_had = {position for position, _ in packed if not 0 <= position < MAX_LEASE}
+        own = self._own(token)
+        refused = await self._store.settle(own, settlements)
+        self._service.leases.answered(own)
+        return refused | never_had
+
+    async def report(self, token: Token, reports: wire.Reports) -> frozenset[int]:
+        never_had = {position for position, _ in reports if not 0 <= position < MAX_LEASE}
+        known = [each for each in reports if each[0] not in never_had]
+        for _, report in known:
+            checks.check_report(report)
+        return await self._store.report(self._own(token), known) | never_had
+
+    async def wait(self, queues: list[str], timeout: float) -> bool:
+        checks.check_queues(queues)
+        self._see_queues(queues)
+        heard = asyncio.create_task(self._store.wait(queues, min(max(timeout, 0.0), wire.LONGEST_WAIT)))
+        # A server that stops lets nobody wait.
+        ending = asyncio.create_task(self._service.ending.wait())
+        try:
+            await asyncio.wait({heard, ending}, return_when=asyncio.FIRST_COMPLETED)
+            return await heard if heard.done() else False
+        finally:
+            heard.cancel()
+            ending.cancel()
+            await asyncio.wait({heard, ending})
+
+    # ── time ────────────────────────────────────────────────────────────────
+    async def promote(self, limit: int) -> Promoted:
+        return Promoted(0, None) if self._who.bound else await self._store.promote(checks.bounded(limit))
+
+    async def reap(self, worker: WorkerId, ttl: timedelta, limit: int) -> list[Orphan]:
+        return [] if self._who.bound else await self._store.reap(worker, checks.lease_time(ttl), checks.bounded(limit))
+
+    async def abandon(self, worker: WorkerId, cause: str) -> int:
+        return await self._store.abandon(self._own(worker), cause)
+
+    async def retire(self, worker: WorkerId) -> None:
+        await self._store.retire(self._own(worker))
+
+    async def prune(self, keep: Retention, limit: int) -> Pruned:
+        if self._who.bound or not self._who.may(Scope.OPERATE):
+            return Pruned(0, more=False)  # the server does it by itself, and keeps what its app says
+        checks.check_retention(keep)
+        pruned = await self._store.prune(keep, checks.bounded(limit))
+        await self._did(store_audit.pruning(keep, self._service.app.settings, pruned.jobs))
+        return pruned
+
+    async def expired_dead(self, keep: Retention, limit: int) -> list[JobId]:
+        if self._who.bound or not (self._who.may(Scope.OPERATE) and self._who.may(Scope.READ)):
+            return []  # as with prune; without both a caller could not read and delete them
+        checks.check_retention(keep)
+        return await self._store.expired_dead(keep, checks.bounded(limit))
+
+    # ── looking ─────────────────────────────────────────────────────────────
+    async def get(self, ids: list[JobId]) -> list[Job | None]:
+        checks.check_ids(ids)
+        found = await self._store.get(ids)
+        return [self._shown(job) if job is not None and visibility.sees(self._who, job) else None for job in found]
+
+    async def find(self, where: Filter, before: JobId | None, limit: int) -> Page:
+        checks.check_filter(where)
+        page = await visibility.find(self._service, self._who, where, before=before, limit=checks.bounded(limit))
+        return replace(page, jobs=[self._shown(job) for job in page.jobs])
+
+    async def stats(self) -> Stats:
+        return Stats(visibility.stats(self._who, await self._service.figures.stats()))
+
+    async def workers(self) -> list[Presence]:
+        return visibility.workers(self._who, await self._service.figures.workers())
+
+    async def ended(self, since: datetime, limit: int) -> list[Ending]:
+        job_checks.check_time(since)
+        found = await self._store.ended(since, checks.bounded(limit))
+        return [each for each in found if self._who.sees(each.queue, each.tenant)]
+
+    async def lanes(self, queues: list[str], limit: int) -> list[LaneView]:
+        checks.check_queues(queues)
+        self._see_queues(queues)
+        found = await self._store.lanes(queues, checks.bounded(limit))
+        return [each for each in found if self._who.sees(each.queue, each.tenant)]
+
+    async def ahead(self, id: JobId, limit: int) -> Ahead | None:
+        if not await self._visible([id]):
+            return None
+        return await explain_visibility.ahead(self._store, self._who, id, checks.bounded(limit))
+
+    # ── the operator's moves ────────────────────────────────────────────────
+    async def cancel(self, ids: list[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
+        checks.check_ids(ids)
+        answers = await self._store.cancel(await self._visible(ids), reason)
+        moved = sum(each not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for each in answers.values())
+        await self._note("jobs.cancel", chosen(ids), moved)
+        return {id: answers.get(id, CancelAnswer.UNKNOWN) for id in ids}
+
+    async def retry(self, ids: list[JobId], afresh: bool) -> frozenset[JobId]:
+        checks.check_ids(ids)
+        moved = await self._store.retry(await self._visible(ids), afresh=afresh)
+        if afresh:  # else the end of a pause brings forward what waited for it
+            await self._note("jobs.retry", chosen(ids), len(moved))
+        return moved
+
+    async def delete(self, ids: list[JobId], states: frozenset[JobState] | None) -> frozenset[JobId]:
+        checks.check_ids(ids)
+        gone = await dropped.delete(self._store, await self._visible(ids), by=self._who.name, states=states)
+        await self._note("jobs.delete", chosen(ids), len(gone))
+        return gone
+
+    async def drop(self, ids: list[JobId], event: wire.DropEvent, reason: str) -> frozenset[JobId]:
+        checks.check_ids(ids)
+        seen = await self._visible(ids)
+        gone = await dropped.drop_dead(self._store, seen, event, reason=checks.short(reason), by=self._who.name)
+        await self._note("jobs.delete", chosen(ids), len(gone))
+        return gone
+
+    async def pause(self, name: str, kind: PauseKind, by: str, until: datetime | None) -> None:
+        checks.check_pause(name, kind, until)
+        self._may_pause(name, kind)
+        # A token says who its holder is. Without tokens the caller's word is all there is.
+        by = by if self._who is LOCAL else self._who.name
+        await self._store.pause(name, kind=kind, by=by, until=until)
+        self._service.figures.forget_pauses()
+        await self._note(f"{kind}s.pause", name)
+
+    async def resume(self, name: str, kind: PauseKind) -> None:
+        checks.check_pause(name, kind)
+        self._may_pause(name, kind)
+        await self._store.resume(name, kind=kind)
+        self._service.figures.forget_pauses()
+        await self._note(f"{kind}s.resume", name)
+
+    async def pauses(self) -> list[Pause]:
+        seen = [visibility.pause(self._who, each) for each in await self._store.pauses()]
+        return [each for each in seen if each is not None]
+
+    # ── limits and records ──────────────────────────────────────────────────
+    async def limits(self) -> dict[str, LimitRule]:
+        return {} if self._who.bound else await self._store.limits()
+
+    async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
+        self._everybodys()
+        checks.check_rule(name, rule)
+        rules = await self._store.limits()
+        known = rules.get(name)
+        if (None if known is None else known.version) != expect:
+            return None  # the caller has read another version: what it would change of this one is not its word
+        operator_action = self._may_do(store_audit.limit(rules, name, rule))
+        if not self._who.may(Scope.OPERATE):
+            rule = limit_reports.by_worker(rules, name, rule)
+        written = await self._store.limit(name, rule, expect)
+        if written is not None:
+            await self._did(operator_action)
+        return written
+
+    async def records(self, kind: str) -> dict[str, Record]:
+        check_key(kind)
+        if not self._may_know(kind):
+            raise not_found(f"there are no records of kind {kind[:60]!r} here")
+        found = {} if self._who.bound else await self._store.records(kind)
+        if kind != SCHEDULES:
+            return found
+        return {name: shown_schedule(self._service.app, self._who, name, each) for name, each in found.items()}
+
+    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
+        check_key(kind)
+        check_key(name)
+        # The audit log is this server's own to write: what stands in it was done.
+        if self._who.bound or not self._may_know(kind) or kind.partition(".")[0] == AUDIT:
+            raise not_found(f"there are no records of kind {kind[:60]!r} here that a caller writes")
+        operator_action = None
+        if kind == SCHEDULES:
+            value, operator_action = await schedule_records.schedule(self._service, self._who, name, value)
+        elif kind == TOKENS:
+            operator_action = await store_audit.token(self._store, name, value)
+        written = await self._store.record(kind, name, value, expect)
+        if written is not None:
+            await self._did(operator_action)
+        return written
+
+    async def detach(self, token: Token, position: int, fresh: Token) -> bool:
+        if not 0 <= position < MAX_LEASE:
+            return False  # no lease ever had it
+        return await self._store.detach(self._own(token), position, self._own(fresh))
+
+    # ── who may what ────────────────────────────────────────────────────────
+    def _shown(self, job: Job) -> Job:
+        return shown(self._service.app, self._who, job)
+
+    def _own(self, id: Any) -> Any:
+        return self._service.leases.signer.own(id, self._who)
+
+    def _everybodys(self) -> None:
+        if self._who.bound:
+            raise _not_yours()
+
+    def _see_queues(self, queues: Sequence[str]) -> None:
+        allowed = self._who.queues
+        for queue in queues:
+            if allowed is not None and queue not in allowed:
+                raise not_found(f"there is no queue {queue}")
+
+    async def _reveal(self, ids: Iterable[UUID], code: str, said: str) -> None:
+        """A 409 that names no job if one of these is none that they may know of."""
+        if self._who.bound:
+            found = await self._store.get([JobId(id) for id in ids])
+            if any(job is not None and not visibility.sees(self._who, job) for job in found):
+                raise Problem(409, code, said)
+
+    async def _visible(self, ids: Sequence[JobId]) -> list[JobId]:
+        if not self._who.bound:
+            return list(ids)
+        return [job.id for job in await self._store.get(ids) if job is not None and visibility.sees(self._who, job)]
+
+    def _may_pause(self, name: str, kind: PauseKind) -> None:
+        if not visibility.owns(self._who, kind, name):
+            raise _not_yours()
+
+    def _may_know(self, kind: str) -> bool:
+        if kind == SECRET:
+            return False
+        return kind in HARMLESS or self._who.may(Scope.ADMIN)
+
+    def _must(self, scope: Scope) -> None:
+        if not self._who.may(scope):
+            raise missing_scope(scope)
+
+    def _may_do(self, operator_action: store_audit.OperatorAction | None) -> store_audit.OperatorAction | None:
+        """Workers write limits and schedules, too; what an operator changes in them is an operator's."""
+        if operator_action is not None:
+            self._must(Scope.OPERATE)
+        return operator_action
+
+    async def _did(self, operator_action: store_audit.OperatorAction | None) -> None:
+        if operator_action is not None:
+            await self._service.audit.note(self._who.name, *operator_action)
+
+    async def _note(self, action: str, what: str, jobs: int | None = None) -> None:
+        if jobs is None:
+            await self._service.audit.note(self._who.name, action, what)
+        elif jobs:
+            await self._service.audit.note(self._who.name, action, what, jobs)
+
+
+def _not_yours() -> Problem:
+    return not_found("this belongs to all tenants: a token that is bound to a tenant or to queues cannot use it")

@@ -1,0 +1,77 @@
+"""What of a job a caller of the http store gets to see: as much as `/v1` shows under the same scopes."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.app import Headrace
+from headrace.errors import BadArguments
+from headrace.model.job import Job, JobState
+from headrace.model.records import Record
+from headrace.operate import shown as job_view
+from headrace.operate.stored_schedules import decode, encode
+from headrace.policy.schedule import Template
+from headrace.server.auth import Principal
+from headrace.server.http.endpoint import Scope
+from headrace.task.codec import decode_options, encode_options
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def shown(app: Headrace, principal: Principal, job: Job) -> Job:
+    """Whole to a worker, masked to an onlooker, and only how it ended to a producer."""
+    if principal.may(Scope.WORK):
+        return job
+    return _masked(app, job) if principal.may(Scope.READ) else _ended(job)
+
+
+def shown_schedule(app: Headrace, principal: Principal, name: str, record: Record) -> Record:
+    """A schedule's record, with the arguments of its job masked as those of a job are."""
+    if principal.may(Scope.WORK) or (entry := decode(name, record)) is None:
+        return record
+    template = entry.schedule.job
+    masked = masked_template(app, template)
+    if masked == template:
+        return record
+    return Record(record.version, encode(replace(entry, schedule=replace(entry.schedule, job=masked))))
+
+
+def masked_template(app: Headrace, template: Template) -> Template:
+    """The job of a schedule for an onlooker."""
+    payload = _arguments(app, template.task, template.payload)
+    return replace(template, payload=payload, options=_options(template.options))
+
+
+def _masked(app: Headrace, job: Job) -> Job:
+    """As `GET /v1/jobs/{id}` shows it: `redact` hides arguments, and the path of a webhook may be a secret."""
+    return replace(job, payload=_arguments(app, job.task, job.payload), options=_options(job.options))
+
+
+def _arguments(app: Headrace, name: str, payload: bytes) -> bytes:
+    task = app.tasks.get(name)
+    if task is None or not task.options.redact:
+        return payload
+    arguments = task.codec.show(payload, task.options.redact)
+    try:
+        return b"" if "problem" in arguments else _encode((arguments["args"], arguments["kwargs"]))
+    except (OverflowError, UnicodeEncodeError):
+        return b""  # a number beyond 64 bits, or half a surrogate pair: nothing is shown rather than too much
+
+
+def _options(options: bytes | None) -> bytes | None:
+    try:
+        found = decode_options(options)
+    except BadArguments:
+        return None
+    if found.webhook is None:
+        return options
+    return encode_options(replace(found, webhook=job_view.webhook(found.webhook)))
+
+
+def _ended(job: Job) -> Job:
+    """What `result()` reads: the state, the result, and why there is none."""
+    last = job.history[-1:] if job.state is JobState.DEAD else ()
+    return replace(
+        job, payload=b"", options=None, limits=(), worker=None, history=last, progress=None, doing=None, log=()
+    )

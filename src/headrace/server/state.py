@@ -1,0 +1,138 @@
+"""The service: what all endpoints share, opened once per server process in its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.app import Headrace
+from headrace.client.client import Client
+from headrace.model.lease import Presence
+from headrace.model.records import Pause, Stats
+from headrace.server.api.audit import Audit
+from headrace.server.auth import LOCAL, Auth, Principal, address_of
+from headrace.server.cache import Cached
+from headrace.server.config import ServerSettings
+from headrace.server.events.hub import Hub
+from headrace.server.http.problems import Problem
+from headrace.server.http.rate_limit import RateLimit
+from headrace.server.leases import Leases
+from headrace.server.queue_names import QueueNames
+from headrace.store.contract import Store
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+
+class FiguresKept:
+    """What dashboards ask for all the time: from memory, and not more often than is of any use."""
+
+    def __init__(self, store: Store, settings: ServerSettings) -> None:
+        self._stats = Cached(store.stats, settings.stats_ttl)
+        self._pauses = Cached(store.pauses, settings.stats_ttl)
+        self._workers = Cached(store.workers, settings.stats_ttl)
+        self._most = settings.max_polls
+        self._pace = RateLimit(self._most, 1 / self._most, time.monotonic)
+
+    async def stats(self) -> Stats:
+        """Every queue in figures, up to a second old."""
+        return await self._stats.get()
+
+    async def pauses(self) -> list[Pause]:
+        """Everything that is paused, up to a second old where it was done through another server."""
+        return await self._pauses.get()
+
+    async def workers(self) -> list[Presence]:
+        """Who works, up to a second old."""
+        return await self._workers.get()
+
+    def forget_pauses(self) -> None:
+        """Something was paused or resumed here."""
+        self._pauses.forget()
+
+    async def aclose(self) -> None:
+        """Ask no longer."""
+        for each in (self._stats, self._pauses, self._workers):
+            await each.aclose()
+
+    def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:
+        """A look by this token, or from this address where there are no tokens; a Problem 429 if there were too many."""
+        key = f"@{address_of(request)}" if principal is LOCAL else principal.name
+        if wait := self._pace.wait(key, min(weight, self._most)):
+            raise Problem(
+                429,
+                "too_many_polls",
+                f"you look more than {self._most} times a second: look less often, or follow /v1/events",
+                headers={"Retry-After": str(math.ceil(wait))},
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    """What all endpoints share."""
+
+    app: Headrace
+    settings: ServerSettings
+    store: Store
+    client: Client
+    hub: Hub
+    auth: Auth
+    audit: Audit
+    figures: FiguresKept
+    leases: Leases
+    queue_names: QueueNames
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server is told to stop: long polls answer early, streams end."""
+    at_stop: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Called then."""
+
+    @property
+    def stopping(self) -> bool:
+        """Told to stop; what was accepted is finished."""
+        return self.ending.is_set()
+
+    def stop(self) -> None:
+        """Say that the end is near."""
+        self.ending.set()
+        for each in self.at_stop:
+            each()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, app: Headrace, settings: ServerSettings | None = None, store: Store | None = None
+    ) -> AsyncGenerator[ServerState, None]:
+        """A service for the running event loop. A store that is given is open already, and stays so."""
+        settings = settings or ServerSettings()
+        ours = store is None
+        if store is None:
+            store = app.connect()
+            await store.open()
+        client = Client(store, queues=app.queues)
+        try:
+            async with (
+                Hub(store) as hub,
+                Leases.open(app, store, tidy=settings.tidy) as leases,
+                aclosing(Auth(store, failures=settings.max_failures, host=settings.host)) as auth,
+                aclosing(FiguresKept(store, settings)) as figures,
+            ):
+                yield cls(
+                    app=app,
+                    settings=settings,
+                    store=store,
+                    client=client,
+                    hub=hub,
+                    auth=auth,
+                    audit=client.audit,
+                    figures=figures,
+                    leases=leases,
+                    queue_names=QueueNames(app, figures.stats, settings.max_queues),
+                    at_stop=[hub.dismiss, leases.room.dismiss],
+                )
+        finally:
+            await (client.close() if ours else client.leave())

@@ -1,0 +1,139 @@
+"""The audit log: what operators did, who, when and to how many jobs; kept in the store itself, 90 days long."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from headrace.errors import StoreError, Unsupported
+from headrace.model.job import new_batch
+from headrace.store.contract import Store
+
+log = logging.getLogger("headrace.audit")
+
+KEPT: Final = timedelta(days=90)
+DAYS: Final = "audit"
+"""The kind of the records that name the days with entries; the entries of a day are of the kind `audit.YYYY-MM-DD`."""
+LONGEST: Final = 500
+"""Characters of one text."""
+_FORGOTTEN_AT_ONCE: Final = 50
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that somebody did."""
+
+    at: datetime
+    who: str
+    """A token's name, or user@host for the command line."""
+    action: str
+    """Such as `jobs.cancel` or `queues.pause`."""
+    what: str
+    """What it was done to: a job's id, a queue, a filter."""
+    jobs: int = 0
+    """How many jobs it changed."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AuditEntry)
+
+
+class Audit:
+    """The audit log of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._day = ""
+        """The last one that this object made known."""
+        self._over: list[tuple[str, str, int]] = []
+        """(kind, name, version) of records that are past their time: each note drops some of them."""
+        self._behind = False
+        """There may be more of those."""
+
+    async def note(self, who: str, action: str, what: str, jobs: int = 0) -> None:
+        """Write down what was done. It *was* done: when the store fails now, the entry goes to the log instead."""
+        entry = AuditEntry(at=datetime.now(UTC), who=_text(who), action=_text(action), what=_text(what), jobs=jobs)
+        try:
+            entry = msgspec.structs.replace(entry, at=await self._store.now())
+            day = f"{entry.at:%Y-%m-%d}"
+            fresh = day != self._day
+            if fresh:
+                # Before its first entry, so that no entry is ever without its day.
+                await self._store.record(DAYS, day, b"", None)
+                self._day = day
+            await self._store.record(_kind(day), new_batch().hex, _encoder.encode(entry), None)
+            self._behind |= fresh
+            if self._behind:
+                await self._forget(entry.at - KEPT)
+        except Unsupported:
+            log.info("%s", _line(entry))  # a server writes its own entries of what is done through it
+        except StoreError as error:
+            log.error("not kept in the store (%s): %s", error, _line(entry))  # noqa: TRY400 — the cause is the store's
+        else:
+            log.info("%s", _line(entry))
+
+    async def read(self, since: datetime, *, limit: int = 1000) -> list[AuditEntry]:
+        """The entries from `since` on, the newest first, at most so many."""
+        found: list[AuditEntry] = []
+        first = f"{since.astimezone(UTC):%Y-%m-%d}"
+        for day in sorted(await self._store.records(DAYS), reverse=True):
+            if day < first or len(found) >= limit:
+                break
+            records = await self._store.records(_kind(day))
+            entries = [_decoder.decode(records[name].value) for name in sorted(records, reverse=True)]
+            found += [entry for entry in entries if entry.at >= since]
+        found.sort(key=lambda entry: entry.at, reverse=True)
+        return found[:limit]
+
+    async def _forget(self, before: datetime) -> None:
+        """Drop what is past its time, a bounded amount per note and more than one note writes: the log cannot grow for ever."""
+        if not self._over:
+            self._over = await self._oldest(f"{before:%Y-%m-%d}")
+            self._behind = bool(self._over)
+        for _ in range(min(_FORGOTTEN_AT_ONCE, len(self._over))):
+            await self._store.record(self._over[-1][0], self._over[-1][1], None, self._over[-1][2])
+            self._over.pop()
+
+    async def _oldest(self, last: str) -> list[tuple[str, str, int]]:
+        """The records of the oldest day before that one, the day itself to be dropped last; empty: there is no such day."""
+        days = await self._store.records(DAYS)
+        day = min((day for day in days if day < last), default=None)
+        if day is None:
+            return []
+        entries = await self._store.records(_kind(day))
+        return [(DAYS, day, days[day].version), *((_kind(day), name, each.version) for name, each in entries.items())]
+
+
+async def note_here(store: Store, action: str, what: str, jobs: int = 0) -> None:
+    """Write down what the user of this process did."""
+    await Audit(store).note(whoami(), action, what, jobs)
+
+
+def _kind(day: str) -> str:
+    return f"{DAYS}.{day}"
+
+
+def _text(text: str) -> str:
+    """What every store can hold, of a bounded length."""
+    cut = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return cut.encode(errors="replace").decode()
+
+
+def _line(entry: AuditEntry) -> str:
+    """One line of JSON, whatever the texts hold."""
+    return json.dumps({"event": "audit", **msgspec.to_builtins(entry)})
+
+
+def whoami() -> str:
+    """Who runs this process, for records."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = f"uid {os.getuid()}"  # containers often have no name for it
+    return f"{user}@{socket.gethostname()}"

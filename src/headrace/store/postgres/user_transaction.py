@@ -1,0 +1,344 @@
+"""Writing inside the user's own transaction: the same SQL verbs through the user's own connection, whatever its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from uuid import UUID
+from weakref import WeakSet
+
+from headrace.errors import BadTransaction, HeadraceError, SchemaMismatch
+from headrace.model.job import Batch
+from headrace.model.lease import Token
+from headrace.model.outcome import Again, Settlement
+from headrace.model.records import Enqueued
+from headrace.store.postgres import faults, rows
+from headrace.store.postgres.arguments import ENQUEUE_TYPES, SETTLE_TYPES, enqueue_args, queues_of, settle_args
+from headrace.store.postgres.base import Base
+from headrace.store.tx import (
+    Kind,
+    Standing,
+    alchemy_connection,
+    async_alchemy_connection,
+    asyncpg_standing,
+    django_connection,
+    django_standing,
+    kind_of,
+    named,
+    psycopg_standing,
+)
+
+PRESENT: Final = "select to_regclass('headrace.identity') is not null"
+IDENTITY: Final = (
+    "select i.id, (select d.oid::int8 from pg_database d where d.datname = current_database()) from headrace.identity i"
+)
+
+_KNOWN: Final = (
+    "a psycopg or asyncpg connection, a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, "
+    'or the alias of a Django database such as "default"'
+)
+
+
+class Carrier(Protocol):
+    """The user's connection, reduced to what is needed: one statement, one row."""
+
+    @property
+    def key(self) -> object:
+        """What to remember it by."""
+        ...
+
+    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        """Call a verb; the statement is `verb` with its arguments, or `verb` itself when there are no types."""
+        ...
+
+
+class AsyncCarrier(Protocol):
+    @property
+    def key(self) -> object: ...
+
+    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]: ...
+
+
+class InTransaction(Base):
+    """The part of the store that writes where the user writes. See contract.Transactional."""
+
+    _identity: tuple[UUID, int] | None = None
+
+    def learn_identity(self, row: Sequence[Any]) -> None:
+        """Which store this is, so that a connection to another one can be told from it."""
+        self._identity = (UUID(str(row[0])), row[1])
+        self._checked: WeakSet[Any] = WeakSet()
+
+    def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
+        if not batch.jobs:
+            return Enqueued({})
+        carrier = sync_carrier(tx)
+        self._check(carrier)
+        answer = carrier.row("enqueue_batch", ENQUEUE_TYPES, enqueue_args(batch, self._now()))
+        self._bell.echo(queues_of(batch))
+        return rows.enqueued(batch, answer)
+
+    async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
+        carrier = async_carrier(tx)
+        if carrier is None or not batch.jobs:
+            return self.enqueue_in(tx, batch)
+        await self._acheck(carrier)
+        answer = await carrier.arow("enqueue_batch", ENQUEUE_TYPES, enqueue_args(batch, self._now()))
+        self._bell.echo(queues_of(batch))
+        return rows.enqueued(batch, answer)
+
+    def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+        carrier = sync_carrier(tx)
+        self._check(carrier)
+        answer = carrier.row("settle", SETTLE_TYPES, settle_args(token, settlements, None, self._now()))
+        self._settled(settlements)
+        return rows.refused(settlements, answer[0])
+
+    async def asettle_in(
+        self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
+    ) -> frozenset[int]:
+        carrier = async_carrier(tx)
+        if carrier is None:
+            return self.settle_in(tx, token, settlements)
+        await self._acheck(carrier)
+        args = settle_args(token, settlements, None, self._now())
+        answer = await carrier.arow("settle", SETTLE_TYPES, args)
+        self._settled(settlements)
+        return rows.refused(settlements, answer[0])
+
+    def _settled(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
+        if any(isinstance(s, Again) and s.due is None for _, s in settlements):
+            self._bell.echo(("*",))
+
+    # A connection is checked once. The look at the catalogue comes first because a failing statement would end
+    # the user's transaction.
+
+    def _check(self, carrier: Carrier) -> None:
+        if self._identity is None or self._known(carrier.key):
+            return
+        if not carrier.row(PRESENT, (), ())[0]:
+            raise SchemaMismatch(f"there is no headrace schema in the database of this transaction: {faults.MIGRATE}")
+        self._compare(carrier.key, carrier.row(IDENTITY, (), ()))
+
+    async def _acheck(self, carrier: AsyncCarrier) -> None:
+        if self._identity is None or self._known(carrier.key):
+            return
+        if not (await carrier.arow(PRESENT, (), ()))[0]:
+            raise SchemaMismatch(f"there is no headrace schema in the database of this transaction: {faults.MIGRATE}")
+        self._compare(carrier.key, await carrier.arow(IDENTITY, (), ()))
+
+    def _known(self, key: object) -> bool:
+        try:
+            return key in self._checked
+        except TypeError:
+            return False
+
+    def _compare(self, key: object, row: Sequence[Any]) -> None:
+        if (UUID(str(row[0])), int(row[1])) != self._identity:
+            raise BadTransaction(
+                f"this transaction is on another database than the store at {self._address.shown}: use a connection to that one"
+            )
+        try:
+            self._checked.add(key)
+        except TypeError:
+            return  # this driver's connections cannot be remembered: they are asked each time
+
+
+# ── the drivers ──────────────────────────────────────────────────────────────
+
+
+def sync_carrier(tx: object) -> Carrier:
+    """The connection behind `tx`, checked to be inside a transaction; BadTransaction if it cannot be used here."""
+    match kind_of(tx):
+        case Kind.PSYCOPG:
+            return _Psycopg(_psycopg_ready(tx))
+        case Kind.ALCHEMY:
+            return _SqlAlchemy(_alchemy_ready(alchemy_connection(tx)))
+        case Kind.DJANGO:
+            return _Django(_django_ready(tx))
+        case Kind.ASYNCPG | Kind.ASYNC_PSYCOPG | Kind.ASYNC_ALCHEMY:
+            raise BadTransaction(
+                f"{named(tx)} is async: await the async twin (aenqueue, complete), or pass a sync connection"
+            )
+        case _:
+            raise BadTransaction(f"tx = {named(tx)} is nothing that can carry a job: pass {_KNOWN}")
+
+
+def async_carrier(tx: object) -> AsyncCarrier | None:
+    """The async connection behind `tx`; None: it is not async."""
+    match kind_of(tx):
+        case Kind.ASYNCPG:
+            return _Asyncpg(_asyncpg_ready(tx))
+        case Kind.ASYNC_PSYCOPG:
+            return _AsyncPsycopg(_psycopg_ready(tx))
+        case Kind.ASYNC_ALCHEMY:
+            return _AsyncAlchemy(tx)
+        case _:
+            return None
+
+
+def _dollars(verb: str, types: Sequence[str]) -> str:
+    if not types:
+        return verb
+    return f"select * from headrace.{verb}({', '.join(f'${n}::{t}' for n, t in enumerate(types, start=1))})"
+
+
+def _percents(verb: str, types: Sequence[str]) -> str:
+    if not types:
+        return verb
+    return f"select * from headrace.{verb}({', '.join(f'cast(%s as {t})' for t in types)})"
+
+
+def _one(row: Any) -> Sequence[Any]:
+    """A row of whatever driver."""
+    return tuple(row)
+
+
+def _translated(error: Exception) -> HeadraceError | None:
+    """Our own word for a driver's error, where there is one; otherwise the user meets their driver's."""
+    cause = getattr(error, "orig", None) or error.__cause__ or error
+    for found in (error, cause, getattr(cause, "__cause__", None)):
+        if found is not None and faults.sqlstate(found) is not None and not faults.broken(found):
+            return faults.in_call(found, "your transaction", wrote=True)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Psycopg:
+    key: Any
+
+    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        try:
+            with self.key.cursor(row_factory=_plain) as cursor:
+                return _one(cursor.execute(_percents(verb, types), args or None).fetchone())
+        except Exception as error:
+            raise _translated(error) or error from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AsyncPsycopg:
+    key: Any
+
+    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        try:
+            async with self.key.cursor(row_factory=_plain) as cursor:
+                await cursor.execute(_percents(verb, types), args or None)
+                return _one(await cursor.fetchone())
+        except Exception as error:
+            raise _translated(error) or error from error
+
+
+def _plain(_cursor: Any) -> Any:
+    """A row factory of our own: the user's connection may have another."""
+    return tuple
+
+
+def _psycopg_ready(tx: Any) -> Any:
+    match psycopg_standing(tx):
+        case Standing.FAILED:
+            raise BadTransaction("this transaction has failed already: roll it back first")
+        case Standing.CLOSED:
+            raise BadTransaction("this connection is closed: pass an open one")
+        case Standing.NONE:
+            raise BadTransaction(
+                "this connection is in autocommit and in no transaction: use it inside `with conn.transaction():`"
+            )
+        case Standing.READY:
+            return tx
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asyncpg:
+    key: Any
+
+    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return _one(await self.key.fetchrow(_dollars(verb, types), *args))
+        except Exception as error:
+            raise _translated(error) or error from error
+
+
+def _asyncpg_ready(tx: Any) -> Any:
+    standing = asyncpg_standing(tx)
+    if standing is Standing.CLOSED:
+        raise BadTransaction("this connection is closed: pass an open one")
+    if standing is Standing.NONE:
+        raise BadTransaction("this connection is in no transaction: use it inside `async with conn.transaction():`")
+    return tx
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SqlAlchemy:
+    """A SQLAlchemy Connection. Its own execute opens the transaction when nobody has yet."""
+
+    key: Any
+
+    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        spell = _dollars if self.key.dialect.driver == "asyncpg" else _percents
+        try:
+            return _one(self.key.exec_driver_sql(spell(verb, types), tuple(args) or None).one())
+        except Exception as error:
+            raise _translated(error) or error from error
+
+
+def _alchemy_ready(connection: Any) -> Any:
+    dialect = connection.dialect
+    if dialect.name != "postgresql" or dialect.driver not in {"psycopg", "psycopg_async", "psycopg2", "asyncpg"}:
+        raise BadTransaction(
+            f"SQLAlchemy speaks {dialect.name}+{dialect.driver} here: "
+            "use postgresql+psycopg or postgresql+asyncpg on the store's own database"
+        )
+    raw = connection.connection.dbapi_connection
+    if getattr(raw, "autocommit", False) is True or getattr(raw, "isolation_level", None) == "autocommit":
+        raise BadTransaction("this SQLAlchemy connection is in AUTOCOMMIT: use one that opens transactions")
+    return connection
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AsyncAlchemy:
+    """An AsyncSession or AsyncConnection: the sync one inside it, run on SQLAlchemy's own bridge."""
+
+    key: Any
+
+    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        connection = await async_alchemy_connection(self.key)
+
+        def call(inner: Any) -> Sequence[Any]:
+            return _SqlAlchemy(_alchemy_ready(inner)).row(verb, types, args)
+
+        return _one(await connection.run_sync(call))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Django:
+    key: Any
+
+    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        try:
+            with self.key.cursor() as cursor:
+                cursor.execute(_percents(verb, types), list(args) or None)
+                return _one(cursor.fetchone())
+        except Exception as error:
+            raise _translated(error) or error from error
+
+
+def _django_ready(tx: Any) -> Any:
+    try:
+        wrapper = django_connection(tx)
+    except ModuleNotFoundError:
+        raise BadTransaction(f"tx = {tx!r} is a Django database alias, but Django is not installed") from None
+    except LookupError as error:
+        raise BadTransaction(f"Django has no database {tx!r}: {error}") from None
+    if wrapper.vendor != "postgresql":
+        raise BadTransaction(
+            f"the Django database {wrapper.alias!r} is {wrapper.vendor}: use the store's own PostgreSQL"
+        )
+    standing = django_standing(wrapper)
+    if standing is Standing.NONE:
+        raise BadTransaction(
+            "Django is in autocommit and in no transaction: use it inside `with transaction.atomic():`"
+        )
+    if standing is Standing.FAILED:
+        raise BadTransaction("this transaction has failed already: leave its atomic block first")
+    return wrapper

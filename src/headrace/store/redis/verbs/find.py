@@ -1,0 +1,225 @@
+"""Find: pages of jobs by filter, newest first, with a bounded number of jobs looked at per call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.model.job import Job, JobId, JobState
+from headrace.model.records import Filter, Page
+from headrace.store.redis import scripts
+from headrace.store.redis.parcel import states_arg
+from headrace.store.redis.verbs.base import STEP, chunks
+from headrace.store.redis.verbs.looks import Looking
+
+_AT_ONCE: Final = 200
+"""Jobs that one script looks at."""
+_LOOKS: Final = 5_000
+"""Jobs that one call looks at."""
+_FEW: Final = 10_000
+_FEW_LEASES: Final = 200
+"""Up to so many jobs, or leases in the history, are read to find those in some states; else all jobs are looked at."""
+
+_entry = msgspec.msgpack.Decoder(list[str | int | float])
+
+
+class _Step(NamedTuple):
+    """Some of a queue's jobs, newest first."""
+
+    ids: list[UUID]
+    reached: int
+    """No job that comes later has this id or a higher one."""
+    looks: int
+    """What it took."""
+
+
+def _step(ids: list[UUID]) -> _Step:
+    return _Step(ids, ids[-1].int, len(ids))
+
+
+@dataclass(slots=True, order=True)
+class _Stream:
+    """The jobs of one queue that are still to be looked at."""
+
+    highest: int
+    """Minus the id that none of them is above: the stream with the newest jobs sorts first."""
+    queue: str
+    steps: AsyncGenerator[_Step]
+
+
+class Searching(Looking):
+    """See the contract."""
+
+    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
+        queues = await self._queues()
+        if where.queue is not None:
+            queues = [queue for queue in queues if queue in self._parts(where.queue)]
+        streams = await self._streams(queues, where, before, limit)
+        opened = list(streams)
+        start = streams[0].highest if streams else 0
+        jobs: list[Job] = []
+        matches: list[tuple[int, Job]] = []
+        looks = 0
+        try:
+            # At the least so far that a caller that goes on comes further.
+            while streams and len(jobs) <= limit and (looks < _LOOKS or streams[0].highest == start):
+                newest = heappop(streams)
+                step = await anext(newest.steps, None)
+                if step is not None:
+                    looks += step.looks
+                    for job in await self._fitting(newest.queue, step.ids, where):
+                        heappush(matches, (-job.id.int, job))
+                    newest.highest = 1 - step.reached
+                    heappush(streams, newest)
+                # A job has its place in the page when all that are newer were looked at.
+                while matches and len(jobs) <= limit and (not streams or matches[0][0] < streams[0].highest):
+                    jobs.append(heappop(matches)[1])
+        finally:
+            for stream in opened:
+                await stream.steps.aclose()
+        if len(jobs) > limit:
+            return Page(jobs[:limit], jobs[limit - 1].id if limit > 0 else None)
+        return Page(jobs, JobId(UUID(int=1 - streams[0].highest)) if streams else None)
+
+    def _parts(self, queue: str) -> list[str]:
+        """The queues that hold the jobs of this one."""
+        return [queue]
+
+    async def _streams(self, queues: Sequence[str], where: Filter, before: JobId | None, limit: int) -> list[_Stream]:
+        """One per queue that may have such jobs. What a queue has is read when its newest job is the newest of all."""
+        bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
+        found, silent = await self._survey(queues, "newest", bound, states_arg(where.states))
+        if silent is not None:
+            raise silent
+        step = min(_AT_ONCE, max(limit + 1, 20))
+        below = before.int - 1 if before else (1 << 128) - 1
+        streams = [
+            _Stream(
+                -min(int.from_bytes(newest, "big"), below),
+                queue,
+                self._candidates(queue, where, before, step),
+            )
+            for queue, newest in found.items()
+        ]
+        heapify(streams)
+        return streams
+
+    async def _fitting(self, queue: str, ids: Sequence[UUID], where: Filter) -> list[Job]:
+        if not ids:
+            return []
+        found = await self._look(queue, ids, history=where.text is not None)
+        return [replace(job, history=()) if job.history else job for job in found.values() if _fits(job, where)]
+
+    async def _candidates(self, queue: str, where: Filter, before: JobId | None, step: int) -> AsyncGenerator[_Step]:
+        """Ids worth a look, newest first: all of them only where no shorter list will do."""
+        if where.states and where.states <= {JobState.DEAD, JobState.CANCELLED}:
+            bound = b"(" + before.bytes if before else b"+"
+            while ids := await self._run(scripts.FIND, queue, "ended", bound, step):
+                yield _step([UUID(bytes=id) for id in ids])
+                bound = b"(" + ids[-1]
+        elif (few := await self._listed(queue, where.states, before)) is not None:
+            for ids in chunks(few, step):
+                yield _step([UUID(bytes=id) for id in ids])
+        else:
+            async for some in self._everything(queue, where, before, step):
+                yield some
+
+    async def _listed(self, queue: str, states: frozenset[JobState], before: JobId | None) -> list[bytes] | None:
+        """Ids of all that may be in these states, newest first; None: no short list has them."""
+        if not states:
+            return None
+        ready, scheduled, leases, history, singly, ended = await self._run(scripts.FIND, queue, "counts")
+        # In the order of a job's life: what goes on meanwhile is met further on.
+        sources = {
+            JobState.READY: ((ready, 0, ""),),
+            JobState.SCHEDULED: ((scheduled, _FEW, "D"),),
+            JobState.RUNNING: ((leases, None, "Z"),),
+            JobState.DONE: ((history, _FEW_LEASES, "FH"), (singly, _FEW, "kc")),
+            JobState.DEAD: ((ended, _FEW, "ki"),),
+            JobState.CANCELLED: ((ended, _FEW, "ki"),),
+        }
+        wanted = [source for state, those in sources.items() if state in states for source in those if source[0]]
+        if any(most is not None and count > most for count, most, _ in wanted):
+            return None
+        below = before.bytes if before else b""
+        found: set[bytes] = set()
+        for names in dict.fromkeys(names for _, _, names in wanted):
+            for name in names if names == "FH" else [names]:
+                found.update(await self._members(queue, name, below))
+        return sorted((id for id in found if not below or id < below), reverse=True)
+
+    async def _members(self, queue: str, name: str, below: bytes) -> list[bytes]:
+        """The ids in one of a queue's sets, or of the jobs of the leases in it."""
+        key = self._keys.queue(queue) + name
+        members: list[bytes] = await self._wire.command(key, "ZRANGE", key, 0, -1)
+        if name not in {"Z", "F", "H"}:
+            return members
+        return await self._of_leases("running" if name == "Z" else "history", queue, members, below)
+
+    async def _of_leases(self, which: str, queue: str, numbers: Sequence[bytes], below: bytes) -> list[bytes]:
+        """Ids of the jobs of leases, as many at once as keep no other call waiting."""
+        ids: list[bytes] = []
+        at = 0
+        while numbers:
+            whole, at, *some = await self._run(scripts.FIND, queue, which, below, at, *numbers[:STEP])
+            ids += some
+            numbers = numbers[whole:]
+        return ids
+
+    async def _everything(self, queue: str, where: Filter, before: JobId | None, step: int) -> AsyncIterator[_Step]:
+        bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
+        highest = before.int if before else 1 << 128
+        ids: list[UUID] = []
+        while entries := await self._run(scripts.FIND, queue, "all", bound, step):
+            for entry in await self._in_time(queue, where, entries):
+                prefix = int.from_bytes(entry[:14], "big") << 16
+                runs = _entry.decode(entry[14:])[1:]
+                spans = sorted(((int(runs[n + 1]), int(runs[n + 2])) for n in range(0, len(runs), 4)), reverse=True)
+                for low, high in spans:
+                    for ord in range(high, low - 1, -1):
+                        if prefix | ord < highest:
+                            ids.append(UUID(int=prefix | ord))
+                        if len(ids) >= step:
+                            yield _step(ids)
+                            # A search that has to go on looks for something rare.
+                            ids, step = [], min(_AT_ONCE, 2 * step)
+            last = entries[-1][:14]
+            bound = b"(" + last
+            if where.since is not None or where.until is not None:
+                # Batches from another time are looked at, too.
+                yield _Step(ids, int.from_bytes(last, "big") << 16, len(ids) + len(entries))
+                ids = []
+        if ids:
+            yield _step(ids)
+
+    async def _in_time(self, queue: str, where: Filter, entries: list[bytes]) -> list[bytes]:
+        """Those of these batches that were enqueued in the time asked for: one job of a batch tells of all."""
+        if where.since is None and where.until is None:
+            return entries
+        firsts = [UUID(bytes=entry[:14] + int(_entry.decode(entry[14:])[2]).to_bytes(2, "big")) for entry in entries]
+        found = await self._look(queue, firsts, history=False)
+        when = Filter(since=where.since, until=where.until)
+        # Of one whose first job is gone the others tell.
+        return [entry for entry, id in zip(entries, firsts, strict=True) if id not in found or _fits(found[id], when)]
+
+
+def _fits(job: Job, where: Filter) -> bool:
+    return (
+        (not where.states or job.state in where.states)
+        and where.task in {None, job.task}
+        and where.tenant in {None, job.tenant}
+        and (where.since is None or job.enqueued_at >= where.since)
+        and (where.until is None or job.enqueued_at < where.until)
+        and (where.text is None or _mentions(job, where.text))
+    )
+
+
+def _mentions(job: Job, text: str) -> bool:
+    texts = [job.task, job.note or "", *(part for why in job.history for part in (why.kind, why.message))]
+    return any(text in one for one in texts)

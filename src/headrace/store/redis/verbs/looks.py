@@ -1,0 +1,280 @@
+"""The verbs of onlookers but find: get, stats, ended, lanes, ahead, workers. None of them writes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace as changed
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.errors import StoreError
+from headrace.model.job import Job, JobId, split_id
+from headrace.model.lane import MAX_LANES, Ahead, Blocked, LaneView
+from headrace.model.lease import Presence
+from headrace.model.records import Ending, QueueStats, Stats
+from headrace.store.redis import scripts
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import from_us, lane_of, to_us
+from headrace.store.redis.jobs import ending_of, job_of
+from headrace.store.redis.records import paused_of
+from headrace.store.redis.verbs.base import chunks, foreign
+from headrace.store.redis.verbs.upkeep import Janitoring
+
+_AT_ONCE: Final = 200
+"""Jobs that one script looks at."""
+_FORGOTTEN: Final = 500
+"""Totals of dropped queues that one command reads."""
+_COUNTED: Final = 10_000
+"""Jobs of a lane that `lanes` counts to."""
+_HOLDERS: Final = 5
+_SETS: Final = 4
+"""In which `ended.lua` finds jobs."""
+_SEEN_WITHIN: Final = 60_000_000
+
+_counters = msgspec.msgpack.Decoder(list[str])
+_presence = msgspec.msgpack.Decoder(tuple[int, Presence])
+
+AskById = Callable[[str, list[UUID]], Awaitable[Collection[UUID]]]
+"""Asks a queue for these ids; answers those that it knows."""
+
+
+class Looking(Janitoring):
+    """See the contract."""
+
+    _looked = 0
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        found: dict[UUID, Job] = {}
+
+        async def look(queue: str, some: list[UUID]) -> Collection[UUID]:
+            jobs = await self._look(queue, some, history=True)
+            found.update(jobs)
+            return jobs
+
+        for some in chunks(list(dict.fromkeys(ids)), _AT_ONCE):
+            await self._ask_by_id(some, look)
+        workers = {job.worker for job in found.values() if job.worker is not None}
+        names = {worker: await self._name(worker) for worker in workers}
+        return [
+            job and replace(job, worker_name=None if job.worker is None else names[job.worker])
+            for job in (found.get(id) for id in ids)
+        ]
+
+    async def _name(self, worker: UUID) -> str | None:
+        key = self._keys.name(worker)
+        try:
+            name: bytes | None = await self._wire.command(key, "GET", key)
+        except StoreError:
+            return None  # on a cluster only the node of the name may be down
+        return None if name is None else name.decode(errors="replace")
+
+    async def _ask_by_id(self, ids: Sequence[UUID], ask: AskById) -> None:
+        """Ask the queues that know these ids. Where none knows one, all must have said so: else raises why one did not."""
+        left = dict.fromkeys(ids)
+        round = self._round()
+
+        async def visit(queue: str, some: list[UUID]) -> None:
+            if some and not await round.passes_over(queue):
+                async with round.asking(queue):
+                    for id in await ask(queue, some):
+                        left.pop(id, None)
+
+        # An id does not say its queue, but this process knows the queues of what it enqueued.
+        likely: dict[str, list[UUID]] = {}
+        for id in ids:
+            if (queue := self._homes.get(split_id(id)[0].int)) is not None:
+                likely.setdefault(queue, []).append(id)
+        for queue, some in likely.items():
+            await visit(queue, some)
+        silent = None
+        if left:
+            batches = list(dict.fromkeys(id.bytes[:14] for id in left))
+            found, silent = await self._survey(await self._queues(), "batches", *batches)
+            for queue, numbers in found.items():
+                known: set[bytes] = {batches[int(number)] for number in numbers}
+                await visit(queue, [id for id in left if id.bytes[:14] in known])
+        round.end(needs_all=bool(left))
+        if left and silent is not None:
+            raise silent
+
+    async def _look(self, queue: str, ids: Sequence[UUID], *, history: bool) -> dict[UUID, Job]:
+        answers: list[Reply] = []
+        while len(answers) < len(ids):  # fewer come at once where they are large
+            answers += await self._run(scripts.GET, queue, int(history), *(id.bytes for id in ids[len(answers) :]))
+        now = await self._now_us()
+        return {id: job_of(answer, queue, now) for id, answer in zip(ids, answers, strict=True) if answer}
+
+    async def stats(self) -> Stats:
+        """The figures of many queues come in one script; only those in which jobs wait are asked one by one, for the oldest."""
+        now = await self._now_us()
+        figures = (await self._survey(await self._queues(), "figures")).found
+        found = {queue: _stats(queue, answer, now) for queue, answer in figures.items()}
+        waiting = [queue for queue, stats in found.items() if stats.ready > 0]
+        for queue, (oldest, more) in (
+            await self._ask_each(scripts.STATS, waiting, MAX_LANES) if waiting else {}
+        ).items():
+            age = timedelta(microseconds=max(0, now - int(oldest))) if oldest else None
+            found[queue] = changed(found[queue], oldest_ready=age, oldest_at_least=bool(more))
+        if not self._keys.clustered:
+            for stats in await self._forgotten():
+                here = found.get(stats.queue)
+                if here is None or not here.enqueued_total:
+                    found[stats.queue] = stats if here is None else changed(stats, paused=here.paused)
+        return Stats([found[name] for name in sorted(found) if found[name].enqueued_total or found[name].paused])
+
+    async def _forgotten(self) -> list[QueueStats]:
+        """The totals of queues that were dropped because they had no jobs."""
+        key = self._keys.home[0] + "#s"
+        kept: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, some = await self._wire.command(key, "HSCAN", key, cursor, "COUNT", _FORGOTTEN)
+            kept.update(zip(some[::2], some[1::2], strict=True))
+            if int(cursor) == 0:
+                break
+        found: list[QueueStats] = []
+        for name, raw in kept.items():
+            words = _counters.decode(raw)
+            counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+            found.append(
+                QueueStats(
+                    queue=name.decode(),
+                    done_total=counted.get("o", 0),
+                    failed_total=counted.get("f", 0),
+                    enqueued_total=counted.get("e", 0),
+                )
+            )
+        return found
+
+    async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
+        found: list[Ending] = []
+        queues, silent = await self._survey(await self._queues(), "past", to_us(since))
+        if silent is not None:
+            raise silent
+        left: dict[str, list[Any]] = {queue: [to_us(since), 0] * _SETS for queue in queues}
+        while left:
+            share = min(limit, max(20, 2 * limit // len(left)))
+            calls = [(self._keys.of(queue), (share, *words)) for queue, words in left.items()]
+            answers = await self._wire.run_many(scripts.ENDED, calls)
+            for (queue, words), answer in zip(left.items(), answers, strict=True):
+                words[:] = answer[: 2 * _SETS]
+                found += [ending_of(one, queue) for one in answer[2 * _SETS :]]
+            found = sorted(found, key=lambda ending: (ending.at, ending.id))[:limit]
+            # A set is complete up to where it goes on: what lies behind the last that is wanted is not read.
+            last = to_us(found[-1].at) if len(found) == limit else None
+            left = {queue: words for queue, words in left.items() if _goes_on(words, last)}
+        return found
+
+    async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
+        names = list(dict.fromkeys(queues))
+        limit = min(limit, MAX_LANES)
+        self._looked += limit
+        answers = await self._ask_each(scripts.LANES, names, limit, self._looked, _COUNTED)
+        return [
+            _lane_view(lane.decode(), queue, jobs, int(oldest))
+            for queue, answer in answers.items()
+            for lane, jobs, oldest in answer
+        ]
+
+    async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
+        found: list[tuple[str, Reply]] = []
+
+        async def ask(queue: str, some: list[UUID]) -> Collection[UUID]:
+            answer: Reply = await self._run(scripts.AHEAD, queue, self._given, id.bytes, limit)
+            if answer:
+                found.append((queue, answer))
+            return some if answer else ()
+
+        await self._ask_by_id([id], ask)
+        return await self._ahead(*found[0], limit) if found else None
+
+    async def _ahead(self, queue: str, answer: Reply, limit: int) -> Ahead:
+        lane, higher, suspect, here, tenant, *blocked = answer
+        paused, tenant_paused = paused_of(here), paused_of(tenant)
+        return Ahead(
+            lane=lane,
+            higher=higher,
+            limit=limit,
+            suspect=bool(suspect),
+            paused_by=paused.by,
+            paused_since=paused.since,
+            paused_until=paused.until,
+            tenant_paused_by=tenant_paused.by,
+            tenant_paused_since=tenant_paused.since,
+            tenant_paused_until=tenant_paused.until,
+            blocked=tuple([await self._blocked(queue, *blocked[at : at + 5]) for at in range(0, len(blocked), 5)]),
+        )
+
+    async def _blocked(
+        self, queue: str, key: bytes, concurrency: bytes, held: bytes, opens: bytes, never: bytes
+    ) -> Blocked:
+        by: list[UUID] = []
+        if int(concurrency) >= 0:
+            # Elsewhere than on a cluster units are held in any queue.
+            queues = [queue] if self._keys.clustered else await self._running()
+            for some in chunks(queues, _AT_ONCE):
+                found = await self._run_each(scripts.HOLDERS, some, key, _HOLDERS)
+                by = [*by, *(UUID(bytes=id) for ids in found for id in ids)][:_HOLDERS]
+                if len(by) == _HOLDERS:
+                    break
+        return Blocked(
+            key=key.decode(),
+            concurrency=int(concurrency) if int(concurrency) >= 0 else None,
+            held=int(held),
+            by=tuple(by),
+            opens_at=from_us(int(opens)) if int(opens) >= 0 else None,
+            never=never == b"1",
+        )
+
+    async def _running(self) -> list[str]:
+        """Queues that have leases."""
+        return list((await self._survey(await self._queues(), "running")).found)
+
+    async def workers(self) -> list[Presence]:
+        records: Reply = await self._wire.command(self._keys.workers, "HVALS", self._keys.workers)
+        now = await self._now_us()
+        try:
+            seen = [_presence.decode(record) for record in records]
+        except msgspec.DecodeError as error:
+            raise foreign(self._keys.workers) from error
+        return [replace(presence, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
+
+
+def _goes_on(words: list[Any], last: int | None) -> bool:
+    """Whether a queue may have jobs that ended by `last`; its sets that have none are skipped from here on."""
+    for at in range(0, len(words), 2):
+        if last is not None and words[at] != b"" and float(words[at]) > last:
+            words[at] = b""
+    return any(words[at] != b"" for at in range(0, len(words), 2))
+
+
+def _lane_view(name: str, queue: str, jobs: int, oldest: int) -> LaneView:
+    lane = lane_of(name, queue)
+    return LaneView(
+        queue=queue,
+        priority=lane.priority,
+        tenant=lane.tenant,
+        id=lane.id,
+        jobs=jobs,
+        oldest=from_us(oldest),
+    )
+
+
+def _stats(queue: str, answer: Reply, now: int) -> QueueStats:
+    ready, running, done, failed, enqueued, scheduled, dead, pause = answer
+    paused = paused_of(pause)
+    return QueueStats(
+        queue=queue,
+        ready=int(ready),
+        scheduled=int(scheduled),
+        running=int(running),
+        dead=int(dead),
+        done_total=int(done),
+        failed_total=int(failed),
+        enqueued_total=int(enqueued),
+        paused=paused.by is not None and (paused.until is None or to_us(paused.until) > now),
+    )

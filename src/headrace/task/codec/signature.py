@@ -1,0 +1,346 @@
+"""One task's signature: checks a call, turns it into bytes and bytes into a call.
+
+Arguments are stored as the MessagePack array `[args, kwargs]`, normalised: what can be positional is, and
+defaults stay out, so that a default changed later holds for the jobs that wait. What is stored has been
+decoded once by the very decoder that the worker uses, unless it is plain values of exactly the types declared; that costs
+less than checking values one by one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from headrace.errors import BadArguments, ConfigError, SerializationError, SerializerNotAllowed
+from headrace.task.codec import problems, redact, types
+from headrace.task.codec.hooks import dec_hook, enc_hook
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+_encode = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
+_encode_sorted = msgspec.msgpack.Encoder(enc_hook=enc_hook, order="deterministic").encode
+_decode_any = msgspec.msgpack.Decoder().decode
+_raw_call = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], dict[str, msgspec.Raw]])
+
+_DOUBLE = 0xCB
+# A double whose exponent is all ones. May also match inside text or bytes: then the walk finds nothing.
+_NON_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+_TWO, _EMPTY_ARRAY, _EMPTY_MAP = 0x92, 0x90, 0x80
+_ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+"""How MessagePack begins a list of whatever length."""
+_EXACT = (str, int, bool, float, bytes)
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError)
+
+
+class _JsonCall(msgspec.Struct, forbid_unknown_fields=True):
+    args: list[msgspec.Raw] = []
+    kwargs: dict[str, msgspec.Raw] = {}
+
+
+_json_call = msgspec.json.Decoder(_JsonCall)
+_json_args = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Parameter:
+    """One parameter: its type, and decoders made when they are first needed."""
+
+    __slots__ = ("_json", "_msgpack", "keyword", "name", "required", "type")
+
+    def __init__(self, name: str, kind: Any, *, required: bool, keyword: bool) -> None:
+        self.name = name
+        self.type = kind
+        self.required = required
+        self.keyword = keyword
+        self._msgpack: msgspec.msgpack.Decoder[Any] | None = None
+        self._json: msgspec.json.Decoder[Any] | None = None
+
+    def decode(self, raw: msgspec.Raw, *, json: bool) -> Any:
+        if json:
+            if self._json is None:
+                self._json = msgspec.json.Decoder(self.type, dec_hook=dec_hook)
+            return self._json.decode(raw)
+        if self._msgpack is None:
+            self._msgpack = msgspec.msgpack.Decoder(self.type, dec_hook=dec_hook)
+        return self._msgpack.decode(raw)
+
+
+class Signature:
+    """Built once per task from its function."""
+
+    def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
+        self.name = name or str(getattr(function, "__name__", function))
+        try:
+            signature = inspect.signature(function)
+        except (ValueError, TypeError):
+            raise ConfigError(f"{self.name}: a task needs a signature; wrap the builtin in a function") from None
+        hints = _hints(function, self.name)
+        self._positional: list[Parameter] = []
+        self._by_name: dict[str, Parameter] = {}
+        self._more_args: Parameter | None = None
+        self._more_kwargs: Parameter | None = None
+        for parameter in signature.parameters.values():
+            self._add(parameter, hints.get(parameter.name, Any))
+        self._names = tuple(each.name for each in self._positional)
+        self._needed = sum(each.required for each in self._positional)
+        needs_names = any(each.required for each in self._by_name.values() if each.name not in self._names)
+        # How many positional arguments make a complete call by themselves; an empty range when none do.
+        self._plain = range(0) if needs_names else range(self._needed, len(self._positional) + 1)
+        known = [*self._positional, *self._by_name.values(), self._more_args, self._more_kwargs]
+        self._exact = tuple(
+            each.type if any(each.type is kind for kind in _EXACT) else None for each in self._positional
+        )
+        self._vague = any(types.vague(each.type) for each in known if each is not None)
+        self._by_arity: list[msgspec.msgpack.Decoder[tuple[Args, Kwargs]] | None]
+        self._by_arity = [None] * (len(self._positional) + 1)
+        result = hints.get("return", Any)
+        self._result = (
+            Any if result in {typing.NoReturn, typing.Never} else types.check(result, f"{self.name}() returns")
+        )
+        self._result_decoder = msgspec.msgpack.Decoder(self._result, dec_hook=dec_hook)
+
+    def _add(self, parameter: inspect.Parameter, hint: Any) -> None:
+        kind = types.check(hint, f"{self.name}(): parameter {parameter.name!r}")
+        required = parameter.default is parameter.empty
+        keyword = parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+        ours = Parameter(parameter.name, kind, required=required, keyword=keyword)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            self._more_args = ours
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            self._more_kwargs = ours
+        else:
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                self._positional.append(ours)
+            if keyword:
+                self._by_name[parameter.name] = ours
+
+    # ── a call → bytes ───────────────────────────────────────────────────────
+
+    def encode(self, args: Args, kwargs: Mapping[str, Any], *, canonical: bool = False) -> bytes:
+        """The arguments as bytes; raises BadArguments or SerializationError. `canonical`: equal for equal arguments."""
+        if kwargs or len(args) not in self._plain:
+            bound_args, bound_kwargs = self._bind(args, kwargs)
+        else:
+            bound_args, bound_kwargs = args, {}
+        try:
+            payload = (_encode_sorted if canonical else _encode)((bound_args, bound_kwargs))
+        except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the walk finds where
+            self._refuse(args, kwargs, error)
+        if _DOUBLE in payload and _NON_FINITE.search(payload):
+            for path, value in problems.called(args, kwargs):
+                if found := problems.find(path, value, problems.non_finite):
+                    raise found
+        if not bound_kwargs and tuple(map(type, bound_args)) == self._exact[: len(bound_args)]:
+            return payload  # what is text, or a number, exactly as the function says arrives as it was
+        arrived = self._decode_msgpack(payload)
+        if self._vague and arrived != (bound_args, bound_kwargs):
+            self._compare(args, kwargs, arrived)
+        return payload
+
+    def _refuse(self, args: Args, kwargs: Mapping[str, Any], error: Exception) -> NoReturn:
+        for path, value in problems.called(args, kwargs):
+            if found := problems.find(path, value, problems.unstorable):
+                raise found from None
+        raise SerializationError("args", f"{type(error).__name__}: {error}") from error
+
+    def _compare(self, args: Args, kwargs: Mapping[str, Any], arrived: tuple[Args, Kwargs]) -> None:
+        got_args, got_kwargs = arrived
+        by_name = {**dict(zip(self._names, got_args, strict=False)), **got_kwargs}
+        for place, (before, after) in enumerate(zip(args, got_args, strict=False)):
+            if found := problems.changed(f"args[{place}]", before, after):
+                raise found
+        for name, before in kwargs.items():
+            if found := problems.changed(f"kwargs[{name!r}]", before, by_name.get(name)):
+                raise found
+
+    def _bind(self, args: Args, kwargs: Mapping[str, Any]) -> tuple[Args, Kwargs]:
+        """The call normalised, or BadArguments."""
+        given = len(args)
+        if given > len(self._positional) and self._more_args is None:
+            most = len(self._positional)
+            raise self._bad(f"takes {most} positional argument{'' if most == 1 else 's'}, got {given}")
+        names = dict(kwargs)
+        placed = list(args)
+        for parameter in self._positional[given:]:
+            if not (parameter.keyword and parameter.name in names):
+                break
+            placed.append(names.pop(parameter.name))
+        for name in names:
+            self._check_name(name, given)
+        reached = len(placed)
+        missing = [each.name for each in self._positional[reached:] if each.required and each.name not in names]
+        missing += [
+            each.name
+            for each in self._by_name.values()
+            if each.required and each.name not in self._names and each.name not in names
+        ]
+        if missing:
+            raise self._bad("is missing " + ", ".join(map(repr, missing)))
+        return tuple(placed), names
+
+    def _check_name(self, name: str, given: int) -> None:
+        parameter = self._by_name.get(name)
+        if parameter is not None:
+            if name in self._names[:given]:
+                raise self._bad(f"got {name!r} twice: by place and by name")
+        elif self._more_kwargs is None:
+            from difflib import get_close_matches  # only for the words of an error
+
+            close = get_close_matches(name, self._by_name, n=1)
+            hint = f": did you mean {close[0]!r}?" if close else ""
+            raise self._bad(f"has no parameter {name!r}{hint}")
+
+    def _bad(self, problem: str) -> BadArguments:
+        return BadArguments(f"{self.name}() {problem}")
+
+    # ── bytes → a call ───────────────────────────────────────────────────────
+
+    def decode(self, payload: bytes) -> tuple[Args, Kwargs]:
+        """The call as the function takes it, from MessagePack or JSON; raises BadArguments, SerializerNotAllowed."""
+        try:
+            match payload[:1]:
+                case b"{":
+                    call = _json_call.decode(payload)
+                    return self._decode_each(call.args, call.kwargs, json=True)
+                case b"[":
+                    return self._decode_each(_json_args.decode(payload), {}, json=True)
+                case _:
+                    return self._decode_msgpack(payload)
+        except _MALFORMED as error:
+            raise BadArguments(f"the payload of a job of {self.name} is no arguments: {error}") from None
+
+    def _decode_msgpack(self, payload: bytes) -> tuple[Args, Kwargs]:
+        # The common payload is [[…], {}] with fewer than 16 arguments: one typed decoder does it all.
+        if payload[-1:] == b"\x80" and payload[0] == _TWO and (arity := payload[1] - _EMPTY_ARRAY) in self._plain:
+            try:
+                call = (self._by_arity[arity] or self._make_decoder(arity)).decode(payload)
+            except _MALFORMED:
+                pass  # the slow way says which parameter it is
+            else:
+                if not call[1]:
+                    return call
+        try:
+            args, kwargs = _raw_call.decode(payload)
+        except _MALFORMED as error:
+            what = f"the payload of a job of {self.name} is no arguments"
+            if payload and payload[0] not in _ARRAYS:
+                raise SerializerNotAllowed(
+                    f"{what}: it is neither MessagePack nor JSON, and nothing else is read"
+                ) from None
+            raise BadArguments(f"{what}: {error}") from None
+        return self._decode_each(args, kwargs, json=False)
+
+    def _make_decoder(self, arity: int) -> msgspec.msgpack.Decoder[tuple[Args, Kwargs]]:
+        each = tuple(parameter.type for parameter in self._positional[:arity])
+        decoder: msgspec.msgpack.Decoder[tuple[Args, Kwargs]]
+        decoder = msgspec.msgpack.Decoder(types.call_type(each), dec_hook=dec_hook)
+        self._by_arity[arity] = decoder
+        return decoder
+
+    def _decode_each(
+        self, args: list[msgspec.Raw], kwargs: dict[str, msgspec.Raw], *, json: bool
+    ) -> tuple[Args, Kwargs]:
+        self._bind(tuple(args), kwargs)
+        known = len(self._positional)
+        found_args = [
+            self._decode_one(self._positional[place] if place < known else self._more_args, raw, f"{place}", json=json)
+            for place, raw in enumerate(args)
+        ]
+        found_kwargs = {
+            name: self._decode_one(self._by_name.get(name) or self._more_kwargs, raw, name, json=json)
+            for name, raw in kwargs.items()
+        }
+        return tuple(found_args), found_kwargs
+
+    def _decode_one(self, parameter: Parameter | None, raw: msgspec.Raw, label: str, *, json: bool) -> Any:
+        assert parameter is not None  # _bind refused everything else
+        try:
+            return parameter.decode(raw, json=json)
+        except _MALFORMED as error:
+            problem, _, path = str(error).partition(" - at `$")
+            where = f"{parameter.name}{path.rstrip('`')}"
+            if parameter in (self._more_args, self._more_kwargs):
+                where = f"{parameter.name}[{label}]{path.rstrip('`')}"
+            raise self._bad(f"argument {where!r}: {problem[:1].lower()}{problem[1:]}") from None
+
+    # ── results ──────────────────────────────────────────────────────────────
+
+    def encode_result(self, value: Any) -> bytes | None:
+        """What the function returned as bytes; None for None. Raises SerializationError."""
+        if value is None:
+            return None
+        try:
+            data = _encode(value)
+        except Exception as error:  # noqa: BLE001 - as in encode
+            found = problems.find("result", value, problems.unstorable)
+            raise found or SerializationError("result", f"{type(error).__name__}: {error}") from None
+        if (
+            _DOUBLE in data
+            and _NON_FINITE.search(data)
+            and (bad := problems.find("result", value, problems.non_finite))
+        ):
+            raise bad
+        return data
+
+    def decode_result(self, data: bytes | None) -> Any:
+        """What the function returned; raises SerializationError when that is not what it says it returns."""
+        if data is None:
+            return None
+        try:
+            return self._result_decoder.decode(data)
+        except _MALFORMED as error:
+            if self._result in {None, type(None)}:
+                return _decode_any(data)
+            raise SerializationError("result", f"is not what {self.name}() is annotated to return: {error}") from None
+
+    # ── for the eye ──────────────────────────────────────────────────────────
+
+    def marks(self, hide: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What masks the same fields without this signature: field names, and those of positional arguments by place."""
+        names = {name.casefold() for name in hide}
+        others = (self._more_args, self._more_kwargs)
+        known = [*self._positional, *self._by_name.values(), *(each for each in others if each is not None)]
+        stored = sorted({alias for each in known for alias in types.aliases(each.type, names)})
+        # The fields of a NamedTuple travel without their names: without the signature the whole argument is masked.
+        whole = {each.name for each in known if types.unnamed(each.type, names)}
+        masked = [name if name.casefold() in names or name in whole else "" for name in self._names]
+        while masked and not masked[-1]:
+            masked.pop()
+        return tuple(dict.fromkeys((*hide, *stored, *sorted(whole)))), tuple(masked)
+
+    def show(self, payload: bytes, hide: Iterable[str] = ()) -> dict[str, Any]:
+        """`{"args": […], "kwargs": {…}}`, JSON-able, with the fields named in `hide` masked. Never raises."""
+        try:
+            return redact.masked(self.decode(payload), hide, self._names)
+        except BadArguments:
+            return redact.show(payload, hide, self._names)
+
+    def secrets(self, payload: bytes, hide: Iterable[str]) -> list[str]:
+        """The values that `show` masks, as text, longest first: to be scrubbed from tracebacks."""
+        try:
+            arguments: redact.Arguments = self.decode(payload)
+        except BadArguments:
+            try:
+                arguments = redact.loose(payload)
+            except BadArguments:
+                return []
+        return redact.hidden(arguments, hide, self._names)
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"{name}(): the annotation {error.name!r} cannot be resolved: headrace reads annotations at run time, "
+            "so import that name at module level and outside `if TYPE_CHECKING`"
+        ) from None
+    except TypeError as error:
+        if not hasattr(function, "__annotations__"):
+            return {}  # a callable object or a partial without annotations of its own
+        raise ConfigError(f"{name}(): its annotations cannot be read: {error}") from None

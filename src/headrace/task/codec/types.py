@@ -1,0 +1,86 @@
+"""Annotations: which of them can be stored and read back, and which say too little to be sure."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec import inspect as shape
+
+from headrace.errors import ConfigError
+from headrace.task.codec.hooks import dec_hook, plain, supported
+
+
+def check(hint: Any, what: str) -> Any:
+    """The annotation as msgspec takes it, or a ConfigError that says what to change."""
+    if hint is object or isinstance(hint, typing.ParamSpecArgs | typing.ParamSpecKwargs):
+        return Any
+    if typing.get_origin(hint) is typing.Unpack:
+        return Any
+    try:
+        info = shape.type_info(hint)
+        msgspec.msgpack.Decoder(hint, dec_hook=dec_hook)
+    except (TypeError, NameError) as error:
+        raise ConfigError(f"{what}: {_first_line(error)}. Use one type, a tagged Struct union or Any") from None
+    for part in _parts(info):
+        if isinstance(part, shape.CustomType) and part.cls is not object and not supported(part.cls):
+            raise ConfigError(
+                f"{what}: {part.cls.__qualname__} cannot be stored; use plain data, a dataclass, a msgspec Struct, "
+                "a pydantic model, or the id of the thing"
+            )
+    return hint
+
+
+def vague(hint: Any) -> bool:
+    """Whether a value may change its type on the way because the annotation does not name it."""
+    return any(
+        isinstance(part, shape.AnyType) or (isinstance(part, shape.CustomType) and plain(part.cls))
+        for part in _parts(shape.type_info(hint))
+    )
+
+
+def call_type(each: tuple[Any, ...]) -> Any:
+    """The type of a payload with exactly these positional arguments and no named ones."""
+    builtin = cast("Any", tuple)
+    return builtin[builtin[each], dict[str, Any]]
+
+
+def unnamed(hint: Any, names: Collection[str]) -> bool:
+    """Whether its values hold one of these fields (casefolded) in a form that is stored without field names."""
+    return any(
+        (isinstance(part, shape.NamedTupleType) or (isinstance(part, shape.StructType) and part.array_like))
+        and any(field.name.casefold() in names for field in part.fields)
+        for part in _parts(shape.type_info(hint))
+    )
+
+
+def aliases(hint: Any, names: Collection[str]) -> Iterator[str]:
+    """The names under which these fields (casefolded) are stored, where they are stored under others."""
+    for part in _parts(shape.type_info(hint)):
+        if isinstance(part, shape.StructType):
+            yield from (each.encode_name for each in part.fields if each.name.casefold() in names)
+        elif isinstance(part, shape.CustomType):
+            known: Mapping[str, Any] = getattr(part.cls, "model_fields", {})
+            yield from (str(each.alias or name) for name, each in known.items() if name.casefold() in names)
+
+
+def _parts(info: object) -> Iterator[object]:
+    """Every type inside a type; msgspec shares the objects of recursive ones."""
+    seen: set[int] = set()
+    open_ = [info]
+    while open_:
+        part = open_.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, tuple | list):
+            open_.extend(cast("tuple[object, ...]", part))
+        elif isinstance(part, shape.Type | shape.Field):
+            yield part
+            open_.extend(getattr(part, name) for name in part.__struct_fields__ if name not in {"default", "cls"})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

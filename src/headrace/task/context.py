@@ -1,0 +1,152 @@
+"""The job a task is running for: `current_job()`. What it can do is done by the worker, through `Running`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Protocol
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.model.job import Claimed, JobId
+from headrace.task.codec import decode_options
+
+
+class NoCurrentJob(HeadraceError, RuntimeError):
+    """`current_job()` was called outside a task that a worker runs."""
+
+    code = "no_current_job"
+
+
+class Running(Protocol):
+    """An attempt under way, as its executor knows it."""
+
+    @property
+    def job(self) -> Claimed: ...
+
+    @property
+    def cancelled(self) -> bool: ...
+
+    @property
+    def deadline_at(self) -> datetime | None: ...
+
+    async def complete(self, result: Any, tx: object) -> None: ...
+
+    def complete_sync(self, result: Any, tx: object) -> None: ...
+
+    def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
+        """What the task says of its job, from any thread; it is written soon, and before the attempt's end."""
+        ...
+
+
+_running: ContextVar[Running] = ContextVar("headrace_running")
+
+
+def enter(running: Running) -> None:
+    """From here on, in this context, `current_job()` is that attempt's job. For executors."""
+    _running.set(running)
+
+
+class JobContext:
+    """The job that the calling task runs for."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.task}, attempt {self.attempt}>"
+
+    @property
+    def id(self) -> JobId:
+        return self._running.job.id
+
+    @property
+    def task(self) -> str:
+        return self._running.job.task
+
+    @property
+    def queue(self) -> str:
+        return self._running.job.queue
+
+    @property
+    def tenant(self) -> str:
+        job = self._running.job
+        if job.tenant or job.options is None:
+            return job.tenant
+        return decode_options(job.options).tenant or ""  # in a queue with fair="off" it is no part of the lane
+
+    @property
+    def attempt(self) -> int:
+        """Which ownership of the job this is, from 1; releases and snoozes count, too."""
+        return self._running.job.attempt
+
+    @property
+    def failures(self) -> int:
+        """Earlier attempts that failed."""
+        return self._running.job.failures
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return self._running.job.enqueued_at
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the attempt's timeout strikes, by this machine's clock; None: never."""
+        return self._running.deadline_at
+
+    @property
+    def cancelled(self) -> bool:
+        """The attempt should end now: it was cancelled, is over its time, lost its lease, or the worker stops.
+
+        Only a task in a thread has to look: async tasks get CancelledError, process tasks SIGTERM.
+        """
+        return self._running.cancelled
+
+    async def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far the job is, from 0 to 1, and what it is doing: `await job.progress(0.4, "resizing")`.
+
+        Cheap: a worker writes the last state a few times a second at most, and before the job ends.
+        """
+        self._running.report(progress=_fraction(fraction), note=note)
+        # A task that only reports must not keep the others from running, nor miss that it was cancelled.
+        await asyncio.sleep(0)
+
+    def progress_sync(self, fraction: float, note: str | None = None) -> None:
+        """The same for sync tasks, in threads and in processes."""
+        self._running.report(progress=_fraction(fraction), note=note)
+
+    def log(self, text: str) -> None:
+        """Add a line to the job's own log, of which the last ones are kept; in tasks of every kind."""
+        self._running.report(line=str(text))
+
+    async def complete(self, result: Any = None, *, tx: object) -> None:
+        """End the job inside the caller's own transaction: its writes and the job's end commit together, or neither.
+
+        Raises LeaseLost when another worker holds the job now: roll back.
+        """
+        await self._running.complete(result, tx)
+
+    def complete_sync(self, result: Any = None, *, tx: object) -> None:
+        """The same for sync tasks, which run in threads."""
+        self._running.complete_sync(result, tx)
+
+
+def _fraction(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigError(f"progress = {value!r}: a number from 0 to 1")
+    return float(value)
+
+
+def running() -> Running:
+    """The attempt that the calling task is; NoCurrentJob outside a task."""
+    found = _running.get(None)
+    if found is None:
+        raise NoCurrentJob("there is no current job here: this works inside a task that a worker runs")
+    return found
+
+
+def current_job() -> JobContext:
+    """The job that the calling task runs for; NoCurrentJob outside a task."""
+    return JobContext(running())

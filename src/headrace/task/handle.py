@@ -1,0 +1,164 @@
+"""Handles: what an enqueue call answers; the way to a job's state and result."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+
+from headrace.errors import ConfigError, JobCancelled, JobDead, RemoteTaskError, ResultExpired
+from headrace.model import duration
+from headrace.model.job import Job, JobId, JobState, job_id
+from headrace.task.codec import Signature
+
+if TYPE_CHECKING:
+    from headrace.policy.explain.explain import Explanation
+
+R_co = TypeVar("R_co", covariant=True)
+
+Timeout = float | duration.Duration | None
+"""Seconds, `"30s"`, a timedelta; None: as long as it takes."""
+
+
+class Put(NamedTuple):
+    """What became of one job that was enqueued."""
+
+    id: JobId
+    created: bool
+    """False: a job that was there already answers for it, by its key or its unique lock."""
+
+
+class Watch(Protocol):
+    """What a handle needs of the app that made it."""
+
+    def job(self, id: JobId) -> Job: ...
+
+    async def ajob(self, id: JobId) -> Job: ...
+
+    def explain(self, id: JobId) -> Explanation: ...
+
+    async def aexplain(self, id: JobId) -> Explanation: ...
+
+    def finished(self, id: JobId, timeout: float | None) -> Job: ...
+
+    async def afinished(self, id: JobId, timeout: float | None) -> Job: ...
+
+    def stop(self, id: JobId, reason: str | None) -> bool: ...
+
+    async def astop(self, id: JobId, reason: str | None) -> bool: ...
+
+
+class Handle(msgspec.Struct, Generic[R_co], eq=False):
+    """One enqueued job. Cheap: ten thousand of them from one bulk call are ten thousand small objects."""
+
+    _home: Watch
+    _codec: Signature
+    _where: UUID
+    _place: int | None = None
+    """In bulk the id is made when somebody asks: (batch, place) until then."""
+    created: bool = True
+    """Whether this call made the job; False: one that was there already answers, by its key or its unique lock."""
+
+    @property
+    def id(self) -> JobId:
+        """The job's id."""
+        if self._place is not None:
+            self._where = job_id(self._where, self._place)
+            self._place = None
+        return JobId(self._where)
+
+    def status(self) -> Job:
+        """The job at this moment; raises JobNotFound."""
+        return self._home.job(self.id)
+
+    async def astatus(self) -> Job:
+        """The job at this moment; raises JobNotFound."""
+        return await self._home.ajob(self.id)
+
+    def explain(self) -> Explanation:
+        """Why the job is not running and, where that can be known, when it will; raises JobNotFound."""
+        return self._home.explain(self.id)
+
+    async def aexplain(self) -> Explanation:
+        """Why the job is not running and, where that can be known, when it will; raises JobNotFound."""
+        return await self._home.aexplain(self.id)
+
+    def result(self, timeout: Timeout = None) -> R_co:
+        """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound.
+
+        Not in async code, where it would hold up the event loop, and with it a worker that runs there: `aresult`.
+        """
+        if _in_a_loop():
+            raise RuntimeError(
+                f"result() would block the event loop until {self!r} ends: write `await handle.aresult()`"
+            )
+        return cast("R_co", outcome(self._home.finished(self.id, seconds(timeout)), self._codec))
+
+    async def aresult(self, timeout: Timeout = None) -> R_co:
+        """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound."""
+        return cast("R_co", outcome(await self._home.afinished(self.id, seconds(timeout)), self._codec))
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """True: it will not run, or its worker will be asked to stop it. False: it had ended. Raises JobNotFound."""
+        return self._home.stop(self.id, reason)
+
+    async def acancel(self, reason: str | None = None) -> bool:
+        """True: it will not run, or its worker will be asked to stop it. False: it had ended. Raises JobNotFound."""
+        return await self._home.astop(self.id, reason)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id} of {self._codec.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handle) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def outcome(job: Job, codec: Signature) -> Any:
+    """What a finished job's task returned, or the error that says how it ended."""
+    label = f"job {job.id} of {job.task}"
+    if job.state is JobState.CANCELLED:
+        raise JobCancelled(f"{label} was cancelled" + (f": {job.note}" if job.note else ""))
+    if job.state is JobState.DEAD:
+        raise _dead(job, label)
+    if job.result_expired:
+        raise ResultExpired(
+            f"{label} is done; its result is not kept, because its result_ttl is over or 0: raise result_ttl to keep it longer"
+        )
+    return codec.decode_result(job.result)
+
+
+def _dead(job: Job, label: str) -> JobDead:
+    why = f" ({job.note})" if job.note else ""
+    if not job.history:
+        return JobDead(f"{label} is dead{why}")
+    last = job.history[-1]
+    # Its name is a text from the store: whatever it says, it is never looked up.
+    error = RemoteTaskError(f"{label} is dead{why}: {last.kind}: {last.message}", last.kind)
+    if last.traceback:
+        error.add_note(last.traceback)
+    return error
+
+
+def seconds(timeout: Timeout) -> float | None:
+    """A timeout in seconds, or a ConfigError."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, str | timedelta):
+        return duration.parse(timeout, name="timeout").total_seconds()
+    if not isinstance(timeout, int | float) or not 0 <= timeout < float("inf"):
+        raise ConfigError(f'timeout = {timeout!r}: seconds, "30s", a timedelta, or None to wait for good')
+    return float(timeout)

@@ -1,0 +1,133 @@
+"""Whether a job from elsewhere is one that headrace itself could have made: its names, times, sizes and options.
+
+The server asks for every job that comes in by either of its doors, and a schedule's job is looked at whenever its record is
+read: what is stored must never stop a worker. Everything raised is a ConfigError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
+from headrace.model.duration import LONGEST
+from headrace.model.job import Due, NewJob
+from headrace.model.lane import (
+    MAX_UNITS,
+    RESERVED,
+    Lane,
+    check_key,
+    check_priority,
+    check_queue,
+    check_task_name,
+    check_tenant,
+)
+from headrace.task.codec import JobOptions, decode_options
+
+MOST_ATTEMPTS: Final = 1000
+
+
+def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> None:
+    """A ConfigError, or a PayloadTooLarge, for the first one that is not well formed."""
+    lane: Lane | None = None
+    for job in jobs:
+        if job.lane is not lane:  # the jobs of one call share a few
+            lane = job.lane
+            check_lane(lane)
+        check_job(job)
+        if len(job.payload) > max_payload:
+            raise PayloadTooLarge(len(job.payload), max_payload)
+
+
+def check_lane(lane: Lane) -> None:
+    """Its names and its limit keys."""
+    check_queue(lane.queue)
+    if lane.queue.startswith(RESERVED):
+        raise ConfigError(f"the queue {lane.queue} is headrace's own: use another name")
+    check_tenant(lane.tenant)
+    check_priority(lane.priority)
+    for key in lane.limits:
+        _check_limit_key(key)
+
+
+def _check_limit_key(key: str) -> None:
+    name, at, cost = check_key(key).partition(":")[0].partition("@")
+    if at and not (cost.isascii() and cost.isdigit() and 1 <= int(cost[:10]) <= MAX_UNITS):
+        raise ConfigError(f"{key!r} is no limit key: write name, name:key or name@units:key, up to {MAX_UNITS:,} units")
+    if not name:
+        raise ConfigError(f"{key!r} is no limit key: it begins with the limit's name")
+
+
+def check_job(job: NewJob) -> None:
+    """Everything but its lane and its size."""
+    _check_task(job.task)
+    if job.due is not None:
+        check_due(job.due)
+    if job.key is not None:
+        check_key(job.key.name)
+        check_span(job.key.ttl)
+    if job.unique is not None:
+        check_key(job.unique.name)
+        check_span(job.unique.within)
+    if (own := read_options(job)) is not None:
+        _check_options(own)
+
+
+@lru_cache(maxsize=4096)
+def _check_task(name: str) -> None:
+    check_task_name(name)
+    if name.startswith(RESERVED):
+        raise ConfigError(f"jobs of {name} are headrace's own: it makes them itself")
+
+
+def read_options(job: NewJob) -> JobOptions | None:
+    """What the job asks for other than its task does; None: nothing that can be read, and a worker makes such a job dead."""
+    if job.options is None:
+        return None
+    try:
+        return decode_options(job.options)
+    except BadArguments:
+        return None
+
+
+def _check_options(own: JobOptions) -> None:
+    longest = LONGEST.total_seconds()
+    if own.timeout is not None and not 0 < own.timeout <= longest:
+        raise ConfigError(f"timeout = {own.timeout} s: more than 0 and at most {LONGEST.days:,} days")
+    if own.result_ttl is not None and not 0 <= own.result_ttl <= longest:
+        raise ConfigError(f"result_ttl = {own.result_ttl} s: from 0 to {LONGEST.days:,} days")
+    if own.max_attempts is not None and not 1 <= own.max_attempts <= MOST_ATTEMPTS:
+        raise ConfigError(f"max_attempts = {own.max_attempts}: from 1 to {MOST_ATTEMPTS:,}")
+    if own.tenant is not None:
+        check_tenant(own.tenant)
+
+
+def tenant_of(job: NewJob) -> str:
+    """Whose job it is. In a queue where tenants do not take turns the tenant is no part of the lane."""
+    own = read_options(job)
+    return job.lane.tenant or (own.tenant if own is not None and own.tenant is not None else "")
+
+
+# ── times ────────────────────────────────────────────────────────────────────
+
+
+def check_time(at: datetime | None) -> None:
+    """The clocks of stores know nothing of places: a time without its distance from UTC could be any."""
+    if at is not None and at.tzinfo is None:
+        raise ConfigError(f"{at.isoformat()} is no time of any place: give it with its distance from UTC")
+
+
+def check_due(due: Due) -> None:
+    """A time with its distance from UTC, or a wait of at most ten years."""
+    if isinstance(due, datetime):
+        check_time(due)
+    elif due is not None and abs(due) > LONGEST:
+        raise ConfigError(f"nothing is put off for more than {LONGEST.days:,} days")
+
+
+def check_span(span: timedelta | None) -> None:
+    """A time to live."""
+    if span is not None and not timedelta(0) <= span <= LONGEST:
+        raise ConfigError(f"a time to live is from 0 to {LONGEST.days:,} days")

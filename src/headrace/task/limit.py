@@ -1,0 +1,270 @@
+"""Limits: how much at once and how fast, as a task declares it.
+
+What a limit allows after what became of its jobs is `policy/recovery.py`; how rules get into a store is `operate/stored_limits.py`; that a
+claim obeys them is each store's business.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from math import floor
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from headrace.errors import ConfigError, Unsupported
+from headrace.model import duration
+from headrace.model import rate as rates
+from headrace.model.lane import MAX_UNITS, check_key, check_queue
+from headrace.task import context
+
+COOL_DOWN = timedelta(seconds=5)
+
+
+class LimitFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a limit allows when all is well; None: that is not limited."""
+
+    concurrency: int | None = None
+    """Units held at once."""
+    rate: float | None = None
+    """Units per second."""
+    burst: int | None = None
+    """Units that may go at once; None: a second's worth."""
+
+
+class LimitDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A limit as code declares it, without its functions."""
+
+    figures: LimitFigures
+    cost: int = 1
+    """Units that one job may need; 1 where that is a function's to say."""
+    breaker: int | None = None
+    cool_down: float = COOL_DOWN.total_seconds()
+    by: str = ""
+    """The app whose code declares it, as a store remembers it; empty: nobody said."""
+
+
+class Limit:
+    """At most so many at once, or so many per time, over every task, process and worker that names it.
+
+    `Limit("stripe", rate="90/s", burst=30)`; `Limit("shop", concurrency=4, key=lambda order_id, shop: shop)` is one
+    limit for each shop. `key` and `cost` may be functions of the task's arguments; a key of None: that job needs
+    nothing of it. `breaker=5`: five failures in a row close it for `cool_down`, then one job at a time is let through
+    until one succeeds.
+    """
+
+    __slots__ = ("breaker", "burst", "concurrency", "cool_down", "cost", "key", "name", "rate")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
+        key: Callable[..., str | int | None] | None = None,
+        cost: int | Callable[..., int] = 1,
+        breaker: int | None = None,
+        cool_down: duration.Duration = COOL_DOWN,
+    ) -> None:
+        check_name(name)
+        self.name = name
+        where = f"limit {name!r}: "
+        self.concurrency = None if concurrency is None else units(f"{where}concurrency", concurrency)
+        self.rate = None if rate is None else rates.parse(rate, name=f"{where}rate")
+        self.burst = None if burst is None else units(f"{where}burst", burst)
+        self.breaker = None if breaker is None else units(f"{where}breaker", breaker)
+        if burst is not None and rate is None:
+            raise ConfigError(f'{where}burst = {burst} without rate: give rate="90/s", or concurrency alone')
+        if concurrency is None and rate is None and breaker is None:
+            raise ConfigError(f'{where}it limits nothing: give concurrency=4, rate="90/s" or breaker=5')
+        if key is not None and not callable(key):
+            raise ConfigError(
+                f"{where}key = {key!r}: a function of the task's arguments, e.g. lambda order, shop: shop"
+            )
+        self.key = key
+        if not callable(cost):
+            self._check_cost(units(f"{where}cost", cost))
+        self.cost = cost
+        self.cool_down = _positive(cool_down, f"{where}cool_down")
+
+    def __repr__(self) -> str:
+        return f"<Limit {self.name}: {describe(self.figures)}>"
+
+    @property
+    def figures(self) -> LimitFigures:
+        return LimitFigures(concurrency=self.concurrency, rate=self.rate, burst=self.burst)
+
+    @property
+    def declared(self) -> LimitDeclaration:
+        """What is stored of it."""
+        return LimitDeclaration(
+            figures=self.figures,
+            cost=self.cost if isinstance(self.cost, int) else 1,
+            breaker=self.breaker,
+            cool_down=self.cool_down.total_seconds(),
+        )
+
+    def keys_for(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        """The key that a job with these arguments needs, as `lane.split_limit` reads it; empty: it needs none."""
+        own: str | int | None = None
+        if self.key is not None:
+            own = self.key(*args, **kwargs)
+            if own is None:
+                return ()
+            if isinstance(own, bool) or not isinstance(own, str | int) or own == "":
+                raise ConfigError(
+                    f"limit {self.name!r}: its key is {own!r}: a text, a whole number, or None for no limit"
+                )
+        cost = self.cost
+        if not isinstance(cost, int):
+            cost = units(f"limit {self.name!r}: cost", cost(*args, **kwargs))
+            self._check_cost(cost)
+        return (_key(self.name, cost, own),)
+
+    def _check_cost(self, cost: int) -> None:
+        where = f"limit {self.name!r}: cost = {cost}"
+        if self.concurrency is not None and cost > self.concurrency:
+            raise ConfigError(f"{where} is over concurrency = {self.concurrency}: such a job could never run")
+        if self.burst is not None and cost > self.burst:
+            raise ConfigError(f"{where} is over burst = {self.burst}: such a job could never run; set burst={cost}")
+        if self.rate is not None and self.burst is None and callable(getattr(self, "cost", 1)):
+            least = burst_of(self.figures, 1)
+            if cost > least:
+                raise ConfigError(
+                    f"{where} is over a second's worth ({least}): such a job could never run; set burst={cost}"
+                )
+
+    def tripped(self, until: duration.Duration | datetime) -> None:
+        """Inside a task: the service behind this limit has refused. No job of it starts until then, and few at first after it."""
+        running = context.running()
+        if not isinstance(running, Tripping):
+            raise Unsupported(
+                f'limit {self.name!r}: a task with executor="process" cannot reach its worker: raise RetryAfter("30s") '
+                "instead, which does the same for limits with a rate"
+            )
+        running.trip(self, duration.given_or_time(until, name="until", example="30s"))
+
+
+@runtime_checkable
+class Tripping(Protocol):
+    """An attempt whose worker can close a limit."""
+
+    def trip(self, limit: Limit, until: timedelta | datetime) -> None: ...
+
+
+def check_name(name: str) -> str:
+    """The name of a limit, or a ConfigError."""
+    try:
+        return check_queue(name)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("queue name", "limit name")) from None
+
+
+def units(name: str, value: Any) -> int:
+    """A whole number of units, or a ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_UNITS:
+        raise ConfigError(f"{name} = {value!r}: a whole number from 1 to {MAX_UNITS:,}")
+    return value
+
+
+def _positive(value: duration.Duration, name: str) -> timedelta:
+    if not (found := duration.given(value, name=name)):
+        raise ConfigError(f"{name} = {value!r}: must be more than 0")
+    return found
+
+
+def check_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """A task's `limits=`, or a ConfigError."""
+    if isinstance(limits, Limit | str | Mapping):
+        raise ConfigError(f"limits = {limits!r}: a list, e.g. limits=[stripe]")
+    found = tuple(limits)
+    for each in found:
+        if not isinstance(each, Limit):
+            raise ConfigError(f'limits: {each!r} is no Limit: write Limit("name", rate="90/s")')
+    names = [each.name for each in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"limits: {twice!r} is there twice: name each limit once")
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
+def keys_of(limits: Sequence[Limit], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The limit keys of a job, in order: what its lane is made of."""
+    if len(limits) == 1:
+        return limits[0].keys_for(*args, **kwargs)
+    return tuple(sorted(key for limit in limits for key in limit.keys_for(*args, **kwargs)))
+
+
+class Shape:
+    """The parameters of a task, as functions of its arguments see them: all of them, also those that a call leaves out."""
+
+    def __init__(self, function: Callable[..., Any], limits: Sequence[Limit] = ()) -> None:
+        """A ConfigError for functions of these limits that could not be called so."""
+        parameters = list(inspect.signature(function).parameters.values())
+        self._positional = [
+            (each.name, each.default)
+            for each in parameters
+            if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+        ]
+        self._named = [(each.name, each.default) for each in parameters if each.kind is each.KEYWORD_ONLY]
+        self._any = len(self._positional) + len(self._named) < len(parameters)
+        """It takes any number of arguments: they are passed on as they come."""
+        self._count = -1 if self._any or self._named else len(self._positional)
+        """So many positional arguments are a whole call."""
+        asked = [
+            (f"limit {limit.name!r}: its {what} function", each)
+            for limit in limits
+            for what, each in (("key", limit.key), ("cost", limit.cost))
+            if callable(each)
+        ]
+        self._by_name = not self._any and not all(self._fits(each, by_name=False) for _, each in asked)
+        if self._by_name and (wrong := next((who for who, each in asked if not self._fits(each, by_name=True)), None)):
+            names = ", ".join(name for name, _ in (*self._positional, *self._named)) or "nothing"
+            raise ConfigError(f"{wrong} must take what the task takes: {names}")
+
+    def full(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """A call of the task with every argument, those left out as its function has them."""
+        if self._any or (len(args) == self._count and not kwargs and not self._by_name):
+            return args, kwargs
+        given = [*args, *(kwargs.get(name, default) for name, default in self._positional[len(args) :])]
+        named = {name: kwargs.get(name, default) for name, default in self._named}
+        if not self._by_name:
+            return given, named
+        return (), dict(zip((name for name, _ in self._positional), given, strict=True)) | named
+
+    def _fits(self, function: Callable[..., Any], *, by_name: bool) -> bool:
+        positional = () if by_name else self._positional
+        named = {name: None for name, _ in (*self._positional, *self._named)} if by_name else dict(self._named)
+        try:
+            inspect.signature(function).bind(*positional, **named)
+        except TypeError:
+            return False
+        except ValueError:
+            return True  # of a builtin nobody can tell
+        return True
+
+
+@functools.lru_cache(10_000)
+def _key(name: str, cost: int, own: str | int | None) -> str:
+    """As a lane has it; remembered, because the same few come with job after job."""
+    return check_key(f"{name}{'' if cost == 1 else f'@{cost}'}{'' if own is None else f':{own}'}")
+
+
+def burst_of(figures: LimitFigures, cost: int) -> int:
+    """Units that may go at once: as given, else a second's worth and at least one job's."""
+    if figures.burst is not None:
+        return max(figures.burst, 1)
+    return max(1, floor(figures.rate or 0), cost)
+
+
+def describe(figures: LimitFigures) -> str:
+    """`90/s burst 30, 4 at once`."""
+    said: list[str] = []
+    if figures.rate is not None:
+        said.append(rates.show(figures.rate) + (f" burst {figures.burst}" if figures.burst is not None else ""))
+    if figures.concurrency is not None:
+        said.append(f"{figures.concurrency:,} at once")
+    return ", ".join(said) or "no figures"

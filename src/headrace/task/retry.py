@@ -1,0 +1,61 @@
+"""The retry policy as a task declares it; what follows from an outcome is decided in `policy/retry.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from headrace.errors import ConfigError
+from headrace.model import duration
+
+_TOO_MUCH = 600
+"""e to this is a float, and more than any cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When a failed job is tried again: after `base × factor^(failures-1) × jitter`, drawn from what lies below `cap`."""
+
+    max_attempts: int = 5
+    """Failures after which the job is dead. 1: never tried again."""
+    base: duration.Duration = "2s"
+    factor: float = 2.0
+    cap: duration.Duration = "1h"
+    jitter: tuple[float, float] = (0.5, 1.5)
+    never: tuple[type[BaseException], ...] = ()
+    """Exceptions that make the job dead at once."""
+    max_crashes: int = 3
+    """Worker deaths of the job's own after which it is dead."""
+    _base: timedelta = field(init=False, repr=False, compare=False)
+    _cap: timedelta = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_base", duration.parse(self.base, name="Retry.base"))
+        object.__setattr__(self, "_cap", duration.parse(self.cap, name="Retry.cap"))
+        for name in ("max_attempts", "max_crashes"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
+                raise ConfigError(f"Retry.{name} = {value!r}: a whole number from 1 to 1000")
+        if not 1 <= self.factor <= 100:
+            raise ConfigError(f"Retry.factor = {self.factor!r}: from 1 to 100")
+        low, high = self.jitter
+        if not 0 <= low <= high <= 10:
+            raise ConfigError(f"Retry.jitter = {self.jitter!r}: (low, high) with 0 <= low <= high <= 10")
+        for kind in self.never:
+            if not isinstance(kind, type) or not issubclass(kind, BaseException):
+                raise ConfigError(f"Retry.never: {kind!r} is no exception class")
+
+    def delay(self, failures: int, rand: Callable[[], float]) -> timedelta:
+        """How long to wait after the `failures`-th failure; `rand` gives 0 … 1."""
+        # Growing stops at the cap before the power can overflow.
+        steps = failures - 1
+        growth = self.factor**steps if steps * math.log(self.factor) < _TOO_MUCH else 1e9
+        cap = self._cap.total_seconds()
+        seconds = min(self._base.total_seconds() * min(growth, 1e9), cap)
+        low, high = (seconds * bound for bound in self.jitter)
+        # The cap bounds the range, not the number drawn: jobs that failed together must not all return after the cap.
+        if low < high:
+            low, high = low if low < cap else cap * low / high, min(high, cap)
+        return min(timedelta(seconds=low + (high - low) * rand()), self._cap)

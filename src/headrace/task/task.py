@@ -1,0 +1,384 @@
+"""Tasks: named, typed functions that can be enqueued. How jobs reach a store is injected (see `Home`)."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_args
+from uuid import UUID
+
+import msgspec
+
+from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
+from headrace.model import duration
+from headrace.model.job import Key, NewJob, parse_id
+from headrace.model.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
+from headrace.task.codec import JobOptions, Signature, decode_options, encode_options, marked
+from headrace.task.function import Executor, check_function, default_name, pick_executor
+from headrace.task.handle import Handle, Put, Watch
+from headrace.task.limit import Limit, Shape, check_limits, keys_of
+from headrace.task.options import EnqueueOptions, due_of, in_seconds, lane_of, moment, positive, result_life
+from headrace.task.retry import Retry
+from headrace.task.unique import Unique
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+
+class Home(Watch, Protocol):
+    """What a task needs of the app it belongs to."""
+
+    @property
+    def key_ttl(self) -> timedelta: ...
+
+    @property
+    def producer(self) -> str | None:
+        """What its jobs say of who enqueued them; None: nothing."""
+        ...
+
+    @property
+    def unfair(self) -> Collection[str]:
+        """Queues in which tenants do not take turns."""
+        ...
+
+    def check_webhook(self, url: str) -> str: ...
+
+    def put(self, job: NewJob, tx: object | None) -> Put: ...
+
+    async def aput(self, job: NewJob, tx: object | None) -> Put: ...
+
+
+# ── options ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """How a task's jobs are run, checked where the task is declared."""
+
+    queue: str = "default"
+    priority: int = 0
+    timeout: timedelta | None = None
+    """Of one attempt; None: no limit."""
+    expires: timedelta | None = None
+    """No attempt starts later than so long after the enqueue; None: whenever."""
+    deadline: timedelta | None = None
+    """Over all attempts, from the enqueue on; None: no limit."""
+    retry: Retry = field(default_factory=Retry)
+    executor: Executor = "async"
+    result_ttl: timedelta | None = None
+    """None: as long as the job itself is kept; zero: no result is kept."""
+    tenant: Callable[..., str] | None = None
+    """Takes the task's own arguments."""
+    limits: tuple[Limit, ...] = ()
+    unique: Unique | None = None
+    redact: tuple[str, ...] = ()
+    """Fields, at any depth, whose values are never shown."""
+    max_payload: int = 256 * 1024
+
+    def __post_init__(self) -> None:
+        check_queue(self.queue)
+        check_priority(self.priority)
+        if not isinstance(self.retry, Retry):
+            raise ConfigError(f"retry = {self.retry!r}: write Retry(max_attempts=…)")
+        if self.executor not in get_args(Executor):
+            raise ConfigError(f"executor = {self.executor!r}: one of {', '.join(get_args(Executor))}")
+        if self.tenant is not None and not callable(self.tenant):
+            raise ConfigError(
+                f"tenant = {self.tenant!r}: a function of the task's arguments; for one job use using(tenant=…)"
+            )
+        if self.unique is not None and not isinstance(self.unique, Unique):
+            raise ConfigError(f'unique = {self.unique!r}: write Unique() or Unique(within="10m")')
+        quiet = None if self.unique is None else self.unique.delay
+        for name, limit in (("expires", self.expires), ("deadline", self.deadline)):
+            if quiet is not None and limit is not None and limit <= quiet:
+                raise ConfigError(
+                    f"{name} = {duration.show(limit)} and a debounce within {duration.show(quiet)}: it could never start"
+                )
+        if not all(isinstance(name, str) for name in self.redact):
+            raise ConfigError(f'redact = {self.redact!r}: a list of field names, e.g. redact=["password"]')
+        if isinstance(self.max_payload, bool) or not isinstance(self.max_payload, int) or self.max_payload < 1:
+            raise ConfigError(f"max_payload = {self.max_payload!r}: a number of bytes")
+
+
+def declare(
+    home: Home,
+    function: Callable[..., Any],
+    *,
+    name: str | None,
+    executor: Executor | None,
+    timeout: duration.Duration | None,
+    expires: duration.Duration | None,
+    deadline: duration.Duration | None,
+    result_ttl: duration.Duration | None,
+    redact: Iterable[str],
+    queue: str,
+    priority: int,
+    retry: Retry,
+    tenant: Callable[..., str] | None,
+    limits: Iterable[Limit],
+    unique: Unique | None,
+    max_payload: int,
+) -> Task[..., Any]:
+    """A task from a function and what the decorator was given; every mistake is a ConfigError that names the task."""
+    label = name or getattr(function, "__qualname__", repr(function))
+    try:
+        if isinstance(function, Task):
+            raise ConfigError("is a task already: decorate it once")
+        is_async = check_function(function)
+        task_name = check_task_name(name) if name is not None else default_name(function)
+        options = TaskOptions(
+            queue=queue,
+            priority=priority,
+            timeout=positive(timeout, "timeout"),
+            expires=positive(expires, "expires"),
+            deadline=positive(deadline, "deadline"),
+            retry=retry,
+            executor=pick_executor(function, executor, is_async=is_async),
+            result_ttl=result_life(result_ttl),
+            tenant=tenant,
+            limits=_limits(limits, function),
+            unique=unique,
+            redact=_names(redact),
+            max_payload=max_payload,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"task {label}: {error}") from None
+    if is_async:
+        return AsyncTask[..., Any](home, function, task_name, options)
+    return SyncTask[..., Any](home, function, task_name, options)
+
+
+def _limits(limits: Iterable[Limit], function: Callable[..., Any]) -> tuple[Limit, ...]:
+    found = check_limits(limits)
+    Shape(function, found)
+    return found
+
+
+def _names(redact: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(redact, str):
+        raise ConfigError(f'redact = {redact!r}: a list of field names, e.g. redact=["password"]')
+    return tuple(redact)
+
+
+# ── tasks ────────────────────────────────────────────────────────────────────
+
+
+class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
+    """One job, checked and encoded, to be enqueued in bulk: `app.enqueue_many(task.job(i) for i in …)`."""
+
+    job: NewJob
+    codec: Signature
+    skips: bool = False
+    """Left out of the answer if it is not made, because another one holds its unique lock."""
+
+
+class Task(Generic[P, R]):
+    """A named function with options. Calling it runs it here; `enqueue` has a worker run it."""
+
+    def __init__(self, home: Home, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+        functools.update_wrapper(self, function)
+        self._home = home
+        self.function = function
+        self.name = name
+        self.options = options
+        self.codec = Signature(function)
+        # Keys that do not depend on a job's arguments are made once.
+        fixed = all(limit.key is None and isinstance(limit.cost, int) for limit in options.limits)
+        self._limits = keys_of(options.limits, (), {}) if fixed else None
+        self.shape = Shape(function, options.limits)
+        self._skips = options.unique is not None and options.unique.skips
+        # Jobs say themselves what to mask: looks without this code must not show it.
+        redact, names = self.codec.marks(options.redact) if options.redact else ((), ())
+        self._marks = JobOptions(redact=redact, names=names)
+        tenant = "" if options.tenant is None else None
+        due = None if options.unique is None else options.unique.delay
+        self._plan = EnqueueOptions(
+            options.queue,
+            options.priority,
+            tenant,
+            self._fixed_lane(options.queue, options.priority, tenant),
+            due,
+            options=encode_options(self._marks),
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Have a worker run it; blocks until the job is stored durably."""
+        return self._handle(self._home.put(self._make(self._plan, args, kwargs), None))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Have a worker run it; returns when the job is stored durably."""
+        return self._handle(await self._home.aput(self._make(self._plan, args, kwargs), None))
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
+        """A job to be enqueued with others: see `app.enqueue_many`."""
+        return JobCall(self._make(self._plan, args, kwargs), self.codec, self._skips)
+
+    def handle(self, id: str | UUID) -> Handle[R]:
+        """The handle of a job of this task whose id you kept."""
+        return self._handle(Put(parse_id(id), created=False))
+
+    def _handle(self, put: Put) -> Handle[R]:
+        return Handle(self._home, self.codec, put.id, created=put.created)
+
+    def using(
+        self,
+        *,
+        delay: duration.Duration | None = None,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        key_ttl: duration.Duration | None = None,
+        timeout: duration.Duration | None = None,
+        expires: duration.Duration | datetime | None = None,
+        deadline: duration.Duration | datetime | None = None,
+        max_attempts: int | None = None,
+        result_ttl: duration.Duration | None = None,
+        webhook: str | None = None,
+        tx: object | None = None,
+    ) -> Bound[P, R]:
+        """The same task with other options for the jobs enqueued through it.
+
+        `expires`: no attempt starts after that, `deadline`: over all attempts; both so long from the enqueue on, or a
+        time. `webhook`: a URL that is told how the job ended.
+        """
+        if key_ttl is not None and key is None:
+            raise ConfigError("key_ttl without key: it says how long the key is remembered")
+        if max_attempts is not None:
+            Retry(max_attempts=max_attempts)
+        due = due_of(delay, run_at)
+        if (quiet := self._plan.due) is not None:
+            if due is not None:
+                raise ConfigError(
+                    f"{self.name} is debounced: its jobs are due when it has been quiet; leave delay and run_at out"
+                )
+            due = quiet
+        options = JobOptions(
+            timeout=in_seconds(positive(timeout, "timeout")),
+            max_attempts=max_attempts,
+            result_ttl=in_seconds(result_life(result_ttl)),
+            expires=moment(expires, "expires", self.options.expires, due),
+            deadline=moment(deadline, "deadline", self.options.deadline, due),
+            webhook=None if webhook is None else self._home.check_webhook(webhook),
+            redact=self._marks.redact,
+            names=self._marks.names,
+        )
+        line = self.options.queue if queue is None else check_queue(queue)
+        rank = self.options.priority if priority is None else check_priority(priority)
+        if tenant is None and self.options.tenant is None:
+            tenant = ""
+        plan = EnqueueOptions(
+            queue=line,
+            priority=rank,
+            tenant=None if tenant is None else check_tenant(tenant),
+            lane=self._fixed_lane(line, rank, tenant),
+            due=due,
+            key=None if key is None else check_key(key),
+            key_ttl=positive(key_ttl, "key_ttl") or self._home.key_ttl,
+            options=encode_options(options),
+            tx=tx,
+        )
+        return Bound(self._home, self, plan)
+
+    def make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
+        """One job by a plan, checked and encoded: for what `using(…)` gives."""
+        return JobCall(self._make(plan, args, kwargs), self.codec, self._skips)
+
+    def _make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        """Check and encode: nothing has been stored yet when this raises."""
+        unique, key, lock = self.options.unique, None, None
+        payload = self.codec.encode(args, kwargs, canonical=plan.key is not None or unique is not None)
+        if len(payload) > self.options.max_payload:
+            raise PayloadTooLarge(len(payload), self.options.max_payload)
+        if plan.key is not None:
+            key = Key(plan.key, plan.key_ttl, hashlib.blake2b(payload, digest_size=16).digest())
+        if unique is not None:
+            lock = self._ask("unique=", lambda: unique.lock_for(args, kwargs, payload))
+        lane, options = plan.lane or self._lane(plan, args, kwargs), plan.options
+        if lane.tenant and lane.queue in self._home.unfair:
+            own = msgspec.structs.replace(decode_options(options), tenant=lane.tenant)
+            lane, options = lane_of(lane.queue, lane.priority, "", lane.limits), encode_options(own)
+        if plan.key is not None or self._home.producer is not None:
+            options = marked(options, by=self._home.producer, key=plan.key)
+        return NewJob(self.name, payload, lane, plan.due, key, options, lock)
+
+    def _fixed_lane(self, queue: str, priority: int, tenant: str | None) -> Lane | None:
+        if tenant is None or self._limits is None:
+            return None
+        return lane_of(queue, priority, check_tenant(tenant), self._limits)
+
+    def _lane(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lane:
+        tenant, limits, of = plan.tenant, self._limits, self.options.tenant
+        if tenant is None and of is not None:
+            tenant = self._ask("tenant=", lambda: check_tenant(of(*args, **kwargs)))
+        if limits is None:
+            limits = self._ask("limits=", lambda: keys_of(self.options.limits, *self.shape.full(args, kwargs)))
+        return lane_of(plan.queue, plan.priority, tenant or "", limits)
+
+    def _ask(self, option: str, function: Callable[[], T]) -> T:
+        """What a function of the arguments says; whatever goes wrong in it is the caller's to know."""
+        try:
+            return function()
+        except ConfigError as error:
+            raise BadArguments(f"{self.name}: the task's {option} function: {error}") from None
+        except Exception as error:
+            raise BadArguments(
+                f"{self.name}: the task's {option} function raised {type(error).__name__}: {error}"
+            ) from error
+
+
+class SyncTask(Task[P, R]):
+    """A task made of a plain function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now."""
+        return cast("R", self.function(*args, **kwargs))
+
+
+class AsyncTask(Task[P, R]):
+    """A task made of an `async def`; R is what awaiting it gives."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run the function here and now."""
+        return cast("Coroutine[Any, Any, R]", self.function(*args, **kwargs))
+
+
+class Bound(Generic[P, R]):
+    """A task with options of its own: what `task.using(…)` gives."""
+
+    __slots__ = ("_home", "_plan", "_task")
+
+    def __init__(self, home: Home, task: Task[P, R], plan: EnqueueOptions) -> None:
+        self._home = home
+        self._task = task
+        self._plan = plan
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Have a worker run it; blocks until the job is stored, or written in the caller's transaction."""
+        call = self._task.make(self._plan, args, kwargs)
+        put = self._home.put(call.job, self._plan.tx)
+        return Handle(self._home, call.codec, put.id, created=put.created)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Have a worker run it; returns when the job is stored, or written in the caller's transaction."""
+        call = self._task.make(self._plan, args, kwargs)
+        put = await self._home.aput(call.job, self._plan.tx)
+        return Handle(self._home, call.codec, put.id, created=put.created)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
+        """A job to be enqueued with others: see `app.enqueue_many`."""
+        if self._plan.tx is not None:
+            raise ConfigError("tx belongs to the call that enqueues: app.enqueue_many(jobs, tx=…)")
+        return self._task.make(self._plan, args, kwargs)

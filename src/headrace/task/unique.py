@@ -1,0 +1,96 @@
+"""Uniqueness: at most one job of a kind at a time, as a task declares it. That the lock holds is each store's business."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Literal, get_args
+
+from headrace.errors import ConfigError
+from headrace.model import duration
+from headrace.model.job import JobState, UniqueLock
+from headrace.model.lane import check_key
+
+OnConflict = Literal["return", "skip", "replace", "debounce"]
+
+WAITING_OR_RUNNING: Final = ("scheduled", "ready", "running")
+
+
+class Unique:
+    """While one job holds the lock, another of the same key is not made.
+
+    `key`: a function of the task's arguments; None: all of them. The lock is held while the job is in one of `states`,
+    at most for `within` from its enqueue on. `on_conflict`: `return` answers the handle of the holder, `skip` does so,
+    too, and leaves it out of what `enqueue_many` answers, `replace` cancels a holder that still waits, and `debounce`
+    does so and puts the new job off by `within`, so that it runs once things have been quiet for so long.
+    """
+
+    __slots__ = ("key", "on_conflict", "states", "within")
+
+    def __init__(
+        self,
+        key: Callable[..., str | int] | None = None,
+        within: duration.Duration | None = None,
+        states: Iterable[str] = WAITING_OR_RUNNING,
+        on_conflict: OnConflict = "return",
+    ) -> None:
+        if key is not None and not callable(key):
+            raise ConfigError(f"Unique: key = {key!r}: a function of the task's arguments, or None for all of them")
+        if on_conflict not in get_args(OnConflict):
+            raise ConfigError(f"Unique: on_conflict = {on_conflict!r}: one of {', '.join(get_args(OnConflict))}")
+        self.key = key
+        self.within = _within(within)
+        self.states = _states(states)
+        self.on_conflict: OnConflict = on_conflict
+        if on_conflict == "debounce" and self.within is None:
+            raise ConfigError('Unique: on_conflict = "debounce" needs within="5s": how long it must be quiet')
+
+    def __repr__(self) -> str:
+        within = "" if self.within is None else f" within {duration.show(self.within)}"
+        return f"<Unique{within}, on conflict {self.on_conflict}>"
+
+    @property
+    def skips(self) -> bool:
+        """Whether a job that met its holder is left out of what a bulk call answers."""
+        return self.on_conflict == "skip"
+
+    @property
+    def delay(self) -> timedelta | None:
+        """What every job is put off by."""
+        return self.within if self.on_conflict == "debounce" else None
+
+    def lock_for(self, args: Sequence[Any], kwargs: Mapping[str, Any], payload: bytes) -> UniqueLock:
+        """The lock that a job with these arguments needs. `payload`: the arguments, equal for equal ones."""
+        if self.key is None:
+            name = hashlib.blake2b(payload, digest_size=16).hexdigest()
+        else:
+            found = self.key(*args, **kwargs)
+            if isinstance(found, bool) or not isinstance(found, str | int):
+                raise ConfigError(f"its key is {found!r}: a text or a whole number")
+            name = check_key(str(found))
+        # A debounced job is due when its time is up: the lock must outlive that, or two of them could wait.
+        within = None if self.on_conflict == "debounce" else self.within
+        return UniqueLock(name, self.states, within, replace=self.on_conflict in {"replace", "debounce"})
+
+
+def _within(value: duration.Duration | None) -> timedelta | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | timedelta):
+        raise ConfigError(f'Unique: within = {value!r} is no duration: write "10m" or a timedelta')
+    found = duration.parse(value, name="Unique: within")
+    if not found:
+        raise ConfigError(f"Unique: within = {value!r}: must be more than 0; leave it out for no end")
+    return found
+
+
+def _states(given: Iterable[str]) -> frozenset[JobState]:
+    names = [given] if isinstance(given, str) else list(given)
+    try:
+        states = frozenset(JobState(name) for name in names)
+    except ValueError:
+        raise ConfigError(f"Unique: states = {given!r}: some of {', '.join(JobState)}") from None
+    if not states:
+        raise ConfigError(f"Unique: states is empty: some of {', '.join(JobState)}, e.g. {WAITING_OR_RUNNING}")
+    return states

@@ -1,0 +1,1 @@
+"""Webhooks: how an app declares them, and how the worker delivers them."""

@@ -1,0 +1,202 @@
+"""From what a task did to the outcome of its attempt. Pure but for the clock; the retry rule is not here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headrace.errors import BadArguments, ResultTooLarge, SerializationError
+from headrace.model.job import Failure
+from headrace.model.outcome import (
+    EXPIRED,
+    PARKED,
+    PAUSED,
+    Cancel,
+    Cancelled,
+    Dead,
+    Failed,
+    Outcome,
+    Released,
+    RetryAfter,
+    Snooze,
+    Snoozed,
+    Succeeded,
+    text_of,
+)
+from headrace.model.records import Pause
+from headrace.policy.retry import DEADLINE
+from headrace.task.codec import scrub
+from headrace.worker import tracebacks
+from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt
+
+log = logging.getLogger("headrace.worker")
+
+MAX_MESSAGE = 2 * 1024
+MAX_TRACEBACK = 16 * 1024
+PARKED_FOR = timedelta(minutes=1)
+PAUSED_FOR, PAUSED_LONGEST = timedelta(seconds=5), timedelta(minutes=5)
+
+
+def too_late(attempt: Attempt) -> Outcome | None:
+    """Asked right before it starts: None if it may, for as long as its deadline leaves."""
+    if attempt.job.options is None and attempt.known.timed is None:
+        return None
+    if attempt.expires_in <= 0:
+        return Cancelled(EXPIRED)
+    attempt.cap = attempt.left
+    if attempt.cap <= 0:
+        failure = _bare(attempt, DEADLINE, "the job's deadline passed before this attempt could start")
+        return Failed(failure, final=True, reason=DEADLINE)
+    return None
+
+
+def of_result(attempt: Attempt, result: Any) -> Outcome:
+    """A task that returned."""
+    if attempt.reason == TIMEOUT:
+        # It took longer than it may. What it returned is not trusted more than what others were not let finish.
+        return timed_out(attempt, "the task went on after its deadline and then returned")
+    if attempt.reason == LOST:
+        return Released()
+    try:
+        return Succeeded(encode_result(attempt, result))
+    except (SerializationError, ResultTooLarge) as error:
+        return Failed(_failure(attempt, error, "bad_result"), final=True, reason="bad_result")
+    except Exception as error:  # noqa: BLE001  # a user's type may do anything while it is encoded
+        return of_error(attempt, error)
+
+
+def encode_result(attempt: Attempt, result: Any) -> bytes | None:
+    """A task's result as bytes; raises SerializationError or ResultTooLarge."""
+    data = attempt.known.codec.encode_result(result)
+    if data is not None and len(data) > (limit := attempt.held.state.max_result):
+        raise ResultTooLarge(len(data), limit)
+    return data
+
+
+def of_error(attempt: Attempt, error: BaseException) -> Outcome:
+    """A task that raised."""
+    reason = attempt.reason
+    if isinstance(error, asyncio.CancelledError) and reason:
+        return _interrupted(attempt, reason)
+    if reason == TIMEOUT:
+        return timed_out(attempt, f"over its time; it ended with {kind_of(error)}")
+    if reason in {LOST, RELEASE}:
+        return Released()
+    match error:
+        case Snooze(due=timedelta() | datetime() as due):
+            return Snoozed(due)
+        case RetryAfter(delay=delay):
+            return Failed(_failure(attempt, error), retry_after=delay)
+        case Cancel(reason=why):
+            return Cancelled(_clean(attempt, why))
+        case Dead(reason=why):
+            return Failed(_failure(attempt, error), final=True, reason=_clean(attempt, why) or "final")
+        case _:
+            final = isinstance(error, attempt.known.retry.never)
+            return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
+
+
+def bad_arguments(attempt: Attempt, error: BaseException) -> Outcome:
+    """A payload that does not fit the task: no attempt can help."""
+    kind = error.code if isinstance(error, BadArguments) else BadArguments.code
+    return Failed(_failure(attempt, error, kind), final=True, reason=kind)
+
+
+def timed_out(attempt: Attempt, message: str = "") -> Outcome:
+    seconds = attempt.timeout
+    text = (
+        f"longer than {seconds:g} s"
+        + (", all that its deadline left" if seconds == attempt.cap else "")
+        + (f": {message}" if message else "")
+    )
+    return Failed(_bare(attempt, TIMEOUT, text))
+
+
+def rolled_back(attempt: Attempt) -> Outcome:
+    return Failed(_bare(attempt, "rolled_back", "the transaction that completed this job was rolled back"))
+
+
+def unknown_task(name: str) -> Outcome:
+    return Snoozed(PARKED_FOR, note=f"{PARKED} {name}")
+
+
+def paused(pause: Pause, now: float) -> Outcome:
+    """Put off until the task's pause ends; looked at again the less often the longer it lasts."""
+    who = f" by {pause.by}" if pause.by else ""
+    if pause.until is not None:
+        return Snoozed(pause.until, note=f"{PAUSED}{who}")
+    lasts = timedelta(seconds=max(now - pause.since.timestamp(), 0.0))
+    return Snoozed(min(max(lasts, PAUSED_FOR), PAUSED_LONGEST), note=f"{PAUSED}{who}")
+
+
+def kind_of(error: BaseException) -> str:
+    """The exception's qualified name."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _interrupted(attempt: Attempt, reason: str) -> Outcome:
+    if reason == TIMEOUT:
+        return timed_out(attempt)
+    if reason == STOP:
+        return Cancelled()  # the store knows the reason that was given
+    return Released()
+
+
+def _bare(attempt: Attempt, kind: str, message: str) -> Failure:
+    return Failure(attempt.job.attempt, kind, message, "", datetime.now(UTC), attempt.held.state.name)
+
+
+def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
+    message, trace = describe(error)
+    secrets = secrets_of(attempt)
+    return Failure(
+        attempt=attempt.job.attempt,
+        kind=kind or kind_of(error),
+        message=bounded(scrub(message, secrets), MAX_MESSAGE),
+        traceback=bounded(scrub(trace, secrets), MAX_TRACEBACK),
+        at=datetime.now(UTC),
+        worker=attempt.held.state.name,
+    )
+
+
+def _clean(attempt: Attempt, reason: object) -> str:
+    """A task's own reason as a job's note: bounded, without the values of redacted fields."""
+    return bounded(scrub(text_of(reason), secrets_of(attempt)), MAX_MESSAGE)
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """Message and traceback, whatever the exception's own methods do."""
+    try:
+        message = str(error)
+    except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
+        message = f"<its message cannot be read: {kind_of(broken)}>"
+    try:
+        trace = tracebacks.text_of(error)
+    except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
+        trace = f"<its traceback cannot be read: {kind_of(broken)}>"
+    return message, trace
+
+
+def secrets_of(attempt: Attempt) -> Iterable[str]:
+    """The values of the fields to redact, as they could stand in a text."""
+    known = attempt.known
+    if not known.redact:
+        return ()
+    try:
+        return known.codec.secrets(attempt.job.payload, known.redact)
+    except Exception:
+        log.exception("cannot read the redacted fields of task %s", known.name)
+        return ()
+
+
+def bounded(text: str, limit: int) -> str:
+    """At most so many bytes: the start and, where the news is, the end."""
+    raw = text.encode(errors="backslashreplace")
+    if len(raw) <= limit:
+        return raw.decode()
+    head, tail = raw[: limit // 4], raw[-(limit - limit // 4 - 40) :]
+    return f"{head.decode(errors='ignore')}\n… {len(raw) - limit:,} bytes left out …\n{tail.decode(errors='ignore')}"

@@ -1,0 +1,97 @@
+"""What every process of a worker needs to start and to end: its app, and its parent's death."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from headrace.errors import ConfigError
+from headrace.runtime.sighup import pass_on
+
+if TYPE_CHECKING:
+    from headrace.task.task import Task
+    from headrace.worker.duties import Duties
+
+_PR_SET_PDEATHSIG = 1
+
+
+class App(Protocol):
+    """What a worker needs of an app."""
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]: ...
+
+    @property
+    def duties(self) -> Duties: ...
+
+
+def load_app(path: str) -> App:
+    """The app at `package.module:attribute`."""
+    module_name, _, names = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise
+        raise ConfigError(
+            f"no module {module_name!r} for the app {path!r}: is it installed, or in this folder?"
+        ) from None
+    for name in (names or "app").split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigError(
+                f"module {module_name!r} has no {names or 'app'!r}: name the app as package.module:app"
+            ) from None
+    if not isinstance(getattr(found, "tasks", None), Mapping):
+        raise ConfigError(f"{path!r} is no Headrace app")
+    return cast("App", found)
+
+
+def die_with_parent(parent: int, number: signal.Signals) -> None:
+    """Get that signal when the parent dies, where the kernel can do it; now, if it is dead already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def cause_of(code: int) -> str:
+    """Words for an exit code: `killed by SIGSEGV`, `exited with code 3`."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    if name == "SIGKILL":
+        return "killed by SIGKILL (out of memory, or by hand)"
+    return f"killed by {name}"
+
+
+def spawn(module: str, *files: int) -> subprocess.Popen[bytes]:
+    """Another interpreter that runs `module` with these open files, and finds headrace where we did."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, files)],
+        pass_fds=files,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        process_group=0,  # Ctrl-C is for the parent, which passes it on: one that just starts would die of it
+    )
+    pass_on(child)
+    return child
+
+
+def settle_in(path: list[str], pythonpath: str | None) -> None:
+    """In the child: the parent's modules, and its environment as it was, for whatever the tasks start themselves."""
+    sys.path[:] = path
+    if pythonpath is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = pythonpath

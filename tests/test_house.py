@@ -1,0 +1,46 @@
+"""The map of the package stays true: one name for one thing, nothing loose at the root, files that fit in a head."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "headrace"
+LOOSE = {"__init__.py", "app.py", "errors.py", "py.typed", "settings.py"}
+LONGEST = 400
+
+
+def test_a_class_name_is_defined_once_outside_the_stores():
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE)
+        if len(name.parts) > 2 and name.parts[0] == "store":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(name))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_the_root_holds_the_public_face_and_packages_only():
+    assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == LOOSE
+
+
+def test_no_source_file_is_longer_than_a_reader_can_hold():
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_the_tree_in_contributing_names_every_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^[├└]── (\w+(?:\.py|/))\s+(\S.*)$", text, re.MULTILINE)
+    packages = {f"{path.name}/" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    assert sorted(name for name, _ in drawn) == sorted(packages | modules)
+    assert all(purpose for _, purpose in drawn)
