@@ -146,7 +146,9 @@ class Scene:
 
     # ── what really happened ────────────────────────────────────────────────
     def told(self, event: str | None = None) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self._witness.read_text().splitlines()]
+        # A process may be in the middle of writing the last line.
+        written, _, _ = self._witness.read_text().rpartition("\n")
+        lines = [json.loads(line) for line in written.splitlines()]
         return [line for line in lines if event is None or line["event"] == event]
 
     def count(self, event: str) -> Counter[int]:
