@@ -114,13 +114,13 @@ def tenant_of(job: NewJob) -> str:
 
 
 def check_time(at: datetime | None) -> None:
-    """The clocks of stores know nothing of places: a time without its distance from UTC could be any."""
+    """Stores keep moments: a time without a time zone could be any of a day's."""
     if at is not None and at.tzinfo is None:
-        raise ConfigError(f"{at.isoformat()} is no time of any place: give it with its distance from UTC")
+        raise ConfigError(f"{at.isoformat()} needs a time zone, for example 2026-11-15T09:00:00+01:00")
 
 
 def check_due(due: Due) -> None:
-    """A time with its distance from UTC, or a wait of at most ten years."""
+    """A time with a time zone, or a wait of at most ten years."""
     if isinstance(due, datetime):
         check_time(due)
     elif due is not None and abs(due) > LONGEST:
