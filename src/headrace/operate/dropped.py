@@ -10,16 +10,16 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Pruned, Retention
 from headrace.policy import fingerprint
 from headrace.store.audit import Audit
-from headrace.store.contract import Store
+from headrace.store.contract import Recording, Store
 
 _log = logging.getLogger("headrace.audit")
 
@@ -88,10 +88,11 @@ async def drop(
 
     Behind a remote store the server writes the lines: it is the one that knows what was deleted, and by which token.
     """
-    # Asked for by name: an isinstance would not see it through a wrapper in Python 3.12 and newer.
-    server: Callable[..., Awaitable[frozenset[JobId]]] | None = getattr(store, "drop", None)
-    if server is not None:
-        return await server([record.id for record in records], event, records[0].reason) if records else frozenset()
+    if not records:
+        return frozenset()
+    # From Python 3.12 on, an isinstance check does not see the verb through a wrapper.
+    if hasattr(store, "drop"):
+        return await cast("Recording", store).drop([record.id for record in records], event, records[0].reason)
     for record in records:
         write(record, event, arguments=arguments)
     gone = await store.delete([record.id for record in records], states=_DEAD)

@@ -301,10 +301,12 @@ class Server(uvicorn.Server):
 
     async def _finish(self) -> None:
         """Returns when every connection is closed and every request answered, or when a second INT arrives."""
+        watched: set[asyncio.Task[None]] = set()
         while (self._state.connections or self._state.tasks) and not self.force_exit:
             self._state.changed.clear()
-            for task in self._state.tasks:
+            for task in self._state.tasks - watched:
                 task.add_done_callback(self._changed)
+                watched.add(task)
             await self._state.changed.wait()
         for server in self.servers:
             await server.wait_closed()
