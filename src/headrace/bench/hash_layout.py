@@ -1,7 +1,7 @@
 """Jobs on Redis in the layout that queues there usually have: a hash per job, ready ones and leases in sorted sets.
 
-Only what the benchmark's producer and worker do is laid out so: enqueue, claim, heartbeat, settle, wait. Whatever else a
-worker asks is the Redis store's own and finds nothing to do. Each verb is one script that loops over the jobs of its
+Only what the benchmark's producer and worker do is laid out so: enqueue, claim, heartbeat, settle, wait. All other verbs
+that a worker calls are the Redis store's own and find nothing to do. Each verb is one script that loops over the jobs of its
 batch, fenced by the token in each job's hash: the same promises, the same batches, the same worker around it.
 """
 
@@ -117,15 +117,29 @@ KEEP: Final = 86_400
 
 
 class HashLayoutStore(RedisStore):
-    """A hash per job."""
+    """The Redis store with the verbs of `HashLayout`."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._held: dict[Token, tuple[str, list[bytes]]] = {}
+        self.layout = layout = HashLayout(self)
+        self.enqueue = layout.enqueue
+        self.claim = layout.claim
+        self.heartbeat = layout.heartbeat
+        self.settle = layout.settle
+        self.wait = layout.wait
+        self.wait_to_claim = layout.wait_to_claim
+
+
+class HashLayout:
+    """A hash per job."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._wire, self._time, self._presence = store.client.wire, store.time, store.heartbeat
+        self.held: dict[Token, tuple[str, list[bytes]]] = {}
         """The queue and the ids of each lease that was claimed here."""
 
     async def enqueue(self, batch: Batch) -> Enqueued:
-        now, prefix = await self._now_us(), batch.id.bytes[:14]
+        now, prefix = await self._time.now_us(), batch.id.bytes[:14]
         words: list[Any] = [now]
         for ord, job in enumerate(batch.jobs):
             words += (prefix + ord.to_bytes(2, "big"), job.task, job.payload)
@@ -135,12 +149,12 @@ class HashLayoutStore(RedisStore):
 
     async def claim(self, ask: Ask) -> Lease | None:
         [queue] = ask.queues
-        expiry = await self._now_us() + microseconds(ask.ttl)
+        expiry = await self._time.now_us() + microseconds(ask.ttl)
         answer = await self._wire.run(CLAIM, _keys(queue), ask.limit, ask.token.hex, expiry)
         if not answer:
             return None
         ids: list[bytes] = answer[::2]
-        self._held[ask.token] = queue, ids
+        self.held[ask.token] = queue, ids
         batches: dict[bytes, UUID] = {}
         jobs: list[Claimed] = []
         for id, pairs in zip(ids, answer[1::2], strict=True):
@@ -168,17 +182,17 @@ class HashLayoutStore(RedisStore):
         return Lease(ask.token, jobs)
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
-        lost = set((await super().heartbeat((), ttl, presence)).lost)
-        expiry = await self._now_us() + microseconds(ttl)
+        lost = set((await self._presence((), ttl, presence)).lost)
+        expiry = await self._time.now_us() + microseconds(ttl)
         for token in tokens:
-            queue, ids = self._held.get(token, ("", []))
+            queue, ids = self.held.get(token, ("", []))
             if not ids or not await self._wire.run(HEARTBEAT, _keys(queue), token.hex, expiry, *ids):
                 lost.add(token)
         return Pulse(frozenset(lost), ())
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
-        queue, ids = self._held[token]
-        words: list[Any] = [token.hex, await self._now_us(), KEEP]
+        queue, ids = self.held[token]
+        words: list[Any] = [token.hex, await self._time.now_us(), KEEP]
         for position, settlement in settlements:
             if isinstance(settlement, Finish):
                 words += (ids[position], settlement.state.value, settlement.result or b"")

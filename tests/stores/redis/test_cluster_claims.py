@@ -47,7 +47,7 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> Losses:
 
 
 @pytest.fixture(params=["queues", "shards"])
-async def store(cluster: RedisCluster, request: pytest.FixtureRequest) -> AsyncIterator[RedisStore]:
+async def store(cluster: RedisCluster, request: pytest.FixtureRequest) -> AsyncIterator[ShardedRedisStore]:
     for node in cluster.nodes:
         node.command("FLUSHALL")
     shards = {"qa": 8} if request.param == "shards" else None
@@ -57,12 +57,12 @@ async def store(cluster: RedisCluster, request: pytest.FixtureRequest) -> AsyncI
     await store.close()
 
 
-async def put_some(store: RedisStore) -> list[JobId]:
+async def put_some(store: ShardedRedisStore) -> list[JobId]:
     names = [(queue, n) for queue in QUEUES for n in range(6)]
     return await put_jobs(store, *[new(queue=queue, tenant=f"t{n}", priority=n % 3) for queue, n in names])
 
 
-async def repeated(store: RedisStore, ask: Ask) -> Lease | None:
+async def repeated(store: ShardedRedisStore, ask: Ask) -> Lease | None:
     while True:
         try:
             return await store.claim(ask)
@@ -71,7 +71,7 @@ async def repeated(store: RedisStore, ask: Ask) -> Lease | None:
 
 
 @pytest.mark.parametrize("after", range(6))
-async def test_a_repeated_claim_gets_all_that_it_holds(store: RedisStore, losses: Losses, after: int):
+async def test_a_repeated_claim_gets_all_that_it_holds(store: ShardedRedisStore, losses: Losses, after: int):
     made = await put_some(store)
     losses.after, losses.count = after, 2
     ask = Ask(WORKER, QUEUES, 100, TTL, new_token())
@@ -89,7 +89,7 @@ async def test_a_repeated_claim_gets_all_that_it_holds(store: RedisStore, losses
     assert set(await states(store, made)) == {JobState.DONE}
 
 
-async def test_a_claim_that_was_answered_is_answered_again(store: RedisStore):
+async def test_a_claim_that_was_answered_is_answered_again(store: ShardedRedisStore):
     await put_some(store)
     ask = Ask(WORKER, QUEUES, 10, TTL, new_token())
     first, second = await store.claim(ask), await store.claim(ask)
@@ -98,7 +98,7 @@ async def test_a_claim_that_was_answered_is_answered_again(store: RedisStore):
     assert second == first
 
 
-async def test_a_claim_that_found_nothing_may_find_something_when_repeated(store: RedisStore):
+async def test_a_claim_that_found_nothing_may_find_something_when_repeated(store: ShardedRedisStore):
     ask = Ask(WORKER, QUEUES, 10, TTL, new_token())
     assert await store.claim(ask) is None
     made = await put_some(store)

@@ -107,7 +107,7 @@ async def test_reading_goes_on_and_writes_nothing(own_server: RedisServer, monke
     await store.open()
     [id] = await put(store)
     fill(own_server)
-    monkeypatch.setattr("headrace.store.redis.verbs.base._FRESH", 0.0)
+    monkeypatch.setattr("headrace.store.redis.store_clock._FRESH", 0.0)
     assert [job and job.state for job in await store.get([id])] == [JobState.READY]
     assert len(await find_all(store, Filter(queue="default"))) == 1
     assert await store.workers() == []

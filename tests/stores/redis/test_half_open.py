@@ -21,7 +21,7 @@ PATIENT = timedelta(seconds=12)
 
 
 def pool_of(store: RedisStore) -> Pool:
-    [pool] = store._wire._pools.values()
+    [pool] = store.client.wire._pools.values()
     return pool
 
 

@@ -19,7 +19,7 @@ async def test_a_hash_per_job(server: RedisServer):
     assert ids(lease) == made[:3]
     assert [job.attempt for job in lease.jobs] == [1, 1, 1]
     lost = new_token()
-    store._held[lost] = store._held[lease.token]
+    store.layout.held[lost] = store.layout.held[lease.token]
     assert await store.settle(lost, [(0, DONE), (2, DONE)]) == {0, 2}
     assert (await store.heartbeat([lease.token, lost], TTL)).lost == {lost}
     assert await store.settle(lease.token, [(0, DONE), (1, RELEASE), (2, DONE)]) == frozenset()

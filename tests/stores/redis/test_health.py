@@ -169,7 +169,7 @@ async def test_sentinels_that_are_behind_a_failover_are_asked_again(
         await store.close()
         # One who goes on naming it: worth another try later, and no reason to give up.
         told += [("127.0.0.1", follower.port)] * 1000
-        monkeypatch.setattr("headrace.store.redis.store.Patience", lambda: Patience(0))
+        monkeypatch.setattr("headrace.store.redis.verbs.check.Patience", lambda: Patience(0))
         error = await refusal(url)
         assert isinstance(error, Unavailable)
         assert "another takes over" in str(error)

@@ -37,7 +37,7 @@ async def forgotten(store: RedisStore, clock: FakeClock) -> None:
 
 
 async def names(store: RedisStore) -> list[str]:
-    return await store._queues()  # pyright: ignore[reportPrivateUsage]
+    return await store.queues.names()
 
 
 # ── forgetting ──────────────────────────────────────────────────────────────
@@ -86,7 +86,7 @@ async def test_a_pause_brings_it_back(emptied: RedisStore, clock: FakeClock):
 async def test_an_enqueue_brings_it_back(emptied: RedisStore, clock: FakeClock, due: timedelta | None):
     """Also by a process that has listed it before."""
     await forgotten(emptied, clock)
-    emptied._registered.add("q")  # pyright: ignore[reportPrivateUsage]
+    emptied.queues.registered.add("q")
     [id] = await put(emptied, queue="q", due=due)
     assert await names(emptied) == ["q"]
     assert [job.id for job in await find_all(emptied, Filter())] == [id]
@@ -102,11 +102,11 @@ async def test_an_enqueue_brings_it_back(emptied: RedisStore, clock: FakeClock, 
 async def test_a_refresh_does_not_list_it_again(emptied: RedisStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch):
     await forgotten(emptied, clock)
     # As a process has it that did not forget the queue itself.
-    emptied._registered.add("q")  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(emptied, "_clock", None)
+    emptied.queues.registered.add("q")
+    monkeypatch.setattr(emptied.time, "clock", None)
     await emptied.now()
     assert await names(emptied) == []
-    assert "q" not in emptied._registered  # pyright: ignore[reportPrivateUsage]
+    assert "q" not in emptied.queues.registered
 
 
 async def test_enqueues_in_the_moment_of_forgetting_are_found(emptied: RedisStore, clock: FakeClock):
@@ -147,7 +147,7 @@ async def test_tokens_of_settled_leases_are_remembered_for_minutes_only(
         await store.prune(keep)
         assert remembered() == 20
         # A settle that is repeated after a lost answer finds that it was done.
-        store._doubtful.add(lease.token)  # pyright: ignore[reportPrivateUsage]
+        store.leases.doubtful.add(lease.token)
         assert await store.settle(lease.token, [(0, DONE)]) == frozenset()
         clock.advance(300)
     clock.advance(600)

@@ -24,7 +24,7 @@ HOME = "hr:{#limits}:"
 
 
 async def ask(store: RedisStore, *command: str) -> list[str]:
-    answer = await store._wire.command(command[1], *command)
+    answer = await store.client.wire.command(command[1], *command)
     return [word.decode(errors="replace") if isinstance(word, bytes) else str(word) for word in answer]
 
 

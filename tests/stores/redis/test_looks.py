@@ -140,13 +140,13 @@ async def test_a_page_looks_at_so_many_jobs_and_says_where_to_go_on(
     ]
     monkeypatch.setattr("headrace.store.redis.verbs.find._LOOKS", 100)
     looked: list[int] = []
-    look = store._look  # pyright: ignore[reportPrivateUsage]
+    look = store.looks.look
 
     async def counted(queue: str, ids: list[JobId], *, history: bool) -> object:
         looked[-1] += len(ids)
         return await look(queue, ids, history=history)
 
-    monkeypatch.setattr(store, "_look", counted)
+    monkeypatch.setattr(store.looks, "look", counted)
     found: list[JobId] = []
     before = None
     while True:

@@ -39,8 +39,8 @@ async def test_a_rate_opens_without_a_word_of_the_server(
     async def deaf(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(store._wire, "wait", deaf)
-    monkeypatch.setattr(store._wire, "wait_and_run", deaf)
+    monkeypatch.setattr(store.client.wire, "wait", deaf)
+    monkeypatch.setattr(store.client.wire, "wait_and_run", deaf)
     heard = store.wait(["q"], 3600) if call == "wait" else store.wait_to_claim(ask(), 3600)
     assert await heard is True
     second = await store.claim(ask())

@@ -12,6 +12,7 @@ from conformance.kit import JANITOR, TTL, claim, put, settle_all, take
 from headrace import Headrace
 from headrace.errors import ConfigError
 from headrace.model.records import Retention
+from headrace.store.contract import Store
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import Flavour, RedisCluster, RedisServer
@@ -34,7 +35,7 @@ def let_in(server: RedisServer, *rights: str) -> str:
     return f"redis://clerk:pw@127.0.0.1:{server.port}/0"
 
 
-async def used(store: RedisStore) -> None:
+async def used(store: Store) -> None:
     """Every verb that a worker, a janitor and an operator use."""
     await store.open()
     await put(store, 3, queue="billing")

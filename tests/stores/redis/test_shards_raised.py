@@ -55,7 +55,7 @@ async def place(server: RedisServer, cluster: RedisCluster, request: pytest.Fixt
 
 def shard_of(store: ShardedRedisStore, tenant: str) -> str:
     """Where a process would put a job."""
-    [job] = store._shards.spread(batch(new(queue="hot", tenant=tenant))).jobs  # pyright: ignore[reportPrivateUsage]
+    [job] = store.counts.shards.spread(batch(new(queue="hot", tenant=tenant))).jobs
     return job.lane.queue
 
 
@@ -63,7 +63,7 @@ def on_copying_pauses(
     monkeypatch: pytest.MonkeyPatch, store: ShardedRedisStore, act: Callable[[], Awaitable[object]]
 ) -> None:
     """When this process has copied a pause to new shards, and has not written the number yet."""
-    copy = store._copy_pause  # pyright: ignore[reportPrivateUsage]
+    copy = store.counts.copy_pause
     calls: list[str] = []
 
     async def copy_then_act(queue: str, shards: Sequence[str]) -> bytes | None:
@@ -73,7 +73,7 @@ def on_copying_pauses(
             await act()
         return found
 
-    monkeypatch.setattr(store, "_copy_pause", copy_then_act)
+    monkeypatch.setattr(store.counts, "copy_pause", copy_then_act)
 
 
 async def one_per_tenant(store: ShardedRedisStore, count: int = 40) -> list[JobId]:

@@ -13,7 +13,7 @@ from conformance.kit import RELEASE, TTL, WORKER, claim, new, put, put_jobs, set
 from headrace.errors import Unavailable
 from headrace.model.lease import Ask, Band, new_token
 from headrace.store.redis.store import RedisStore
-from headrace.store.redis.verbs import claim as claim_verbs
+from headrace.store.redis.verbs import wait as wait_verb
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.kit import eventually
@@ -26,7 +26,7 @@ SHORT = 0.05
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is: a hint counts as followed by the claim that a test makes next."""
-    monkeypatch.setattr(claim_verbs, "_USE_WITHIN", 3600.0)
+    monkeypatch.setattr(wait_verb, "_USE_WITHIN", 3600.0)
 
 
 async def sleepers(server: RedisServer, count: int) -> None:
@@ -137,7 +137,7 @@ async def test_who_may_not_have_what_waits_does_not_spin(real_store: RedisStore)
     await put(real_store, 2, tenant="other")
     assert await real_store.wait(QUEUE, LONG)
     assert await real_store.claim(Ask(WORKER, ("default",), 1, TTL, new_token(), tenant="other")) is not None
-    assert not real_store._pauses
+    assert not real_store.waiting.pauses
 
 
 async def test_sleepers_take_no_connection_from_workers(real_store: RedisStore, server: RedisServer):
@@ -201,7 +201,7 @@ async def test_a_sleeper_called_off_leaves_the_hint_to_the_next(real_store: Redi
     sleeper = asyncio.ensure_future(real_store.wait(QUEUE, LONG))
     await sleepers(server, 1)
     # The server has given it the hint, and the answer is on its way when it is called off.
-    server.command("RPUSH", real_store._keys.marker("default"), "1")
+    server.command("RPUSH", real_store.client.keys.marker("default"), "1")
     sleeper.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeper
@@ -224,7 +224,7 @@ async def test_a_sleeper_called_off_leaves_nothing_behind(real_store: RedisStore
 async def test_a_hint_that_nobody_follows_goes_to_the_next(
     real_store: RedisStore, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(claim_verbs, "_USE_WITHIN", 0.01)
+    monkeypatch.setattr(wait_verb, "_USE_WITHIN", 0.01)
     await put(real_store, 1)
     assert await real_store.wait(QUEUE, LONG)
     other = RedisStore(server.url())

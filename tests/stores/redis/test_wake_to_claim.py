@@ -59,8 +59,9 @@ async def warm(real_store: RedisStore) -> RedisStore:
     return real_store
 
 
-def test_it_is_a_prompt_store():
-    assert issubclass(RedisStore, Prompt)
+@pytest.mark.parametrize("kind", [RedisStore, ShardedRedisStore])
+def test_it_is_a_prompt_store(kind: type[RedisStore | ShardedRedisStore]):
+    assert isinstance(kind("redis://127.0.0.1:6379"), Prompt)
 
 
 async def test_one_job_wakes_one_of_many_with_a_lease(warm: RedisStore, server: RedisServer):
@@ -167,13 +168,13 @@ async def test_a_lease_that_nobody_heard_of_is_given_back(warm: RedisStore, serv
 async def test_a_job_that_comes_after_the_calling_off_is_not_claimed(warm: RedisStore, server: RedisServer):
     """Its bell is there, and the marker woke it all the same: the claim that follows does nothing."""
     asked, bell = ask(), "hr:{default}:w:bell"
-    args = warm._claim_args(asked, 10, ["default"], bands_of(asked, 10))
+    args = warm.claim_script.args(asked, 10, ["default"], bands_of(asked, 10))
     await put(warm, 1)
     server.command("RPUSH", bell, "1")
-    assert await warm._wire.run(scripts.CLAIM, warm._keys.of("default"), *args, bell) is None
+    assert await warm.client.wire.run(scripts.CLAIM, warm.client.keys.of("default"), *args, bell) is None
     assert await counts(warm) == {"ready": 1}
     server.command("DEL", bell)
-    assert len((await warm._wire.run(scripts.CLAIM, warm._keys.of("default"), *args, bell))[1:]) == 1
+    assert len((await warm.client.wire.run(scripts.CLAIM, warm.client.keys.of("default"), *args, bell))[1:]) == 1
 
 
 async def test_a_store_that_closes_gives_back_what_it_had_not_heard_of(real_store: RedisStore, server: RedisServer):

@@ -30,6 +30,11 @@ class Untrusted(Cut):
         super().__init__(why, sent=False)
 
 
+def foreign(key: str) -> ConfigError:
+    """A key under headrace's name holds what headrace does not write."""
+    return ConfigError(f"{key} in Redis is not headrace's: name a prefix of its own with ?prefix= in the URL")
+
+
 def distrust(error: BaseException | None) -> str | None:
     """Why its certificate was not trusted, if that is what ended the connection."""
     while error is not None:

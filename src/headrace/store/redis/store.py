@@ -4,71 +4,120 @@ from __future__ import annotations
 
 import logging
 
-from headrace.errors import StoreError
-from headrace.model.records import Finding, Progress
-from headrace.store.redis import health
-from headrace.store.redis.asking import ONE_NODE, Patience
-from headrace.store.redis.connection import Pool
-from headrace.store.redis.faults import Cut, translated
-from headrace.store.redis.verbs.wake import Waking
+from headrace.model.clock import Clock
+from headrace.model.records import Progress
+from headrace.store.redis.client.client import Client
+from headrace.store.redis.job_locator import JobLocator
+from headrace.store.redis.lease_homes import LeaseHomes
+from headrace.store.redis.queue_list import QueueList
+from headrace.store.redis.store_clock import StoreClock
+from headrace.store.redis.url import parse
+from headrace.store.redis.verbs.check import Check
+from headrace.store.redis.verbs.claim import Claim
+from headrace.store.redis.verbs.claim_cluster import ClusterClaim
+from headrace.store.redis.verbs.claim_script import ClaimScript
+from headrace.store.redis.verbs.detach import Detach
+from headrace.store.redis.verbs.enqueue import Enqueue
+from headrace.store.redis.verbs.find import Find
+from headrace.store.redis.verbs.heartbeat import Heartbeat
+from headrace.store.redis.verbs.limits import Limits
+from headrace.store.redis.verbs.looks import Looks
+from headrace.store.redis.verbs.moves import Moves
+from headrace.store.redis.verbs.pauses import Pauses
+from headrace.store.redis.verbs.reap import Reap
+from headrace.store.redis.verbs.records import Records
+from headrace.store.redis.verbs.report import Reports
+from headrace.store.redis.verbs.settle import Settle
+from headrace.store.redis.verbs.upkeep import Upkeep
+from headrace.store.redis.verbs.wait import Wait
+from headrace.store.redis.verbs.wake import Wake
 
 _log = logging.getLogger(__name__)
-_told: set[str] = set()
-"""Warnings given: once per process, however many stores it opens."""
+_warned: set[str] = set()
+"""Warnings that were logged: each once per process, however many stores it opens."""
 
 
-class RedisStore(Waking):
-    """Redis 7.0 or newer, or Valkey: one server, Sentinel or a cluster."""
+class RedisStore:
+    """Redis 7.0 or newer, or Valkey: one server, Sentinel or a cluster.
+
+    Each verb is answered by an object of `verbs/`. The constructor makes these objects and binds their methods once, so
+    that a call of a verb costs no more than a call of the method itself.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:  # noqa: PLR0915 - a line per verb
+        # What the verbs share.
+        self.client = client = Client(parse(url))
+        self.time = time = StoreClock(client, clock)
+        self.queues = queues = QueueList(client)
+        self.leases = leases = LeaseHomes(client, queues)
+        time.after_refresh(queues.relist)
+        locator = JobLocator(client, queues)
+
+        # The verbs that others build on.
+        self.waiting = waiting = Wait(client, time)
+        self.claim_script = script = ClaimScript(client, time, waiting)
+        self.looks = looks = Looks(client, time, queues, locator)
+        self.finder = finder = Find(client, queues, looks)
+        claim = Claim(client, queues, leases, waiting, script, ClusterClaim(client, time, leases, waiting, script))
+        settle = Settle(client, time, leases)
+
+        self.check = Check(client).check
+        self.now = time.now
+
+        self.enqueue = Enqueue(client, time, queues, locator).enqueue
+        self.claim = claim.claim
+        self.heartbeat = Heartbeat(client, time, leases).heartbeat
+        self.settle = settle.settle
+        self.report = Reports(client, leases).report
+        self.wait = waiting.wait
+        self.wait_to_claim = Wake(client, claim, script, waiting, settle).wait_to_claim
+        self.detach = Detach(client, time, leases, settle).detach
+
+        upkeep = Upkeep(client, time, queues)
+        self.promote = upkeep.promote
+        self.prune = upkeep.prune
+        self.expired_dead = upkeep.expired_dead
+        reap = Reap(client, time, queues, leases, settle)
+        self.reap = reap.reap
+        self.abandon = reap.abandon
+        self.retire = reap.retire
+
+        self.get = looks.get
+        self.find = finder.find
+        self.stats = looks.stats
+        self.workers = looks.workers
+        self.ended = looks.ended
+        self.lanes = looks.lanes
+        self.ahead = looks.ahead
+
+        moves = Moves(client, time, locator)
+        self.cancel = moves.cancel
+        self.retry = moves.retry
+        self.delete = moves.delete
+
+        pauses = Pauses(client, time, queues)
+        self.pause = pauses.pause
+        self.resume = pauses.resume
+        self.pauses = pauses.pauses
+        limits = Limits(client, queues)
+        self.limits = limits.limits
+        self.limit = limits.limit
+        records = Records(client)
+        self.records = records.records
+        self.record = records.record
 
     async def open(self) -> None:
         for finding in await self.check():
-            if finding.level == "error" or (finding.level == "warning" and finding.message not in _told):
-                _told.add(finding.message)
+            if finding.level == "error" or (finding.level == "warning" and finding.message not in _warned):
+                _warned.add(finding.message)
                 _log.warning("%s: %s", finding.about, finding.message)
-        await self._refresh()
+        await self.time.refresh()
+
+    async def close(self) -> None:
+        await self.waiting.close()
+        await self.client.wire.close()
 
     async def migrate(self, progress: Progress | None = None) -> list[str]:
-        """Redis has no schema: a script carries its version in its digest, and a layout that changes takes a new prefix."""
+        """Redis has no schema: a script carries its version in its digest, and a new layout of keys takes a new prefix."""
         del progress
         return []
-
-    async def check(self) -> list[Finding]:
-        found: list[Finding] = []
-        silent: list[StoreError] = []
-        servers = await self._examine()
-        for each in servers:
-            try:
-                if isinstance(each, StoreError):
-                    raise each
-                health.refuse(each, self._address)
-            except ONE_NODE as error:
-                # One node of a cluster: the others go on.
-                silent.append(error)
-                found.append(Finding("error", "server", f"{error}; its queues are unavailable until it answers"))
-            else:
-                found += health.findings(each, self._address)
-        if len(silent) == len(servers):
-            raise silent[0]
-        return found
-
-    async def _examine(self) -> list[health.Health | StoreError]:
-        """Every server, as it describes itself, or why it does not."""
-        patience = Patience()
-        while True:
-            try:
-                pools = await self._wire.all_pools()
-            except (Cut, Exception) as error:
-                raise translated(error, self._address.shown) from error
-            servers = [await _described(pool) for pool in pools]
-            behind = any(isinstance(each, health.Health) and each.replica for each in servers)
-            if not behind or self._address.kind == "single" or not await patience.left():
-                return servers
-            # Whoever told us of it has not heard of the failover yet.
-            await self._wire.look_again()
-
-
-async def _described(pool: Pool) -> health.Health | StoreError:
-    try:
-        return await health.examine(pool)
-    except ONE_NODE as error:
-        return error

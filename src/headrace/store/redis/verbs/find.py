@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Filter, Page
 from headrace.store.redis import scripts
+from headrace.store.redis.client.client import STEP, Client, chunks
 from headrace.store.redis.parcel import states_arg
-from headrace.store.redis.verbs.base import STEP, chunks
-from headrace.store.redis.verbs.looks import Looking
+from headrace.store.redis.queue_list import QueueList
+from headrace.store.redis.verbs.looks import Looks
 
 _AT_ONCE: Final = 200
 """Jobs that one script looks at."""
@@ -53,13 +54,24 @@ class _Stream:
     steps: AsyncGenerator[_Step]
 
 
-class Searching(Looking):
+class Find:
     """See the contract."""
 
+    def __init__(self, client: Client, queues: QueueList, looks: Looks) -> None:
+        self._client, self._wire, self._keys = client, client.wire, client.keys
+        self._queues, self._looks = queues, looks
+
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        queues = await self._queues()
+        return await self.find_in(_itself, where, before, limit)
+
+    async def find_in(
+        self, parts: Callable[[str], Sequence[str]], where: Filter, before: JobId | None, limit: int
+    ) -> Page:
+        """The same where the jobs of a queue are in the queues that `parts` names, after the list of queues was read."""
+        queues = await self._queues.names()
         if where.queue is not None:
-            queues = [queue for queue in queues if queue in self._parts(where.queue)]
+            named = parts(where.queue)
+            queues = [queue for queue in queues if queue in named]
         streams = await self._streams(queues, where, before, limit)
         opened = list(streams)
         start = streams[0].highest if streams else 0
@@ -67,7 +79,7 @@ class Searching(Looking):
         matches: list[tuple[int, Job]] = []
         looks = 0
         try:
-            # At the least so far that a caller that goes on comes further.
+            # A page ends at a lower id than the one before it, so that a caller that follows `next` gets to the end.
             while streams and len(jobs) <= limit and (looks < _LOOKS or streams[0].highest == start):
                 newest = heappop(streams)
                 step = await anext(newest.steps, None)
@@ -87,14 +99,10 @@ class Searching(Looking):
             return Page(jobs[:limit], jobs[limit - 1].id if limit > 0 else None)
         return Page(jobs, JobId(UUID(int=1 - streams[0].highest)) if streams else None)
 
-    def _parts(self, queue: str) -> list[str]:
-        """The queues that hold the jobs of this one."""
-        return [queue]
-
     async def _streams(self, queues: Sequence[str], where: Filter, before: JobId | None, limit: int) -> list[_Stream]:
-        """One per queue that may have such jobs. What a queue has is read when its newest job is the newest of all."""
+        """One per queue that may have such jobs. A queue is read when its newest job is the newest of all."""
         bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
-        found, silent = await self._survey(queues, "newest", bound, states_arg(where.states))
+        found, silent = await self._client.survey(queues, "newest", bound, states_arg(where.states))
         if silent is not None:
             raise silent
         step = min(_AT_ONCE, max(limit + 1, 20))
@@ -113,14 +121,14 @@ class Searching(Looking):
     async def _fitting(self, queue: str, ids: Sequence[UUID], where: Filter) -> list[Job]:
         if not ids:
             return []
-        found = await self._look(queue, ids, history=where.text is not None)
+        found = await self._looks.look(queue, ids, history=where.text is not None)
         return [replace(job, history=()) if job.history else job for job in found.values() if _fits(job, where)]
 
     async def _candidates(self, queue: str, where: Filter, before: JobId | None, step: int) -> AsyncGenerator[_Step]:
         """Ids worth a look, newest first: all of them only where no shorter list will do."""
         if where.states and where.states <= {JobState.DEAD, JobState.CANCELLED}:
             bound = b"(" + before.bytes if before else b"+"
-            while ids := await self._run(scripts.FIND, queue, "ended", bound, step):
+            while ids := await self._client.run(scripts.FIND, queue, "ended", bound, step):
                 yield _step([UUID(bytes=id) for id in ids])
                 bound = b"(" + ids[-1]
         elif (few := await self._listed(queue, where.states, before)) is not None:
@@ -134,8 +142,8 @@ class Searching(Looking):
         """Ids of all that may be in these states, newest first; None: no short list has them."""
         if not states:
             return None
-        ready, scheduled, leases, history, singly, ended = await self._run(scripts.FIND, queue, "counts")
-        # In the order of a job's life: what goes on meanwhile is met further on.
+        ready, scheduled, leases, history, singly, ended = await self._client.run(scripts.FIND, queue, "counts")
+        # In the order of a job's life: a job that moves on meanwhile is met in a later set.
         sources = {
             JobState.READY: ((ready, 0, ""),),
             JobState.SCHEDULED: ((scheduled, _FEW, "D"),),
@@ -163,11 +171,11 @@ class Searching(Looking):
         return await self._of_leases("running" if name == "Z" else "history", queue, members, below)
 
     async def _of_leases(self, which: str, queue: str, numbers: Sequence[bytes], below: bytes) -> list[bytes]:
-        """Ids of the jobs of leases, as many at once as keep no other call waiting."""
+        """Ids of the jobs of leases. One script reads a bounded number, because other calls wait for it."""
         ids: list[bytes] = []
         at = 0
         while numbers:
-            whole, at, *some = await self._run(scripts.FIND, queue, which, below, at, *numbers[:STEP])
+            whole, at, *some = await self._client.run(scripts.FIND, queue, which, below, at, *numbers[:STEP])
             ids += some
             numbers = numbers[whole:]
         return ids
@@ -176,7 +184,7 @@ class Searching(Looking):
         bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
         highest = before.int if before else 1 << 128
         ids: list[UUID] = []
-        while entries := await self._run(scripts.FIND, queue, "all", bound, step):
+        while entries := await self._client.run(scripts.FIND, queue, "all", bound, step):
             for entry in await self._in_time(queue, where, entries):
                 prefix = int.from_bytes(entry[:14], "big") << 16
                 runs = _entry.decode(entry[14:])[1:]
@@ -187,26 +195,30 @@ class Searching(Looking):
                             ids.append(UUID(int=prefix | ord))
                         if len(ids) >= step:
                             yield _step(ids)
-                            # A search that has to go on looks for something rare.
+                            # The search found few jobs so far, so it looks for something rare.
                             ids, step = [], min(_AT_ONCE, 2 * step)
             last = entries[-1][:14]
             bound = b"(" + last
             if where.since is not None or where.until is not None:
-                # Batches from another time are looked at, too.
+                # Batches from another time count as looked at, too.
                 yield _Step(ids, int.from_bytes(last, "big") << 16, len(ids) + len(entries))
                 ids = []
         if ids:
             yield _step(ids)
 
     async def _in_time(self, queue: str, where: Filter, entries: list[bytes]) -> list[bytes]:
-        """Those of these batches that were enqueued in the time asked for: one job of a batch tells of all."""
+        """Those of these batches that were enqueued in the time asked for. All jobs of a batch have one time."""
         if where.since is None and where.until is None:
             return entries
         firsts = [UUID(bytes=entry[:14] + int(_entry.decode(entry[14:])[2]).to_bytes(2, "big")) for entry in entries]
-        found = await self._look(queue, firsts, history=False)
+        found = await self._looks.look(queue, firsts, history=False)
         when = Filter(since=where.since, until=where.until)
-        # Of one whose first job is gone the others tell.
+        # A batch whose first job is gone stays in, and its other jobs decide.
         return [entry for entry, id in zip(entries, firsts, strict=True) if id not in found or _fits(found[id], when)]
+
+
+def _itself(queue: str) -> list[str]:
+    return [queue]
 
 
 def _fits(job: Job, where: Filter) -> bool:

@@ -1,8 +1,8 @@
-"""The verbs of onlookers but find: get, stats, ended, lanes, ahead, workers. None of them writes."""
+"""Looks at the store: get, stats, ended, lanes, ahead, workers. None of them writes. `find.py` has find."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -12,17 +12,20 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.errors import StoreError
-from headrace.model.job import Job, JobId, split_id
+from headrace.model.job import Job, JobId
 from headrace.model.lane import MAX_LANES, Ahead, Blocked, LaneView
 from headrace.model.lease import Presence
 from headrace.model.records import Ending, QueueStats, Stats
 from headrace.store.redis import scripts
+from headrace.store.redis.client.client import Client, chunks
 from headrace.store.redis.connection import Reply
 from headrace.store.redis.element import from_us, lane_of, to_us
+from headrace.store.redis.faults import foreign
+from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.jobs import ending_of, job_of
+from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import paused_of
-from headrace.store.redis.verbs.base import chunks, foreign
-from headrace.store.redis.verbs.upkeep import Janitoring
+from headrace.store.redis.store_clock import StoreClock
 
 _AT_ONCE: Final = 200
 """Jobs that one script looks at."""
@@ -38,25 +41,26 @@ _SEEN_WITHIN: Final = 60_000_000
 _counters = msgspec.msgpack.Decoder(list[str])
 _presence = msgspec.msgpack.Decoder(tuple[int, Presence])
 
-AskById = Callable[[str, list[UUID]], Awaitable[Collection[UUID]]]
-"""Asks a queue for these ids; answers those that it knows."""
 
-
-class Looking(Janitoring):
+class Looks:
     """See the contract."""
 
-    _looked = 0
+    def __init__(self, client: Client, time: StoreClock, queues: QueueList, locator: JobLocator) -> None:
+        self._client, self._wire, self._keys = client, client.wire, client.keys
+        self._time, self._queues, self._locator = time, queues, locator
+        self._looked = 0
+        """Where the next call of `lanes` begins."""
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         found: dict[UUID, Job] = {}
 
         async def look(queue: str, some: list[UUID]) -> Collection[UUID]:
-            jobs = await self._look(queue, some, history=True)
+            jobs = await self.look(queue, some, history=True)
             found.update(jobs)
             return jobs
 
         for some in chunks(list(dict.fromkeys(ids)), _AT_ONCE):
-            await self._ask_by_id(some, look)
+            await self._locator.ask(some, look)
         workers = {job.worker for job in found.values() if job.worker is not None}
         names = {worker: await self._name(worker) for worker in workers}
         return [
@@ -69,53 +73,26 @@ class Looking(Janitoring):
         try:
             name: bytes | None = await self._wire.command(key, "GET", key)
         except StoreError:
-            return None  # on a cluster only the node of the name may be down
+            return None  # on a cluster, the node of the name may be down while others answer
         return None if name is None else name.decode(errors="replace")
 
-    async def _ask_by_id(self, ids: Sequence[UUID], ask: AskById) -> None:
-        """Ask the queues that know these ids. Where none knows one, all must have said so: else raises why one did not."""
-        left = dict.fromkeys(ids)
-        round = self._round()
-
-        async def visit(queue: str, some: list[UUID]) -> None:
-            if some and not await round.passes_over(queue):
-                async with round.asking(queue):
-                    for id in await ask(queue, some):
-                        left.pop(id, None)
-
-        # An id does not say its queue, but this process knows the queues of what it enqueued.
-        likely: dict[str, list[UUID]] = {}
-        for id in ids:
-            if (queue := self._homes.get(split_id(id)[0].int)) is not None:
-                likely.setdefault(queue, []).append(id)
-        for queue, some in likely.items():
-            await visit(queue, some)
-        silent = None
-        if left:
-            batches = list(dict.fromkeys(id.bytes[:14] for id in left))
-            found, silent = await self._survey(await self._queues(), "batches", *batches)
-            for queue, numbers in found.items():
-                known: set[bytes] = {batches[int(number)] for number in numbers}
-                await visit(queue, [id for id in left if id.bytes[:14] in known])
-        round.end(needs_all=bool(left))
-        if left and silent is not None:
-            raise silent
-
-    async def _look(self, queue: str, ids: Sequence[UUID], *, history: bool) -> dict[UUID, Job]:
+    async def look(self, queue: str, ids: Sequence[UUID], *, history: bool) -> dict[UUID, Job]:
         answers: list[Reply] = []
-        while len(answers) < len(ids):  # fewer come at once where they are large
-            answers += await self._run(scripts.GET, queue, int(history), *(id.bytes for id in ids[len(answers) :]))
-        now = await self._now_us()
+        while len(answers) < len(ids):  # a script answers fewer jobs if they are large
+            answers += await self._client.run(
+                scripts.GET, queue, int(history), *(id.bytes for id in ids[len(answers) :])
+            )
+        now = await self._time.now_us()
         return {id: job_of(answer, queue, now) for id, answer in zip(ids, answers, strict=True) if answer}
 
     async def stats(self) -> Stats:
-        """The figures of many queues come in one script; only those in which jobs wait are asked one by one, for the oldest."""
-        now = await self._now_us()
-        figures = (await self._survey(await self._queues(), "figures")).found
+        """One script answers for many queues. Only queues in which jobs wait are asked one by one, for the oldest job."""
+        now = await self._time.now_us()
+        figures = (await self._client.survey(await self._queues.names(), "figures")).found
         found = {queue: _stats(queue, answer, now) for queue, answer in figures.items()}
         waiting = [queue for queue, stats in found.items() if stats.ready > 0]
         for queue, (oldest, more) in (
-            await self._ask_each(scripts.STATS, waiting, MAX_LANES) if waiting else {}
+            await self._client.ask_each(scripts.STATS, waiting, MAX_LANES) if waiting else {}
         ).items():
             age = timedelta(microseconds=max(0, now - int(oldest))) if oldest else None
             found[queue] = changed(found[queue], oldest_ready=age, oldest_at_least=bool(more))
@@ -152,7 +129,7 @@ class Looking(Janitoring):
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
         found: list[Ending] = []
-        queues, silent = await self._survey(await self._queues(), "past", to_us(since))
+        queues, silent = await self._client.survey(await self._queues.names(), "past", to_us(since))
         if silent is not None:
             raise silent
         left: dict[str, list[Any]] = {queue: [to_us(since), 0] * _SETS for queue in queues}
@@ -164,7 +141,7 @@ class Looking(Janitoring):
                 words[:] = answer[: 2 * _SETS]
                 found += [ending_of(one, queue) for one in answer[2 * _SETS :]]
             found = sorted(found, key=lambda ending: (ending.at, ending.id))[:limit]
-            # A set is complete up to where it goes on: what lies behind the last that is wanted is not read.
+            # A set is complete up to where it goes on. Jobs behind the last one that is wanted need not be read.
             last = to_us(found[-1].at) if len(found) == limit else None
             left = {queue: words for queue, words in left.items() if _goes_on(words, last)}
         return found
@@ -173,7 +150,7 @@ class Looking(Janitoring):
         names = list(dict.fromkeys(queues))
         limit = min(limit, MAX_LANES)
         self._looked += limit
-        answers = await self._ask_each(scripts.LANES, names, limit, self._looked, _COUNTED)
+        answers = await self._client.ask_each(scripts.LANES, names, limit, self._looked, _COUNTED)
         return [
             _lane_view(lane.decode(), queue, jobs, int(oldest))
             for queue, answer in answers.items()
@@ -184,12 +161,12 @@ class Looking(Janitoring):
         found: list[tuple[str, Reply]] = []
 
         async def ask(queue: str, some: list[UUID]) -> Collection[UUID]:
-            answer: Reply = await self._run(scripts.AHEAD, queue, self._given, id.bytes, limit)
+            answer: Reply = await self._client.run(scripts.AHEAD, queue, self._time.given, id.bytes, limit)
             if answer:
                 found.append((queue, answer))
             return some if answer else ()
 
-        await self._ask_by_id([id], ask)
+        await self._locator.ask([id], ask)
         return await self._ahead(*found[0], limit) if found else None
 
     async def _ahead(self, queue: str, answer: Reply, limit: int) -> Ahead:
@@ -214,10 +191,10 @@ class Looking(Janitoring):
     ) -> Blocked:
         by: list[UUID] = []
         if int(concurrency) >= 0:
-            # Elsewhere than on a cluster units are held in any queue.
+            # On one server, jobs in any queue may hold the units.
             queues = [queue] if self._keys.clustered else await self._running()
             for some in chunks(queues, _AT_ONCE):
-                found = await self._run_each(scripts.HOLDERS, some, key, _HOLDERS)
+                found = await self._client.run_each(scripts.HOLDERS, some, key, _HOLDERS)
                 by = [*by, *(UUID(bytes=id) for ids in found for id in ids)][:_HOLDERS]
                 if len(by) == _HOLDERS:
                     break
@@ -232,11 +209,11 @@ class Looking(Janitoring):
 
     async def _running(self) -> list[str]:
         """Queues that have leases."""
-        return list((await self._survey(await self._queues(), "running")).found)
+        return list((await self._client.survey(await self._queues.names(), "running")).found)
 
     async def workers(self) -> list[Presence]:
         records: Reply = await self._wire.command(self._keys.workers, "HVALS", self._keys.workers)
-        now = await self._now_us()
+        now = await self._time.now_us()
         try:
             seen = [_presence.decode(record) for record in records]
         except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""The operator's moves: cancel, retry, delete; and the records that other parts keep here."""
+"""The operator's moves: cancel, retry, delete."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Final
 from uuid import UUID
 
 from headrace.model.job import JobId, JobState
-from headrace.model.records import CancelAnswer, Record
+from headrace.model.records import CancelAnswer
 from headrace.store.redis import scripts
+from headrace.store.redis.client.client import Client, chunks
+from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.parcel import states_arg
-from headrace.store.redis.records import record_of, text_bytes
+from headrace.store.redis.records import text_bytes
 from headrace.store.redis.scripts import Script
-from headrace.store.redis.verbs.base import chunks
-from headrace.store.redis.verbs.find import Searching
+from headrace.store.redis.store_clock import StoreClock
 
 _AT_ONCE: Final = 200
-"""Jobs that one script moves: a script holds up everybody."""
+"""Jobs that one script moves: while a script runs, the server answers no other call."""
 
 _ANSWERS = {
     "c": CancelAnswer.CANCELLED,
@@ -26,12 +27,15 @@ _ANSWERS = {
 }
 
 
-class Operating(Searching):
+class Moves:
     """See the contract."""
+
+    def __init__(self, client: Client, time: StoreClock, locator: JobLocator) -> None:
+        self._wire, self._keys, self._time, self._locator = client.wire, client.keys, time, locator
 
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
         said = b"0" if reason is None else b"1" + text_bytes(reason)
-        letters = await self._everywhere(scripts.CANCEL, ids, "u", self._given, said)
+        letters = await self._everywhere(scripts.CANCEL, ids, "u", self._time.given, said)
         return {id: _ANSWERS[letter] for id, letter in letters.items()}
 
     async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
@@ -51,8 +55,8 @@ class Operating(Searching):
 
         async def move(queue: str, some: list[UUID]) -> Collection[UUID]:
             left = some
-            while left:  # a script does fewer of them where lanes are long
-                # Not repeated after a lost answer: the second one would say of what the first has done that it was so before.
+            while left:  # a script moves fewer of them if lanes are long
+                # It is not repeated after a lost answer: the second answer would not tell what the first call has done.
                 answer = await self._wire.run(
                     script, self._keys.of(queue), *args, *(id.bytes for id in left), repeat=False
                 )
@@ -62,22 +66,5 @@ class Operating(Searching):
             return [id for id in some if answers[JobId(id)] != nothing]
 
         for some in chunks(list(answers), _AT_ONCE):
-            await self._ask_by_id(some, move)
+            await self._locator.ask(some, move)
         return answers
-
-    # ── records ─────────────────────────────────────────────────────────────
-
-    async def records(self, kind: str) -> dict[str, Record]:
-        key = f"{self._keys.records[0]}r:{kind}"
-        found = await self._wire.command(key, "HGETALL", key)
-        pairs = sorted(zip(found[::2], found[1::2], strict=True))
-        return {name.decode(): Record(*record_of(raw)) for name, raw in pairs}
-
-    async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
-        keys = self._keys.records
-        said = b"0" if value is None else b"1" + value
-        expected = "" if expect is None else expect
-        # Not repeated after a lost answer: one's own write would look like somebody else's.
-        version: int = await self._wire.run(scripts.RECORD, keys, kind, name, expected, said, repeat=False)
-        await self._confirmed(keys[0])
-        return None if version < 0 else version

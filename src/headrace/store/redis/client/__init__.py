@@ -1,0 +1,1 @@
+"""The client: how the store reaches its servers, and how it asks them."""

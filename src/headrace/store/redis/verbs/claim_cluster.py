@@ -1,0 +1,166 @@
+"""A claim from several queues of a cluster, where no script sees two queues."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.errors import StoreError, StoreFull, Unavailable
+from headrace.model.lease import Ask, Band, Token
+from headrace.store.redis import scripts
+from headrace.store.redis.asking import ONE_NODE, Asked
+from headrace.store.redis.client.client import Client
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import header_of, to_us
+from headrace.store.redis.lease_homes import LeaseHomes
+from headrace.store.redis.parcel import bands_of
+from headrace.store.redis.records import paused_of
+from headrace.store.redis.store_clock import StoreClock
+from headrace.store.redis.verbs.claim_script import ClaimScript
+from headrace.store.redis.verbs.wait import Wait
+
+_MOST_BEGUN: Final = 1000
+
+
+@dataclass(slots=True)
+class _Making:
+    """A lease in the making, of queues that no script sees together."""
+
+    had: dict[str, int]
+    """Jobs so far, by queue."""
+    parts: list[tuple[str, Reply]] = field(default_factory=list[tuple[str, Reply]])
+    answered: bool = False
+    silent: StoreError | None = None
+    """Why a queue was passed over."""
+
+    @property
+    def taken(self) -> int:
+        return sum(self.had.values())
+
+
+class ClusterClaim:
+    """Makes one lease of several queues, queue by queue."""
+
+    def __init__(
+        self, client: Client, time: StoreClock, leases: LeaseHomes, waiting: Wait, script: ClaimScript
+    ) -> None:
+        self._client, self._wire, self._keys = client, client.wire, client.keys
+        self._time, self._leases, self._waiting, self._script = time, leases, waiting, script
+        self._begun: dict[Token, None] = {}
+        """Leases of several nodes that were begun, and not heard to be made."""
+
+    async def claim(self, ask: Ask, limit: int, queues: list[str]) -> list[tuple[str, Reply]]:
+        """Parts of a lease by queue. A repeated call for a token gets what was claimed before, and adds nothing to it."""
+        if ask.token in self._begun or ask.token in self._leases.known:
+            # A queue that does not say what it holds under this token is not asked for more: positions might be used twice.
+            args = self._script.args(ask, 0, queues[:1], [], spread=True)
+            held = await self._client.ask_each(scripts.CLAIM, queues, *args)
+            queues = list(held)
+            if parts := [(queue, part) for queue, answer in held.items() for part in self._script.read(answer)[1]]:
+                return parts
+        if len(self._begun) >= _MOST_BEGUN:
+            self._begun.clear()
+        self._begun[ask.token] = None
+        parts = await self._one_by_one(ask, limit, queues)
+        self._begun.pop(ask.token, None)
+        return parts
+
+    async def _one_by_one(self, ask: Ask, limit: int, queues: list[str]) -> list[tuple[str, Reply]]:
+        """Each band by itself. Queues on a node that is down are passed over."""
+        made = _Making(dict.fromkeys(queues, 0))
+        for band in bands_of(ask, limit):
+            named = [queue for queue in queues if not band.queues or queue in band.queues]
+            share = min(limit, made.taken + band.share)
+            if ask.tenant is not None:
+                # No queue can say beforehand what is best for one tenant: the order is strict within each queue only.
+                for queue in named:
+                    await self._part(ask, share, band, queue, made)
+            elif await self._band(ask, share, Band(band.lowest, band.highest, share), named, made):
+                break
+        if made.silent is not None and not made.answered:
+            raise made.silent
+        if not made.parts and ask.only_bands:
+            # The bands found nothing without a script. A script tells `Wait` what else waits in the queues.
+            await asyncio.gather(*(self._look_at_the_rest(ask, queue) for queue in queues))
+        return made.parts
+
+    async def _look_at_the_rest(self, ask: Ask, queue: str) -> None:
+        with suppress(*ONE_NODE):
+            await self._script.run(ask, 0, [queue], [])
+
+    async def _band(self, ask: Ask, limit: int, band: Band, queues: list[str], made: _Making) -> bool:
+        """Ask the queue whose best job is best, down to the next one's best. True: a suspect, which stays alone."""
+        tops = await self._tops(queues, band, made, first=True)
+        while (taken := made.taken) < limit and tops:
+            best = max(tops, key=lambda queue: tops[queue])
+            rest = [priority for queue, priority in tops.items() if queue != best]
+            part = Band(max(rest, default=band.lowest), band.highest, limit)
+            answer = await self._part(ask, limit, part, best, made)
+            if answer and header_of(answer[0][1])[3]:
+                return True
+            before = tops.pop(best)
+            again = await self._tops([best], band, made)
+            # If the script took nothing though something waits, then the next job must be alone in its lease.
+            if again and (answer or again[best] < before):
+                tops.update(again)
+            elif again and taken:
+                break
+        return False
+
+    async def _part(self, ask: Ask, limit: int, band: Band, queue: str, made: _Making) -> Reply:
+        """What one queue adds to a lease that is to have `limit` jobs."""
+        taken = made.taken
+        if taken >= limit:
+            return []
+        whole = Band(band.lowest, band.highest, limit - taken)
+        try:
+            answer = await self._script.run(ask, limit - taken, [queue], [whole], taken, made.had[queue], spread=True)
+        except (Unavailable, StoreFull) as error:
+            # The queue has given nothing. Where that is not known, the caller asks again.
+            made.silent = error
+            return []
+        made.answered = True
+        if answer:
+            made.parts.append((queue, answer[0]))
+            made.had[queue] += len(answer[0]) - 2
+        return answer
+
+    async def _tops(self, queues: list[str], band: Band, made: _Making, *, first: bool = False) -> dict[str, int]:
+        """The highest priority that waits in each queue. Paused queues and those that do not answer are left out.
+
+        At `first` a queue where something parked may have opened comes with the highest priority there is, so that a
+        script looks into it.
+        """
+        now = await self._time.now_us()
+
+        def top(best: list[bytes], opening: list[bytes], raw: bytes | None) -> int | None:
+            paused = paused_of(raw or b"")
+            if paused.since is not None and (paused.until is None or to_us(paused.until) > now):
+                self._waiting.note_opening(None if paused.until is None else to_us(paused.until))
+                return None
+            opens = int(float(opening[1])) if opening else None
+            if first and opens is not None and opens <= now:
+                return band.highest
+            self._waiting.note_opening(opens)
+            return int(best[0]) if best else None
+
+        asks: list[Asked] = []
+        for prefix in map(self._keys.queue, queues):
+            best = ("ZRANGE", prefix + "P", -band.highest, -band.lowest, "BYSCORE", "LIMIT", 0, 1)
+            asks.append((prefix, [best, ("ZRANGE", prefix + "#o", 0, 0, "WITHSCORES"), ("GET", prefix + "p")]))
+        tops: dict[str, int] = {}
+        try:
+            answers = await self._wire.ask_each(asks)
+        except ONE_NODE as error:
+            made.silent = error
+            return tops
+        for queue, answer in zip(queues, answers, strict=True):
+            if isinstance(answer, StoreError):
+                made.silent = answer
+                continue
+            made.answered = True
+            if (priority := top(*answer)) is not None:
+                tops[queue] = priority
+        return tops

@@ -1,0 +1,89 @@
+"""Enqueue: a batch in one script, or on a cluster in one script per queue."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headrace.errors import IdempotencyConflict
+from headrace.model.job import Batch, JobId
+from headrace.model.records import Enqueued
+from headrace.store.redis import scripts
+from headrace.store.redis.client.client import Client
+from headrace.store.redis.connection import Reply
+from headrace.store.redis.element import encode_run, lane_name
+from headrace.store.redis.job_locator import JobLocator
+from headrace.store.redis.parcel import Runs, by_queue, due_args, lock_args, microseconds
+from headrace.store.redis.queue_list import QueueList
+from headrace.store.redis.scripts import Script
+from headrace.store.redis.store_clock import StoreClock
+
+pack = msgspec.msgpack.Encoder().encode
+
+
+class Enqueue:
+    """See the contract."""
+
+    def __init__(self, client: Client, time: StoreClock, queues: QueueList, locator: JobLocator) -> None:
+        self._client, self._wire, self._keys = client, client.wire, client.keys
+        self._time, self._queues, self._locator = time, queues, locator
+
+    async def enqueue(self, batch: Batch) -> Enqueued:
+        if not batch.jobs:
+            return Enqueued({})
+        spread = by_queue(batch)
+        await self._queues.register(spread)
+        now = await self._time.now_us()
+        existing: dict[int, JobId] = {}
+        for queues in self._together(spread):
+            keys = self._keys.of(*queues)
+            script, args = self._call(batch, queues, now)
+            answer: Reply = await self._wire.run(script, keys, *args)
+            ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
+            if answer[0] == b"conflict":
+                ord, known = ids[0]
+                job = batch.jobs[ord]
+                raise IdempotencyConflict(job.task, job.key.name if job.key else "", known)
+            existing.update(ids)
+            await self._client.confirmed(keys[0])
+        self._locator.remember(batch.id, next(iter(spread)))
+        return Enqueued(existing)
+
+    def _call(self, batch: Batch, queues: Runs, now: int) -> tuple[Script, tuple[Any, ...]]:
+        prefix, jobs = batch.id.bytes[:14], batch.jobs
+        keyed: list[tuple[Any, ...]] = []
+        locks: list[tuple[Any, ...]] = []
+        plan: list[list[Any]] = []
+        elements: list[bytes] = []
+        names: dict[int, str] = {}
+        for number, (queue, runs) in enumerate(queues.items(), 1):
+            segments: list[Any] = []
+            for low, high in runs:
+                first = jobs[low]
+                lane = first.lane
+                name = names.get(id(lane))
+                if name is None:
+                    name = names[id(lane)] = lane_name(lane)
+                segments += (name, low, high, *due_args(first.due))
+                elements += encode_run(prefix, jobs, low, high, now)
+                if first.key is not None:
+                    ttl = microseconds(first.key.ttl)
+                    # The server must not expire keys by its own clock while a test's clock decides.
+                    keep = 0 if self._time.clock is not None else max(1, -(-ttl // 1000))
+                    key = self._keys.idempotency(queue, first.task, first.key.name)
+                    keyed.append((low, key, first.key.digest.hex(), ttl, keep))
+                if first.unique is not None:
+                    locks.append(lock_args(low, number, first, first.unique))
+            plan.append(segments)
+        # The first job of a batch makes the key, whichever queue it goes to.
+        keyed.sort(key=lambda one: one[0])
+        locks.sort(key=lambda one: one[0])
+        words = [[word for one in keyed for word in one], [word for one in locks for word in one], *plan]
+        script = scripts.ENQUEUE_LOCKED if locks else scripts.ENQUEUE
+        return script, (self._time.given, prefix, pack(words), *elements)
+
+    def _together(self, spread: Runs) -> list[Runs]:
+        """Queues that one script can fill: all of one server, each by itself on a cluster."""
+        return [{queue: runs} for queue, runs in spread.items()] if self._keys.clustered else [spread]
