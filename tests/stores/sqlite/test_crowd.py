@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.kit import batch, claim, new, put, take
+from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.sqlite.transaction import Tx
 
 MANY = tuple(f"q{number}" for number in range(2000))
 

@@ -15,8 +15,8 @@ import pytest
 from conformance.kit import batch, counts, new, put
 from headrace.errors import ConfigError, SchemaMismatch, StoreFull, Unavailable
 from headrace.store import connect
-from headrace.store.sqlite import address, connection
-from headrace.store.sqlite.migrate import steps
+from headrace.store.sqlite.engine import address, connection
+from headrace.store.sqlite.engine.migrate import steps
 from headrace.store.sqlite.store import SqliteStore
 
 

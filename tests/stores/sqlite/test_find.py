@@ -9,8 +9,8 @@ import pytest
 from conformance.kit import batch, new, put, put_jobs
 from headrace.model.job import JobId, JobState
 from headrace.model.records import Filter
-from headrace.store.sqlite import find
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.sqlite.verbs import find
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from headrace.model.lease import Ask, Lease, Report, new_token
 from headrace.model.outcome import DONE
 from headrace.model.records import Retention
 from headrace.store.contract import Store
-from headrace.store.sqlite import allowance, picker, turn_state
-from headrace.store.sqlite.claim import claim as claim_in
+from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.fairness import allowance, picker, turn_state
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.sqlite.transaction import Tx
+from headrace.store.sqlite.verbs.claim import claim as claim_in
 
 NOW = Retention(done=timedelta(0), dead=timedelta(0))
 WEIGHTS = {"default": {"a": 3}}

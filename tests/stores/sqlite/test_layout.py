@@ -30,9 +30,10 @@ from headrace.model.job import JobState, job_id
 from headrace.model.lease import Ask, new_token
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import Filter, Retention
-from headrace.store.sqlite import find, packing
-from headrace.store.sqlite.statements import load
+from headrace.store.sqlite import packing
+from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.sqlite.verbs import find
 
 
 @pytest.fixture
@@ -250,7 +251,7 @@ async def test_a_claim_of_many_lanes(sqlite_store: SqliteStore):
 async def test_the_bytes_of_results_go_when_their_time_is_over(
     sqlite_store: SqliteStore, eye: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.store.sqlite.prune._RESULTS", 3)
+    monkeypatch.setattr("headrace.store.sqlite.verbs.prune._RESULTS", 3)
     lives = [timedelta(0)] * 4 + [timedelta(days=1), None]
     await put(sqlite_store, len(lives))
     lease = await take(sqlite_store)

@@ -15,9 +15,10 @@ import pytest
 from conformance.kit import JANITOR, TTL, batch, claim, counts, ids, key, new, put, take
 from headrace.errors import IdempotencyConflict, Unavailable
 from headrace.model.outcome import DONE
-from headrace.store.sqlite import connection, reap, thread
-from headrace.store.sqlite.bell import private_folder
+from headrace.store.sqlite.engine import connection, thread
+from headrace.store.sqlite.engine.wakeup import private_folder
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.sqlite.verbs import reap
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.kit import put
-from headrace.store.sqlite import files, writer
+from headrace.store.sqlite.engine import files, writer
 from headrace.store.sqlite.store import SqliteStore
 
 

@@ -12,9 +12,9 @@ import pytest
 from conformance.kit import TTL, WORKER, batch, claim, new, put, put_jobs, rule, settle_all, take
 from headrace.model.job import JobId
 from headrace.model.lease import Ask, new_token
-from headrace.store.sqlite import ahead, ended, lanes, stats
+from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.sqlite.transaction import Tx
+from headrace.store.sqlite.verbs import ahead, ended, lanes, stats
 
 ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
 

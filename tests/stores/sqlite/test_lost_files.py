@@ -21,9 +21,9 @@ from conformance.kit import batch, counts, new, put, take
 from conftest import opened
 from headrace.errors import StoreDamaged
 from headrace.model.outcome import DONE
+from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.rows import EPOCH
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.sqlite.transaction import Tx
 from server.running import make_app, running
 
 Harm = Callable[[Path], None]

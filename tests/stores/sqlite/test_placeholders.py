@@ -11,7 +11,7 @@ from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import Finish
-from headrace.store.sqlite import connection
+from headrace.store.sqlite.engine import connection
 from headrace.store.sqlite.store import SqliteStore
 
 

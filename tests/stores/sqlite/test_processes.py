@@ -18,10 +18,10 @@ import pytest
 
 from conformance.kit import claim, counts, ids, look, put
 from headrace.model.job import JobState, job_id
-from headrace.store.sqlite import wait
-from headrace.store.sqlite.bell import Bell, private_folder
-from headrace.store.sqlite.migrate import steps
+from headrace.store.sqlite.engine.migrate import steps
+from headrace.store.sqlite.engine.wakeup import Bell, private_folder
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.sqlite.verbs import wait
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -138,7 +138,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     """A folder for temporary files with a name short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="hr") as folder:
         monkeypatch.setattr("tempfile.tempdir", folder)
-        monkeypatch.setattr("headrace.store.sqlite.bell._LAST_RESORT", folder)
+        monkeypatch.setattr("headrace.store.sqlite.engine.wakeup._LAST_RESORT", folder)
         yield Path(folder)
 
 

@@ -13,10 +13,10 @@ import pytest
 from conformance.kit import JANITOR, TTL, claim, counts, put, take
 from conftest import opened
 from headrace.model.outcome import DONE
-from headrace.store.sqlite import timekeeper
+from headrace.store.sqlite.engine import timekeeper
+from headrace.store.sqlite.engine.timekeeper import Timekeeper
 from headrace.store.sqlite.rows import EPOCH, micros, moment
 from headrace.store.sqlite.store import SqliteStore
-from headrace.store.sqlite.timekeeper import Timekeeper
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

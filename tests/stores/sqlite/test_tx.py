@@ -24,7 +24,7 @@ from headrace.errors import BadTransaction, IdempotencyConflict, SchemaMismatch,
 from headrace.model.job import Batch, JobId, JobState, job_id
 from headrace.model.outcome import DONE
 from headrace.store.contract import Transactional
-from headrace.store.sqlite import connection
+from headrace.store.sqlite.engine import connection
 from headrace.store.sqlite.store import SqliteStore
 
 

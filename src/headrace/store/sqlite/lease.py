@@ -8,9 +8,9 @@ from itertools import groupby
 import msgspec
 
 from headrace.model.lease import Token
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.rows import Bulk, Row, marks
-from headrace.store.sqlite.statements import load
-from headrace.store.sqlite.transaction import Tx
 
 SQL = load("lease")
 _INSERT = Bulk(SQL["insert"], blobs=True)

@@ -7,10 +7,9 @@ from typing import Literal
 
 from headrace.model.job import JobId, split_id
 from headrace.store.sqlite import lease as leases
-from headrace.store.sqlite.bulks import INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED
-from headrace.store.sqlite.rows import Row
-from headrace.store.sqlite.statements import load
-from headrace.store.sqlite.transaction import Tx
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.rows import INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED, Row
 
 _SQL = load("locate")
 

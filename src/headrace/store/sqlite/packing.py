@@ -9,10 +9,9 @@ from datetime import timedelta
 from headrace.model.job import Batch, Due, NewJob
 from headrace.model.lane import Lane
 from headrace.store.batches import segments
-from headrace.store.sqlite.bulks import INSERT_SCHEDULED
-from headrace.store.sqlite.rows import Bulk, Row, as_json, micros
-from headrace.store.sqlite.statements import load
-from headrace.store.sqlite.transaction import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
+from headrace.store.sqlite.rows import INSERT_SCHEDULED, Bulk, Row, as_json, micros
 
 _SQL = load("enqueue")
 _INSERT_FRESH = Bulk(_SQL["fresh"])

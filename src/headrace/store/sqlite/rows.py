@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.store.sqlite.engine.statements import load
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SIZES = (128, 16, 1)
@@ -81,3 +83,8 @@ def as_json(value: Any) -> str:
 def marks(count: int) -> str:
     """`?, ?, ?` for an `in (…)`."""
     return ", ".join("?" * count)
+
+
+INSERT_READY = Bulk(load("enqueue")["ready"])
+INSERT_SCHEDULED = Bulk(load("enqueue")["scheduled"])
+INSERT_ENDINGS = Bulk(load("settle")["ending"], blobs=True)

@@ -29,42 +29,42 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
-from headrace.store.sqlite import migrate as migrations
 from headrace.store.sqlite import user_transaction
-from headrace.store.sqlite.abandon import abandon, retire
-from headrace.store.sqlite.address import Address
-from headrace.store.sqlite.ahead import ahead
-from headrace.store.sqlite.bell import Bell, private_folder
-from headrace.store.sqlite.cancel import cancel
-from headrace.store.sqlite.check import check
-from headrace.store.sqlite.claim import ClaimMemory, claim, nothing_to_claim
-from headrace.store.sqlite.connection import Locked, not_ready
-from headrace.store.sqlite.delete import delete
-from headrace.store.sqlite.detach import detach
-from headrace.store.sqlite.ended import Endings
-from headrace.store.sqlite.enqueue import Prepared, enqueue
-from headrace.store.sqlite.files import Files
-from headrace.store.sqlite.find import Search
-from headrace.store.sqlite.get import get
-from headrace.store.sqlite.heartbeat import heartbeat
-from headrace.store.sqlite.lanes import Glance, Walk
-from headrace.store.sqlite.limit import limit, limits
-from headrace.store.sqlite.pause import pause, pauses, resume
-from headrace.store.sqlite.promote import nothing_due, promote
-from headrace.store.sqlite.prune import expired_dead, prune
-from headrace.store.sqlite.reap import nothing_expired, reap
-from headrace.store.sqlite.record import record, records
-from headrace.store.sqlite.report import report
-from headrace.store.sqlite.retry import retry
+from headrace.store.sqlite.engine import migrate as migrations
+from headrace.store.sqlite.engine.address import Address
+from headrace.store.sqlite.engine.check import check
+from headrace.store.sqlite.engine.connection import Locked, not_ready
+from headrace.store.sqlite.engine.files import Files
+from headrace.store.sqlite.engine.thread import Reader, Thread
+from headrace.store.sqlite.engine.timekeeper import Timekeeper
+from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.engine.wakeup import Bell, private_folder
+from headrace.store.sqlite.engine.write_lock import WriteLock
+from headrace.store.sqlite.engine.writer import Writer
 from headrace.store.sqlite.rows import moment
-from headrace.store.sqlite.settle import settle
-from headrace.store.sqlite.stats import Figures, workers
-from headrace.store.sqlite.thread import Reader, Thread
-from headrace.store.sqlite.timekeeper import Timekeeper
-from headrace.store.sqlite.transaction import Tx
-from headrace.store.sqlite.wait import Waiting
-from headrace.store.sqlite.write_lock import WriteLock
-from headrace.store.sqlite.writer import Writer
+from headrace.store.sqlite.verbs.abandon import abandon, retire
+from headrace.store.sqlite.verbs.ahead import ahead
+from headrace.store.sqlite.verbs.cancel import cancel
+from headrace.store.sqlite.verbs.claim import ClaimMemory, claim, nothing_to_claim
+from headrace.store.sqlite.verbs.delete import delete
+from headrace.store.sqlite.verbs.detach import detach
+from headrace.store.sqlite.verbs.ended import Endings
+from headrace.store.sqlite.verbs.enqueue import Prepared, enqueue
+from headrace.store.sqlite.verbs.find import Search
+from headrace.store.sqlite.verbs.get import get
+from headrace.store.sqlite.verbs.heartbeat import heartbeat
+from headrace.store.sqlite.verbs.lanes import Glance, Walk
+from headrace.store.sqlite.verbs.limit import limit, limits
+from headrace.store.sqlite.verbs.pause import pause, pauses, resume
+from headrace.store.sqlite.verbs.promote import nothing_due, promote
+from headrace.store.sqlite.verbs.prune import expired_dead, prune
+from headrace.store.sqlite.verbs.reap import nothing_expired, reap
+from headrace.store.sqlite.verbs.record import record, records
+from headrace.store.sqlite.verbs.report import report
+from headrace.store.sqlite.verbs.retry import retry
+from headrace.store.sqlite.verbs.settle import settle
+from headrace.store.sqlite.verbs.stats import Figures, workers
+from headrace.store.sqlite.verbs.wait import Waiting
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import BadTransaction
-from headrace.store.sqlite.address import Address
-from headrace.store.sqlite.connection import cursor, translate_guest
-from headrace.store.sqlite.thread import T, Work
-from headrace.store.sqlite.timekeeper import Timekeeper
-from headrace.store.sqlite.transaction import Tx
+from headrace.store.sqlite.engine.address import Address
+from headrace.store.sqlite.engine.connection import cursor, translate_guest
+from headrace.store.sqlite.engine.thread import T, Work
+from headrace.store.sqlite.engine.timekeeper import Timekeeper
+from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.tx import (
     Kind,
     Standing,

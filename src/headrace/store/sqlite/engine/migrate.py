@@ -1,0 +1,64 @@
+"""MIGRATE: brings the schema up to date, one numbered file of `schema/` after another."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from headrace.errors import SchemaMismatch
+from headrace.model.records import Progress
+from headrace.store.sqlite.engine.statements import ROOT, load
+
+_SQL = load("migrate")
+FIRST = "0001_foundation"
+"""The step that a file without tables of headrace needs."""
+
+
+def steps() -> list[tuple[int, str]]:
+    """(number, file name) of every step this version knows."""
+    names = sorted(entry.name for entry in (ROOT / "schema").iterdir() if entry.name.endswith(".sql"))
+    return [(int(name[:4]), name) for name in names]
+
+
+def version(cur: sqlite3.Cursor) -> int:
+    """Of the schema in the file; 0: none."""
+    if cur.execute(_SQL["known"]).fetchone() is None:
+        return 0
+    found: int = cur.execute(_SQL["version"]).fetchone()[0]
+    return found
+
+
+def check(found: int) -> bool:
+    """True: up to date. False: behind. A file from the future raises."""
+    newest = steps()[-1][0]
+    if found > newest:
+        raise SchemaMismatch(
+            f"the database has schema {found}, this version of headrace knows {newest}: update headrace"
+        )
+    return found == newest
+
+
+def migrate(cur: sqlite3.Cursor, now: int, progress: Progress | None = None) -> list[str]:
+    """Inside a write transaction, so whoever comes second finds the work done."""
+    found = version(cur)
+    if check(found):
+        return []
+    cur.execute(_SQL["create"])
+    missing = [(number, name) for number, name in steps() if number > found]
+    for done, (number, name) in enumerate(missing, start=1):
+        for statement in _split((ROOT / "schema" / name).read_text(encoding="utf-8")):
+            cur.execute(statement)
+        cur.execute(_SQL["taken"], (number, name.removesuffix(".sql"), now))
+        if progress is not None:
+            progress(done, len(missing), name)
+    return [name.removesuffix(".sql") for _, name in missing]
+
+
+def _split(script: str) -> Iterator[str]:
+    """Statements one by one: `executescript` would commit first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

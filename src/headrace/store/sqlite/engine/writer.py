@@ -1,0 +1,217 @@
+"""The writing thread: calls that wait together share one transaction, and so one sync to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import OutcomeUnknown, StoreDamaged
+from headrace.store.sqlite.engine.address import Address
+from headrace.store.sqlite.engine.connection import connect, cursor
+from headrace.store.sqlite.engine.files import Files
+from headrace.store.sqlite.engine.thread import Answer, Call, Thread, deliver
+from headrace.store.sqlite.engine.timekeeper import Timekeeper
+from headrace.store.sqlite.engine.transaction import Depth, Tx
+from headrace.store.sqlite.engine.wakeup import Bell
+from headrace.store.sqlite.engine.write_lock import WriteLock
+
+_log = logging.getLogger("headrace.sqlite")
+
+_COALESCE = 0.002
+"""Seconds in which hints to other processes are gathered into one."""
+_ENOUGH = 64
+"""Commits, after which an idle writer moves the log into the file."""
+_IDLE = 0.1
+"""Seconds without a call that make a writer idle."""
+
+
+class Writer(Thread):
+    def __init__(
+        self,
+        address: Address,
+        files: Files,
+        time: Timekeeper,
+        bell: Bell,
+        turn: WriteLock | None,
+        heard: Callable[[set[str]], Any],
+    ) -> None:
+        super().__init__("headrace-sqlite-writer", address, files, time)
+        self._bell = bell
+        self._turn = turn
+        self._heard = heard
+        self._last = 0.0
+        self._commits = 0
+        """Since the last time that this writer moved the log into the file."""
+
+    def _connect(self) -> sqlite3.Connection:
+        # Turning the log on waits for nobody, so two processes that open a new file at once must not meet there.
+        if self._turn is None:
+            return self._connect_now()
+        self._turn.take()
+        try:
+            return self._connect_now()
+        finally:
+            self._turn.leave()
+
+    def _connect_now(self) -> sqlite3.Connection:
+        self._files.before_connect()
+        conn = connect(self._address, writes=True)
+        try:
+            self._files.after_connect()
+        except BaseException:
+            conn.close()
+            raise
+        return conn
+
+    def changes(self) -> asyncio.Future[int]:
+        """SQLite's counter of other connections' commits."""
+        return self.submit(_changes, look=_changes)
+
+    def _next(self, patience: float | None = None) -> list[Call] | None:
+        del patience
+        rest = _IDLE if self._commits >= _ENOUGH else None
+        group = super()._next(_COALESCE if self._bell.owed else rest)
+        if not group:
+            self._bell.pay()
+        return group
+
+    def _idle(self, conn: sqlite3.Connection) -> None:
+        """Move the log into the file while no call waits for it. Otherwise the commit that makes the log long does so."""
+        if self._commits < _ENOUGH or time.monotonic() - self._last < _IDLE:
+            return
+        self._commits = 0
+        if self._turn is not None:
+            self._turn.take()
+        try:
+            conn.execute("pragma wal_checkpoint(passive)").fetchall()
+        except sqlite3.Error as error:
+            _log.debug("the log of %s stays as it is: %s", self._address.path, self._error(error))
+        finally:
+            if self._turn is not None:
+                self._turn.leave()
+
+    def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None:
+        group = self._look(conn, group)
+        if not group and not self._time.objects:
+            return
+        group.sort(key=lambda call: not call.first)
+        answers: list[Answer] = []
+        depth = Depth()
+        try:
+            rest = self._transact(conn, group, answers, depth)
+        except Exception as problem:  # noqa: BLE001 - it is raised where the calls wait
+            error = self._commit_error(problem)
+            rest = []
+            failed = {id(call) for call, _, own in answers if own is None}
+            answers = [(call, None, own or error) for call, _, own in answers]
+            answers += [(call, None, error) for call in group if call.begin() and id(call) not in failed]
+            depth = Depth()
+        self._tell(self._deliver, answers, depth.awake)
+        if depth.awake:
+            self._bell.ring(depth.awake)
+        if rest:
+            self._do(conn, rest)
+
+    def _deliver(self, answers: list[Answer], awake: set[str]) -> None:
+        deliver(answers)
+        if awake:
+            self._heard(awake)
+
+    def _look(self, conn: sqlite3.Connection, group: list[Call]) -> list[Call]:
+        """Answer what needs no writing; the others remain."""
+        rest: list[Call] = []
+        answers: list[Answer] = []
+        cur = cursor(conn)
+        now = self._time.now()
+        for call in group:
+            answer = None
+            if call.look is not None:
+                try:
+                    answer = call.look(Tx(cur, now))
+                except Exception:  # noqa: BLE001 - the work itself will meet it, too, and say so
+                    answer = None
+            if answer is None:
+                rest.append(call)
+            elif call.begin():
+                answers.append((call, answer, None))
+        if answers:
+            self._tell(deliver, self._if_unchanged(answers))
+            self._time.read(cur)  # after the answer, for the next look
+        return rest
+
+    def _if_unchanged(self, answers: list[Answer]) -> list[Answer]:
+        """What was read counts only if the file is still the one that others will find."""
+        try:
+            self._files.check()
+        except StoreDamaged as error:
+            return [(call, None, error) for call, _, _ in answers]
+        return answers
+
+    def _transact(self, conn: sqlite3.Connection, group: list[Call], answers: list[Answer], depth: Depth) -> list[Call]:
+        """One transaction for the group; answers what is left over if SQLite gave it up half-way."""
+        asked = time.monotonic()
+        if self._turn is not None:
+            self._turn.take()
+        try:
+            self._files.check()
+            conn.execute("begin immediate")
+            waited = time.monotonic() - asked
+            cur = cursor(conn)
+            now = self._time.keep(cur)
+            for nth, call in enumerate(group):
+                if not call.begin():
+                    continue
+                tx = Tx(cur, now, Depth(), waited)
+                answer = self._attempt(conn, call, tx, alone=len(group) == 1)
+                answers.append(answer)
+                if not conn.in_transaction:
+                    # Out of space or memory: SQLite has undone the others, too.
+                    answers[:] = [(done, None, error or answer[2]) for done, _, error in answers]
+                    depth.awake.clear()
+                    return group[nth + 1 :]
+                if answer[2] is None:
+                    depth.merge(tx.depth)
+            depth.write(cur)
+            conn.execute("commit")
+            self._commits += 1
+            self._last = time.monotonic()
+            self._files.check()
+        finally:
+            if conn.in_transaction:
+                conn.execute("rollback")
+            if self._turn is not None:
+                self._turn.leave()
+        return []
+
+    def _attempt(self, conn: sqlite3.Connection, call: Call, tx: Tx, *, alone: bool) -> Answer:
+        """One verb, undone alone if it fails."""
+        if not alone:
+            tx.cur.execute("savepoint one")
+        try:
+            result = call.work(tx)
+        except Exception as problem:  # noqa: BLE001 - it is raised where the call waits
+            if conn.in_transaction and not alone:
+                tx.cur.execute("rollback to one")
+                tx.cur.execute("release one")
+            elif conn.in_transaction:
+                tx.cur.execute("rollback")
+            return call, None, self._error(problem)
+        if not alone:
+            tx.cur.execute("release one")
+        return call, result, None
+
+    def _commit_error(self, problem: Exception) -> Exception:
+        error = self._error(problem)
+        code = getattr(problem, "sqlite_errorcode", 0)
+        if code & 0xFF == sqlite3.SQLITE_IOERR:
+            return OutcomeUnknown(f"the disk failed while {self._address.path} was written: {problem}")
+        return error
+
+
+def _changes(tx: Tx) -> int:
+    found: int = tx.cur.execute("pragma data_version").fetchone()[0]
+    return found

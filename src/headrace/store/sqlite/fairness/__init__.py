@@ -1,0 +1,1 @@
+"""Which ranges a claim takes: turns of queues, tenants and lanes, and what limits leave free."""

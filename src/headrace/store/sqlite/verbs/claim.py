@@ -1,0 +1,161 @@
+"""CLAIM: ready ranges become a lease. Which ones is `picker.py`'s business."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from headrace.model.job import Claimed
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.model.lease import MAX_LEASE, Ask, Band, Lease
+from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.fairness.allowance import Rules
+from headrace.store.sqlite.fairness.crowd import Names, may_wait
+from headrace.store.sqlite.fairness.picker import Picker, top
+from headrace.store.sqlite.fairness.turn_state import TurnState
+from headrace.store.sqlite.lease import LeaseRow, Ranges
+from headrace.store.sqlite.rows import micros, moment
+from headrace.store.sqlite.verbs.pause import held_back
+
+_SQL = load("claim")
+_decode_batches = msgspec.json.Decoder(list[tuple[int, str, int]]).decode
+_decode_tasks = msgspec.json.Decoder(list[str]).decode
+_decode_sizes = msgspec.json.Decoder(list[int | None]).decode
+
+Content = tuple[str, bytes, bytes | None]
+"""Task, payload and options."""
+
+
+class ClaimMemory:
+    """What a store object remembers from claim to claim."""
+
+    def __init__(self) -> None:
+        self.turn_state = TurnState()
+        self.rules = Rules()
+        self.names = Names()
+        self.opens: dict[frozenset[str], int] = {}
+        """queues → when something of them that the last claim passed over will be free."""
+
+    def passed_over(self, ask: Ask, opens_at: int | None) -> None:
+        names = self.names.of(ask.queues)
+        opens = {others - names: at for others, at in self.opens.items() if others is not names} if self.opens else {}
+        opens.pop(frozenset(), None)
+        if opens_at is not None:
+            opens[names] = opens_at
+        self.opens = opens
+
+
+def nothing_to_claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> bool:
+    """Looked up without the write lock, so that idle workers take none."""
+    if ask.limit < 1:
+        return True
+    paused = held_back(tx).queues
+    names = claim_memory.names.of(ask.queues)
+    if any(queue not in paused and top(tx, queue) is not None for queue in may_wait(tx, ask.queues, names)):
+        return False
+    ends = [until for queue, until in paused.items() if until is not None and queue in names]
+    claim_memory.passed_over(ask, min(ends, default=None))
+    return leases.read(tx, ask.token) is None
+
+
+def claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> Lease | None:
+    if (held := leases.read(tx, ask.token)) is not None:
+        # Asked before, and the answer was lost.
+        return Lease(ask.token, [job for _, job in claimed(tx, held)], bool(held.suspect))
+    limit = min(ask.limit, MAX_LEASE)
+    picker = Picker(tx, ask, claim_memory.turn_state, claim_memory.rules)
+    waiting = list(dict.fromkeys(may_wait(tx, ask.queues, claim_memory.names.of(ask.queues))))
+    rest = () if ask.only_bands else (Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit),)
+    for band in (*ask.bands, *rest):
+        queues = [queue for queue in waiting if not band.queues or queue in band.queues]
+        picker.serve(queues, band, min(limit, picker.count + band.share))
+        if picker.suspect:
+            break
+    picker.finish()
+    claim_memory.passed_over(ask, picker.opens_at)
+    if not picker.held:
+        return None
+    ranges = Ranges(picker.places, picker.held)
+    lease = LeaseRow(
+        ask.token.bytes, ask.worker.bytes, None, tx.now, tx.now + micros(ask.ttl), int(picker.suspect),
+        picker.count, 0, ranges,
+    )  # fmt: skip
+    leases.insert(tx, lease)
+    return Lease(ask.token, [job for _, job in claimed(tx, lease)], picker.suspect)
+
+
+def claimed(tx: Tx, lease: LeaseRow) -> list[tuple[int, Claimed]]:
+    """The unsettled jobs of a lease with their positions, as a worker sees them."""
+    pieces = list(lease.pieces())
+    batches = _batches(tx, {key >> 16 for _, key, _, _ in pieces})
+    contents = iter(_contents(tx, [(key, size) for _, key, size, _ in pieces]))
+    places = lease.ranges.places
+    jobs: list[tuple[int, Claimed]] = []
+    for first, key, size, held in pieces:
+        batch, enqueued_at = batches[key >> 16]
+        place, ord = places[held.place], key & 0xFFFF
+        for nth, (task, payload, options) in zip(range(size), contents, strict=False):
+            job = Claimed(
+                batch, ord + nth, held.attempt, held.failures, held.crashes, task, payload, options, place.queue,
+                place.priority, place.tenant, enqueued_at,
+            )  # fmt: skip
+            jobs.append((first + nth, job))
+    return jobs
+
+
+def _batches(tx: Tx, seqs: set[int]) -> dict[int, tuple[UUID, datetime]]:
+    """The id and time of each batch."""
+    found = _decode_batches(tx.cur.execute(_SQL["batches"], (str(sorted(seqs)),)).fetchone()[0])
+    return {seq: (UUID(hex=id), moment(enqueued_at)) for seq, id, enqueued_at in found}
+
+
+def _contents(tx: Tx, runs: list[tuple[int, int]]) -> Sequence[Content]:
+    """Task, payload and options of each job of some runs: (first key, how many)."""
+    # They are read in the order of keys, and neighbours together: they lie side by side.
+    ordered = sorted(runs)
+    found = _in_order(tx, _joined(ordered))
+    if ordered == runs:
+        return found
+    ends = accumulate([size for _, size in ordered])
+    last = dict(zip(ordered, ends, strict=True))
+    return [content for run in runs for content in found[last[run] - run[1] : last[run]]]
+
+
+def _joined(runs: list[tuple[int, int]]) -> list[int]:
+    """As `jobs` wants them, as few as possible."""
+    joined: list[int] = []
+    start = end = runs[0][0]
+    for key, size in runs:
+        if key != end:
+            joined.append(start << 10 | end - start - 1)
+            start = key
+        end = key + size
+    return [*joined, start << 10 | end - start - 1]
+
+
+def _in_order(tx: Tx, runs: list[int]) -> list[Content]:
+    try:
+        row = tx.cur.execute(_SQL["jobs"], (str(runs),)).fetchone()
+    except sqlite3.DataError:
+        # Together they are longer than SQLite lets a value be.
+        return tx.cur.execute(_SQL["each_job"], (str(runs),)).fetchall()
+    tasks, payloads, sizes, options, option_sizes = row
+    return list(zip(_decode_tasks(tasks), _cut(payloads, sizes), _cut(options, option_sizes), strict=True))
+
+
+def _cut(joined: bytes | None, sizes: str) -> list[Any]:
+    """Values out of one; None where there was none."""
+    lengths = _decode_sizes(sizes)
+    if joined is None:
+        return [None] * len(lengths)
+    ends = list(accumulate([length or 0 for length in lengths]))
+    values = [joined[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [None if length is None else value for length, value in zip(lengths, values, strict=True)]

@@ -1,0 +1,91 @@
+"""ENQUEUE: a batch becomes one batch row, a row per job, and a range per run of one lane and due time (`packing.py`)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from headrace.errors import IdempotencyConflict
+from headrace.model.job import Batch, JobId, job_id
+from headrace.model.records import Enqueued
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.packing import Packed, pack, write
+from headrace.store.sqlite.rows import micros
+from headrace.store.sqlite.verbs.unique import Locks
+
+SQL = load("enqueue")
+_existing_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_existing_decoder = msgspec.msgpack.Decoder(dict[int, UUID])
+
+
+class Prepared:
+    """A batch that is packed before the transaction begins, if nothing in it depends on what is there: with many tenants that is
+    a good part of the work, and nobody else can write meanwhile if it is done inside.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._packed: Packed | None = None
+
+    def pack(self, _: Tx) -> None:
+        if not any(job.key or job.unique or job.due for job in self._batch.jobs):
+            self._packed = pack(self._batch, frozenset(), 0)
+
+    def enqueue(self, tx: Tx) -> Enqueued:
+        return enqueue(tx, self._batch, self._packed)
+
+
+def enqueue(tx: Tx, batch: Batch, prepared: Packed | None = None) -> Enqueued:
+    if not batch.jobs:
+        return Enqueued({})
+    repeated = tx.cur.execute(SQL["repeated"], (batch.id.bytes,)).fetchone()
+    if repeated is not None:
+        return Enqueued({ord: JobId(id) for ord, id in _decode(repeated[0]).items()})
+    existing = _meet_keys(tx, batch)
+    locks = Locks(tx, batch)
+    locks.meet(existing)
+    _forget_keys(tx, batch, existing)
+    if len(existing) == len(batch.jobs):
+        return Enqueued(existing)
+    answered = _existing_encoder.encode(existing) if existing else None
+    seq: int = tx.cur.execute(SQL["batch"], (batch.id.bytes, tx.now, answered)).fetchone()[0]
+    write(tx, pack(batch, frozenset(existing), tx.now) if prepared is None else prepared, seq << 16)
+    locks.take(seq << 16)
+    return Enqueued(existing)
+
+
+def _decode(existing: bytes | None) -> dict[int, UUID]:
+    return {} if existing is None else _existing_decoder.decode(existing)
+
+
+def _meet_keys(tx: Tx, batch: Batch) -> dict[int, JobId]:
+    """Ord → the job its key made earlier; keys that are new are remembered."""
+    existing: dict[int, JobId] = {}
+    for ord, job in enumerate(batch.jobs):
+        if (key := job.key) is None:
+            continue
+        known = tx.cur.execute(SQL["key"], (job.task, key.name, tx.now)).fetchone()
+        if known is None:
+            id = job_id(batch.id, ord)
+            expires_at = tx.now + micros(key.ttl)
+            tx.cur.execute(SQL["remember"], (job.task, key.name, key.digest, id.bytes, expires_at))
+        elif known[0] == key.digest:
+            existing[ord] = JobId(UUID(bytes=known[1]))
+        else:
+            raise IdempotencyConflict(job.task, key.name, UUID(bytes=known[1]))
+    return existing
+
+
+def _forget_keys(tx: Tx, batch: Batch, existing: dict[int, JobId]) -> None:
+    """A key whose job met a lock made none; who met that key has met the lock's holder."""
+    instead: dict[JobId, JobId] = {}
+    for ord, holder in existing.items():
+        job = batch.jobs[ord]
+        if job.key is not None and job.unique is not None:
+            own = job_id(batch.id, ord)
+            if tx.cur.execute(SQL["forget_key"], (job.task, job.key.name, own.bytes)).rowcount:
+                instead[own] = holder
+    if instead:
+        existing.update({ord: instead[id] for ord, id in existing.items() if id in instead})

@@ -1,0 +1,44 @@
+"""HEARTBEAT: renews leases, says who is there, and hears who is lost and what to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from headrace.model.lease import Presence, Pulse, Stop, Token
+from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.rows import marks, micros, text
+
+_SQL = load("heartbeat")
+
+
+def heartbeat(tx: Tx, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None) -> Pulse:
+    if presence is not None:
+        _note_presence(tx, presence)
+    expires_at = tx.now + micros(ttl)
+    asked = {token.bytes: token for token in tokens}
+    alive: dict[bytes, Token] = {}
+    names = list(asked)
+    for start in range(0, len(names), 500):
+        some = names[start : start + 500]
+        statement = _SQL["renew"].replace(":tokens", marks(len(some)))
+        alive.update({name: asked[name] for (name,) in tx.cur.execute(statement, (expires_at, *some)).fetchall()})
+    stops = [Stop(alive[name], position) for name, position in leases.stops(tx, alive)]
+    return Pulse(frozenset(token for name, token in asked.items() if name not in alive), tuple(stops))
+
+
+def _note_presence(tx: Tx, presence: Presence) -> None:
+    row = (
+        presence.id.bytes, text(presence.name), _list(presence.queues), presence.slots, presence.running,
+        text(presence.version), micros(presence.started_at), _list(presence.tasks), tx.now, _list(presence.hindered),
+    )  # fmt: skip
+    tx.cur.execute(_SQL["present"], row)
+    tx.cur.execute(_SQL["runner"], (presence.id.bytes, text(presence.name), tx.now))
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return msgspec.json.encode([text(name) for name in names]).decode()

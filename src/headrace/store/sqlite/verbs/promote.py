@@ -1,0 +1,43 @@
+"""PROMOTE: what is due goes from scheduled to ready."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from headrace.model.records import Promoted
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import READY, SCHEDULED, Tx
+from headrace.store.sqlite.rows import INSERT_READY, Row
+
+_SQL = load("promote")
+
+
+def nothing_due(tx: Tx) -> Promoted | None:
+    """The answer if there is nothing to do."""
+    due = next_due(tx)
+    return None if due is not None and not due else Promoted(0, due)
+
+
+def promote(tx: Tx, limit: int) -> Promoted:
+    moved = 0
+    rows: list[Row] = []
+    for row in tx.cur.execute(_SQL["due"], (tx.now, limit)).fetchall():
+        lo, hi = row[4], row[5]
+        size = min(hi - lo + 1, limit - moved)
+        if size <= 0:
+            break
+        if lo + size <= hi:
+            tx.cur.execute(_SQL["shorten"], (lo + size, lo))
+        else:
+            tx.cur.execute(_SQL["leave"], (lo,))
+        rows.append((*row[:5], lo + size - 1, *row[6:]))
+        tx.depth.move(row[0], SCHEDULED, READY, size)
+        moved += size
+    INSERT_READY.insert(tx.cur, rows)
+    return Promoted(moved, next_due(tx))
+
+
+def next_due(tx: Tx) -> timedelta | None:
+    """From now to the earliest job still scheduled."""
+    (run_at,) = tx.cur.execute(_SQL["next"]).fetchone()
+    return None if run_at is None else timedelta(microseconds=max(run_at - tx.now, 0))

@@ -1,0 +1,75 @@
+"""PRUNE: forget what ended long ago, a bounded amount of work per call."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+from headrace.model.job import JobId, job_id
+from headrace.model.records import Pruned, Retention
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.rows import micros
+
+_SQL = load("prune")
+_STATES = ("done", "cancelled")
+_RESULTS = 1000
+"""Results whose bytes go in one call."""
+_NAMED = 60 * 86_400_000_000
+"""The names of workers that were there are kept for at least 60 days."""
+_ABSENT = 3_600_000_000
+"""Workers not seen for an hour are forgotten; `workers` shows those of the last minute."""
+
+
+def prune(tx: Tx, keep: Retention, limit: int) -> Pruned:
+    horizon = tx.now - micros(keep.done)
+    dropped = 0
+    for state in _STATES:
+        dropped += _drop(tx, state, horizon, limit - dropped)
+    results = tx.cur.execute(_SQL["results"], (tx.now, _RESULTS)).rowcount
+    tx.cur.execute(_SQL["hollow"], (limit,))
+    tx.cur.execute(_SQL["hollow_newest"])
+    tx.cur.execute(_SQL["idem"], (tx.now, limit))
+    tx.cur.execute(_SQL["units"], (tx.now, limit))
+    tx.cur.execute(_SQL["workers"], (tx.now - _ABSENT,))
+    tx.cur.execute(_SQL["runners"], (tx.now - max(_NAMED, 2 * micros(keep.dead)),))
+    more = any(tx.cur.execute(_SQL["any_old"], (state, horizon)).fetchone() for state in _STATES)
+    return Pruned(dropped, more or results == _RESULTS)
+
+
+def expired_dead(tx: Tx, keep: Retention, limit: int) -> list[JobId]:
+    """A dead job is a range of one."""
+    times = {queue: tx.now - micros(length) for queue, length in keep.dead_by_queue.items()}
+    others = tx.now - micros(keep.dead)
+    values = {"latest": max([others, *times.values()]), "others": others, "times": json.dumps(times), "limit": limit}
+    found = tx.cur.execute(_SQL["old_dead"], values).fetchall()
+    return [job_id(UUID(bytes=batch), key & 0xFFFF) for batch, key in found]
+
+
+def _drop(tx: Tx, state: str, horizon: int, limit: int) -> int:
+    """At most `limit` jobs that ended so before the horizon."""
+    keys: list[int] = []
+    ends: list[int] = []
+    for lo, hi in tx.cur.execute(_SQL["old"], (state, horizon, limit)).fetchall():
+        last = min(hi, lo + limit - len(keys) - 1)
+        keys += range(lo, last + 1)
+        if last == hi:
+            ends.append(lo)
+            continue
+        if last >= lo:
+            tx.cur.execute(_SQL["shorten"], (last + 1, lo))
+        break
+    return _forget(tx, keys, ends)
+
+
+def _forget(tx: Tx, keys: list[int], ends: list[int]) -> int:
+    """Jobs by key, and ended ranges by their `lo`."""
+    if not keys:
+        return 0
+    some = (str(keys),)
+    tx.cur.execute(_SQL["jobs"], some)
+    for those in ("failures", "locks", "reports"):
+        tx.cur.execute(_SQL[those], some)
+    tx.cur.execute(_SQL["endings"], (str(ends),))
+    tx.cur.execute(_SQL["empty"], (str(sorted({key >> 16 for key in keys})),))
+    return len(keys)
