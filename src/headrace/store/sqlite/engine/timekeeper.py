@@ -131,7 +131,7 @@ def _row(cur: sqlite3.Cursor) -> Kept | None:
 
 def _boot_of_machine() -> str:
     try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
+        return _BOOT_ID.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -146,7 +146,7 @@ def _uptime_of_machine() -> Callable[[], int]:
 def _namespace_shift() -> int:
     """What a time namespace adds to the time since the machine's start."""
     try:
-        lines = _NAMESPACE.read_text(encoding="ascii").splitlines()
+        lines = _NAMESPACE.read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     for line in lines:
