@@ -223,13 +223,15 @@ def _pack_lanes(packed: Packed, jobs: list[tuple[int, NewJob]], alike: Alike) ->
 
 
 def _pack_ranges(packed: Packed, batch: Batch, skip: frozenset[int], now: int) -> None:
-    queue, priority, line = "", 0, Line()
+    queue, priority, line = "", 0, None
     for lo, hi in segments(batch, skip):
         job = batch.jobs[lo]
         lane = job.lane
-        if lane.queue != queue or lane.priority != priority:
+        if line is None or lane.queue != queue or lane.priority != priority:
             queue, priority = lane.queue, lane.priority
-            line = packed.lines.setdefault((queue, priority), Line())
+            line = packed.lines.get((queue, priority))
+            if line is None:
+                line = packed.lines[queue, priority] = Line()
         if lane.limits:
             line.limited = True
         if job.due is not None and (run_at := due_at(job.due, now)) > now:

@@ -57,6 +57,7 @@ class Bell:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
+        self._folder_name = "" if folder is None else os.fspath(folder)
         self._name = f"{os.getpid()}-{next(_numbers)}.s"
         self._lock = threading.Lock()
         self._owed: set[str] = set()
@@ -128,7 +129,7 @@ class Bell:
     def _send(self, hint: bytes) -> None:
         assert self._folder is not None
         try:
-            names = os.listdir(self._folder)  # noqa: PTH208 - ten times faster, and done after every commit
+            names = os.listdir(self._folder_name)  # noqa: PTH208 - ten times faster, and done after every commit
         except OSError:
             return
         for name in names:

@@ -16,7 +16,8 @@ from pathlib import Path
 class WriteLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "turn"
-        self._fd = self._open()
+        self._name = os.fspath(self._path)
+        self._fd, self._inode = self._open()
 
     def take(self) -> None:
         """Wait for it, as long as it takes."""
@@ -24,7 +25,7 @@ class WriteLock:
         while not self._current():
             # Whoever was the last to leave has tidied up.
             os.close(self._fd)
-            self._fd = self._open()
+            self._fd, self._inode = self._open()
             fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def leave(self) -> None:
@@ -39,13 +40,15 @@ class WriteLock:
                 self._path.parent.rmdir()
         os.close(self._fd)
 
-    def _open(self) -> int:
+    def _open(self) -> tuple[int, int]:
+        """A descriptor of the file, and its inode, which stays the same for as long as the descriptor is open."""
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return fd, os.fstat(fd).st_ino
 
     def _current(self) -> bool:
         """The file we have locked is still the one that others will find."""
         try:
-            return self._path.stat().st_ino == os.fstat(self._fd).st_ino
+            return os.stat(self._name).st_ino == self._inode  # noqa: PTH116 - pathlib takes longer, and each commit asks
         except FileNotFoundError:
             return False

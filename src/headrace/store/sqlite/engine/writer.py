@@ -162,18 +162,20 @@ class Writer(Thread):
             waited = time.monotonic() - asked
             cur = cursor(conn)
             now = self._time.keep(cur)
+            alone = len(group) == 1
             for nth, call in enumerate(group):
                 if not call.begin():
                     continue
-                tx = Tx(cur, now, Depth(), waited)
-                answer = self._attempt(conn, call, tx, alone=len(group) == 1)
+                # A call that fails alone ends the transaction, so only one among others needs counts of its own.
+                tx = Tx(cur, now, depth if alone else Depth(), waited)
+                answer = self._attempt(conn, call, tx, alone=alone)
                 answers.append(answer)
                 if not conn.in_transaction:
                     # Out of space or memory: SQLite has undone the others, too.
                     answers[:] = [(done, None, error or answer[2]) for done, _, error in answers]
                     depth.awake.clear()
                     return group[nth + 1 :]
-                if answer[2] is None:
+                if answer[2] is None and not alone:
                     depth.merge(tx.depth)
             depth.write(cur)
             conn.execute("commit")

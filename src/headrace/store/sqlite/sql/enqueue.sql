@@ -18,6 +18,10 @@ delete from headrace_idem where task = ? and name = ? and job = ?;
 -- One enqueue call: answers its place in the order of calls.
 insert into headrace_batch (id, enqueued_at, existing) values (?, ?, ?) returning seq;
 
+-- name: new_batch
+-- The same for a call without keys and unique locks. A repeated call answers no row and changes nothing.
+insert into headrace_batch (id, enqueued_at) values (?, ?) on conflict (id) do nothing returning seq;
+
 -- name: packed
 -- Many jobs of one lane, task and options in one step. ?1: key of place 0. ?2: the payloads, one after another.
 -- ?3: JSON array of numbers, each place << 47 | offset << 23 | length.

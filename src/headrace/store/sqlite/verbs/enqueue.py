@@ -40,6 +40,8 @@ class Prepared:
 def enqueue(tx: Tx, batch: Batch, prepared: Packed | None = None) -> Enqueued:
     if not batch.jobs:
         return Enqueued({})
+    if prepared is not None:
+        return _enqueue_prepared(tx, batch, prepared)
     repeated = tx.cur.execute(SQL["repeated"], (batch.id.bytes,)).fetchone()
     if repeated is not None:
         return Enqueued({ord: JobId(id) for ord, id in _decode(repeated[0]).items()})
@@ -51,9 +53,19 @@ def enqueue(tx: Tx, batch: Batch, prepared: Packed | None = None) -> Enqueued:
         return Enqueued(existing)
     answered = _existing_encoder.encode(existing) if existing else None
     seq: int = tx.cur.execute(SQL["batch"], (batch.id.bytes, tx.now, answered)).fetchone()[0]
-    write(tx, pack(batch, frozenset(existing), tx.now) if prepared is None else prepared, seq << 16)
+    write(tx, pack(batch, frozenset(existing), tx.now), seq << 16)
     locks.take(seq << 16)
     return Enqueued(existing)
+
+
+def _enqueue_prepared(tx: Tx, batch: Batch, prepared: Packed) -> Enqueued:
+    """No job of the batch has a key or a lock. So the insert itself tells whether an earlier call has stored the batch,
+    and the answer of that call names no job either.
+    """
+    row = tx.cur.execute(SQL["new_batch"], (batch.id.bytes, tx.now)).fetchone()
+    if row is not None:
+        write(tx, prepared, row[0] << 16)
+    return Enqueued({})
 
 
 def _decode(existing: bytes | None) -> dict[int, UUID]:
