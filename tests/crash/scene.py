@@ -49,7 +49,7 @@ PLAIN = """
 import asyncio, signal
 from headrace.settings import Settings
 from headrace.store import connect
-from headrace.worker import Worker, parent_watch as lifeline
+from headrace.worker import Worker, parent_watch
 from headrace.runtime import logs
 
 async def main():
@@ -59,7 +59,7 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = connect(settings.url)
     await store.open()
-    await Worker(lifeline.load_app(settings.app).tasks, store, settings).run_until(stop)
+    await Worker(parent_watch.load_app(settings.app).tasks, store, settings).run_until(stop)
     await store.close()
 
 asyncio.run(main())

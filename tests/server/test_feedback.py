@@ -56,7 +56,7 @@ class Heard:
 @pytest.fixture
 async def server(app: Headrace) -> AsyncIterator[Running]:
     async with running(app) as found:
-        await found.service.leases._governor.declared.wait()
+        await found.service.leases._feedback.declared.wait()
         yield found
     await app.aclose()
 
@@ -95,12 +95,12 @@ async def test_a_success_opens_a_limit_that_another_process_closed(server: Runni
 
 async def test_a_settlement_that_is_refused_changes_no_limit(app: Headrace) -> None:
     async with running(app, ServerSettings(tidy=False)) as server:
-        await server.service.leases._governor.declared.wait()
+        await server.service.leases._feedback.declared.wait()
         await app.tasks["charge"].aenqueue()
         lease = await claim(server.http)
         await lose(server)
         await settle(server.http, lease, "failed", 409, message="429", retry_after="30m")
-        assert server.service.leases._governor._news == {}
+        assert server.service.leases._feedback._news == {}
         assert (await Limits(server.store).all())["stripe"].rule.closed_until is None
     await app.aclose()
 

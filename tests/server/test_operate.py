@@ -205,7 +205,7 @@ async def test_a_limits_figures_are_changed(store_url: str) -> None:
     async with running(app) as server:
         assert code(await server.http.put("/v1/limits/paypal", json={"rate": "50/s"})) == (404, "limit_not_found")
         # The server declares them when it starts, as a worker does.
-        await server.service.leases._governor.declared.wait()
+        await server.service.leases._feedback.declared.wait()
         (found,) = (await get(server, "/v1/limits"))["limits"]
         assert (found["name"], found["rate"], found["burst"]) == ("stripe", 90.0, 30.0)
         answer = await server.http.put("/v1/limits/stripe", json={"rate": "50/s"})

@@ -20,7 +20,7 @@ SCRIPT = """
 import asyncio, signal
 from headrace.settings import Settings
 from headrace.store import connect
-from headrace.worker import Worker, parent_watch as lifeline
+from headrace.worker import Worker, parent_watch
 
 async def main():
     settings = Settings.load()
@@ -28,7 +28,7 @@ async def main():
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = connect(settings.url)
     await store.open()
-    app = lifeline.load_app(settings.app)
+    app = parent_watch.load_app(settings.app)
     await Worker(app.tasks, store, settings, duties=app.duties).run_until(stop)
     await store.close()
 

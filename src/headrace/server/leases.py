@@ -128,7 +128,7 @@ class Leases:
             queues=(),
             delivery_maker=DeliveryMaker(app.webhooks.declared),
         )
-        self._governor = LimitFeedback(self._state, app.limits.declared, Planner((), {}), opened=self.room.poke)
+        self._feedback = LimitFeedback(self._state, app.limits.declared, Planner((), {}), opened=self.room.poke)
         self._claimed: OrderedDict[Token, _Remembered] = OrderedDict()
         self._since: OrderedDict[Token, float] = OrderedDict()
         """When leases that this server has not claimed began, on the monotonic clock."""
@@ -151,12 +151,12 @@ class Leases:
         )
         if tidy:
             janitor.start()
-        leases._governor.start()
+        leases._feedback.start()
         try:
             yield leases
         finally:
             await janitor.stop()
-            await leases._governor.stop()
+            await leases._feedback.stop()
             await leases.room.close()
 
     # ── claims that can be repeated ─────────────────────────────────────────
@@ -232,7 +232,7 @@ class Leases:
     # ── decisions, all of them made elsewhere ───────────────────────────────
     async def unfit(self, lease: Lease) -> dict[int, Outcome]:
         """Jobs of a fresh lease that may not start any more, or not now, with the outcome that follows."""
-        await self._governor.look(lease)
+        await self._feedback.look(lease)
         attempts = [self._attempt(lease.token, position, job) for position, job in enumerate(lease.jobs)]
         if any(attempt.job.options is not None or attempt.known.timed is not None for attempt in attempts):
             await self._state.watch.set(self._store)
@@ -247,7 +247,7 @@ class Leases:
     def observe(self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]]) -> None:
         """Tell the limits of these jobs how they ended, as a worker does: refusals close them, failures open breakers."""
         for position, job, outcome in ended:
-            self._governor.saw(self._attempt(token, position, job), outcome)
+            self._feedback.saw(self._attempt(token, position, job), outcome)
 
     async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
         """What follows from these outcomes, by the tasks' own rules or, for tasks of others, the usual ones."""

@@ -1,4 +1,4 @@
-"""The worker: rooms for claim, execute, settle, keep, tidy and tick around what it holds. Embeddable: `async with Worker(…)`."""
+"""The worker: services that claim, execute, settle, keep, tidy and tick. Embeddable: `async with Worker(…)`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FLUSH_SECONDS = 10.0
 
 
 class Worker:
-    """Runs the jobs of some queues. The store is opened and closed by whoever made it."""
+    """Runs the jobs of some queues. The caller opens and closes the store."""
 
     def __init__(
         self,
@@ -66,8 +66,9 @@ class Worker:
         webhooks = duties.webhooks
         remote = settings.url.startswith(("http:", "https:"))
         if webhooks.signs and (QUEUE in served or not remote):
-            # Whatever else it serves: a delivery must not depend on somebody's remembering this queue. But a worker
-            # whose token may see only its own queues would be refused everything.
+            # Every worker serves the queue of webhooks, so that deliveries do not depend on the queues an operator
+            # names. A remote worker does not, because its token may see only its own queues and the server would refuse
+            # its claims.
             served = tuple(dict.fromkeys((*served, QUEUE)))
             sender = Sender(webhooks, store, slots=settings.concurrency)
             tasks = ChainMap({TASK: sender.task()}, cast("dict[str, Task[..., Any]]", tasks))
@@ -95,7 +96,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """host:pid, for people."""
+        """host:pid, for display."""
         return self._state.name
 
     @property
@@ -122,13 +123,13 @@ class Worker:
         return self._fetcher.idle
 
     async def until_damaged(self) -> StoreDamaged:
-        """Wait until the store is found damaged. Whatever this worker holds then can never be settled."""
+        """Wait until the store is found damaged. The worker can then never settle what it holds."""
         await self._state.damaged.wait()
-        assert self._state.damage is not None  # it is noted first
+        assert self._state.damage is not None  # It is set before the event.
         return self._state.damage
 
     def on_event(self, listener: Listener) -> None:
-        """Call `listener(name, fields)` at every event from now on, in the event loop: be quick."""
+        """Call `listener(name, fields)` at every event. It runs in the event loop and must return quickly."""
         self._state.listeners.append(listener)
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -138,10 +139,10 @@ class Worker:
         self._completer = Completer(state, self._settler)
         state.completer = self._completer
         state.reporter = reporter = Reporter(state, lose=self._lose)
-        self._fetcher = Fetcher(state, lambda: self._executor, self._settler, lambda: self._governor)
+        self._fetcher = Fetcher(state, lambda: self._executor, self._settler, lambda: self._feedback)
         planner = Planner(state.queues, self._duties.queues)
-        self._governor = LimitFeedback(state, self._duties.limits, planner, opened=self._fetcher.nudge.ring)
-        state.feedback = self._governor
+        self._feedback = LimitFeedback(state, self._duties.limits, planner, opened=self._fetcher.nudge.ring)
+        state.feedback = self._feedback
         self._executor = Executor(state, self._settler, self._completer, low=self._fetcher.freed)
         self._keeper = Keeper(state, lambda: self._executor, lambda: self._settler.failing)
         alert_log = DeadAlertLog(state, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
@@ -153,14 +154,14 @@ class Worker:
             tasks=frozenset(state.tasks),
             emit=state.emit,
         )
-        self._rooms: list[Service] = [self._settler, self._executor, self._keeper, ticker, self._fetcher]
-        self._rooms += [reporter, self._governor, *self._janitor.chores]
+        self._services: list[Service] = [self._settler, self._executor, self._keeper, ticker, self._fetcher]
+        self._services += [reporter, self._feedback, *self._janitor.chores]
         if self._duties.outbox is not None:
-            self._rooms.append(RelayService(self._duties.outbox, bounded(state.store, self._duties.queues)))
+            self._services.append(RelayService(self._duties.outbox, bounded(state.store, self._duties.queues)))
         if state.page is not None:
-            self._rooms.append(PageWriter(state.page, min(0.25, state.settings.heartbeat.total_seconds() / 4)))
-        for room in self._rooms:
-            room.start()
+            self._services.append(PageWriter(state.page, min(0.25, state.settings.heartbeat.total_seconds() / 4)))
+        for service in self._services:
+            service.start()
         self._running = True
         log.info("worker %s serves %s", state.name, ", ".join(state.queues), extra={"worker": str(state.id)})
         state.emit("worker.joined", worker=state.id, name=state.name, queues=state.queues)
@@ -180,15 +181,15 @@ class Worker:
             await stop.wait()
 
     def quiet(self) -> None:
-        """Claim nothing more; what is held goes on."""
+        """Claim nothing more. Jobs that the worker holds go on."""
         self._fetcher.hush()
 
     def hurry(self) -> None:
-        """Drain without waiting for what runs."""
+        """Drain without waiting for running jobs."""
         self._hurry.set()
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Stop: claim nothing more, hand back what has not started, let the rest finish, then hand that back, too."""
+        """Claim nothing more, hand back jobs that have not started, let the others finish, and hand back the rest."""
         if not self._running:
             return
         if self._drain is None:
@@ -205,7 +206,7 @@ class Worker:
         await self._until_still(until)
         await self._fetcher.stop()
         if left := self._executor.unfinished:
-            log.info("%d jobs are not done in time: handed back without charge", left)
+            log.info("%d jobs did not end in time: the worker hands them back, and no attempt is counted", left)
             self._executor.hand_back()
             self._executor.release_running()
             grace = self._state.settings.kill_grace.total_seconds() + 1.0
@@ -214,11 +215,11 @@ class Worker:
             self._executor.give_up()
         await self._completer.flush(FLUSH_SECONDS)
         if not await self._settler.flush(FLUSH_SECONDS):
-            log.warning("the store did not take the last results in time: their jobs will run again")
+            log.warning("the store did not accept the last results in time: their jobs will run again")
         await self._leave()
 
     async def _until_still(self, until: float) -> None:
-        """Wait until nothing runs, at most until that time, less when in a hurry."""
+        """Wait until nothing runs, at most until that time; a second stop signal ends the wait."""
         loop = asyncio.get_running_loop()
         while self._executor.unfinished or self._fetcher.claiming:
             left = until - loop.time()
@@ -229,8 +230,8 @@ class Worker:
 
     async def _leave(self) -> None:
         await self._executor.close()
-        for room in self._rooms:
-            await room.stop()
+        for service in self._services:
+            await service.stop()
         await self._janitor.stop()
         try:
             await self._state.store.retire(self.id)
@@ -240,7 +241,7 @@ class Worker:
         log.info("worker %s has left", self._state.name, extra={"worker": str(self.id), **self.counters.as_dict()})
         self._state.emit("worker.left", worker=self.id, name=self._state.name)
 
-    # ── between the rooms ───────────────────────────────────────────────────
+    # ── between the services ────────────────────────────────────────────────
     def _has_room(self) -> bool:
         return not self._executor.waiting
 
@@ -250,7 +251,7 @@ class Worker:
     def _freed(self, held: HeldLease) -> None:
         self._fetcher.freed()
         if held.limited:
-            # Units of a limit may be free again, and nobody hints at that as surely as at a new job.
+            # Units of a limit may be free again, and the store does not always send a hint for that.
             self._fetcher.nudge.ring()
 
     def _due(self, wait: Any) -> None:

@@ -1,4 +1,4 @@
-"""One job on its way through a worker: the attempt, the task as it looks it up, and the place where it runs."""
+"""An attempt of a job in a worker, the resolved task, and the interface of the slots that run it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_OPTIONS: Final = JobOptions()
 
 
 class ResolvedTask:
-    """A task as the worker uses it: everything looked up once."""
+    """A task as the worker uses it. Everything that an attempt needs is looked up once."""
 
     __slots__ = (
         "codec",
@@ -64,7 +64,7 @@ class ResolvedTask:
         self.expires = options.expires
         self.deadline = options.deadline
         self.timed = options.expires or options.deadline
-        """None: no attempt has to look at the store's clock before it starts."""
+        """None: an attempt need not read the store's clock before it starts."""
         self.retry: Retry = options.retry
         self.result_ttl = options.result_ttl
         self.redact = options.redact
@@ -75,7 +75,7 @@ class ResolvedTask:
 
 
 class Slots(Protocol):
-    """The places of one kind (loop, threads, processes) in which attempts run."""
+    """The slots of one kind (event loop, threads, processes) in which attempts run."""
 
     @property
     def waiting(self) -> int: ...
@@ -84,46 +84,46 @@ class Slots(Protocol):
     def running(self) -> int: ...
 
     def put(self, attempts: list[Attempt]) -> None:
-        """Line up to be run."""
+        """Add an attempt to the line."""
         ...
 
     def take_back(self, before: float) -> list[Attempt]:
-        """Take out of the line what was claimed before that time and has not started."""
+        """Remove from the line the attempts that were claimed before that time and have not started."""
         ...
 
     def under_way(self) -> list[Attempt]: ...
 
     def interrupt(self, attempt: Attempt) -> None:
-        """`attempt.reason` was just set: make its code notice."""
+        """Interrupt the attempt's code, because `attempt.reason` was just set."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """One job of a lease on its way through this worker; what `current_job()` looks at."""
+    """One job of a lease in this worker. `current_job()` reads it."""
 
     held: HeldLease
     position: int
     job: Claimed
     known: ResolvedTask
     slots: Slots | None = None
-    """Where it runs; None: it waits, or is over."""
+    """The slots that run it. None: it waits, or it has ended."""
     started: float = 0.0
-    """On the monotonic clock; 0: it has not."""
+    """The time of its start on the monotonic clock. 0: it has not started."""
     deadline: float = inf
-    """On the monotonic clock; set when it starts."""
+    """Its deadline on the monotonic clock, set when it starts."""
     reason: str = ""
     """Why it was interrupted."""
     completed: bool = False
     """The task completed it in a transaction of its own."""
     given_up: bool = False
-    """Its job was handed back though its code goes on: whatever comes of it is ignored."""
+    """The worker handed its job back although its code goes on. The worker ignores what the code returns."""
     warned_at: float = inf
     patient: bool = False
-    """A suspect that was lost beside other jobs before: it waits for a process of its own however long that takes."""
+    """A suspect that was lost beside other jobs before. It waits for a process of its own without a limit of time."""
     reminded: bool = False
-    """It was told to end, went on, and was reported."""
+    """It was interrupted, went on, and the log has a line about it."""
     cap: float = inf
     """Seconds that were left to the job's deadline when it started."""
 
@@ -139,13 +139,13 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def timeout(self) -> float:
-        """Seconds from its start on."""
+        """Seconds since its start."""
         own = None if self.job.options is None else self.options.timeout
         return min(self.known.timeout if own is None else own, self.cap)
 
     @property
     def expires_in(self) -> float:
-        """Seconds until it may not start any more."""
+        """Seconds until the job expires."""
         return self._seconds_to(moment_of(self.options.expires, self.known.expires, self.job.enqueued_at))
 
     @property
@@ -158,7 +158,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def options(self) -> JobOptions:
-        """The job's own options; those that cannot be read do not get so far as to matter."""
+        """The job's own options. A job whose options cannot be read ends before the worker uses them."""
         try:
             return decode_options(self.job.options)
         except BadArguments:

@@ -29,11 +29,11 @@ from headrace.worker.shared_page import SharedPage
 EXIT_CONFIG = 78
 """Starting again would not help."""
 EXIT_DAMAGED = 74
-"""The store's file is gone or damaged. A new process would begin with an empty one, so none is started."""
+"""The store's file is missing or damaged. A new process would create an empty file, so none is started."""
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What the supervisor says first."""
+    """The supervisor's first message."""
 
     settings: Settings
     worker: WorkerId
@@ -43,18 +43,18 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Stopping:
-    """How the outside tells a worker process to end."""
+    """How signals and the supervisor tell a worker process to end."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.worker: Worker | None = None
 
     def stop(self) -> None:
-        """Drain, however often TERM arrives: uvloop may report one TERM twice when another signal comes with it."""
+        """Drain. A second TERM changes nothing, because uvloop may report one TERM twice."""
         self.asked.set()
 
     def hurry(self) -> None:
-        """Hand back at once, which the supervisor asks for with QUIT."""
+        """Hand back at once. The supervisor asks for this with QUIT."""
         if self.worker is not None:
             self.worker.hurry()
         self.asked.set()
@@ -69,12 +69,12 @@ class Stopping:
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         loop.add_signal_handler(signal.SIGQUIT, self.hurry)
         loop.add_signal_handler(signal.SIGTSTP, self.quiet)
-        # Nothing is ever sent: readable means that the supervisor is gone.
+        # The supervisor sends nothing here. The socket is readable when the supervisor has ended.
         loop.add_reader(control, self._orphaned, control)
 
     def _orphaned(self, control: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(control)
-        log.warning("the supervisor is gone: draining")
+        log.warning("the supervisor has ended: draining")
         self.stop()
 
 
@@ -105,14 +105,14 @@ async def work(config: Config, control: socket.socket, page: SharedPage) -> None
 
 
 def _leave_damaged(damage: asyncio.Task[StoreDamaged]) -> None:
-    """End at once: no result can be stored any more, and draining would only wait for that."""
+    """End at once. The store accepts no result any more, so draining would only wait."""
     if not damage.cancelled():
         logging.shutdown()
         os._exit(EXIT_DAMAGED)
 
 
 async def _open(store: Store, stop: asyncio.Event) -> bool:
-    """Wait for a store that cannot be reached; False: told to stop meanwhile."""
+    """Wait for a store that cannot be reached. False: a stop was requested meanwhile."""
     backoff, outage = Backoff(), OutageLog("reaching the store")
     while not stop.is_set():
         try:
@@ -163,7 +163,7 @@ def main() -> None:
         code = EXIT_CONFIG
     logging.shutdown()
     if any(thread.daemon and thread.name == "headrace-slot" for thread in threading.enumerate()):
-        # A task still runs in a thread. Its job was handed back; waiting for it could take for ever.
+        # A task still runs in a thread and may never end. Its job was handed back, so the process does not wait.
         os._exit(code)
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""COMPLETE: ends a job inside the user's own transaction, and finds out afterwards whether that was committed."""
+"""COMPLETE: ends a job inside the user's own transaction, and checks afterwards whether that was committed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GONE = "another worker holds the job now: roll back"
 class Completer:
     """A completed job gets a lease of its own, so that the user's transaction locks nothing else.
 
-    Unless the store has one writer only: there the transaction locks everything anyway, and its lease stays.
+    A store with one writer is the exception: the transaction locks everything there, and the job keeps its lease.
     """
 
     def __init__(self, state: WorkerState, settler: Settler) -> None:
@@ -54,7 +54,7 @@ class Completer:
 
     def complete_sync(self, attempt: Attempt, result: Any, tx: object) -> None:
         if self._on_loop():
-            raise Unsupported("complete_sync() would block the event loop: an async task says `await job.complete(…)`")
+            raise Unsupported("complete_sync() would block the event loop: use `await job.complete(…)` in async tasks")
         store = self._transactional()
         settlement = self._settlement(attempt, result)
         self._check_open(attempt)
@@ -69,7 +69,7 @@ class Completer:
             _check_accepted(store.settle_in(tx, held.token, [(attempt.position, settlement)]))
 
     def end(self, attempt: Attempt, outcome: Outcome) -> None:
-        """The task of a completed job is over: see whether its transaction was."""
+        """Check whether the transaction of a completed job was committed. Called when its task has ended."""
         check = asyncio.create_task(self._end(attempt, outcome))
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
@@ -82,7 +82,7 @@ class Completer:
     async def _end(self, attempt: Attempt, outcome: Outcome) -> None:
         held = attempt.held
         if not isinstance(outcome, Succeeded):
-            # Not applied by the store if the transaction was committed after all.
+            # The store ignores this if the transaction was committed after all.
             self._settler.take(attempt, outcome)
             return
         job = await self._look(attempt)
@@ -91,7 +91,7 @@ class Completer:
         elif job.state is JobState.RUNNING and job.attempt == attempt.job.attempt:
             self._settler.take(attempt, outcome_of.rolled_back(attempt))
         else:
-            log.warning("lease lost: job %s went on elsewhere while its task completed it", job.id)
+            log.warning("lease lost: another worker took job %s over while its task completed it", job.id)
             self._state.emit("lease.lost", token=held.token, jobs=1)
             self._settler.leave(attempt, succeeded=False)
 
@@ -103,7 +103,7 @@ class Completer:
             except HeadraceError as error:
                 self._outage.raise_(error)
             except Exception as error:  # noqa: BLE001  # an open lease must not stay behind a store's bug
-                log.exception("the store failed in a way it should not while looking for a completed job")
+                log.exception("the store raised an unexpected error while the worker checked a completed job")
                 self._outage.raise_(error)
             else:
                 self._outage.settle()
@@ -112,7 +112,7 @@ class Completer:
 
     def _check_open(self, attempt: Attempt) -> None:
         if attempt.slots is None or attempt.completed:
-            raise Unsupported("this job was completed before, or its task is over: complete it once, inside the task")
+            raise Unsupported("this job was completed before, or its task has ended: complete it once, inside the task")
         if attempt.held.lost:
             raise LeaseLost(GONE)
 
@@ -140,7 +140,7 @@ class Completer:
         try:
             return await store.detach(token, position, fresh)
         except OutcomeUnknown:
-            # Whether it happened is seen by whether the new lease is there.
+            # The answer was lost. The store moved the attempt if the new lease exists.
             pulse = await store.heartbeat([fresh], self._state.settings.lease)
             return fresh not in pulse.lost or await store.detach(token, position, fresh)
 
@@ -165,7 +165,7 @@ class Completer:
 
 @contextmanager
 def _completing(attempt: Attempt) -> Generator[HeldLease]:
-    """From here on the job may end without us; not so, when the store says no."""
+    """From here on the user's commit may end the job. If the store refuses, the mark is removed."""
     attempt.completed = True
     try:
         yield attempt.held

@@ -1,4 +1,4 @@
-"""ALERT: says once when a queue has too many dead letters, and again when it has them anew."""
+"""ALERT: reports once when a queue reaches too many dead letters, and again after the count has fallen below."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headrace.worker.state import WorkerState
 LOOK_EVERY = 5.0
 
 Hook = Callable[[DeadAlert], Any]
-"""Sync ones run in a thread, async ones in the worker's loop."""
+"""Sync hooks run in a thread, async hooks in the worker's event loop."""
 
 
 class Thresholds:
-    """Compares counts with thresholds. Pure: once per crossing, armed again when the count falls below."""
+    """Compares counts with thresholds, without effects. A queue is reported again after its count fell below."""
 
     def __init__(self, thresholds: Mapping[str, int]) -> None:
         self._thresholds = thresholds
@@ -39,18 +39,18 @@ class Thresholds:
 
 
 class DeadAlertLog:
-    """Looks at the figures every few seconds, only if some queue declares `dead_alert`."""
+    """Reads the counts every few seconds, if a queue declares `dead_alert`."""
 
     def __init__(self, state: WorkerState, thresholds: Mapping[str, int], hooks: Sequence[Hook]) -> None:
         self._state = state
         self._thresholds = Thresholds(thresholds)
         self._hooks = hooks
         self._calls: set[asyncio.Task[None]] = set()
-        self._outage = OutageLog("telling webhooks of a dead alert")
+        self._outage = OutageLog("enqueueing the webhooks of a dead alert")
         self.watches = bool(thresholds)
 
     async def look(self) -> float:
-        """One look; answers the seconds to the next."""
+        """Check once. Returns the seconds until the next check."""
         for alert in self._thresholds.compare(await self._state.store.stats()):
             self._raise(alert)
         return LOOK_EVERY * random.uniform(0.8, 1.2)
@@ -66,7 +66,7 @@ class DeadAlertLog:
     def _raise(self, alert: DeadAlert) -> None:
         fields = {"queue": alert.queue, "dead": alert.dead, "threshold": alert.threshold}
         log.error(
-            "queue %s has %d dead letters (dead_alert: %d): `headrace dead list --queue %s` shows of what they died",
+            "queue %s has %d dead letters (dead_alert: %d): `headrace dead list --queue %s` shows why",
             alert.queue,
             alert.dead,
             alert.threshold,
@@ -75,7 +75,7 @@ class DeadAlertLog:
         )
         self._state.emit("dead.alert", **fields)
         for hook in self._hooks:
-            # Whatever a hook waits for, promoting and reaping do not wait with it.
+            # A slow hook must not delay promoting and reaping.
             call = asyncio.create_task(_call(hook, alert), name="headrace-dead-alert")
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
@@ -85,7 +85,7 @@ class DeadAlertLog:
             call.add_done_callback(self._calls.discard)
 
     async def _tell(self, batch: Batch) -> None:
-        """Enqueue the deliveries of its webhooks, until the store has taken them."""
+        """Enqueue the deliveries of its webhooks, and repeat until the store accepts them."""
         backoff = Backoff()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What an app asks of its workers beside running its tasks."""
+"""What an app's workers do besides running its tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.worker.dead_alert import Hook
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duties:
-    """Declared on the app, done by whichever worker comes first."""
+    """Declared on the app. The first worker that finds a duty due does it."""
 
     queues: Mapping[str, QueueOptions] = field(default_factory=dict[str, QueueOptions])
     dead_alert_hooks: Sequence[Hook] = ()

@@ -1,4 +1,4 @@
-"""EXECUTE: leases → attempts in slots → outcomes; the shared sweep over deadlines and over what waits too long."""
+"""EXECUTE: leases → attempts in slots → outcomes. One sweep checks deadlines and jobs that wait too long."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from headrace.worker.state import HeldLease, WorkerState
 from headrace.worker.threads import ThreadSlots
 
 SWEEP = 0.05
-"""Seconds between two looks at the deadlines: how exact a timeout is."""
+"""Seconds between two checks of the deadlines. A timeout is exact to this much."""
 MAX_WAIT = 1.0
 """Seconds a claimed job may wait for a slot before it is handed back."""
 SWALLOWED = 1.0
 """Seconds after which a cancelled async task that goes on is reported."""
 SUSPECTS, IDLE = 2, 30.0
-"""Processes for suspects, started on demand, and the seconds after which one that is idle ends."""
+"""Processes for suspects, started on demand, and the seconds after which an idle one ends."""
 SUSPECT_WAIT = 2.0
-"""Seconds a suspect waits behind long ones for such a process; then it runs among the slots, beside other jobs."""
+"""Seconds that a suspect waits for such a process. After that it runs in an ordinary slot, beside other jobs."""
 
 
 class UnresolvedTask(ResolvedTask):
-    """Stands for a task that nobody declared here."""
+    """Stands for a task that this app does not declare."""
 
     __slots__ = ()
 
@@ -48,11 +48,11 @@ class UnresolvedTask(ResolvedTask):
         self.result_ttl = None
         self.redact = ()
         self.limits = ()
-        self.told = True  # its jobs end rarely, and then somebody may want to know
+        self.told = True  # Its jobs end rarely, and a webhook may want each end.
 
 
 def _all_in_processes(state: WorkerState) -> bool:
-    """Whether none of the tasks of the queues served runs elsewhere (deliveries of webhooks come seldom)."""
+    """Whether all tasks of the served queues run in processes. Deliveries of webhooks are rare and do not count."""
     served = set(state.queues) - {QUEUE}
     kinds = {
         known.executor
@@ -74,19 +74,19 @@ class Executor(Service):
         self._completer = completer
         self._said_unknown: dict[str, float] = {}
         size = state.settings.concurrency
-        # A process costs tens of megabytes, and more of them than cores only take turns.
+        # A process takes tens of megabytes, and more processes than cores do not run at the same time.
         processes = min(size, max(2, 2 * (os.cpu_count() or 1)))
         self.size = processes if _all_in_processes(state) else size
-        """Slots that jobs are claimed for."""
+        """Slots for which jobs are claimed."""
         self.loop = LoopSlots(state, size, done=settler.done, end=self.end, low=low)
         self.threads = ThreadSlots(state, size, end=self.end, low=low)
         self.processes = ProcessSlots(state, processes, end=self.end, low=low)
         self.suspects = ProcessSlots(state, SUSPECTS, end=self.end, low=low, isolates=Isolation(self._unfit, IDLE))
-        """Beside the others: their jobs take no slot that jobs are claimed for."""
+        """Extra slots for suspects. Jobs are not claimed for them."""
         self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes, self.suspects)
         self._by_name: dict[str, Slots] = {"async": self.loop, "thread": self.threads, "process": self.processes}
         self._unfit_tasks: set[str] = set()
-        """Tasks that turned out not to run in another process than the worker's."""
+        """Tasks that need the worker's own process, as an earlier try showed."""
         self._max_wait = min(MAX_WAIT, state.settings.lease.total_seconds() / 3)
         self.handed_back = 0
 
@@ -100,7 +100,7 @@ class Executor(Service):
 
     @property
     def unfinished(self) -> int:
-        """Attempts whose end somebody may still wait for."""
+        """Attempts that have not ended and are not written off."""
         given_up = sum(attempt.given_up for slots in self._kinds for attempt in slots.under_way())
         beside = self.loop.stuck + self.suspects.running + self.suspects.waiting
         return self.running + self.waiting + beside - given_up
@@ -111,11 +111,12 @@ class Executor(Service):
         known = self._state.known(name)
         if known is None or not self._state.settings.app or name == TASK or name in self._unfit_tasks:
             return False
-        # A task in a process slot is isolated anyway. One with limits may want to close them, which a child cannot.
+        # A task in a process slot is isolated anyway. A task with limits may close them, which a child process cannot
+        # do.
         return known.executor == "process" or not known.limits
 
     def _unfit(self, attempt: Attempt) -> None:
-        """A suspect cannot run in a process of its own after all: it runs among the slots, beside other jobs."""
+        """Move a suspect that cannot run in a process of its own to an ordinary slot, beside other jobs."""
         log.info("suspect %s of task %s needs the worker's own process", attempt.job.id, attempt.job.task)
         self._unfit_tasks.add(attempt.job.task)
         self._join(attempt)
@@ -125,7 +126,7 @@ class Executor(Service):
         self._by_name[attempt.known.executor].put([attempt])
 
     def deliver(self, held: HeldLease, lease: Lease, *, alone: bool = False, patient: bool = False) -> None:
-        """Line up the attempts of a lease; `alone`: a suspect among the slots; `patient`: it joins no other jobs."""
+        """Add a lease's attempts to the line. `alone`: a suspect in an ordinary slot; `patient`: not beside others."""
         lines: dict[str, list[Attempt]] = {"async": [], "thread": [], "process": []}
         attempts = held.attempts
         known = self._state.known
@@ -137,7 +138,7 @@ class Executor(Service):
         line = unknown
         for position, job in enumerate(lease.jobs):
             if job.task is not name:
-                # Neighbours mostly share it.
+                # Neighbours mostly have the same task.
                 name = job.task
                 if (found := known(name)) is None:
                     task, line = UnresolvedTask(name), unknown
@@ -169,7 +170,7 @@ class Executor(Service):
         now = monotonic()
         if now >= self._said_unknown.get(name, 0.0):
             self._said_unknown[name] = now + 60
-            log.warning("no worker here knows task %s: its jobs are put off by a minute at a time", name)
+            log.warning("no worker here knows task %s: the worker puts its jobs off by a minute each time", name)
         self.end(attempt, outcome_of.too_late(attempt) or outcome_of.unknown_task(name))
 
     # ── out ─────────────────────────────────────────────────────────────────
@@ -185,7 +186,7 @@ class Executor(Service):
             self._settler.take(attempt, outcome)
 
     def hand_back(self, before: float = inf) -> int:
-        """Give back what was claimed before that time and has not started; suspects only when nothing may wait."""
+        """Hand back jobs claimed before that time that have not started. Suspects only when nothing may wait."""
         count = 0
         for slots in self._kinds if before == inf else self._by_name.values():
             for attempt in slots.take_back(before):
@@ -196,13 +197,13 @@ class Executor(Service):
 
     # ── interruptions ───────────────────────────────────────────────────────
     def stop_job(self, held: HeldLease, position: int) -> None:
-        """Somebody cancelled it."""
+        """Interrupt a job that was cancelled."""
         attempt = held.attempts[position] if position < len(held.attempts) else None
         if attempt is not None:
             self._interrupt(attempt, STOP)
 
     def lose(self, held: HeldLease) -> None:
-        """The lease is somebody else's: drop its jobs, forget its outcomes."""
+        """Another worker holds the lease: drop its jobs and its outcomes."""
         if held.lost:
             return
         held.lost = True
@@ -213,14 +214,14 @@ class Executor(Service):
         self._state.drop(held)
 
     def release_running(self) -> None:
-        """The worker will not wait any longer: what runs is interrupted and handed back."""
+        """Interrupt running jobs and hand them back, because the time to drain is over."""
         for slots in self._kinds:
             for attempt in slots.under_way():
                 self._interrupt(attempt, RELEASE)
         self._give_up(self.threads)
 
     def give_up(self) -> None:
-        """The grace is over, too."""
+        """Hand back jobs that still run when the grace period is over."""
         for slots in self._kinds:
             self._give_up(slots)
 
@@ -229,7 +230,7 @@ class Executor(Service):
             if attempt.given_up:
                 continue
             log.warning(
-                "job %s of task %s still runs and cannot be stopped: it is handed back all the same",
+                "job %s of task %s still runs and cannot be stopped: the worker hands it back nevertheless",
                 attempt.job.id,
                 attempt.job.task,
             )
@@ -272,7 +273,7 @@ class Executor(Service):
                 self._join(attempt)
 
     def _remind(self, attempt: Attempt, now: float) -> None:
-        """It was told to end and goes on."""
+        """The attempt was interrupted and goes on."""
         again = attempt.reminded
         attempt.warned_at, attempt.reminded = now + 10 * SWALLOWED, True
         log.warning(

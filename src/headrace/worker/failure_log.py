@@ -1,4 +1,4 @@
-"""One line in the log for each failed attempt and each dead job, bounded in rate."""
+"""One log line for each failed attempt and each dead job, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.policy.explain.sentences import line
 from headrace.worker.service import log
 
 BURST, PER_SECOND = 50.0, 10.0
-"""Lines of each level at once, and from then on per second: a fleet that fails must not fill the disk."""
+"""Lines of each level at once, and then per second. Many failing workers must not fill the disk."""
 
 
 class _Rate:
-    """Lets some lines through, and counts the others until the next one that goes through."""
+    """Passes a bounded number of lines and counts the others, for the next line that passes."""
 
     __slots__ = ("_at", "_left", "hidden")
 
@@ -43,13 +43,13 @@ class _Rate:
 
 
 class FailureLog:
-    """What failed, with the error and the next try; what died, with the traceback. Texts are scrubbed before."""
+    """Logs a failure with its error and next try, and a death with its traceback. Callers mask the texts first."""
 
     def __init__(self) -> None:
         self._failed, self._dead = _Rate(), _Rate()
 
     def tell(self, job: Claimed, settlement: Settlement) -> None:
-        """Say it, if it is a failure or a death."""
+        """Log the outcome if it is a failure or a death."""
         match settlement:
             case Again(failure=Failure() as failure, due=due) if log.isEnabledFor(logging.WARNING):
                 if self._failed.allows():

@@ -1,6 +1,6 @@
-"""Crash on purpose: CRASH_HEADRACE_AT=point:n ends the process the n-th time it comes by that point. For tests.
+"""Crash on purpose: CRASH_HEADRACE_AT=point:n ends the process when it reaches that point for the n-th time. For tests.
 
-Not HEADRACE_…: those are settings, and an unknown one is refused.
+The name does not begin with HEADRACE_, because those are settings, and an unknown setting is an error.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class _CrashPoint:
 _armed = _CrashPoint(text) if (text := os.environ.get("CRASH_HEADRACE_AT")) else None
 
 ARMED = _armed is not None
-"""Looked at before every call of `reach`, so that nothing is paid when nobody asked."""
+"""Callers test this before each call of `reach`, so that production pays nothing."""
 
 
 def reach(point: str) -> None:
-    """Die here, if this is the place and the time."""
+    """End the process here, if this is the requested point and count."""
     if _armed is not None and _armed.point == point:
         _armed.left -= 1
         if _armed.left <= 0:

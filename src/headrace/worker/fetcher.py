@@ -1,4 +1,4 @@
-"""CLAIM: free slots → leases, prefetching as far as the worker's pace allows; else asleep in `wait`."""
+"""CLAIM: free slots → leases. The fetcher prefetches by the worker's pace, and sleeps in `wait` without jobs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from headrace.worker.settler import Settler
 from headrace.worker.state import MAX_CLAIM, WorkerState
 
 HORIZON = 0.025
-"""Seconds of work to have in line at least, so that no slot waits for the next claim."""
+"""Seconds of work to keep in line, so that no slot waits for the next claim."""
 PLAIN = ClaimOrder()
 QUICK = 4
-"""Turns of the loop within which a job that never waits is over."""
+"""Turns of the event loop within which a job that never waits has ended."""
 MAX_LEASES = 64
-"""Batches whose results the store has not taken yet: beyond, nothing more is claimed."""
+"""Batches with unsettled results. Beyond this number the worker claims nothing."""
 GLANCE = 0.05
-"""Seconds between two looks for jobs that reserved slots are for, while all others are taken."""
+"""Seconds between two claims for reserved slots, while all other slots are taken."""
 
 
 class Pace:
@@ -60,12 +60,12 @@ class Pace:
 
     @property
     def ahead(self) -> int:
-        """How many jobs to have in line: what is done within a few claims' time. Long jobs: none."""
+        """How many jobs to keep in line: as many as end within a few claims' time. For long jobs: none."""
         return min(2 * MAX_CLAIM, int(self.rate * max(HORIZON, 3 * self.trip)))
 
 
 class Fetcher(Service):
-    """Keeps the slots busy, and nothing more."""
+    """Keeps the slots busy."""
 
     name = "fetcher"
 
@@ -78,7 +78,7 @@ class Fetcher(Service):
     ) -> None:
         super().__init__()
         self._state = state
-        self._governor = feedback
+        self._feedback = feedback
         self._reserves = [flow.parse_reserve(each) for each in state.settings.reserve]
         self._executor = executor
         self._settler = settler
@@ -91,20 +91,20 @@ class Fetcher(Service):
         self._resting = False
         self._waiter: asyncio.Task[Lease | bool] | None = None
         self._leaving: set[asyncio.Task[Lease | bool]] = set()
-        # By name, so that a store in a wrapper is found, too. Reserved slots ask in an order of their own.
+        # Looked up by name, so that it also works for a wrapped store. Reserved slots ask in an order of their own.
         self._prompt = (
             cast("Prompt", state.store) if hasattr(state.store, "wait_to_claim") and not self._reserves else None
         )
         self._asked: Ask | None = None
-        """What the listener is to claim, too, when there is something."""
+        """The claim that the listener makes when a job arrives."""
         self._unsure: Token | None = None
-        """A lease that may have been made, though nobody heard of it: the next claim asks for it."""
+        """The token of a claim whose answer was lost. The next claim repeats it, so that no lease is left unused."""
         self._handed_back = 0
         self.nudge = Bell()
-        """Rung when there may be something to claim, or no reason to sleep."""
+        """Rung when there may be a job to claim."""
         self.claiming = False
         self.idle = asyncio.Event()
-        """There was nothing to claim and nothing runs."""
+        """Set when the last claim found nothing and nothing runs."""
 
     def freed(self) -> None:
         """There may be room again."""
@@ -122,7 +122,7 @@ class Fetcher(Service):
 
     async def run(self) -> None:
         executor = self._executor()
-        await self._governor().declared.wait()
+        await self._feedback().declared.wait()
         while True:
             if (brought := self._brought()) is not None:
                 await self._claimed(brought[0])
@@ -134,7 +134,7 @@ class Fetcher(Service):
                 continue
             room = self._room(executor)
             if room.ordinary <= 0:
-                # A hint taken by who has no room for the job is kept from who has.
+                # A worker without a free slot must not consume a hint that a worker with a free slot could use.
                 self._stop_listening()
                 if not room.reserved:
                     await self.bell.wait(0.5)
@@ -146,7 +146,7 @@ class Fetcher(Service):
             elif self._backoff.failures:
                 continue
             elif room.ordinary <= 0:
-                # A hint would mostly be about jobs that may not have these slots.
+                # Most hints are about jobs that may not use the reserved slots.
                 await self.bell.wait(GLANCE)
             elif self._waiter is None:
                 await self._listen()
@@ -165,7 +165,8 @@ class Fetcher(Service):
         else:
             executor.deliver(held, lease)
             if self._waiter is None and len(lease.jobs) < asked:
-                # Less than asked for: most likely the next claim finds nothing, and may as well be the last look.
+                # The claim found less than it asked for. The next one most likely finds nothing, so listening starts
+                # first.
                 if self._prompt is not None and len(lease.jobs) <= executor.size:
                     await self._let_run(executor)
                 await self._listen()
@@ -181,16 +182,16 @@ class Fetcher(Service):
             await asyncio.wait(self._leaving)
 
     def _room(self, executor: Executor) -> flow.FreeSlots:
-        """How many to claim now; none: until rung."""
+        """How many jobs to claim now. None: sleep until the bell rings."""
         if self._settler.failing or len(self._state.leases) >= MAX_LEASES + executor.size:
             return flow.FreeSlots(0)
         if executor.handed_back > self._handed_back:
-            # Claimed and not started: the estimate was wrong, learn again from free slots only.
+            # Claimed jobs have not started, so the estimate was wrong. Start again from free slots only.
             self._handed_back = executor.handed_back
             self._pace.forget()
         self._pace.measure(self._settler.settled)
         if self._reserves:
-            # Nothing is claimed ahead: what stands in line would take any slot that is free, also a reserved one.
+            # Nothing is claimed ahead, because a job in line would take any free slot, also a reserved one.
             free = executor.size - executor.running - executor.waiting
             room = flow.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._state.priorities())
             self._state.reserved = room.ordinary <= 0 and bool(room.reserved)
@@ -204,10 +205,10 @@ class Fetcher(Service):
         return flow.FreeSlots(min(MAX_CLAIM, free + ahead))
 
     async def _claim_into(self, room: flow.FreeSlots) -> Lease | None:
-        """Reserved slots first, with what they are for; then the others."""
+        """Claim for the reserved slots first, then for the others."""
         if room.reserved:
             share = min(sum(band.share for band in room.reserved), MAX_CLAIM)
-            weights = (await self._governor().order(share)).weights
+            weights = (await self._feedback().order(share)).weights
             lease = await self._claim(share, ClaimOrder(room.reserved, weights))
             if lease is not None or self._backoff.failures:
                 return lease
@@ -221,7 +222,7 @@ class Fetcher(Service):
         try:
             if not state.watch.is_set:
                 await state.watch.set(state.store)
-            order = await self._governor().order(limit) if only is None else only
+            order = await self._feedback().order(limit) if only is None else only
             self._plain = order == PLAIN
             ask = self._ask(limit, order, token, only_bands=only is not None)
             lease = await state.store.claim(ask)
@@ -231,7 +232,7 @@ class Fetcher(Service):
         except HeadraceError as error:
             self._outage.raise_(error)
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
-            log.exception("the store failed in a way it should not while claiming")
+            log.exception("the store raised an unexpected error during a claim")
             self._outage.raise_(error)
         else:
             self._unsure = None
@@ -263,21 +264,21 @@ class Fetcher(Service):
         if faults.ARMED:
             faults.reach("claimed")
         self.claiming = True
-        await self._governor().look(lease)
+        await self._feedback().look(lease)
         self.claiming = False
 
     # ── asleep ──────────────────────────────────────────────────────────────
-    # No job is overlooked, whenever it comes, because this room sleeps only while it listens, and only after a claim
-    # that found nothing and began when it was listening already:
-    #   * what came before that claim, the claim would have found;
-    #   * what came later met a listener, which rings the bell, also if the fetcher is not asleep yet: a ring is
-    #     remembered, and forgotten only right before the next claim, which sees whatever it was rung for.
-    # Who wakes claims at once. Listening begins again when a claim has found nothing (or less than it asked for), so a
+    # The fetcher misses no job, because it sleeps only while a listener is active, and only after a claim that began
+    # while the listener was active and found nothing:
+    #   * a job that arrived before that claim would have been found by it;
+    #   * a job that arrives later meets the listener, which rings the bell. The bell remembers a ring while the fetcher
+    #     is still awake, and forgets it only right before the next claim, which finds the job.
+    # After a wake-up the fetcher claims at once. It listens again when a claim has found less than it asked for, so a
     # busy worker does not listen at all, and a wake-up costs one claim before the job starts. Every sleep has a new
-    # listener, because a store reckons from the last claim until when it need not wake (a rate, a pause that ends).
-    # Some stores claim for a listener in the moment in which they wake it, and miss nothing that was there before: no last
-    # look is needed. But only a worker that runs nothing asks for that. One whose job blocks the loop would sit on a lease
-    # that came meanwhile; for a hint that it does not hear, others are none the worse for long.
+    # listener, because a store computes at the last claim until when it need not wake (a rate, a pause that ends).
+    # Some stores claim for a listener at the moment when they wake it, and include jobs that were there before, so the
+    # last claim is not needed. Only a worker that runs nothing asks for that. A worker whose job blocks the loop would
+    # keep the new lease unused. A hint that it misses costs little: other workers find the job at their next poll.
 
     def _may_bring(self) -> bool:
         executor = self._executor()
@@ -285,7 +286,7 @@ class Fetcher(Service):
         return free and self._prompt is not None and self._plain
 
     def _brought(self) -> tuple[Lease, int] | None:
-        """What the listener has claimed, and how much it asked for."""
+        """The lease that the listener has claimed, and how many jobs it asked for."""
         waiter, ask = self._waiter, self._asked
         if waiter is None or ask is None or not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
             return None
@@ -298,14 +299,14 @@ class Fetcher(Service):
         return lease, ask.limit
 
     async def _let_run(self, executor: Executor) -> None:
-        """Quick jobs that start at once are over within a few turns of the loop: then a lease may be brought."""
+        """Let quick jobs end within a few turns of the loop. After that the listener may claim a lease."""
         for _ in range(QUICK):
             if not executor.running and not executor.waiting:
                 return
             await asyncio.sleep(0)
 
     async def _heed(self) -> None:
-        """The claim that follows looks for whatever was heard up to now."""
+        """Forget earlier rings, because the claim that follows finds their jobs."""
         self.nudge.forget()
         waiter = self._waiter
         if waiter is not None and waiter.done():
@@ -320,7 +321,7 @@ class Fetcher(Service):
                 self._deafness.reset()
 
     async def _rest(self) -> None:
-        """Nothing to claim: sleep until there may be."""
+        """Sleep until there may be a job to claim."""
         self._resting = True
         self._note_idle()
         await self.nudge.wait(self._state.settings.poll.total_seconds() + 1.0)
@@ -342,14 +343,14 @@ class Fetcher(Service):
         if self._asked is not None:
             await self._rest()
         else:
-            await asyncio.sleep(0)  # it begins
+            await asyncio.sleep(0)  # The listener starts.
 
     def _heard(self, waiter: asyncio.Task[Lease | bool]) -> None:
         if waiter is self._waiter:
             self.nudge.ring()
 
     def _stop_listening(self) -> None:
-        """Nobody waits for the listener's end but `stop`: a claim must not."""
+        """Cancel the listener. Only `stop` waits for its end, so that a claim is not delayed."""
         waiter, self._waiter, self._asked = self._waiter, None, None
         if waiter is not None:
             waiter.cancel()
@@ -359,7 +360,7 @@ class Fetcher(Service):
     def _left(self, waiter: asyncio.Task[Lease | bool]) -> None:
         self._leaving.discard(waiter)
         if not waiter.cancelled():
-            waiter.exception()  # it failed, and nobody listens to it any more
+            waiter.exception()  # Retrieved, so that asyncio does not log it.
 
     def _note_idle(self) -> None:
         if self._resting and not self._state.leases:

@@ -1,4 +1,4 @@
-"""TIDY: promote what is due, reap what was orphaned, prune what is old. Every worker may do it: the verbs are safe."""
+"""TIDY: promote due jobs, reap expired leases, prune old jobs. Every worker may do it, because the verbs are atomic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAY_EVERY = 60.0
 
 
 class Chore(Service):
-    """One chore of the janitor by the clock: none waits for another, and none ends with another's failure."""
+    """One periodic chore of the janitor. Chores do not wait for each other, and a failure ends only its own."""
 
     def __init__(self, name: str, do: Callable[[], Awaitable[float]], first: float = 0.0) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Chore(Service):
         self.at = monotonic() + first
 
     def hasten(self, at: float) -> None:
-        """Something will be due at that time: do not sleep longer."""
+        """Run at that time at the latest, because something will be due."""
         if at < self.at:
             self.at = at
             self.bell.ring()
@@ -51,8 +51,8 @@ class Chore(Service):
             await self.bell.wait(max(0.0, self.at - monotonic()))
             if monotonic() < self.at:
                 continue
-            self.at = inf  # what hastens it from here on is not forgotten
-            wait = self._backoff.next()  # also when an unexpected error ends this run: the next one comes back
+            self.at = inf  # A later call of `hasten` takes effect.
+            wait = self._backoff.next()  # Taken first, so that an unexpected error counts, too.
             try:
                 wait = await self._do()
             except HeadraceError as error:
@@ -65,7 +65,7 @@ class Chore(Service):
 
 
 class Janitor:
-    """Its chores, each with jitter, so that many workers do not come at once."""
+    """Its chores, each with jitter, so that many workers do not call the store at the same time."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Janitor:
             self.chores.append(Chore("alarm", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
 
     def due(self, wait: timedelta) -> None:
-        """Something will be due so long from now: do not sleep longer."""
+        """Promote after this time at the latest, because something will be due."""
         self._promoting.hasten(monotonic() + wait.total_seconds())
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class Janitor:
             state.reaping = False
         failed: HeadraceError | None = None
         for orphan in orphans:
-            # One that cannot be settled keeps none of the others waiting.
+            # An orphan that cannot be settled must not delay the others.
             try:
                 await self._rehome(orphan)
             except HeadraceError as error:
@@ -138,7 +138,7 @@ class Janitor:
         return 0.0 if reaped else wait
 
     def _renewed(self, orphan: Orphan) -> bool:
-        """Whether the lease is this worker's own, expired because heartbeats were late: its jobs run on here."""
+        """Whether this worker holds the lease itself. Heartbeats were late, and its jobs go on here."""
         held = self._state.held_of(orphan) if orphan.worker == self._state.id else None
         if held is None:
             return False
@@ -151,23 +151,23 @@ class Janitor:
         return True
 
     def _say_stuck(self, orphan: Orphan) -> None:
-        """At most once a minute per job: the store gives the lease back each time that it runs out."""
+        """Log it at most once a minute per job, because the store returns the lease each time it expires."""
         now = monotonic()
         self._said_stuck = {id: until for id, until in self._said_stuck.items() if until > now}
         ids = [str(job.id) for _, job in orphan.jobs]
         if any(id not in self._said_stuck for id in ids):
             self._said_stuck.update(dict.fromkeys(ids, now + SAY_EVERY))
             log.exception(
-                "the jobs %s of a lost worker cannot be settled; this is tried again when their lease runs out",
+                "the jobs %s of a lost worker cannot be settled; a worker tries again when their lease expires",
                 ", ".join(ids[:5]) + (" …" if len(ids) > 5 else ""),
                 extra={"event": "lease.stuck", "jobs": len(ids)},
             )
 
     async def _rehome(self, orphan: Orphan) -> None:
-        """Nobody settled these: decide, under the token that we took over."""
+        """Decide what follows for the jobs of a lost worker, and settle them under the token that `reap` returned."""
         settlements = [(position, self._decide(job, orphan)) for position, job in orphan.jobs]
         log.warning(
-            "worker %s is gone (%s): %d of its jobs go on",
+            "worker %s is lost (%s): this worker settles %d of its jobs",
             orphan.worker,
             orphan.cause,
             len(settlements),
@@ -179,7 +179,7 @@ class Janitor:
             for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True)
             for each in self._state.delivery_maker.news(job, settlement)
         ]
-        # Should this fail, the lease is ours now, runs out, and is reaped again.
+        # If this fails, the lease expires and is reaped again.
         if news:
             await self._state.store.enqueue(batch_of(news))
         await self._state.store.settle(orphan.token, settlements)
@@ -193,7 +193,7 @@ class Janitor:
         return retry.decide(job, lost, policy)
 
     def _arguments(self, job: Job) -> Any:
-        """Where its queue asks for them, masked as its task says; of a task that this worker does not know none."""
+        """The job's arguments, if its queue shows them, masked by its task's rules. None for an unknown task."""
         queue = self._queues.get(job.queue)
         task = self._state.tasks.get(job.task) if queue is not None and queue.dead_arguments else None
         return None if task is None else task.codec.show(job.payload, task.options.redact)
@@ -203,5 +203,5 @@ class Janitor:
         keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=dead_retentions(self._queues))
         pruned = await self._state.store.prune(keep)
         expired = await dropped.expire(self._state.store, keep, by=self._state.name, arguments=self._arguments)
-        # A bounded amount at a time, so that it takes no long turn of the store.
+        # Each call prunes a bounded number, so that other calls of the store do not wait long.
         return 0.1 if pruned.more or expired.more else PRUNE_EVERY * random.uniform(0.8, 1.2)

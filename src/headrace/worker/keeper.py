@@ -1,4 +1,4 @@
-"""KEEP: the heartbeat. Renews leases, hears which are lost and which jobs to stop."""
+"""KEEP: the heartbeat renews leases. The store answers which leases are lost and which jobs to stop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
 PATIENCE = 0.25
-"""How long a heartbeat may take, as a part of the lease: four tries fit into it."""
+"""How long a heartbeat may take, as a fraction of the lease. Four tries fit into one lease."""
 NEWS = 1.0
-"""Seconds after which what hinders a worker is told, though its next heartbeat is due later."""
+"""Seconds after which the worker reports why it claims nothing, even if its next heartbeat is due later."""
 
 
 def refuse_short_lease(settings: Settings) -> None:
-    """A ConfigError where no heartbeat could be in time."""
+    """Raise ConfigError if the lease ends before the first heartbeat."""
     lease, heartbeat = settings.lease, settings.heartbeat
     if lease <= heartbeat:
         raise ConfigError(
@@ -35,7 +35,7 @@ def refuse_short_lease(settings: Settings) -> None:
 
 
 class Keeper(Service):
-    """Says that this worker is there, and holds on to what it has."""
+    """Tells the store that this worker lives, and renews its leases."""
 
     name = "keeper"
 
@@ -60,7 +60,7 @@ class Keeper(Service):
                 await self.bell.wait(min(backoff.next(), seconds / 3))
 
     async def _pause(self, seconds: float) -> None:
-        """Until the next heartbeat; less, when there is news for `explain`."""
+        """Sleep until the next heartbeat, or less when there is news for `explain`."""
         until = monotonic() + seconds
         while (left := until - monotonic()) > 0:
             if await self.bell.wait(min(left, NEWS)) or self._hindered() != self._said:
@@ -83,7 +83,7 @@ class Keeper(Service):
         tokens = list(state.leases)
         patience = state.settings.lease.total_seconds() * PATIENCE
         try:
-            # A connection that is half open is given up while there is time for another try.
+            # The worker gives up a half-open connection while there is time for another try.
             async with asyncio.timeout(patience):
                 pulse = await state.store.heartbeat(tokens, state.settings.lease, self.presence())
         except TimeoutError:
@@ -91,7 +91,7 @@ class Keeper(Service):
             return False
         except StoreDamaged as error:
             if state.damage is None:
-                log.critical("this worker can store nothing any more: %s", error)
+                log.critical("the store can accept nothing from this worker any more: %s", error)
             state.damage = error
             state.damaged.set()
             return False
@@ -99,12 +99,12 @@ class Keeper(Service):
             self._outage.raise_(error)
             return False
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
-            log.exception("the store failed in a way it should not at a heartbeat")
+            log.exception("the store raised an unexpected error at a heartbeat")
             self._outage.raise_(error)
             return False
         self._outage.settle()
         self._hear(pulse)
-        # Should this fail, the next beat tries again, and until then the watch goes on.
+        # If this fails, the next heartbeat tries again, and the watch goes on by the monotonic clock until then.
         with suppress(HeadraceError, TimeoutError):
             async with asyncio.timeout(patience):
                 await state.watch.set(state.store)
@@ -129,8 +129,8 @@ class Keeper(Service):
         executor = self._executor()
         for token in pulse.lost:
             held = self._state.leases.get(token)
-            # A lease that is just being ended may be gone by right: that call's own answer will tell. One that is just
-            # being renewed has a fresh token: the next heartbeat will tell.
+            # The store may have ended a lease whose settlement is under way: the answer to that call decides. A lease
+            # that is being renewed has a fresh token: the next heartbeat decides.
             if held is None or held.ending or self._state.reaping:
                 continue
             jobs = held.open + len(held.ended)

@@ -1,4 +1,4 @@
-"""GOVERN: limits declared at start, closed and reopened by what becomes of jobs; what is paused; what lanes there are."""
+"""LIMITS: declares limits at start, closes and opens them by the outcomes of jobs, and reads pauses and lanes."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
 LOOK = 1.0
-"""Seconds for which a look at pauses, rules and lanes is good."""
+"""Seconds for which pauses, rules and lanes are not read again."""
 MAX_KEYS = 1000
-"""Limit keys with news that nobody has written yet; of more than that the rest is left out."""
+"""Limit keys with observations that are not written yet. Observations of further keys are dropped."""
 MAX_HEALED = 20
-"""Limit keys that one look finds healed: writing each costs a look at all rules."""
+"""Recovered limit keys that the worker writes after one look. Each write reads all rules."""
 REST = 60.0
-"""Seconds after which a worker that claims nothing looks at its limits all the same."""
+"""Seconds after which a worker that claims nothing reads its limits."""
 LAST_WORDS = 2.0
-"""Seconds in which a worker that leaves may say what its jobs have shown."""
+"""Seconds in which a stopping worker may write its last observations."""
 MAX_NEWS = 1000
-"""News of one key."""
+"""Observations of one key."""
 
 
 class Sight(NamedTuple):
-    """What a look at the store has shown."""
+    """The limits as the store showed them last."""
 
     at: float
     """On the monotonic clock."""
     unwell: Mapping[str, LimitHealth]
-    """Limit keys that have been closed and are not as before yet."""
+    """Limit keys that were closed and have not fully recovered."""
 
 
 class LimitFeedback(Service):
-    """What a worker knows of limits, pauses and lanes, and what it has to say of limits."""
+    """Reads limits, pauses and lanes for a worker, and writes what its jobs show about limits."""
 
-    name = "governor"
+    name = "limit feedback"
 
     def __init__(
         self,
@@ -74,17 +74,17 @@ class LimitFeedback(Service):
         self._outage = OutageLog("looking at limits and pauses")
         self._declaring = OutageLog("declaring limits")
         self.declared = asyncio.Event()
-        """The store knows the limits: before, a claim would not be held back by them."""
+        """Set when the store has the limits. An earlier claim would ignore them."""
         if not limits:
             self.declared.set()
         state.attentive = bool(self._timed)
 
     # ── looking ─────────────────────────────────────────────────────────────
     async def look(self, lease: Lease) -> None:
-        """Know what is paused and closed before these jobs start: the last look is good for a while, or the next one.
+        """Refresh what is paused and closed before these jobs start, unless the last look is recent.
 
-        After a rest it is waited for: what was paused meanwhile must not start. And so it is before a job is put off:
-        whoever has just resumed a task does not want to see its jobs wait for another five seconds.
+        The worker waits for the look after an idle time, because jobs of a task that was paused meanwhile must not
+        start. It also waits before it puts a job off, so that the jobs of a task that was just resumed start at once.
         """
         paused = self._state.paused
         doubtful = bool(paused) and any(job.task in paused for job in lease.jobs)
@@ -92,7 +92,7 @@ class LimitFeedback(Service):
         if age < LOOK and not doubtful:
             return
         if doubtful and self._looking is not None:
-            await asyncio.wait([self._looking])  # it may have looked before that
+            await asyncio.wait([self._looking])  # That look may have begun before the resume.
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="headrace-look")
         if doubtful or age > 2 * LOOK:
@@ -107,7 +107,7 @@ class LimitFeedback(Service):
             self._outage.raise_(error)
             return
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
-            log.exception("the store failed in a way it should not while it was looked at")
+            log.exception("the store raised an unexpected error while the worker read limits and pauses")
             self._outage.raise_(error)
             return
         self._outage.settle()
@@ -121,7 +121,7 @@ class LimitFeedback(Service):
         self._state.attentive = bool(self._timed or unwell)
 
     def _rest(self, unwell: Mapping[str, LimitHealth]) -> None:
-        """What time alone has healed nobody's success needs to: whoever sees it says so, of a few at a time."""
+        """Write down limits that have recovered by time alone, a few at a time. No job's success is needed for that."""
         now = self._now()
         healed = (
             key
@@ -133,7 +133,7 @@ class LimitFeedback(Service):
             self.bell.ring()
 
     async def order(self, limit: int) -> ClaimOrder:
-        """What the queues' policies make of a claim of so many."""
+        """The order in which a claim of up to `limit` jobs takes them, by the queues' policies."""
         planner, state = self._planner, self._state
         if planner.watched and monotonic() - self._lanes_at >= LOOK:
             self._lanes_at = monotonic()
@@ -183,7 +183,7 @@ class LimitFeedback(Service):
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._state.watch.now(), UTC)
 
-    # ── the room ────────────────────────────────────────────────────────────
+    # ── the service ─────────────────────────────────────────────────────────
     async def run(self) -> None:
         if not self.declared.is_set():
             await self._insist(
@@ -192,7 +192,7 @@ class LimitFeedback(Service):
             self.declared.set()
         while True:
             if not await self.bell.wait(REST if self._declared else None) and monotonic() - self._sight.at > REST:
-                # Nothing of it may run, as it is: nobody else would look.
+                # This worker may run no job of these limits. It looks nevertheless, because no claim triggers a look.
                 await self._look()
             while self._news:
                 await self._tell()
@@ -203,13 +203,13 @@ class LimitFeedback(Service):
             await asyncio.wait([self._looking])
         await super().stop()
         with contextlib.suppress(TimeoutError):
-            # What a task's last call has met is news for the other workers.
+            # The other workers need what the last jobs have met.
             async with asyncio.timeout(LAST_WORDS):
                 while self._news:
                     await self._tell()
 
     async def _tell(self) -> None:
-        """Write what one key's jobs have shown; what comes meanwhile goes with the next writing."""
+        """Write the observations of one key. Later observations go with the next write."""
         key, news = next(iter(self._news.items()))
         name = key.partition(":")[0]
         if (declared := self._declared.get(name)) is None:
@@ -229,7 +229,7 @@ class LimitFeedback(Service):
             del self._news[key]
 
     def _hear(self, key: str, was: LimitHealth, health: LimitHealth) -> None:
-        """How a limit is now; say what changed."""
+        """Take over the new health of a limit, and log what changed."""
         if health.closed_until is not None and health.closings != was.closings:
             log.warning(
                 "limit %s is closed until %s: it was refused, or failed too often; then one job at a time until one succeeds",
@@ -249,7 +249,7 @@ class LimitFeedback(Service):
         self._opened()
 
     async def _insist(self, outage: OutageLog, call: Callable[[], Awaitable[None]]) -> None:
-        """Until the store has taken it."""
+        """Repeat the call until the store accepts it."""
         backoff = Backoff()
         while True:
             try:
@@ -263,13 +263,13 @@ class LimitFeedback(Service):
 
 
 def _key_of(attempt: Attempt, limit: Limit) -> str | None:
-    """Whose units the attempt's job has of this limit; None: it has none."""
+    """The key of this limit whose units the attempt's job holds. None: it holds none."""
     if limit.key is None:
         return limit.name
     try:
         args, kwargs = attempt.known.shape.full(*attempt.arguments())
         keys = limit.keys_for(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  # a user's function may do anything
-        log.warning("the key of limit %s cannot be told for job %s: %s", limit.name, attempt.job.id, error)
+        log.warning("cannot compute the key of limit %s for job %s: %s", limit.name, attempt.job.id, error)
         return None
     return split_limit(keys[0])[1] if keys else None

@@ -1,4 +1,4 @@
-"""From what a task did to the outcome of its attempt. Pure but for the clock; the retry rule is not here."""
+"""Makes the outcome of an attempt from what its task did. It reads the clock and has no other effect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PAUSED_FOR, PAUSED_LONGEST = timedelta(seconds=5), timedelta(minutes=5)
 
 
 def too_late(attempt: Attempt) -> Outcome | None:
-    """Asked right before it starts: None if it may, for as long as its deadline leaves."""
+    """Called right before an attempt starts. None: it may start."""
     if attempt.job.options is None and attempt.known.timed is None:
         return None
     if attempt.expires_in <= 0:
@@ -56,7 +56,7 @@ def too_late(attempt: Attempt) -> Outcome | None:
 def of_result(attempt: Attempt, result: Any) -> Outcome:
     """A task that returned."""
     if attempt.reason == TIMEOUT:
-        # It took longer than it may. What it returned is not trusted more than what others were not let finish.
+        # It took longer than allowed. Its result is dropped, as it would be if the worker had stopped the task in time.
         return timed_out(attempt, "the task went on after its deadline and then returned")
     if attempt.reason == LOST:
         return Released()
@@ -100,7 +100,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
 
 
 def bad_arguments(attempt: Attempt, error: BaseException) -> Outcome:
-    """A payload that does not fit the task: no attempt can help."""
+    """A payload that does not fit the task. Another attempt would fail, too."""
     kind = error.code if isinstance(error, BadArguments) else BadArguments.code
     return Failed(_failure(attempt, error, kind), final=True, reason=kind)
 
@@ -124,7 +124,7 @@ def unknown_task(name: str) -> Outcome:
 
 
 def paused(pause: Pause, now: float) -> Outcome:
-    """Put off until the task's pause ends; looked at again the less often the longer it lasts."""
+    """Put off until the task's pause ends. The longer the pause lasts, the less often the job is checked."""
     who = f" by {pause.by}" if pause.by else ""
     if pause.until is not None:
         return Snoozed(pause.until, note=f"{PAUSED}{who}")
@@ -142,7 +142,7 @@ def _interrupted(attempt: Attempt, reason: str) -> Outcome:
     if reason == TIMEOUT:
         return timed_out(attempt)
     if reason == STOP:
-        return Cancelled()  # the store knows the reason that was given
+        return Cancelled()  # The store has the reason.
     return Released()
 
 
@@ -164,12 +164,12 @@ def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
 
 
 def _clean(attempt: Attempt, reason: object) -> str:
-    """A task's own reason as a job's note: bounded, without the values of redacted fields."""
+    """A task's own reason as a job's note, bounded and without the values of redacted fields."""
     return bounded(scrub(text_of(reason), secrets_of(attempt)), MAX_MESSAGE)
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Message and traceback, whatever the exception's own methods do."""
+    """Message and traceback, even if the exception's own methods fail."""
     try:
         message = str(error)
     except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
@@ -182,7 +182,7 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 
 def secrets_of(attempt: Attempt) -> Iterable[str]:
-    """The values of the fields to redact, as they could stand in a text."""
+    """The values of the fields to redact, as they could appear in a text."""
     known = attempt.known
     if not known.redact:
         return ()
@@ -194,7 +194,7 @@ def secrets_of(attempt: Attempt) -> Iterable[str]:
 
 
 def bounded(text: str, limit: int) -> str:
-    """At most so many bytes: the start and, where the news is, the end."""
+    """At most that many bytes: the start, and the end, which says the most."""
     raw = text.encode(errors="backslashreplace")
     if len(raw) <= limit:
         return raw.decode()

@@ -1,4 +1,4 @@
-"""What every process of a worker needs to start and to end: its app, and its parent's death."""
+"""How a process of a worker loads its app, and how it ends with its parent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def load_app(path: str) -> App:
 
 
 def die_with_parent(parent: int, number: signal.Signals) -> None:
-    """Get that signal when the parent dies, where the kernel can do it; now, if it is dead already."""
+    """Receive that signal when the parent dies, where the kernel supports it; at once, if the parent is dead."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
@@ -63,7 +63,7 @@ def die_with_parent(parent: int, number: signal.Signals) -> None:
 
 
 def cause_of(code: int) -> str:
-    """Words for an exit code: `killed by SIGSEGV`, `exited with code 3`."""
+    """An exit code in words: `killed by SIGSEGV`, `exited with code 3`."""
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -76,20 +76,20 @@ def cause_of(code: int) -> str:
 
 
 def spawn(module: str, *files: int) -> subprocess.Popen[bytes]:
-    """Another interpreter that runs `module` with these open files, and finds headrace where we did."""
+    """Start an interpreter that runs `module` with these open files and the same import path."""
     child = subprocess.Popen(
         [sys.executable, "-m", module, *map(str, files)],
         pass_fds=files,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        process_group=0,  # Ctrl-C is for the parent, which passes it on: one that just starts would die of it
+        process_group=0,  # Ctrl-C reaches only the parent: it would kill a starting child
     )
     pass_on(child)
     return child
 
 
 def settle_in(path: list[str], pythonpath: str | None) -> None:
-    """In the child: the parent's modules, and its environment as it was, for whatever the tasks start themselves."""
+    """In the child: use the parent's import path, and restore the environment for processes that the tasks start."""
     sys.path[:] = path
     if pythonpath is None:
         os.environ.pop("PYTHONPATH", None)

@@ -1,4 +1,4 @@
-"""Process slots, the child's side: `python -m headrace.worker.process FD` runs one job after the other until EOF."""
+"""The child's side of process slots: `python -m headrace.worker.process FD` runs one job after the other until EOF."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Alone:
                 self._pipe.sendall(wire.pack_report(said))
 
     def close(self) -> None:
-        """Whatever is said from here on would be taken for the next job's."""
+        """Send nothing more, because the worker would take it for a message of the next job."""
         with self._lock:
             self._over = True
 
@@ -142,7 +142,7 @@ _runner = asyncio.Runner()
 
 
 def _in_loop(coroutine: Coroutine[Any, Any, Any], own: contextvars.Context) -> Any:
-    """Run an async task as a worker's loop would: TERM cancels it, and does not interrupt code that blocks the loop."""
+    """Run an async task as a worker does: TERM cancels it, and does not interrupt code that blocks the loop."""
     loop = _runner.get_loop()
     told = False
 

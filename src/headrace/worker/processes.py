@@ -1,4 +1,4 @@
-"""Process slots, the worker's side: long-lived spawned children, one job at a time each, that can be killed."""
+"""The worker's side of process slots: long-lived children that run one job at a time and can be killed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Child:
     async def spawn(cls, app: str) -> Child:
         ours, theirs = socket.socketpair()
         with theirs:
-            # Fork and exec take a millisecond; asyncio's twin adds a thread.
+            # Fork and exec take a millisecond. The call of asyncio would add a thread.
             process = parent_watch.spawn("headrace.worker.process", theirs.fileno())
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(
@@ -52,7 +52,7 @@ class Child:
         except (asyncio.IncompleteReadError, ConnectionError):
             raise HeadraceError(f"a process slot could not start, it {await child.reap()}: see its output") from None
         except asyncio.CancelledError:
-            # The worker leaves while it starts, and nobody else knows of it yet.
+            # The worker stops while the child starts, and no other code can end the child yet.
             child.signal(signal.SIGKILL)
             await child.reap()
             raise
@@ -63,7 +63,7 @@ class Child:
         return self._process.poll() is None
 
     async def run(self, order: wire.Order, hear: Callable[[wire.Said], None]) -> Outcome | None:
-        """The outcome, or None: it died. Meanwhile `hear` what the task says of its job."""
+        """Returns the outcome, or None if the child died. Calls `hear` for each report of the task."""
         try:
             self._writer.write(wire.pack(order))
             await self._writer.drain()
@@ -81,12 +81,12 @@ class Child:
             self._process.send_signal(number)
 
     async def reap(self) -> str:
-        """What it died of."""
+        """Wait for the child's end, and return the cause."""
         self._writer.close()
         patience = monotonic() + 1.0
         while self._process.poll() is None:
             if monotonic() > patience:
-                # It closed the socket and lives on: nothing that it does from here on would be heard.
+                # It closed the socket and still lives. The worker would not receive what it sends.
                 self._process.kill()
             await asyncio.sleep(0.005)
         return parent_watch.cause_of(self._process.returncode)
@@ -146,7 +146,7 @@ class ProcessSlots:
         return found
 
     def overdue(self, before: float) -> list[Attempt]:
-        """Take out of the line what waits though every child has run its job since before that time."""
+        """Remove the waiting attempts if every child has run its job since before that time."""
         busy = [slot.attempt.started for slot in self._slots if slot.attempt is not None and slot.attempt.started]
         if len(busy) < self._size or max(busy) > before:
             return []
@@ -159,7 +159,7 @@ class ProcessSlots:
         return [slot.attempt for slot in self._slots if slot.attempt is not None]
 
     def interrupt(self, attempt: Attempt) -> None:
-        """TERM, and KILL when the grace is over."""
+        """Send TERM, and KILL when the grace period is over."""
         for slot in self._slots:
             if slot.attempt is attempt and slot.child is not None:
                 child = slot.child
@@ -234,7 +234,7 @@ class ProcessSlots:
                 self._idle.remove(sleeper)
 
     async def _run(self, slot: ProcessSlot, attempt: Attempt) -> Outcome | None:
-        """Its outcome; None: it is a suspect that cannot run in a child."""
+        """The outcome. None: a suspect that cannot run in a child."""
         try:
             attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
@@ -263,12 +263,12 @@ class ProcessSlots:
         if faults.ARMED:
             faults.reach("ran")
         if attempt.reason or outcome is None:
-            # A child that was told to end is ending, whatever it still managed to say.
+            # A child that got TERM is ending, even if it has sent an outcome.
             child.signal(signal.SIGTERM)
             slot.child = None
             cause = await child.reap()
             if attempt.reason == TIMEOUT and self._isolates is not None and KILLED in cause:
-                # It did not hear that its time was over: in the event loop it would have blocked the whole worker.
+                # It did not react to TERM. In the event loop it would have blocked the whole worker.
                 return Lost(cause="timeout: it blocked its process beyond its deadline", own=True, at=datetime.now(UTC))
             if attempt.reason and outcome is None:
                 return outcome_of.of_error(attempt, asyncio.CancelledError())

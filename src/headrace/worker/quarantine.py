@@ -18,11 +18,11 @@ from headrace.worker.service import Bell
 from headrace.worker.state import HeldLease, WorkerState
 
 COMPANY_WAIT = 10.0
-"""Seconds a suspect waits for the worker to be empty; then it runs in the company that is left."""
+"""Seconds that a suspect waits until no other job runs. Then it runs beside those that are left."""
 ALONE = 2.0
 """Seconds for which a suspect keeps other jobs away when its worker is supervised: while it waits, and while it runs."""
 MAX_LOSSES = 3
-"""Worker deaths beside other jobs after which a suspect is no longer given the benefit of the doubt."""
+"""Worker deaths beside other jobs after which a suspect always runs alone."""
 MAX_LINE = 32
 """Suspects that wait for a process of their own."""
 
@@ -55,19 +55,19 @@ class Quarantine:
             self._state.quarantine = False
 
     async def _losses(self, job: Claimed) -> int:
-        """Worker deaths that this job was in and was not charged with, as a suspect."""
+        """Worker deaths that this job took part in as a suspect and that did not count against it."""
         if self._state.page is None:
             return 0
         try:
             [found] = await self._state.store.get([job.id])
         except HeadraceError:
-            return 1  # not known: with care
+            return 1  # Unknown: assume one.
         if found is None:
             return 0
         return sum(failure.kind == WORKER_LOST for failure in found.history) - found.crashes
 
     async def _alone(self, executor: Executor, held: HeldLease, lease: Lease, *, brief: bool) -> None:
-        """Wait until nothing else runs here, run it, and let nothing else in: until it is settled, or briefly."""
+        """Wait until nothing else runs, run the suspect, and start nothing else until it ends (`brief`: briefly)."""
         [job] = lease.jobs
         until = monotonic() + (ALONE if brief else COMPANY_WAIT)
         while (executor.running or executor.waiting) and monotonic() < until and not held.lost:

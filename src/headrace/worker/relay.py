@@ -1,4 +1,4 @@
-"""RELAY: jobs that were committed into the app's outbox → the store. Every worker may do it: a call is stored once."""
+"""RELAY: committed jobs of the app's outbox → the store. Every worker may do it, because each call is stored once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.worker.service import Service
 
 
 class RelayService(Service):
-    """Empties the outbox for as long as the worker runs."""
+    """Empties the outbox while the worker runs."""
 
     name = "relay"
 

@@ -1,4 +1,4 @@
-"""REPORT: what running tasks say of their jobs → store.report, a few times a second at most, the last word before the end."""
+"""REPORT: progress and notes of running tasks → store.report, a few times per second, and once before the job ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_LINE = 2048
 
 
 class _Draft:
-    """What one attempt has said and nobody has written yet."""
+    """The report of one attempt that is not written yet."""
 
     __slots__ = ("lines", "note", "progress")
 
@@ -38,14 +38,14 @@ class _Draft:
         return Report(progress=self.progress, note=self.note, lines=tuple(self.lines))
 
     def put_before(self, older: Report) -> None:
-        """That one was not written after all."""
+        """Put back a report that was not written."""
         self.progress = older.progress if self.progress is None else self.progress
         self.note = older.note if self.note is None else self.note
         self.lines = deque((*older.lines, *self.lines), maxlen=MAX_LOG)
 
 
 class Reporter(Service):
-    """Gathers reports by attempt, from any thread, and writes them by lease."""
+    """Collects reports by attempt, from any thread, and writes them by lease."""
 
     name = "reporter"
 
@@ -56,16 +56,16 @@ class Reporter(Service):
         self._loop = asyncio.get_running_loop()
         self._drafts: dict[Attempt, _Draft] = {}
         self._lock = threading.Lock()
-        """Over the drafts: tasks in threads report, too."""
+        """Guards the drafts, because tasks in threads report, too."""
         self._writing: dict[HeldLease, asyncio.Task[bool]] = {}
         self._outage = OutageLog("reporting progress")
 
     def take(
         self, attempt: Attempt, *, progress: float | None = None, note: str | None = None, line: str | None = None
     ) -> None:
-        """A task said something. Any thread."""
+        """Take a report of a task. Any thread may call this."""
         if attempt.slots is None or attempt.given_up or attempt.held.lost:
-            return  # the job is over for this worker, and nobody would take its word for it
+            return  # The job has ended for this worker, and the store would refuse the report.
         if note is not None:
             note = self._text(attempt, note, MAX_NOTE)
         said = None if line is None else LogLine(self._now(), self._text(attempt, line, MAX_LINE))
@@ -91,7 +91,7 @@ class Reporter(Service):
         watch = self._state.watch
         return datetime.fromtimestamp(watch.now(), UTC) if watch.is_set else datetime.now(UTC)
 
-    # ── the room ────────────────────────────────────────────────────────────
+    # ── the service ─────────────────────────────────────────────────────────
     async def run(self) -> None:
         while True:
             await self.bell.wait()
@@ -102,13 +102,14 @@ class Reporter(Service):
                 self.bell.ring()
 
     async def flush(self, held: HeldLease) -> None:
-        """Write what there is for this lease, once; what cannot be written now is tried again while its job runs."""
+        """Write the reports of this lease once. A failed write is repeated while the job runs."""
         while (call := self._writing.get(held)) is not None:
             await asyncio.wait([call])
         reports = self._take_drafts(held)
         if not reports or held.lost:
             return
-        # A task of its own: whoever waits here may be cancelled, but what was taken out is written or put back.
+        # A task of its own, because the caller may be cancelled. The reports that were taken out are written or put
+        # back.
         call = self._writing[held] = asyncio.create_task(self._write(held, reports))
         try:
             await asyncio.wait([call])
@@ -144,7 +145,7 @@ class Reporter(Service):
             return False
         except Exception as error:  # noqa: BLE001  # a store's bug must not end the worker
             self._outage.raise_(error)
-            log.exception("the store failed in a way it should not while taking reports")
+            log.exception("the store raised an unexpected error during a report")
             return False
         self._outage.settle()
         if refused and (token != held.token or self._state.reaping):
@@ -161,7 +162,7 @@ class Reporter(Service):
                     self._drafts.setdefault(attempt, _Draft()).put_before(report)
 
     def _hear(self, held: HeldLease, reports: list[tuple[Attempt, int, Report]], refused: frozenset[int]) -> None:
-        """A report refused for a job that still runs under this lease: the lease is somebody else's."""
+        """The store refused a report for a job that still runs under this lease: another worker holds the lease."""
         running = any(
             position in refused and attempt.slots is not None and attempt.held is held
             for attempt, position, _ in reports

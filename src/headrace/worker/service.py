@@ -1,4 +1,4 @@
-"""What the rooms of a worker share: a bell to sleep by, a backoff, and a start and stop that never die silently."""
+"""The base of a worker's services: a bell to sleep by, a backoff, and a task that starts again after an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
 
 
 class Bell:
-    """A wake-up for one sleeper. Ringing while nobody sleeps is remembered."""
+    """A wake-up for one sleeper. The bell remembers a ring that comes while no task sleeps."""
 
     __slots__ = ("_rung", "_sleeper")
 
@@ -31,11 +31,11 @@ class Bell:
             sleeper.set_result(None)
 
     def forget(self) -> None:
-        """Whatever was rung for is about to be looked at."""
+        """Forget earlier rings, because the caller checks for work now."""
         self._rung = False
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Sleep until rung, or so many seconds; True: rung."""
+        """Sleep until the bell rings, or that many seconds. True: it rang."""
         if self._rung:
             self._rung = False
             return True
@@ -77,7 +77,7 @@ class Backoff:
 
 
 class OutageLog:
-    """Says once that something goes wrong, and once that it is over."""
+    """Logs once that an action fails, and once that it works again."""
 
     __slots__ = ("_since", "_what")
 
@@ -86,7 +86,7 @@ class OutageLog:
         self._since: float | None = None
 
     def raise_(self, error: BaseException) -> None:
-        # Damage is for good: the worker says so once, and ends.
+        # Damage does not go away: the worker logs it once, and ends.
         if self._since is None and not isinstance(error, StoreDamaged):
             self._since = asyncio.get_running_loop().time()
             log.warning("%s failed, trying again until it works: %s", self._what, error, extra={"error": str(error)})
@@ -99,7 +99,7 @@ class OutageLog:
 
 
 class Service(ABC):
-    """One step of the worker as one long-running coroutine."""
+    """One function of the worker as one long-running coroutine."""
 
     name: str
 
@@ -109,13 +109,13 @@ class Service(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Do this room's work for ever. An exception that gets out is logged, and `run` is started again."""
+        """Do the service's work without end. If an exception escapes, it is logged and `run` starts again."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run_for_ever(), name=f"headrace-{self.name}")
 
     async def stop(self) -> None:
-        """Cancel the room's coroutine and wait for its end."""
+        """Cancel the service's coroutine and wait for its end."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

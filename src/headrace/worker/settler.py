@@ -1,4 +1,4 @@
-"""SETTLE: outcomes → decide() → batches per lease → store.settle, repeated until the store has answered."""
+"""SETTLE: outcomes → decide() → batches per lease → store.settle, repeated until the store answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headrace.worker.state import DONE_AT, HeldLease, WorkerState
 from headrace.worker.writer import Writer
 
 PATIENT, HURRIED = 0.05, 0.008
-"""How long an outcome may wait for its lease's others, in seconds: while there is other work, while there is none."""
+"""Seconds that an outcome may wait for others of its lease: while the worker has other work, while it has none."""
 MAX_CALLS = 3
-"""Settlements under way at once: a store's pool of four connections keeps one for claims and upkeep."""
+"""Settlements under way at once. One of the store's four connections stays free for claims and upkeep."""
 
 
 class Settler(Service):
-    """Gathers outcomes by lease and hands them to the store, each exactly once."""
+    """Collects outcomes by lease and hands each to the store exactly once."""
 
     name = "settler"
 
@@ -49,17 +49,17 @@ class Settler(Service):
         self._calls: set[asyncio.Task[None]] = set()
         self.writer = Writer(state)
         self.settled = 0
-        """Outcomes handed to the store so far: the worker's pace."""
+        """Outcomes handed to the store so far. The fetcher computes the worker's pace from it."""
         self.draining = False
 
     @property
     def failing(self) -> bool:
-        """The store takes no results: claim nothing more."""
+        """The store accepts no results, so the worker claims nothing more."""
         return self.writer.failing
 
     # ── called for every job ────────────────────────────────────────────────
     def done(self, held: HeldLease, position: int) -> bool:
-        """The attempt succeeded and returned nothing; True: that was the lease's last."""
+        """The attempt succeeded and returned nothing. True: it was the lease's last."""
         held.attempts[position] = None
         held.open -= 1
         ended = held.ended
@@ -74,7 +74,7 @@ class Settler(Service):
     def take(self, attempt: Attempt, outcome: Outcome) -> None:
         """The attempt ended: decide what follows."""
         held = attempt.held
-        # Decided first: an outcome that nothing follows from must leave the attempt as it is.
+        # `decide` comes first: if it fails, the attempt stays unchanged.
         settlement = settlement_of(attempt, outcome)
         self._count(outcome)
         held.attempts[attempt.position] = None
@@ -100,14 +100,14 @@ class Settler(Service):
             self._finish(held)
 
     def leave(self, attempt: Attempt, *, succeeded: bool) -> None:
-        """The attempt's job was settled by somebody else: nothing is left to write for it."""
+        """The attempt's job is settled already, so there is nothing to write for it."""
         self._state.counters.succeeded += succeeded
         self.settled += 1
         self.forget(attempt.held, attempt.position)
         self._freed(attempt.held)
 
     def forget(self, held: HeldLease, position: int) -> None:
-        """An attempt left the lease; what is left of it goes on."""
+        """An attempt left the lease. The lease's other attempts go on."""
         held.attempts[position] = None
         held.open -= 1
         if not held.open:
@@ -116,14 +116,14 @@ class Settler(Service):
             elif not held.busy:
                 self._state.drop(held)
 
-    # ── the room ────────────────────────────────────────────────────────────
+    # ── the service ─────────────────────────────────────────────────────────
     async def run(self) -> None:
         while True:
             self._submit_complete()
             await self.bell.wait(self._submit_overdue())
 
     async def flush(self, seconds: float) -> bool:
-        """Hand over everything there is and wait for the answers; True: nothing is left."""
+        """Hand over all outcomes and wait for the answers. True: nothing is left."""
         self.draining = True
         until = monotonic() + seconds
         self.bell.ring()
@@ -160,12 +160,12 @@ class Settler(Service):
         while self._complete and len(self._calls) < MAX_CALLS:
             held = self._complete.popleft()
             if held.flying:
-                # Its earlier batch is on its way; the rest follows when that is answered.
+                # An earlier batch is under way. The rest follows after its answer.
                 continue
             self._submit(held)
 
     def _submit_overdue(self) -> float | None:
-        """Send what has waited long enough; answers the seconds to the next one."""
+        """Send outcomes that have waited long enough. Returns the seconds until the next one."""
         if not self._partial or len(self._calls) >= MAX_CALLS:
             return None
         patience = 0.0 if self.draining else HURRIED if self._idle() else PATIENT
@@ -192,7 +192,7 @@ class Settler(Service):
         self._calls.discard(call)
         self.bell.ring()
         if not call.cancelled() and (error := call.exception()) is not None:
-            log.error("settling met an unexpected error", exc_info=error)
+            log.error("settling raised an unexpected error", exc_info=error)
 
     async def _settle(self, held: HeldLease) -> None:
         batch, held.ended = held.ended, []
@@ -262,7 +262,7 @@ class Settler(Service):
 
 
 def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
-    """What follows from an attempt's outcome, by its task's rules and its job's own."""
+    """What follows from an attempt's outcome, by the rules of its task and its job."""
     job, known = attempt.job, attempt.known
     if isinstance(outcome, Released) and attempt.held.suspect:
         outcome = Released(suspect=True)

@@ -1,4 +1,4 @@
-"""The shared page: a few bytes shared by a worker process and its supervisor, readable while the worker's loop is stuck."""
+"""The shared page: memory that a worker writes and its supervisor reads, also while the worker's loop is stuck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.model.lease import Token
 from headrace.worker.service import Service
 
 _HEAD = struct.Struct("=QddI")
-"""How far the worker has come, pulse, earliest deadline, entries in use."""
+"""Whether the worker is ready, its pulse, the earliest deadline, the number of entries in use."""
 _UP, _WORKED = 1, 2
 _NUMBER = struct.Struct("=d")
 _MARK = struct.Struct("=H")
@@ -30,19 +30,19 @@ SIZE = _FIRST + _ENTRY.size * _MAX_LEASES
 
 
 class PageEntry(NamedTuple):
-    """One lease on the board, and which of its jobs the supervisor may hand back should the worker die."""
+    """One lease on the page, and which of its jobs the supervisor may hand back if the worker dies."""
 
     token: Token
     first: int
-    """The first position that has not started; those from here on are free of blame."""
+    """The first position that has not started. Jobs from here on did not cause the worker's death."""
     size: int
     attempt: int = 0
     failures: int = 0
     crashes: int = 0
     suspect: bool = False
-    """Its one job is a suspect and stays one. What the job has counted so far is in `attempt`, `failures` and `crashes`."""
+    """Its one job is a suspect and stays one. `attempt`, `failures` and `crashes` hold the job's counts so far."""
     noted: bool = False
-    """It was running beside other jobs: its history tells of the loss, though nothing is counted."""
+    """It ran beside other jobs: the loss appears in its history and is not counted."""
 
 
 class SharedPage:
@@ -58,7 +58,7 @@ class SharedPage:
         self.beat()
 
     def ready(self) -> None:
-        """From here on signals do what they should."""
+        """The signal handlers are set."""
         struct.pack_into("=Q", self._map, 0, _UP)
 
     def show_work(self) -> None:
@@ -71,12 +71,12 @@ class SharedPage:
         _NUMBER.pack_into(self._map, _PULSE, monotonic())
 
     def write_deadline(self, deadline: float) -> None:
-        """The earliest deadline of what runs. Aligned, so never seen half written."""
+        """The earliest deadline of the running jobs. It is aligned, so a reader never sees it half written."""
         self.deadline = deadline
         _NUMBER.pack_into(self._map, _DEADLINE, deadline)
 
     def add(self, entry: PageEntry) -> int:
-        """Show a lease; answers its place, 0 where there is none left."""
+        """Write a lease. Returns its place on the page, or 0 if the page is full."""
         if self._free:
             place = self._free.pop()
         elif self._used < _MAX_LEASES:
@@ -89,7 +89,7 @@ class SharedPage:
         return place
 
     def write(self, place: int, entry: PageEntry) -> None:
-        """Show a lease anew."""
+        """Write a lease again at its place."""
         flags = _SUSPECT * entry.suspect + _NOTED * entry.noted
         counts = (entry.attempt, entry.failures, entry.crashes)
         _ENTRY.pack_into(self._map, place, entry.token.bytes, entry.first, entry.size, *counts, flags)
@@ -99,11 +99,11 @@ class SharedPage:
         _MARK.pack_into(self._map, place + _MARK_AT, first)
 
     def rename(self, place: int, token: Token) -> None:
-        """The lease goes on under another token."""
+        """Replace the lease's token."""
         self._map[place : place + 16] = token.bytes
 
     def remove(self, place: int) -> None:
-        """The lease is over."""
+        """Remove a lease that has ended."""
         self._map[place : place + 16] = _NO_TOKEN
         self._free.append(place)
 
@@ -131,7 +131,7 @@ class SharedPageView:
 
     @property
     def ready(self) -> bool:
-        """The worker is up, and hears signals."""
+        """The worker has started and handles signals."""
         return bool(_HEAD.unpack_from(self._map, 0)[0])
 
     @property
@@ -140,7 +140,7 @@ class SharedPageView:
         return bool(_HEAD.unpack_from(self._map, 0)[0] == _WORKED)
 
     def entries(self) -> Iterator[PageEntry]:
-        """The leases held. One that is half written has a token that no store knows, which harms nothing."""
+        """The leases on the page. A half-written one has a token that the store refuses, so it does no harm."""
         used = min(_HEAD.unpack_from(self._map, 0)[3], _MAX_LEASES)
         for place in range(_FIRST, _FIRST + _ENTRY.size * used, _ENTRY.size):
             token, first, size, attempt, failures, crashes, flags = _ENTRY.unpack_from(self._map, place)
@@ -161,7 +161,7 @@ def _shared_file() -> int:
 
 
 class PageWriter(Service):
-    """Shows the supervisor that the loop turns."""
+    """Shows the supervisor that the event loop is not blocked."""
 
     name = "pulse"
 

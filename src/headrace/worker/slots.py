@@ -18,7 +18,7 @@ from headrace.worker.state import HeldLease, WorkerState
 from headrace.worker.steps import End, announce, end_as_failed, set_deadline
 
 SLICE = 0.002
-"""Seconds after which a consumer lets others have the loop, though its jobs never suspend."""
+"""Seconds after which a consumer yields the event loop, even if its jobs never suspend."""
 
 
 class LoopSlot:
@@ -32,7 +32,7 @@ class LoopSlot:
         self.leaves = False
         """The job that runs here is the last one."""
         self.interrupted: KeyboardInterrupt | None = None
-        """Ctrl-C struck while a job ran here: passed on once that job is handed back."""
+        """Ctrl-C interrupted a job here. The slot raises it again when that job is handed back."""
 
 
 class LoopSlots:
@@ -53,11 +53,11 @@ class LoopSlots:
         self._end = end
         self._low = low
         self.low_mark = 0
-        """When so few are left in line, whoever fetches is told."""
+        """When so few are left in line, the slot calls `low` and the fetcher claims more."""
         self._line: deque[Attempt] = deque()
         self._slots: list[LoopSlot] = []
         self._stuck: list[LoopSlot] = []
-        """Slots whose jobs ignore their cancellation; others have taken their places."""
+        """Slots whose jobs ignore their cancellation. Other slots replace them."""
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
         self._closed = False
@@ -93,11 +93,11 @@ class LoopSlots:
     def interrupt(self, attempt: Attempt) -> None:
         for slot in (*self._slots, *self._stuck):
             if slot.attempt is attempt and slot.task is not None:
-                # A slot with an attempt is suspended inside user code: the error is raised there.
+                # A slot with an attempt is suspended inside user code, so CancelledError is raised there.
                 slot.task.cancel()
 
     def write_off(self, attempt: Attempt) -> bool:
-        """Let another slot take the place of the one that runs this attempt; False: too many were written off."""
+        """Replace the slot that runs this attempt by another one. False: too many were replaced already."""
         for slot in self._slots:
             if slot.attempt is attempt and len(self._stuck) < self._size:
                 slot.leaves = True
@@ -117,7 +117,7 @@ class LoopSlots:
         if tasks:
             _, stuck = await asyncio.wait(tasks, timeout=1.0)
             if stuck:
-                log.warning("%d async tasks do not end though they were cancelled: they are left behind", len(stuck))
+                log.warning("%d async tasks were cancelled and do not end: the worker stops without them", len(stuck))
 
     def _wake(self) -> None:
         """Wake one consumer, which wakes the next while there is work: jobs that never suspend need only one."""
@@ -146,15 +146,15 @@ class LoopSlots:
         while not self._closed:
             try:
                 await self._serve(slot)
-                # A job changed context variables. The next one shall not see that.
+                # A job changed context variables. The next job must not see the changes.
                 return self._staff(slot)
             except asyncio.CancelledError:
-                # Not meant for user code: a job cancelled its own task and then returned.
+                # A job cancelled its own task and then returned, so the cancellation arrives here.
                 _forget_cancellation()
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001  # no job takes its slot with it
-                log.exception("an attempt ended in a way that its slot does not know: it fails, and the slot goes on")
+                log.exception("an unexpected error in a slot ended an attempt: the attempt fails, and the slot goes on")
                 attempt, slot.attempt = slot.attempt, None
                 if attempt is not None:
                     attempt.slots = None
@@ -163,7 +163,7 @@ class LoopSlots:
         return None
 
     async def _serve(self, slot: LoopSlot) -> None:
-        """Run jobs until one leaves traces in the context."""
+        """Run jobs until one changes the context."""
         line, done = self._line, self._done
         enter, copy_context = context.enter, contextvars.copy_context
         slice_end = monotonic() + SLICE
@@ -173,7 +173,8 @@ class LoopSlots:
                 slice_end = monotonic() + SLICE
                 continue
             attempt = slot.attempt = line.popleft()
-            # From here to the end of the job nothing of ours is awaited: a stray cancellation would lose the attempt.
+            # The slot awaits only user code from here to the end of the job. A cancellation elsewhere would lose the
+            # attempt.
             left = len(line)
             if left and not self._waking:
                 self._wake()
@@ -206,7 +207,7 @@ class LoopSlots:
             except Exception:  # noqa: BLE001  # a job set a variable whose `==` raises, as numpy's arrays do
                 return
             if pause or now > slice_end:
-                # Let the settler and the fetcher talk to the store meanwhile.
+                # Give the settler and the fetcher a turn of the loop.
                 await asyncio.sleep(0)
                 slice_end = monotonic() + SLICE
 
@@ -238,9 +239,9 @@ class LoopSlots:
         else:
             try:
                 result = await known.function(*args, **kwargs)
-            except BaseException as error:  # no job ends its worker
+            except BaseException as error:  # a job must not end its worker
                 if isinstance(error, GeneratorExit) and (self._closed or not _is_current(slot.task)):
-                    raise  # the slot's own coroutine is closed from outside, while the loop ends
+                    raise  # the slot's coroutine is closed while the loop ends
                 if isinstance(error, KeyboardInterrupt):
                     slot.interrupted, slot.leaves, outcome = error, True, Released()
                 else:
@@ -272,7 +273,7 @@ def _is_current(task: asyncio.Task[None] | None) -> bool:
     try:
         return task is asyncio.current_task()
     except RuntimeError:
-        return False  # no loop runs any more
+        return False  # the event loop has ended
 
 
 def _forget_cancellation() -> None:

@@ -1,4 +1,4 @@
-"""What a worker holds: leases, the attempts in them, and the running figures. No decisions here."""
+"""What a worker holds: leases, their attempts, and counters. It decides nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("headrace.worker")
 MAX_CLAIM = 500
 NEVER: Final = 1 << 30
 MARKS: Final = 32
-"""Starts of a lease that are written to the board, at most: in a large lease one stands for those that follow, too."""
+"""Starts of one lease that are written to the shared page, at most. In a large lease one mark covers several jobs."""
 DONE_AT: Final = tuple((position, DONE) for position in range(1000))
 """The settlement of a job that ended well, by position: shared, so that the common job costs no object."""
 
@@ -43,7 +43,7 @@ Listener = Callable[[str, Mapping[str, Any]], None]
 
 
 class Governing(Protocol):
-    """Hears what becomes of jobs that have limits."""
+    """Receives the outcomes of jobs that have limits."""
 
     def saw(self, attempt: Attempt, outcome: Outcome) -> None: ...
 
@@ -59,19 +59,19 @@ class Completing(Protocol):
 
 
 class Reporting(Protocol):
-    """Writes what running tasks say of their jobs."""
+    """Writes the reports of running tasks."""
 
     def take(
         self, attempt: Attempt, *, progress: float | None = None, note: str | None = None, line: str | None = None
     ) -> None: ...
 
     async def flush(self, held: HeldLease) -> None:
-        """Write what there is for this lease, now."""
+        """Write the reports of this lease now."""
         ...
 
 
 class HeldLease:
-    """A lease in this worker's hands."""
+    """A lease that this worker holds."""
 
     __slots__ = (
         "attempts",
@@ -100,13 +100,13 @@ class HeldLease:
         self.suspect = suspect
         self.claimed_at = monotonic()
         self.attempts: list[Attempt | None] = []
-        """By position; None where it is over."""
+        """Attempts by position. None: it has ended."""
         self.jobs: list[tuple[UUID, int, int]] = []
-        """Batch, ord and attempt number by position; they stay when an attempt is over."""
+        """Batch, ord and attempt number by position. They stay when an attempt has ended."""
         self.mark = NEVER
-        """An attempt from this position on has its start written to the board."""
+        """Attempts from this position on write their start to the shared page."""
         self.place = 0
-        """Where it stands on the board; 0: nowhere."""
+        """Its place on the shared page. 0: none."""
         self.open = 0
         """Attempts without an outcome."""
         self.ended: list[tuple[int, Settlement]] = []
@@ -117,24 +117,24 @@ class HeldLease:
         self.busy = 0
         """Calls to the store under way that may end this lease."""
         self.flying = False
-        """A batch of it is on its way to the store; the next one waits for the answer."""
+        """A batch is under way to the store. The next one waits for the answer."""
         self.lost = False
         self.news: list[NewJob] | None = None
         """Deliveries of webhooks, to be enqueued before the outcomes in `ended` are settled."""
         self.limited = False
         """Some of its jobs hold units of limits."""
         self.reported = False
-        """A task of it has reported: the last state is written before the lease's next settlement."""
+        """A task has reported. The reporter writes the last report before the lease's next settlement."""
 
     @property
     def ending(self) -> bool:
-        """It may be over by right at any moment: its absence proves nothing."""
+        """A call under way may end the lease, so its absence does not mean that it was lost."""
         return self.busy > 0 or any(attempt is not None and attempt.completed for attempt in self.attempts)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a worker did so far, in jobs."""
+    """Numbers of jobs by what the worker did with them."""
 
     claimed: int = 0
     succeeded: int = 0
@@ -144,14 +144,14 @@ class Counters:
     released: int = 0
     crashed: int = 0
     lost: int = 0
-    """Their lease was somebody else's before they could be settled."""
+    """Another worker took their lease over before they were settled."""
 
     def as_dict(self) -> dict[str, int]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class DeadlineWatch:
-    """The store's clock, read from time to time and carried on by the monotonic one: this machine's own may be wrong."""
+    """The store's clock, read at times and continued by the monotonic clock. The local wall clock may be wrong."""
 
     __slots__ = ("_ahead",)
 
@@ -163,7 +163,7 @@ class DeadlineWatch:
         return self._ahead is not None
 
     async def set(self, store: Store) -> None:
-        """By the store's answer as of the moment of asking: this watch may be fast by the way there, never slow."""
+        """Set the watch by the store's answer and the moment of the request. It may be fast, never slow."""
         asked = monotonic()
         self._ahead = (await store.now()).timestamp() - asked
 
@@ -174,7 +174,7 @@ class DeadlineWatch:
 
 
 class WorkerState:
-    """Everything the rooms of one worker share."""
+    """The state that the services of one worker share."""
 
     completer: Completing
     feedback: Governing
@@ -206,19 +206,19 @@ class WorkerState:
         self.watch = DeadlineWatch()
         self.listeners: list[Listener] = []
         self.paused: Mapping[str, Pause] = {}
-        """Tasks that somebody has paused, as far as this worker knows."""
+        """Paused tasks, as of the last look."""
         self.reaping = False
-        """A reap is on its way, which may renew a lease of this worker that had expired: its absence proves nothing."""
+        """A reap is under way. It may renew an expired lease of this worker, so a missing lease is not lost."""
         self.quiet = False
-        """Nothing more is claimed: the worker drains, or was told so."""
+        """Nothing more is claimed: the worker drains, or it got SIGTSTP."""
         self.quarantine = False
         """A suspect runs alone, or is about to: nothing else is claimed."""
         self.reserved = False
         """The only free slots are reserved for other priorities."""
         self.attentive = False
-        """The limit feedback is told of every job, also of those that end well."""
+        """The limit feedback gets every outcome, also successes."""
         self.damage: StoreDamaged | None = None
-        """Why the store can never take anything from this worker again."""
+        """Why the store can never accept anything from this worker again."""
         self.damaged = asyncio.Event()
         self._known: dict[str, ResolvedTask] = {}
         self._marking = Lock()
@@ -233,7 +233,7 @@ class WorkerState:
         }
 
     def known(self, name: str) -> ResolvedTask | None:
-        """The task of that name; found again when it was declared late."""
+        """The task of that name. An unknown task is looked up again, because it may be declared later."""
         if (known := self._known.get(name)) is None and (task := self.tasks.get(name)) is not None:
             known = self._known[name] = ResolvedTask(task, told=self.delivery_maker.concerns(name))
         return known
@@ -249,7 +249,7 @@ class WorkerState:
         return held
 
     def priorities(self) -> Iterator[int]:
-        """Of every job that runs or waits here."""
+        """Ids of all jobs that run or wait here."""
         for held in self.leases.values():
             for attempt in held.attempts:
                 if attempt is not None:
@@ -261,7 +261,7 @@ class WorkerState:
             held.place = self.page.add(PageEntry(held.token, 1, 1))
 
     def held_of(self, orphan: Orphan) -> HeldLease | None:
-        """The lease in this worker's hands that `reap` took over; None: it is not held here any more."""
+        """The held lease that `reap` returned. None: this worker no longer holds it."""
         position, job = orphan.jobs[0] if orphan.jobs else (0, None)
         if job is None:
             return None
@@ -272,7 +272,7 @@ class WorkerState:
         return None
 
     def renew(self, held: HeldLease, token: Token) -> None:
-        """The lease goes on under a fresh token: every later write carries that one."""
+        """Give the lease a fresh token, which every later write uses."""
         del self.leases[held.token]
         held.token = token
         self.leases[token] = held
@@ -280,22 +280,22 @@ class WorkerState:
             self.page.rename(held.place, token)
 
     def drop(self, held: HeldLease) -> None:
-        """The lease is over, one way or the other."""
+        """Remove a lease that has ended or was lost."""
         if self.leases.pop(held.token, None) is not None and self.page is not None and held.place:
             self.page.remove(held.place)
             held.place, held.mark = 0, NEVER
 
     def emit(self, event: str, /, **fields: Any) -> None:
-        """Tell whoever listens. Callers on the hot path look at `listeners` first."""
+        """Call the listeners. Callers on the hot path check `listeners` first."""
         for listener in self.listeners:
             try:
                 listener(event, fields)
             except Exception:
                 log.exception("a listener failed on %s", event)
 
-    # ── on the board ────────────────────────────────────────────────────────
+    # ── on the shared page ──────────────────────────────────────────────────
     def _show(self, page: SharedPage, held: HeldLease, lease: Lease) -> None:
-        """What the supervisor may hand back: jobs that have not started and never failed, or a suspect that waits."""
+        """Show a lease that the supervisor may hand back: unstarted jobs without failures, or a waiting suspect."""
         size = len(lease.jobs)
         if lease.suspect:
             held.place = page.add(_suspect(held, lease.jobs[0], noted=False))
@@ -308,7 +308,7 @@ class WorkerState:
         held.mark = first if held.place else NEVER
 
     def mark(self, held: HeldLease, position: int) -> None:
-        """The attempt at this position starts, and with it none before it can be told from one that has."""
+        """The attempt at this position starts. The supervisor treats all earlier positions as started, too."""
         with self._marking:
             if self.page is not None and held.place and position >= held.mark:
                 size = len(held.jobs)
@@ -316,12 +316,12 @@ class WorkerState:
                 self.page.mark(held.place, held.mark)
 
     def blame(self, held: HeldLease) -> None:
-        """A suspect starts alone among the slots: should the worker die, the crash is its own."""
+        """A suspect starts alone in an ordinary slot. If the worker dies, the crash counts against it."""
         if self.page is not None and held.place:
             self.page.write(held.place, PageEntry(held.token, 1, 1))
 
     def excuse(self, held: HeldLease, job: Claimed) -> None:
-        """A suspect runs beside other jobs: should the worker die, the crash is not known to be its own."""
+        """A suspect runs beside other jobs. If the worker dies, the crash does not count against it."""
         if self.page is not None and held.place:
             self.page.write(held.place, _suspect(held, job, noted=True))
 

@@ -1,4 +1,4 @@
-"""What every kind of slot does around an attempt: tell that it starts, show its deadline, end it whatever happens."""
+"""What every kind of slot does around an attempt: announce its start, publish its deadline, and end it in any case."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ End = Callable[[Attempt, Outcome], None]
 
 
 def end_safely(end: End, attempt: Attempt, outcome: Outcome) -> None:
-    """End an attempt; where its outcome cannot be taken, the attempt fails."""
+    """End an attempt. If its outcome cannot be processed, the attempt fails."""
     try:
         end(attempt, outcome)
     except Exception as error:  # noqa: BLE001  # its slot goes on
-        log.exception("the outcome of job %s cannot be taken: the attempt fails", attempt.job.id)
+        log.exception("the outcome of job %s cannot be processed: the attempt fails", attempt.job.id)
         end_as_failed(end, attempt, error)
 
 
 def announce(state: WorkerState, attempt: Attempt) -> None:
-    """Tell the listeners that it starts; in the event loop."""
+    """Tell the listeners that it starts. Runs in the event loop."""
     job = attempt.job
     state.emit("attempt.started", id=job.id, task=job.task, queue=job.queue, attempt=job.attempt)
 
 
 def end_as_failed(end: End, attempt: Attempt, error: BaseException) -> None:
-    """Something escaped while an attempt ended: its job pays, unless it has its outcome already."""
+    """An error escaped while an attempt ended. Its job fails, unless it has its outcome already."""
     held, position = attempt.held, attempt.position
     if held.attempts[position] is not attempt:
         return
     try:
         end(attempt, outcome_of.of_error(attempt, error))
     except Exception:  # noqa: BLE001  # its slot goes on
-        log.exception("job %s cannot be settled: it is left to the end of its lease", attempt.job.id)
+        log.exception("job %s cannot be settled: it runs again when its lease has expired", attempt.job.id)
         held.attempts[position] = None
 
 
 def set_deadline(state: WorkerState, attempt: Attempt, deadline: float) -> None:
-    """Also where the supervisor sees it, should this attempt block everything."""
+    """Set the deadline, also on the shared page, in case this attempt blocks the event loop."""
     attempt.deadline = deadline
     page = state.page
     if page is not None and deadline < page.deadline:

@@ -1,4 +1,4 @@
-"""The supervisor: N worker processes, watched from outside their GIL. Signals, crash causes, leases of stuck workers."""
+"""The supervisor watches N worker processes from outside: signals, causes of crashes, leases of stuck workers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from headrace.worker.service import Backoff, Bell, OutageLog, log
 from headrace.worker.shared_page import PageEntry, SharedPageView
 
 LIVED_WELL = 30.0
-"""Seconds after which a crash is no crash loop."""
+"""A process that lived this many seconds is not in a crash loop."""
 FIRST_RESTART, SLOWEST_RESTART = 0.2, 30.0
-"""Seconds until a dead process is replaced, doubled at each crash in a row."""
+"""Seconds until a dead process is replaced, doubled for each crash in a row."""
 SLOWEST_AFTER_WORK = 2.0
-"""The same at most, when the process had ended jobs: the jobs that wait should not wait for a cause outside of them."""
+"""The longest such pause if the process had ended jobs, so that waiting jobs do not suffer from one that crashes."""
 MARGIN = 1.0
 """Seconds that a stuck process gets beyond its job's deadline and the grace."""
 
@@ -72,7 +72,7 @@ class ChildProcess:
 
     @property
     def stopped(self) -> bool:
-        """Frozen by SIGSTOP or a debugger: it is not working, and its leases may go to others."""
+        """Frozen by SIGSTOP or a debugger. It does not work, so its leases may go to other workers."""
         try:
             stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -85,7 +85,7 @@ class ChildProcess:
 
 
 class Supervisor:
-    """Starts worker processes, keeps their leases while they are stuck, buries them and starts new ones."""
+    """Starts worker processes, renews their leases while they are stuck, and replaces those that have ended."""
 
     def __init__(self, settings: Settings) -> None:
         if settings.url.startswith("memory"):
@@ -94,7 +94,7 @@ class Supervisor:
             )
         refuse_short_lease(settings)
         if not settings.app:
-            raise ConfigError("which app? Name it as package.module:app")
+            raise ConfigError("no app is named: name it as package.module:app")
         self._settings = settings
         self._children: list[ChildProcess] = []
         self._store: Store | None = None
@@ -107,19 +107,19 @@ class Supervisor:
 
     # ── life ────────────────────────────────────────────────────────────────
     async def run(self) -> int:
-        """Until told to stop; answers the exit code."""
+        """Run until stopped. Returns the exit code."""
         self._install_signals()
-        slots = [
-            asyncio.create_task(self._keep_running(number), name=f"post-{number}")
+        places = [
+            asyncio.create_task(self._keep_running(number), name=f"place-{number}")
             for number in range(self._settings.processes)
         ]
         watch = asyncio.create_task(self._watch(), name="watch")
         try:
-            await asyncio.gather(*slots)
+            await asyncio.gather(*places)
         finally:
-            for task in (watch, *slots):
+            for task in (watch, *places):
                 task.cancel()
-            await asyncio.wait([watch, *slots])
+            await asyncio.wait([watch, *places])
             await self._finish_errands()
             if self._store is not None:
                 await self._store.close()
@@ -134,7 +134,7 @@ class Supervisor:
         self._stop.set()
 
     def drain(self) -> None:
-        """For a closed terminal, which does not ask for haste: a shell may send TERM as well."""
+        """Stop after a closed terminal, once: the shell may send TERM as well, and that must not hurry the stop."""
         if not self._stops:
             self.stop()
 
@@ -159,13 +159,13 @@ class Supervisor:
 
     def _tell(self, number: signal.Signals) -> None:
         for child_process in self._children:
-            # Before its handlers are set, TSTP would freeze a process and USR1 or QUIT end it with a dump.
+            # Before its handlers are set, TSTP would freeze a process, and USR1 or QUIT would end it with a dump.
             if child_process.page.ready:
                 child_process.signal(number)
             elif number in {signal.SIGTERM, signal.SIGQUIT}:
                 child_process.signal(signal.SIGTERM)
 
-    # ── one post, always manned ─────────────────────────────────────────────
+    # ── one place, always with a running process ────────────────────────────
     async def _keep_running(self, number: int) -> None:
         crashes = 0
         while not self._stop.is_set():
@@ -179,12 +179,12 @@ class Supervisor:
             log.info(
                 "worker process %d started",
                 child_process.process.pid,
-                extra={"worker": str(child_process.id), "post": number},
+                extra={"worker": str(child_process.id), "place": number},
             )
             code = await self._exit_of(child_process)
             self._children.remove(child_process)
             if code == child.EXIT_DAMAGED:
-                # Opening the store to free the worker's jobs would make a new, empty file.
+                # The supervisor does not free the worker's jobs, because opening the store would create an empty file.
                 self._code = code
                 self.stop()
             self._on_exit(child_process, code)
@@ -201,13 +201,13 @@ class Supervisor:
             await self._pause(pause)
 
     async def _pause(self, seconds: float) -> None:
-        """Unless told to stop meanwhile."""
+        """Sleep, or return early when a stop is requested."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
 
     async def _exit_of(self, child_process: ChildProcess) -> int:
-        """Wait for the process to end, however long that takes, but not for ever once it was told to."""
+        """Wait for the process to end. After a stop was requested, kill it when it takes too long."""
         limit = self._settings.drain + self._settings.kill_grace
         patience = limit.total_seconds() + 15.0
         told_at: float | None = None
@@ -224,7 +224,7 @@ class Supervisor:
         return code
 
     def _on_exit(self, child_process: ChildProcess, code: int) -> None:
-        """Say what it died of, and free its jobs at once."""
+        """Log the cause of the process's death, and free its jobs at once."""
         if code == child.EXIT_DAMAGED:
             return
         if self._stop.is_set() and (code == 0 or (code == -signal.SIGTERM and not child_process.page.ready)):
@@ -246,7 +246,7 @@ class Supervisor:
             if count:
                 log.info("%d leases of the dead worker are free to be taken over", count)
 
-        # When this has not worked by then, the leases have run out by themselves.
+        # After this time the leases have expired by themselves.
         await self._insist("freeing a dead worker's jobs", abandon, self._settings.lease.total_seconds())
 
     # ── watching ────────────────────────────────────────────────────────────
@@ -259,7 +259,7 @@ class Supervisor:
                 try:
                     self._look_after(child_process, late)
                 except Exception:  # noqa: BLE001  # one process's trouble must not end the watch over the others
-                    log.exception("looking after worker process %d failed", child_process.process.pid)
+                    log.exception("checking worker process %d failed", child_process.process.pid)
 
     def _look_after(self, child_process: ChildProcess, late: float) -> None:
         now = monotonic()
@@ -270,7 +270,7 @@ class Supervisor:
             self._tend(child_process, now, silence)
 
     def _tend(self, child_process: ChildProcess, now: float, silence: float) -> None:
-        """Its loop does not turn, though the process lives."""
+        """The process lives, and its event loop is blocked."""
         grace = self._settings.kill_grace.total_seconds() + MARGIN
         if silence > grace and now > child_process.page.deadline + grace:
             if not child_process.killed_for:
@@ -286,8 +286,8 @@ class Supervisor:
         if not child_process.said_stuck:
             child_process.said_stuck = True
             log.warning(
-                "worker process %d has not turned its event loop for %.1f s: a task blocks it or holds the GIL; "
-                "its %d leases are kept. USR1 shows where",
+                "the event loop of worker process %d has been blocked for %.1f s: a task blocks it or holds the GIL; "
+                "the supervisor renews its %d leases; SIGUSR1 shows where it is blocked",
                 child_process.process.pid,
                 silence,
                 len(tokens),
@@ -346,7 +346,7 @@ class Supervisor:
 
 
 async def hand_back(store: Store, entries: Iterable[PageEntry], cause: str) -> None:
-    """Settle what a dead worker had claimed and not started: those jobs have no part in its death."""
+    """Settle jobs that a dead worker had claimed and not started. They did not cause its death."""
     count = 0
     for entry in entries:
         if entry.first < entry.size:
@@ -360,7 +360,7 @@ async def hand_back(store: Store, entries: Iterable[PageEntry], cause: str) -> N
             else:
                 count += entry.size - entry.first
     if count:
-        log.info("%d jobs that the dead worker had not started are handed back", count)
+        log.info("the supervisor hands back %d jobs that the dead worker had not started", count)
 
 
 def _again(entry: PageEntry, cause: str) -> Again:
@@ -372,7 +372,7 @@ def _again(entry: PageEntry, cause: str) -> Again:
 
 
 def _exit_event(pid: int) -> Bell:
-    """Rung when the process ends, where the kernel can tell; look at the clock besides."""
+    """An event set when the process ends, where the kernel supports it. Callers also poll."""
     bell = Bell()
     if hasattr(os, "pidfd_open"):
         loop = asyncio.get_running_loop()
@@ -391,7 +391,7 @@ def _exit_event(pid: int) -> Bell:
 
 
 def supervise(settings: Settings) -> int:
-    """Run `settings.processes` workers until told to stop by a signal; answers the exit code."""
+    """Run `settings.processes` workers until a signal stops them. Returns the exit code."""
     return asyncio.run(_supervise(settings))
 
 

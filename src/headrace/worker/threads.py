@@ -31,7 +31,7 @@ class ThreadSlot:
 
 
 class ThreadSlots:
-    """Sync tasks: long-lived threads fed by a queue; what they hand back is picked up in bunches."""
+    """Slots for sync tasks: long-lived threads fed by a queue. The event loop picks their outcomes up in groups."""
 
     def __init__(self, state: WorkerState, size: int, *, end: End, low: Callable[[], None]) -> None:
         self._state = state
@@ -42,7 +42,7 @@ class ThreadSlots:
         self._base = contextvars.copy_context()
         self._line: deque[Attempt] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
-        """One True per attempt put in line; False: go home. Who finds the line empty was too late."""
+        """One True per attempt in line. False: the thread ends. A thread that finds the line empty waits again."""
         self._slots: list[ThreadSlot] = []
         self._ended: deque[tuple[Attempt, Outcome]] = deque()
         self._told = False
@@ -81,12 +81,13 @@ class ThreadSlots:
         return [attempt for slot in self._slots if (attempt := slot.attempt) is not None]
 
     def interrupt(self, attempt: Attempt) -> None:
-        """A thread cannot be stopped: `job.cancelled` is True from here on, and the attempt ends when it returns."""
+        """A thread cannot be stopped. `job.cancelled` is True now, and the attempt ends when its code returns."""
 
     async def close(self) -> None:
         for _ in self._slots:
             self._calls.put(False)
-        # Those between two jobs end at once; those inside one when it returns, and no call waits for them.
+        # Threads between two jobs end at once. The others end when their job returns, and `close` does not wait for
+        # them.
         while any(slot.thread.is_alive() and slot.attempt is None for slot in self._slots):  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.001)
 
@@ -105,7 +106,7 @@ class ThreadSlots:
                 outcome = self._run(attempt)
             except BaseException as error:  # noqa: BLE001  # e.g. SystemExit of a type that is decoded or encoded
                 outcome = outcome_of.of_error(attempt, error)
-            # In this order: at no moment does it look as if nothing were left to do.
+            # In this order, so that `running` counts the attempt without a gap.
             self._ended.append((attempt, outcome))
             slot.attempt = None
             if not self._told:
@@ -113,7 +114,7 @@ class ThreadSlots:
                 try:
                     self._loop.call_soon_threadsafe(self._pick_up)
                 except RuntimeError:
-                    return  # the loop is gone, and with it every caller
+                    return  # the event loop has ended, so no code waits for the outcome
 
     def _run(self, attempt: Attempt) -> Outcome:
         if attempt.reason:

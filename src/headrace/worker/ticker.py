@@ -1,4 +1,4 @@
-"""TICK: schedules → jobs. Every worker may do it: a slot is decided by one compare-and-set, whoever makes it."""
+"""TICK: schedules → jobs. Every worker may do it, because one compare-and-set decides each slot."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from headrace.worker.service import Backoff, OutageLog, Service, log
 
 POLL = 1.0
 IDLE_POLL = 5.0
-"""While there are no schedules at all."""
+"""Seconds between two reads while there are no schedules."""
 POLL_SHARE = 20
-"""With very many schedules, read them for at most a twentieth of the time."""
+"""With very many schedules, reading them takes at most a twentieth of the time."""
 TAKEOVER = timedelta(seconds=1)
-"""Slots that somebody decided so long ago and has not fired are fired by whoever sees them."""
+"""After this time any worker fires a slot that another worker decided and did not fire."""
 AT_ONCE = 16
 HANDICAP = (0.3, 0.9)
 
@@ -55,8 +55,8 @@ class Seen:
 class Ticker(Service):
     """Sleeps until the next slot by the store's clock, decides it, and fires it.
 
-    Of many tickers the one that was first last time is prompt; the others come a little later, find the slot decided
-    and have cost nothing. When it is gone, the next one to find a slot open takes its place.
+    The ticker that decided the last slot acts at once. The others wait a little longer and find the next slot decided,
+    so that they write nothing. When the first one has ended, the next ticker that finds a slot open replaces it.
     """
 
     name = "ticker"
@@ -83,13 +83,13 @@ class Ticker(Service):
         self._outage = OutageLog("ticking")
         self._seen: dict[str, Seen] = {}
         self._agenda: list[tuple[datetime, str, int]] = []
-        """(when by the store's clock, name, version): a heap. What has another version by now is passed over."""
+        """A heap of (time by the store's clock, name, version). Entries whose version has changed are ignored."""
         self._full: dict[str, datetime] = {}
-        """Slots that wait for room in their queue, by schedule: each is told once."""
+        """Slots that wait because their queue is full, by schedule. Each is logged once."""
         self._poll_at = 0.0
         self._handicap = timedelta(0)
         self._clock = (datetime.min.replace(tzinfo=UTC), 0.0)
-        """The store's time, and this machine's monotonic one when it was heard."""
+        """The store's time, and the monotonic time of the answer."""
 
     async def run(self) -> None:
         while True:
@@ -98,7 +98,7 @@ class Ticker(Service):
                 seconds = await self.tick()
             except HeadraceError as error:
                 self._outage.raise_(error)
-                # Whoever knows how far it came: read everything again.
+                # The call may have changed some schedules, so read all of them again.
                 self._seen.clear()
                 self._agenda.clear()
                 self._poll_at = 0.0
@@ -109,7 +109,7 @@ class Ticker(Service):
             await self.bell.wait(seconds)
 
     async def introduce(self) -> None:
-        """Store what this worker's code declares, once."""
+        """Store the schedules of this worker's code, once."""
         if self._introduced:
             return
         if self._declared or self._tasks:
@@ -124,12 +124,12 @@ class Ticker(Service):
         self._introduced = True
 
     async def tick(self) -> float:
-        """One round: fire what is due. Answers after how many seconds to come again."""
+        """Fire what is due. Returns the seconds until the next call."""
         if monotonic() >= self._poll_at:
             await self._poll()
         due = self._take_due()
         if due and self._handicap:
-            # Somebody else is quicker, as a rule: look first.
+            # Another worker is usually quicker, so read first.
             await self._poll()
             due = [each for each in due if self._current(*each)]
         if due:
@@ -189,7 +189,7 @@ class Ticker(Service):
         return due
 
     def _current(self, name: str, version: int) -> bool:
-        """It has not changed since; what has stands on the agenda anew."""
+        """Whether this version is current. A changed schedule has a new entry on the agenda."""
         return name in self._seen and self._seen[name].version == version
 
     def _next_at(self) -> float:
@@ -204,14 +204,14 @@ class Ticker(Service):
         return now
 
     def _estimate(self) -> datetime:
-        """The store's time, never ahead of it. This machine's own wall clock has no say."""
+        """The store's time, never ahead of it. The local wall clock is not used."""
         now, heard = self._clock
         return now + timedelta(seconds=monotonic() - heard)
 
     # ── one schedule ────────────────────────────────────────────────────────
     async def _serve(self, name: str, now: datetime) -> None:
         entry = self._seen[name].entry
-        assert entry is not None  # what cannot be read is on no agenda
+        assert entry is not None  # An unreadable schedule is not on the agenda.
         if entry.pending:
             await self._fire(name, entry)
             return
@@ -225,7 +225,7 @@ class Ticker(Service):
             return
         self._handicap = timedelta(0)
         self._tell(name, decided, entry)
-        # After a long stop others have taken over, and what they made may be gone again: look before firing.
+        # After a long stop another worker may have fired the slot, and its jobs may be pruned. Then read before firing.
         if decided.pending and monotonic() - begun < TAKEOVER.total_seconds():
             await self._fire(name, decided)
 
@@ -236,7 +236,7 @@ class Ticker(Service):
         return job is not None and not job.state.finished
 
     async def _fire(self, name: str, entry: ScheduleEntry) -> None:
-        """Safe to repeat, and by anybody."""
+        """Fire the pending slots. Any worker may repeat this."""
         if entry.cancel is not None:
             await self._store.cancel([JobId(entry.cancel)], f"the next slot of schedule {name} has come")
         met: dict[datetime, JobId] = {}
@@ -256,7 +256,7 @@ class Ticker(Service):
     async def _wait_for_room(
         self, name: str, entry: ScheduleEntry, made: int, met: Mapping[datetime, JobId], error: QueueFull
     ) -> None:
-        """Keep the slots that found no room as pending; those before them are over and are never fired again."""
+        """Keep the slots that the full queue refused as pending. Earlier slots are done and are never fired again."""
         if self._full.get(name) != entry.pending[made]:
             self._full[name] = entry.pending[made]
             log.warning("schedule %s waits: %s", name, error, extra={"event": "schedule.waits", "schedule": name})

@@ -1,4 +1,4 @@
-"""Tracebacks as text. A frame's lines are formatted once per place in the code: a failing dependency fails many jobs there."""
+"""Tracebacks as text. Each place in the code is formatted once, because many jobs may fail there."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import CodeType, TracebackType
 _OWN_FRAMES = str(Path(__file__).parent)
 _HEADER = "Traceback (most recent call last):\n"
 _REMEMBERED = 1024
-"""Places in the code. More than a program fails at, unless it makes its code as it runs."""
+"""Number of places in the code. Only a program that generates code at run time fails at more."""
 _SUGGESTS = (NameError, AttributeError, ImportError, SyntaxError)
-"""Python says more of these than their message, and reads the frames for it."""
+"""For these, Python adds suggestions to the message, which it computes from the frames."""
 
 _frames: dict[tuple[int, int], tuple[CodeType, str]] = {}
 """(id of the code, instruction) → the code, which keeps its id in use, and the frame's lines."""
 
 
 def text_of(error: BaseException) -> str:
-    """What `traceback.format_exception` answers, from the first frame that is not the worker's."""
+    """The result of `traceback.format_exception`, from the first frame outside the worker."""
     trace = _user_part(error.__traceback__)
     if trace is None or not _is_plain(error) or (stack := _stack(error, trace)) is None:
         return "".join(traceback.TracebackException(type(error), error, trace).format())
@@ -26,7 +26,7 @@ def text_of(error: BaseException) -> str:
 
 
 def _is_plain(error: BaseException) -> bool:
-    """Whether its text is that of its frames, its type and its message."""
+    """Whether its text consists of its frames, its type and its message only."""
     shows_context = error.__context__ is not None and not error.__suppress_context__
     return (
         error.__cause__ is None

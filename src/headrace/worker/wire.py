@@ -1,4 +1,4 @@
-"""What a worker and its process slots say to each other: length-prefixed MessagePack, never pickle."""
+"""Messages between a worker and its process slots: length-prefixed MessagePack, never pickle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER = _LENGTH.size
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First to the child: where its tasks come from."""
+    """The first message to the child: where its tasks come from."""
 
     path: list[str]
     pythonpath: str | None
@@ -30,14 +30,14 @@ class Order(msgspec.Struct, frozen=True, tag=True):
 
     job: Claimed
     module: str
-    """Where the task's function was declared, for apps that were not named on the command line."""
+    """The module that declares the task's function, for apps that were not named on the command line."""
     main: str
     """The script's path when that module is `__main__`."""
     timeout: float
     worker: str
     max_result: int
     suspect: bool = False
-    """Its task was not made for a child: what it cannot do here, the worker must."""
+    """The task was not written for a child process. What it cannot do here, it does in the worker."""
 
 
 class SlotReport(msgspec.Struct, frozen=True, tag=True):
@@ -47,7 +47,7 @@ class SlotReport(msgspec.Struct, frozen=True, tag=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """It runs, and says so."""
+    """A report of the running task."""
 
     progress: float | None = None
     note: str | None = None
@@ -104,13 +104,13 @@ def read_report(body: bytes) -> SlotReport | Said:
 
 
 def receive(pipe: socket.socket) -> Hello | Order | None:
-    """The child's next message; None: the parent is gone."""
+    """The child's next message; None: the parent has ended."""
     body = receive_body(pipe)
     return None if body is None else _to_child.decode(body)
 
 
 def receive_body(pipe: socket.socket) -> bytes | None:
-    """The next frame's content; None: the other side is gone."""
+    """The next frame's content; None: the other side has ended."""
     header = _read_exactly(pipe, HEADER)
     return None if header is None else _read_exactly(pipe, length(header))
 

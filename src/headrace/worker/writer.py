@@ -17,11 +17,11 @@ from headrace.worker.state import HeldLease, WorkerState
 MAX_BYTES = 4 * 1024 * 1024
 """Results and failures of one call to the store; PostgreSQL refuses a message of 1 GiB."""
 TRIES = 3
-"""Calls for one settlement that the store answers with an error of its own; then the settlement counts as bad."""
+"""How often the store may fail on one settlement before the settlement counts as bad."""
 BAD = "bad_settlement"
 """The note of a job whose outcome the store cannot take."""
 PASSING = (Unavailable, OutcomeUnknown, StoreFull, SchemaMismatch, ConfigError)
-"""Errors that say nothing about what was sent. A store comes back, an operator frees a disk or restores a right."""
+"""Errors whose cause is not the content: the store is away, the disk is full, or a right is missing."""
 
 Batch = Sequence[tuple[int, Settlement]]
 
@@ -33,7 +33,7 @@ class Writer:
         self._state = state
         self._outage = OutageLog("settling")
         self.failing = False
-        """The store cannot be written to: a worker that claims more could not settle that either."""
+        """The store accepts no writes. The worker claims nothing, because it could not settle it."""
 
     async def write(self, held: HeldLease, batch: Batch, *, large: bool) -> tuple[frozenset[int], bool]:
         """The positions refused, and whether an answer was lost. `large`: some have results or failures."""
@@ -46,7 +46,7 @@ class Writer:
         return refused, unsure
 
     async def _until_answered(self, held: HeldLease, batch: Batch) -> tuple[frozenset[int], bool]:
-        """Repeat until the store says what became of it: settling twice under a living lease changes nothing."""
+        """Repeat until the store answers. Settling twice under a valid lease changes nothing."""
         backoff = Backoff()
         unsure, errors = False, 0
         while not held.lost:
@@ -76,19 +76,19 @@ class Writer:
                     return refused, unsure
                 # The janitor has renewed the lease under a fresh token, or may do so just now.
             await asyncio.sleep(backoff.next())
-        # Nothing waits for this answer any more; another call that still fails says so again.
+        # No code waits for this answer any more. If another call fails, it logs the outage again.
         self.failing = False
         return frozenset(position for position, _ in batch), unsure
 
     async def _halves(self, held: HeldLease, batch: Batch) -> tuple[frozenset[int], bool]:
-        """The store failed on one of these: find it, and settle the others."""
+        """The store failed on one of these settlements: find it, and settle the others."""
         middle = len(batch) // 2
         first, _ = await self._until_answered(held, batch[:middle])
         second, _ = await self._until_answered(held, batch[middle:])
         return first | second, True
 
     async def _replace(self, held: HeldLease, bad: tuple[int, Settlement], error: Exception) -> None:
-        """The store cannot take this settlement: end the job as dead with the store's error as the reason."""
+        """End a job whose settlement the store cannot accept as dead, with the store's error as the reason."""
         position, settlement = bad
         batch, ord, attempt = held.jobs[position]
         id = job_id(batch, ord)
@@ -116,7 +116,7 @@ class Writer:
                 self.failing = True
                 await asyncio.sleep(1.0)
             except Exception:  # noqa: BLE001  # the store's bug is not this worker's end
-                log.exception("job %s cannot be settled at all: it is left to the end of its lease", id)
+                log.exception("job %s cannot be settled at all: it runs again when its lease has expired", id)
                 return
             else:
                 self._outage.settle()
@@ -124,18 +124,18 @@ class Writer:
                 return
 
     async def announce(self, held: HeldLease, news: list[NewJob]) -> None:
-        """Webhooks first: who dies in between has told too early, and that is put right; too late would be never."""
+        """Enqueue deliveries before the settlement, because a worker that dies after a settlement would lose them."""
         batch, backoff = batch_of(news), Backoff()
         while not held.lost:
             try:
                 await self._state.store.enqueue(batch)
             except Unsupported as error:
-                log.error("%d webhook deliveries are lost, for this worker may not enqueue them: %s", len(news), error)
+                log.error("%d webhook deliveries are lost: this worker may not enqueue them: %s", len(news), error)
                 return
             except PASSING as error:
                 self._outage.raise_(error)
             except Exception:  # noqa: BLE001  # a store's bug must not end the worker
-                log.exception("the store cannot take %d webhook deliveries: they are lost", len(news))
+                log.exception("the store cannot accept %d webhook deliveries: they are lost", len(news))
                 return
             else:
                 if faults.ARMED:

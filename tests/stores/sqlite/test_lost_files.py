@@ -234,7 +234,7 @@ async def test_a_worker_ends_with_74_and_says_why(url: str, file: Path, tmp_path
         store._files.compare()
         harm(file)
         _, said = await worker.communicate()
-    lines = [line for line in said.decode().splitlines() if "can store nothing any more: " in line]
+    lines = [line for line in said.decode().splitlines() if "can accept nothing from this worker any more: " in line]
     with pytest.raises(StoreDamaged):
         await store.now()
     await store.close()
