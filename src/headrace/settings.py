@@ -154,7 +154,7 @@ def _time(least: timedelta) -> Callable[[str, Any], timedelta]:
     def check(name: str, value: Any) -> timedelta:
         if not isinstance(value, str | timedelta):
             raise ConfigError(
-                f'{name} = {value!r} is no duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta'
+                f'{name} = {value!r} is not a duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta'
             )
         found = duration.parse(value, name=name)
         if found < least:
@@ -186,7 +186,7 @@ def _url(name: str, value: Any) -> str:
     if not isinstance(value, str) or "://" not in value:
         shown = mask_url(value) if isinstance(value, str) else repr(value)
         raise ConfigError(
-            f"{name} = {shown} is no URL: write sqlite:///file.db, postgresql://user@host/db or memory://"
+            f"{name} = {shown} is not a URL: write sqlite:///file.db, postgresql://user@host/db or memory://"
         )
     try:
         urlsplit(value)

@@ -83,7 +83,7 @@ def test_the_jobs_of_a_bug(shell: Shell, two_bugs: list[dict[str, Any]]) -> None
     first = shell.json("dead", "list", "--group", bug, "--limit", "2")
     rest = shell.json("dead", "list", "--group", bug, "--limit", "2", "--before", first["next"])
     assert [job["task"] for job in first["jobs"] + rest["jobs"]] == ["shop.charge"] * 3
-    assert "no fingerprint" in shell.error("dead", "list", "--group", "x", code=2)
+    assert "not a fingerprint" in shell.error("dead", "list", "--group", "x", code=2)
     for wrong in (("--group", "--before", first["next"]), ("--group", "--no-group"), ("--group", bug, "--no-group")):
         assert "leave one out" in shell.error("dead", "list", *wrong, code=2)
 
@@ -106,7 +106,7 @@ def test_replay_by_filter(shell: Shell) -> None:
     shell.dead(2, queue="worse")
     assert shell("dead", "replay", "--queue", "sad", "--rate", "1000/s").stdout == "replayed 3 jobs\n"
     assert shell.states() == {"ready": 3, "dead": 2}
-    assert "is no rate" in shell.error("dead", "replay", "--queue", "sad", "--rate", "often", code=2)
+    assert "is not a rate" in shell.error("dead", "replay", "--queue", "sad", "--rate", "often", code=2)
 
 
 def test_replay_by_group(shell: Shell, two_bugs: list[dict[str, Any]]) -> None:

@@ -67,7 +67,7 @@ def test_the_app_may_come_from_pyproject(shell: Shell) -> None:
     ("arguments", "code", "says"),
     [
         (["shop.chrage", "1"], 1, "unknown task 'shop.chrage'"),
-        (["shop.charge", "seven"], 2, "args[0] is no JSON"),
+        (["shop.charge", "seven"], 2, "args[0] is not JSON"),
         (["shop.charge", "acme"], 2, "a text needs its quotes"),
         (["shop.charge", "[NaN]"], 2, "args[0][0] is nan"),
         (["shop.charge", "1e999"], 2, "finite"),
@@ -77,12 +77,12 @@ def test_the_app_may_come_from_pyproject(shell: Shell) -> None:
         (["shop.charge", "7", "--kwargs", "[1]"], 2, "JSON object"),
         (["shop.charge", "7", '"acme"', "--kwargs", '{"sop": 1}'], 1, "has no parameter 'sop'"),
         (["shop.charge", "7", '"' + "x" * 300_000 + '"'], 1, "the limit is 262,144"),
-        (["shop.charge", "7", '"acme"', "--queue", "$(touch x)"], 2, "is no queue name"),
-        (["shop.charge", "7", '"acme"', "--priority", "1e9"], 2, "no whole number"),
-        (["shop.charge", "7", '"acme"', "--delay", "soon"], 2, "is no duration"),
+        (["shop.charge", "7", '"acme"', "--queue", "$(touch x)"], 2, "is not a valid queue name"),
+        (["shop.charge", "7", '"acme"', "--priority", "1e9"], 2, "not a whole number"),
+        (["shop.charge", "7", '"acme"', "--delay", "soon"], 2, "is not a duration"),
         (["shop.charge", "7", '"acme"', "--run-at", "2031-01-01T00:00:00"], 2, "no time zone"),
         (["shop.charge", "7", '"acme"', "--delay", "1s", "--run-at", "2031-01-01T00:00:00Z"], 2, "not both"),
-        (["!shop", "7"], 2, "is no task name"),
+        (["!shop", "7"], 2, "is not a valid task name"),
     ],
 )
 def test_bad_input_stores_nothing(shell: Shell, arguments: list[str], code: int, says: str) -> None:

@@ -127,7 +127,7 @@ def test_s17_s26_a_bad_queue_name(shell: Shell, name: str) -> None:
 
 @pytest.mark.parametrize("id", ["1 OR 1=1", "x" * 10_000, "\x00"])
 def test_a_bad_job_id(shell: Shell, id: str) -> None:
-    assert "is no job id" in shell.error("jobs", "show", id, code=2)
+    assert "is not a job id" in shell.error("jobs", "show", id, code=2)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "1e9", "many"])

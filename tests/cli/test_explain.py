@@ -56,4 +56,4 @@ def test_nothing_from_a_store_moves_the_cursor(shell: Shell) -> None:
 
 def test_no_job(shell: Shell) -> None:
     assert "no job" in shell.error("jobs", "explain", str(uuid4()), code=1)
-    assert "is no job id" in shell.error("jobs", "explain", "7", code=2)
+    assert "is not a job id" in shell.error("jobs", "explain", "7", code=2)

@@ -56,7 +56,7 @@ def test_one_is_replaced_only_when_told_to(shell: Shell) -> None:
         (("--cron", "0 0 31 2 *"), "never fires"),
         (("--cron", "60 * * * *"), "minute"),
         (("--cron", "* * * * *\n* * * * * root id"), "one line"),
-        (("--cron", "@reboot"), "never booted"),
+        (("--cron", "@reboot"), "cannot run at boot"),
         (("--cron", "@daily", "--tz", "Nowhere/City"), "no time zone"),
         (("--cron", "@daily", "--every", "1h"), "either cron"),
         ((), "either cron"),

@@ -255,14 +255,14 @@ def operate(shop: Shop) -> None:
 
 @pytest.mark.parametrize("wrong", ["1 OR 1=1", "", None])
 async def test_what_is_no_id_is_refused(shop, wrong):
-    with pytest.raises(ConfigError, match="is no job id"):
+    with pytest.raises(ConfigError, match="is not a job id"):
         await shop.app.aget(wrong)
 
 
 async def test_unknown_states_and_queues_are_refused(shop):
     with pytest.raises(ConfigError, match="scheduled, ready, running"):
         await shop.app.afind(state="waiting")
-    with pytest.raises(ConfigError, match="is no queue name"):
+    with pytest.raises(ConfigError, match="is not a valid queue name"):
         await shop.app.apause("No Queue")
 
 

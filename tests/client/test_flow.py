@@ -114,7 +114,7 @@ def test_limits_at_run_time(app: Headrace):
     assert (back.rule.rate, back.rule.concurrency) == (90.0, None)
     with pytest.raises(LimitNotFound):
         app.limits.reset("other")
-    with pytest.raises(ConfigError, match="is no limit name"):
+    with pytest.raises(ConfigError, match="is not a valid limit name"):
         app.limits.reset("No:x")
     assert app.limits.remove("stripe") == ["stripe"]
     assert app.limits.list() == {}
@@ -150,9 +150,9 @@ def test_pauses(app: Headrace):
         ({}, "one of queue, task and tenant"),
         ({"queue": "a", "task": "b"}, "one of queue, task and tenant"),
         ({"tenant": ""}, "no tenant is named"),
-        ({"queue": "No"}, "is no queue name"),
-        ({"task": "a b"}, "is no task name"),
-        ({"queue": "a", "until": "soon"}, "is no duration"),
+        ({"queue": "No"}, "is not a valid queue name"),
+        ({"task": "a b"}, "is not a valid task name"),
+        ({"queue": "a", "until": "soon"}, "is not a duration"),
         ({"queue": "a", "until": "0s"}, "must be more than 0"),
         ({"queue": "a", "until": 5}, "until = 5"),
         ({"queue": "a", "until": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001  # nonsense

@@ -100,7 +100,7 @@ async def test_what_makes_no_sense_is_refused_before_anything_moves(shop: Shop):
         await dead.areplay()
     with pytest.raises(ConfigError, match="which dead jobs"):
         await dead.adiscard(reason="r")
-    with pytest.raises(ConfigError, match="is no rate"):
+    with pytest.raises(ConfigError, match="is not a rate"):
         await dead.areplay(everything=True, rate="fast")
     wrong: list[Any] = [-1, 0, 1.5, True, "3"]
     for canary in wrong:
@@ -111,5 +111,5 @@ async def test_what_makes_no_sense_is_refused_before_anything_moves(shop: Shop):
         await dead.areplay(everything=True, canary=1, tolerate=share)
     with pytest.raises(ConfigError, match="patience = 'long'"):
         await dead.areplay(everything=True, canary=1, patience="long")
-    with pytest.raises(ConfigError, match="no job id"):
+    with pytest.raises(ConfigError, match="not a job id"):
         await dead.ashow("x")

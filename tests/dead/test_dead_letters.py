@@ -476,7 +476,7 @@ async def test_nothing_is_chosen_by_leaving_something_out():
         Choice.of([id], group="0" * 12)
     with pytest.raises(ConfigError, match="not both"):
         Choice.of([id], everything=True)
-    with pytest.raises(ConfigError, match="no fingerprint"):
+    with pytest.raises(ConfigError, match="not a fingerprint"):
         Choice.of(group="x")
 
 

@@ -68,10 +68,10 @@ def test_policies():
     [
         (lambda: ageing(60), r'ageing\(60\): write how long.*ageing\("1m"\)'),  # type: ignore[arg-type]  # nonsense
         (lambda: ageing("0s"), "must be more than 0"),
-        (lambda: ageing("soon"), "is no duration"),
+        (lambda: ageing("soon"), "is not a duration"),
         (lambda: weighted({}), "a mapping of bands to shares"),
         (lambda: weighted([("high", 1)]), "a mapping of bands"),  # type: ignore[arg-type]  # nonsense
-        (lambda: weighted({"urgent": 1}), "'urgent' is no band: high, normal, low"),
+        (lambda: weighted({"urgent": 1}), "'urgent' is not a band: high, normal, low"),
         (lambda: weighted({"high": 0}), "share 0: a whole number from 1"),
         (lambda: weighted({"high": -2}), "share -2"),
         (lambda: weighted({"high": True}), "share True"),
@@ -86,7 +86,7 @@ def test_policies():
         (lambda: declare("q", weights={"acme": 0}), "has 0"),
         (lambda: declare("q", weights={"acme": 101}), "has 101"),
         (lambda: declare("q", weights={"acme": True}), "has True"),
-        (lambda: declare("q", weights={"a b": 1}), "is no tenant"),
+        (lambda: declare("q", weights={"a b": 1}), "is not a valid tenant"),
         (lambda: declare("q", weights=["acme"]), "a mapping of tenants"),  # type: ignore[arg-type]  # nonsense
         (lambda: declare("q", weights={"a": 2}, fair="off"), 'weights go with fair = "round_robin" only'),
         (lambda: declare("q", fair_by="time", fair="proportional"), "fair_by = 'time' goes with"),

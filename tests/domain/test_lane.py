@@ -29,7 +29,7 @@ def test_queue_names(name):
 
 @pytest.mark.parametrize("name", [*METACHARACTERS, "Billing", "-a", ".a", "_a", "x" * 64, "a\n", None, 7])
 def test_bad_queue_names(name):
-    with pytest.raises(ConfigError, match="is no queue name"):
+    with pytest.raises(ConfigError, match="is not a valid queue name"):
         check_queue(name)
 
 
@@ -40,7 +40,7 @@ def test_task_names(name):
 
 @pytest.mark.parametrize("name", [*METACHARACTERS, ".a", "-a", "x" * 129, "a.<locals>.b", "a\u2028b", "a\x1b[2J"])
 def test_bad_task_names(name):
-    with pytest.raises(ConfigError, match="is no task name"):
+    with pytest.raises(ConfigError, match="is not a valid task name"):
         check_task_name(name)
 
 
@@ -51,7 +51,7 @@ def test_tenants(name):
 
 @pytest.mark.parametrize("name", ["a b", "a\n", "é", "x" * 129, "\x7f", None, 7])
 def test_bad_tenants(name):
-    with pytest.raises(ConfigError, match="is no tenant"):
+    with pytest.raises(ConfigError, match="is not a valid tenant"):
         check_tenant(name)
 
 

@@ -53,9 +53,9 @@ SECOND = timedelta(seconds=1)
         ({"concurrency": -3}, "concurrency = -3"),
         ({"concurrency": True}, "concurrency = True"),
         ({"concurrency": 1.5}, "concurrency = 1.5"),
-        ({"rate": "fast"}, "limit 'api': rate = 'fast' is no rate: write"),
-        ({"rate": "0/s"}, "is no rate"),
-        ({"rate": 5}, "is no rate"),
+        ({"rate": "fast"}, "limit 'api': rate = 'fast' is not a rate: write"),
+        ({"rate": "0/s"}, "is not a rate"),
+        ({"rate": 5}, "is not a rate"),
         ({"burst": 3}, 'burst = 3 without rate: give rate="90/s"'),
         ({"rate": "5/s", "burst": 0}, "burst = 0"),
         ({"rate": "5/s", "burst": 3, "cost": 4}, "cost = 4 is over burst = 3.*set burst=4"),
@@ -65,7 +65,7 @@ SECOND = timedelta(seconds=1)
         ({"concurrency": 3, "key": "shop"}, "key = 'shop': a function of the task's arguments"),
         ({"breaker": 0}, "breaker = 0"),
         ({"breaker": 3, "cool_down": "0s"}, "cool_down = '0s': must be more than 0"),
-        ({"breaker": 3, "cool_down": 5}, "cool_down = 5 is no duration"),
+        ({"breaker": 3, "cool_down": 5}, "cool_down = 5 is not a duration"),
     ],
 )
 def test_nonsense_is_refused_where_it_is_declared(options: dict[str, Any], problem: str):
@@ -75,7 +75,7 @@ def test_nonsense_is_refused_where_it_is_declared(options: dict[str, Any], probl
 
 @pytest.mark.parametrize("name", ["", "A", "a:b", "a@2", "-a", "a b", "x" * 64])
 def test_names(name: str):
-    with pytest.raises(ConfigError, match="is no limit name"):
+    with pytest.raises(ConfigError, match="is not a valid limit name"):
         Limit(name, concurrency=1)
 
 
@@ -84,7 +84,7 @@ def test_a_task_names_each_limit_once_and_as_a_list():
     assert [each.name for each in check_limits([Limit("two", concurrency=1), one])] == ["one", "two"]
     with pytest.raises(ConfigError, match="limits=\\[stripe\\]"):
         check_limits(one)  # type: ignore[arg-type]  # what a user may write
-    with pytest.raises(ConfigError, match="is no Limit"):
+    with pytest.raises(ConfigError, match="is not a Limit"):
         check_limits(["one"])  # type: ignore[list-item]  # what a user may write
     with pytest.raises(ConfigError, match="'one' is there twice"):
         check_limits([one, Limit("one", rate="5/s")])

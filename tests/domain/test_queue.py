@@ -30,8 +30,8 @@ def test_only_what_is_declared_counts():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"dead_retention": "two weeks"}, "queue 'q': dead_retention = 'two weeks' is no duration"),
-        ({"dead_retention": 14}, "queue 'q': dead_retention = 14 is no duration"),
+        ({"dead_retention": "two weeks"}, "queue 'q': dead_retention = 'two weeks' is not a duration"),
+        ({"dead_retention": 14}, "queue 'q': dead_retention = 14 is not a duration"),
         ({"dead_retention": timedelta(-1)}, "out of range"),
         ({"dead_alert": 0}, "dead_alert = 0: a whole number from 1 on"),
         ({"dead_alert": True}, "dead_alert = True"),

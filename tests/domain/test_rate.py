@@ -21,7 +21,7 @@ def test_rates(text: str, per_second: float):
 
 @pytest.mark.parametrize("text", ["", "50", "0/s", "-1/s", "50/y", "a/s", "1e9/s", "50 per second", 50, None])
 def test_what_is_no_rate(text: Any):
-    with pytest.raises(ConfigError, match=r"pace = .* is no rate: write"):
+    with pytest.raises(ConfigError, match=r"pace = .* is not a rate: write"):
         parse(text, name="pace")
 
 

@@ -83,7 +83,7 @@ def test_a_payload_that_no_longer_fits_is_shown_all_the_same():
 @pytest.mark.parametrize("payload", [b"", b"hunter2", b"cos\nsystem\n(S'hunter2'\ntR.", b"{", b"[" * 5000])
 def test_what_cannot_be_read_is_only_counted(payload):
     for found in (codec.show(payload, ["password"]), SECRET.show(payload, ["password"])):
-        assert found == {"args": [], "kwargs": {}, "problem": f"{len(payload)} bytes that are no arguments"}
+        assert found == {"args": [], "kwargs": {}, "problem": f"{len(payload)} bytes that are not arguments"}
     assert SECRET.secrets(payload, ["password"]) == []
 
 

@@ -282,12 +282,12 @@ def test_signals_carry_what_they_say():
 @pytest.mark.parametrize("wrong", [None, True, -1, float("nan"), float("inf"), 1e300, "30", b"30s", [30], "later"])
 @pytest.mark.parametrize("signal", [Snooze, RetryAfter])
 def test_signals_refuse_anything_else_in_one_sentence(signal, wrong):
-    with pytest.raises(ConfigError, match=rf"^{signal.__name__} = .*(is no duration: write|is out of range: 0 to)"):
+    with pytest.raises(ConfigError, match=rf"^{signal.__name__} = .*(is not a duration: write|is out of range: 0 to)"):
         signal(wrong)
 
 
 def test_signals_refuse_times_that_mean_nothing():
-    with pytest.raises(ConfigError, match=r"RetryAfter = .* is no duration: write 30 for seconds"):
+    with pytest.raises(ConfigError, match=r"RetryAfter = .* is not a duration: write 30 for seconds"):
         RetryAfter(cast("Any", NOW))
     with pytest.raises(ConfigError, match=r"Snooze = .* has no time zone"):
         Snooze(NOW.replace(tzinfo=None))

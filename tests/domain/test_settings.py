@@ -79,7 +79,7 @@ def test_reserved_slots(tmp_path):
     )
     assert settings.reserve == ("high=2", "low=1")
     assert {each.name: each.value for each in settings.explain()}["reserve"] == "high=2, low=1"
-    for wrong, problem in (("urgent=1", "is no band"), ("high", "write a band and a number"), (7, "a list such as")):
+    for wrong, problem in (("urgent=1", "is not a band"), ("high", "write a band and a number"), (7, "a list such as")):
         with pytest.raises(ConfigError, match=problem):
             load(tmp_path, reserve=wrong)
     with pytest.raises(ConfigError, match="takes 2 of 2 slots and leaves none for other jobs"):
@@ -100,15 +100,15 @@ def test_replace_is_a_layer_on_top(tmp_path):
     [
         ({"HEADRACE_LAESE": "15s"}, r"^unknown setting HEADRACE_LAESE: did you mean HEADRACE_LEASE\?$"),
         ({"HEADRACE_ZZZ": "1"}, "unknown setting HEADRACE_ZZZ: known: url, app"),
-        ({"HEADRACE_LEASE": "15"}, r"^lease = '15' is no duration: .* \(from HEADRACE_LEASE\)$"),
+        ({"HEADRACE_LEASE": "15"}, r"^lease = '15' is not a duration: .* \(from HEADRACE_LEASE\)$"),
         ({"HEADRACE_LEASE": "1ms"}, "lease = 1ms is too short"),
         ({"HEADRACE_CONCURRENCY": "many"}, "concurrency = 'many': a whole number from 1 to 10,000"),
         ({"HEADRACE_CONCURRENCY": "0"}, "concurrency = 0"),
         ({"HEADRACE_CONCURRENCY": "9" * 5000}, "concurrency"),
-        ({"HEADRACE_QUEUES": "a,B b"}, "'B b' is no queue name"),
+        ({"HEADRACE_QUEUES": "a,B b"}, "'B b' is not a valid queue name"),
         ({"HEADRACE_LOG_LEVEL": "loud"}, "log_level = 'loud': one of debug, info, warning, error"),
         ({"HEADRACE_DURABILITY": "none"}, "durability = 'none': one of strict, relaxed"),
-        ({"HEADRACE_URL": "headrace.db"}, "url = headrace.db is no URL"),
+        ({"HEADRACE_URL": "headrace.db"}, "url = headrace.db is not a URL"),
         ({"HEADRACE_APP": "app; rm"}, "app = 'app; rm': write package.module:app"),
         ({"HEADRACE_MAX_PAYLOAD": "1"}, "max_payload = 1"),
     ],
@@ -122,9 +122,9 @@ def test_s74_bad_values_say_where_they_came_from(tmp_path, environ, message):
     ("text", "message"),
     [
         ("[tool.headrace]\nlaese = '15s'\n", r"unknown setting \[tool.headrace\] laese in .*: did you mean lease\?"),
-        ("[tool.headrace]\nlease = 15\n", "lease = 15 is no duration"),
+        ("[tool.headrace]\nlease = 15\n", "lease = 15 is not a duration"),
         ("[tool.headrace]\nconcurrency = true\n", "concurrency = True"),
-        ("[tool.headrace]\nqueues = [1]\n", "is no queue name"),
+        ("[tool.headrace]\nqueues = [1]\n", "is not a valid queue name"),
         ("[tool.headrace]\nqueues = 1\n", "a list of queue names"),
         ("[tool.headrace]\nreserve = 1\n", "a list such as"),
         ("[tool]\nheadrace = 3\n", "must be a table"),

@@ -115,17 +115,17 @@ def generator():
         (module_level, {"executor": "thread"}, "needs a plain def"),
         (module_level_sync, {"executor": "async"}, "needs an async def"),
         (module_level, {"executor": "fiber"}, "executor = 'fiber': one of async, thread, process"),
-        (module_level, {"queue": "Billing"}, "is no queue name"),
+        (module_level, {"queue": "Billing"}, "is not a valid queue name"),
         (module_level, {"priority": 5000}, "priority = 5000"),
-        (module_level, {"timeout": "soon"}, "timeout = 'soon' is no duration"),
+        (module_level, {"timeout": "soon"}, "timeout = 'soon' is not a duration"),
         (module_level, {"timeout": "0s"}, "timeout = '0s': must be more than 0"),
-        (module_level, {"timeout": 30}, "timeout = 30 is no duration"),
+        (module_level, {"timeout": 30}, "timeout = 30 is not a duration"),
         (module_level, {"expires": "0s"}, "expires = '0s': must be more than 0"),
-        (module_level, {"deadline": 60}, "deadline = 60 is no duration"),
-        (module_level, {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, "is no duration"),
-        (module_level, {"result_ttl": "-1s"}, "result_ttl = '-1s' is no duration"),
+        (module_level, {"deadline": 60}, "deadline = 60 is not a duration"),
+        (module_level, {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, "is not a duration"),
+        (module_level, {"result_ttl": "-1s"}, "result_ttl = '-1s' is not a duration"),
         (module_level, {"retry": 5}, r"retry = 5: write Retry\(max_attempts=…\)"),
-        (module_level, {"name": "no spaces"}, "is no task name"),
+        (module_level, {"name": "no spaces"}, "is not a valid task name"),
         (module_level, {"tenant": "acme"}, "tenant = 'acme': a function of the task's arguments"),
         (module_level, {"redact": "password"}, "redact = 'password': a list of field names"),
         (module_level, {"redact": [1]}, "a list of field names"),
@@ -221,25 +221,25 @@ def test_a_key_has_the_digest_of_the_arguments(app):
     ("options", "message"),
     [
         ({"delay": "5m", "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "exclude each other"),
-        ({"delay": "soon"}, "delay = 'soon' is no duration"),
-        ({"delay": 5}, "delay = 5 is no duration"),
-        ({"delay": float("inf")}, "delay = inf is no duration"),
+        ({"delay": "soon"}, "delay = 'soon' is not a duration"),
+        ({"delay": 5}, "delay = 5 is not a duration"),
+        ({"delay": float("inf")}, "delay = inf is not a duration"),
         ({"run_at": datetime.fromisoformat("2030-01-01T00:00")}, "has no time zone"),
         ({"run_at": datetime(9999, 1, 1, tzinfo=UTC)}, "is more than 3650 days ahead"),
         ({"run_at": float("nan")}, "run_at = nan: an aware datetime"),
         ({"run_at": -1}, "run_at = -1: an aware datetime"),
         ({"run_at": "2030-01-01"}, "an aware datetime"),
         ({"priority": 1e9}, "priority"),
-        ({"tenant": "a b"}, "is no tenant"),
-        ({"queue": "Q"}, "is no queue name"),
+        ({"tenant": "a b"}, "is not a valid tenant"),
+        ({"queue": "Q"}, "is not a valid queue name"),
         ({"key": ""}, "printable"),
         ({"key": "k" * 1000}, "printable"),
         ({"key_ttl": "1d"}, "key_ttl without key"),
         ({"key": "k", "key_ttl": "0s"}, "key_ttl = '0s'"),
         ({"timeout": "0s"}, "timeout = '0s'"),
         ({"expires": "0s"}, "expires = '0s': must be more than 0"),
-        ({"expires": 60}, "expires = 60 is no duration"),
-        ({"deadline": "soon"}, "deadline = 'soon' is no duration"),
+        ({"expires": 60}, "expires = 60 is not a duration"),
+        ({"deadline": "soon"}, "deadline = 'soon' is not a duration"),
         ({"deadline": datetime.fromisoformat("2030-01-01T00:00")}, "deadline = .* has no time zone"),
         ({"delay": "2h", "deadline": "1h"}, "due after 2h and deadline = 1h: it could never start"),
         (
@@ -265,7 +265,7 @@ def test_a_tenant_function_that_fails_is_told(app):
     task = app.task(tenant=lambda x: 1 // x)(module_level)
     with pytest.raises(BadArguments, match="tenant= function raised ZeroDivisionError"):
         task.job(0)
-    with pytest.raises(BadArguments, match="tenant= function: 1 is no tenant"):
+    with pytest.raises(BadArguments, match="tenant= function: 1 is not a valid tenant"):
         task.job(1)
 
 

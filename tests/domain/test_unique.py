@@ -16,8 +16,8 @@ from headrace.model.job import JobState
     ("options", "problem"),
     [
         ({"key": "order"}, "key = 'order': a function of the task's arguments"),
-        ({"within": "soon"}, "is no duration"),
-        ({"within": 10}, "within = 10 is no duration"),
+        ({"within": "soon"}, "is not a duration"),
+        ({"within": 10}, "within = 10 is not a duration"),
         ({"within": "0s"}, "must be more than 0"),
         ({"states": ()}, "states is empty"),
         ({"states": ("waiting",)}, "some of scheduled, ready, running"),

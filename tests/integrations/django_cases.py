@@ -288,7 +288,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(InvalidTask):
         tasks.count.using(queue_name="unknown")
     with override_settings(TASKS={"default": {"BACKEND": HeadraceBackend.PATH, "QUEUES": []}}):
-        with pytest.raises(InvalidTask, match="no queue name"):
+        with pytest.raises(InvalidTask, match="not a valid queue name"):
             tasks.count.using(queue_name="No Name")
         assert tasks.count.using(queue_name="any").queue_name == "any"
     for id in ("nonsense", str(uuid4())):

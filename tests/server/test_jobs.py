@@ -98,9 +98,9 @@ async def test_a_tasks_own_tenant_is_the_jobs(server: Running) -> None:
         ({"args": [1.5]}, "argument 'a'"),
         ({"kwargs": {"a": 1, "c": 2}}, "has no parameter 'c'"),
         ({"args": [1], "kwargs": {"a": 1}}, "twice"),
-        ({"args": {"a": 1}}, "is no arguments"),
-        ({"kwargs": [1]}, "is no arguments"),
-        ({"args": None}, "is no arguments"),
+        ({"args": {"a": 1}}, "is not a set of arguments"),
+        ({"kwargs": [1]}, "is not a set of arguments"),
+        ({"args": None}, "is not a set of arguments"),
     ],
 )
 async def test_arguments_are_the_tasks_own(server: Running, arguments: dict[str, Any], complaint: str) -> None:

@@ -63,16 +63,16 @@ async def test_what_a_token_is_bound_to_is_kept(store: Store, clock: FakeClock) 
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("a b", {"scopes": ["read"]}, "no token name"),
-        ("", {"scopes": ["read"]}, "no token name"),
-        ("x" * 64, {"scopes": ["read"]}, "no token name"),
-        ("a\nb", {"scopes": ["read"]}, "no token name"),
+        ("a b", {"scopes": ["read"]}, "not a valid token name"),
+        ("", {"scopes": ["read"]}, "not a valid token name"),
+        ("x" * 64, {"scopes": ["read"]}, "not a valid token name"),
+        ("a\nb", {"scopes": ["read"]}, "not a valid token name"),
         ("ok", {"scopes": []}, "needs a scope"),
         ("ok", {"scopes": ["root"]}, "the scopes are enqueue, work, read, operate, admin"),
-        ("ok", {"scopes": ["read"], "queues": ["UP"]}, "no queue name"),
+        ("ok", {"scopes": ["read"], "queues": ["UP"]}, "not a valid queue name"),
         ("ok", {"scopes": ["read"], "tenant": "a b"}, "no tenant"),
         ("ok", {"scopes": ["read"], "tenant": ""}, "name the tenant"),
-        ("ok", {"scopes": ["read"], "expires": "soon"}, "no duration"),
+        ("ok", {"scopes": ["read"], "expires": "soon"}, "not a duration"),
         ("ok", {"scopes": ["read"], "expires": "0s"}, "never be good"),
     ],
 )
@@ -199,9 +199,9 @@ def test_json_has_the_token_once(url: str) -> None:
     [
         (("create", "ci"), 2, "--scope"),
         (("create", "ci", "--scope", "root"), 2, "root"),
-        (("create", "a b", "--scope", "read"), 2, "no token name"),
-        (("create", "ci", "--scope", "read", "--queue", "$(touch x)"), 2, "no queue name"),
-        (("create", "ci", "--scope", "read", "--expires", "tomorrow"), 2, "no duration"),
+        (("create", "a b", "--scope", "read"), 2, "not a valid token name"),
+        (("create", "ci", "--scope", "read", "--queue", "$(touch x)"), 2, "not a valid queue name"),
+        (("create", "ci", "--scope", "read", "--expires", "tomorrow"), 2, "not a duration"),
         (("revoke", "nobody"), 78, "tokens list"),
     ],
 )

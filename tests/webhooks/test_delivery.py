@@ -295,7 +295,7 @@ async def test_a_worker_that_dies_between_telling_and_settling(there: Receiver):
     assert got.json["data"].items() >= {"id": str(id), "attempt": 2, "result": 2}.items()
     assert check(got) == f"{id}.2"
     by_id = {job.id: deliver.result_of(job.result)[0] for job in deliveries}
-    assert by_id[early.id] == "nothing to tell: the job went on"
+    assert by_id[early.id] == "nothing to deliver: the job went on"
     first.hurry()
     await first.drain(0)
     assert len(there.got) == 1

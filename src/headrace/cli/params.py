@@ -59,7 +59,7 @@ def _priority(text: str) -> int:
     try:
         return lane.check_priority(int(text))
     except ValueError:
-        raise ConfigError(f"{text!r} is no whole number") from None
+        raise ConfigError(f"{text!r} is not a whole number") from None
 
 
 def moment(text: str) -> datetime:
@@ -67,7 +67,7 @@ def moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no time: write 2026-01-31T08:00:00Z or 2026-01-31T08:00+01:00") from None
+        raise ConfigError(f"{text!r} is not a time: write 2026-01-31T08:00:00Z or 2026-01-31T08:00+01:00") from None
     if found.tzinfo is None:
         raise ConfigError(f"{text!r} has no time zone: add Z or an offset such as +01:00")
     return found
@@ -95,7 +95,7 @@ PAST = Checked("time or age", past)
 
 
 def _storable(value: object, path: str) -> None:
-    """Python's own reader takes what is no JSON; say where it sits."""
+    """Python's own reader takes what is not JSON; say where it sits."""
     match value:
         case float() if not math.isfinite(value):
             raise _usage(f"{path} is {value}: only finite numbers can be stored")
@@ -121,7 +121,7 @@ def read_json(text: str, what: str) -> Any:
         with contextlib.suppress(ValueError, RecursionError):
             _storable(json.loads(text), what)
         hint = "" if text[:1] in '"[{-0123456789tfn' else " (a text needs its quotes: '\"like this\"')"
-        raise _usage(f"{what} is no JSON: {error}{hint}") from None
+        raise _usage(f"{what} is not JSON: {error}{hint}") from None
 
 
 def _usage(message: str) -> click.UsageError:

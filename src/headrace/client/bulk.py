@@ -1,4 +1,4 @@
-"""Jobs of many lanes on their way into a store: those of one lane go side by side, because they wait there as one range."""
+"""Groups the jobs of a bulk call by lane, because a store keeps neighbouring jobs of one lane as one range."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from headrace.model.lane import Lane
 from headrace.task.task import JobCall
 
 CHUNK = 1000
-"""Jobs in one call of the store: bulk enqueue is one round trip per so many."""
+"""Jobs in one call of the store. A bulk enqueue makes one round trip for each such call."""
 WINDOW = 8 * CHUNK
-"""Jobs of many lanes that are kept back, so that those that come later can go with them."""
+"""Jobs of many lanes that wait for later jobs of their lanes."""
 SLOW = 0.05
-"""Seconds that a thousand jobs may take to come; if it is more, nothing is kept back."""
+"""If a thousand jobs take longer than this many seconds to arrive, nothing is kept back."""
 
 R = TypeVar("R")
 
 
 class BulkLoad(NamedTuple, Generic[R]):
-    """What goes into the store with one call."""
+    """The jobs of one call of the store."""
 
     places: Sequence[int]
-    """Of each job in the order of those who want them."""
+    """The place of each job in the caller's order."""
     calls: list[JobCall[R]]
 
     @property
@@ -35,9 +35,9 @@ class BulkLoad(NamedTuple, Generic[R]):
 
 
 def gather(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[int] | None]:
-    """Jobs of one lane side by side, in their order; and where each went, by place.
+    """Put the jobs of one lane side by side, in their order. Returns also where each went, by place.
 
-    Left as they are, without places, where there is nothing to gather, or where keys or locks make their order count.
+    The order stays as it is, without places, if there is nothing to group or if keys or locks make the order matter.
     """
     first = jobs[0].lane if jobs else None
     if len(jobs) < 2 or all(job.lane is first for job in jobs) or _in_order(jobs):
@@ -49,7 +49,7 @@ def gather(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[int] | None]:
         if places is None:
             places = known[id(job.lane)] = lanes.setdefault(job.lane, [])
         places.append(place)
-    # By tenant, as they take turns: what is claimed together then lies side by side in the store.
+    # Ordered by tenant, because tenants take turns: jobs that are claimed together are then neighbours in the store.
     order = [place for lane in sorted(lanes, key=_tenant) for place in lanes[lane]]
     ords = [0] * len(jobs)
     for ord, place in enumerate(order):
@@ -62,10 +62,10 @@ def _tenant(lane: Lane) -> str:
 
 
 def loads(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
-    """A stream of jobs in calls of the store, none of which overtakes another job of its lane.
+    """Divides a stream of jobs into calls of the store. No job overtakes another job of its lane.
 
-    A call of a thousand jobs of a thousand tenants is a thousand ranges. Some thousand more jobs seen together, the same
-    tenants' jobs go side by side, and it is a tenth of that.
+    A call with a thousand jobs of a thousand tenants makes a thousand ranges. If the stream looks at some thousand more
+    jobs first, it can put the jobs of each tenant side by side, which makes a tenth of the ranges.
     """
     source = iter(calls)
     window = _Window[R]()
@@ -86,7 +86,8 @@ def loads(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
             yield BulkLoad(places, some)
         else:
             window.add(places, some)
-            # The first ones go at once, for workers to begin with; and at no time is more kept back than has gone.
+            # The first jobs go at once, so that workers can begin. The stream never keeps more jobs back than it has
+            # sent.
             yield from window.leave(min(WINDOW, start // 2) if monotonic() - began < SLOW else 0)
     yield from window.leave(0)
 
@@ -103,7 +104,7 @@ def _in_order(jobs: Sequence[NewJob]) -> bool:
 
 
 class _Window(Generic[R]):
-    """Jobs that are kept back, by lane; whichever lane came first goes first."""
+    """Jobs that are kept back, by lane. The lane that came first goes first."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -120,7 +121,7 @@ class _Window(Generic[R]):
         self.held += len(calls)
 
     def leave(self, stay: int) -> Iterator[BulkLoad[R]]:
-        """Whole calls of one lane, and of the others what is more than may stay."""
+        """Calls that one lane fills, and of the other lanes the jobs beyond the allowed number."""
         for lane in [lane for lane, line in self._lanes.items() if len(line) >= CHUNK]:
             line = self._lanes.pop(lane)
             whole = len(line) - len(line) % CHUNK
@@ -132,7 +133,7 @@ class _Window(Generic[R]):
             yield self._load(self._first())
 
     def _first(self) -> list[tuple[int, JobCall[R]]]:
-        """Of the lanes that have waited longest, as many as make a call."""
+        """As many of the longest waiting lanes as fill one call."""
         taken: list[tuple[int, JobCall[R]]] = []
         gone: list[Lane] = []
         for lane, line in self._lanes.items():

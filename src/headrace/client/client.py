@@ -1,4 +1,4 @@
-"""The client: jobs into a store and news out of it, for code that runs in the store's event loop."""
+"""The client: enqueues jobs and reads them, for code that runs in the store's event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.task.handle import Put
 from headrace.task.task import TaskOptions
 
 PATIENCE = 5.0
-"""Seconds for which an enqueue is tried again while the store does not answer."""
+"""Seconds for which the client repeats an enqueue while the store does not answer."""
 
 KEYED_TRIPS = 2
 """Enqueues with keys or unique locks that are under way at once: fewer than a store has connections."""
@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 
 class Placed(NamedTuple):
-    """Where the jobs of one call went: `job_id(batch, place)`, but for those that others answer for, by key or lock."""
+    """Where the jobs of one call went: `job_id(batch, place)`, or the existing job with the same key or lock."""
 
     batch: BatchId
     existing: Mapping[int, JobId]
     ords: Sequence[int] | None = None
-    """By place: the job's place in the batch; None: the same."""
+    """The place in the batch by place in the call. None: they are the same."""
 
     def id(self, place: int) -> JobId:
         return self.existing.get(place) or job_id(self.batch, place if self.ords is None else self.ords[place])
@@ -50,30 +50,30 @@ class Placed(NamedTuple):
 
 
 class Client:
-    """One store's verbs as an app uses them. Belongs to the event loop of its store."""
+    """The verbs of one store as an app uses them. A client belongs to the event loop of its store."""
 
     def __init__(
         self, store: Store, *, patience: float = PATIENCE, queues: Mapping[str, QueueOptions] | None = None
     ) -> None:
-        """`queues`: those that the app declares; some may have a `max_length`."""
+        """`queues`: the app's declared queues. Some may have a `max_length`."""
         self.store = store
         self.audit = Audit(store)
         queues = {} if queues is None else queues
         self._guard = QueueGuard(store, queues)
         self.bounded = bounded(store, queues, guard=self._guard)
-        """The store, for verbs that make jobs beside `enqueue` and `put`."""
+        """The store, for verbs other than `enqueue` and `put` that make jobs."""
         self._patience = patience
         self._waiter = Waiter(store)
         self._coalescer = Coalescer(self._carry)
         self._keyed = Coalescer(self._carry, flushes=KEYED_TRIPS)
 
     async def close(self) -> None:
-        """Give the store back."""
+        """Close the client and its store."""
         await self.leave()
         await self.store.close()
 
     async def leave(self) -> None:
-        """Finish what was begun and let go of the store, which stays open."""
+        """Finish the calls under way. The store stays open."""
         self._waiter.close()
         await self._coalescer.close()
         await self._keyed.close()
@@ -86,12 +86,12 @@ class Client:
         return bool(self._guard.bounds)
 
     async def admit(self, jobs: Sequence[NewJob]) -> None:
-        """Count in jobs that are stored in another way, or raise QueueFull."""
+        """Count jobs that are stored by another path, or raise QueueFull."""
         if self._guard.bounds:
             await self._guard.admit(jobs)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> Placed:
-        """Store jobs durably, all or nothing; repeats itself when the answer is lost, which is safe."""
+        """Store jobs durably, all or nothing. The call is repeated when its answer is lost, which is safe."""
         await self.admit(jobs)
         return await self._store_all(jobs)
 
@@ -102,14 +102,14 @@ class Client:
         return Placed(batch.id, answer.existing, ords)
 
     async def put(self, job: NewJob) -> JobId:
-        """Store one job durably; calls that come at the same time share a commit."""
+        """Store one job durably. Calls that come at the same time share a commit."""
         return (await self.place(job)).id
 
     async def place(self, job: NewJob) -> Put:
-        """As `put`, and whether it is new: False if the id is that of a job made before by the same key or lock."""
+        """As `put`, and whether the job is new. False: the id is that of an earlier job with the same key or lock."""
         if self._guard.bounds:
             await self._guard.admit((job,))
-        # A key or a lock may be held by a transaction of others: jobs that have neither do not wait with it.
+        # Another transaction may hold a key or a lock. Jobs that have neither must not wait for it.
         return await (self._coalescer if job.key is None and job.unique is None else self._keyed).put(job)
 
     async def _carry(self, jobs: Sequence[NewJob]) -> list[Put]:
@@ -124,12 +124,12 @@ class Client:
             try:
                 return await call()
             except KeyHeld:
-                raise  # the store has waited for it
+                raise  # the store has waited for the key itself
             except (Unavailable, OutcomeUnknown) as error:
                 if isinstance(error, OutcomeUnknown):
                     unknown = error
                 if time.monotonic() + pause > give_up:
-                    # Once the outcome was unknown it stays so, whatever kept us from finding out.
+                    # An unknown outcome stays unknown, whatever error the repeated call raised.
                     raise unknown or error from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -137,7 +137,7 @@ class Client:
     # ── out ──────────────────────────────────────────────────────────────────
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """Jobs by id, in the order asked."""
+        """Jobs by id, in the given order."""
         return await self.store.get(ids)
 
     async def job(self, id: JobId) -> Job:
@@ -160,7 +160,7 @@ class Client:
         return found[1]
 
     async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
-        """One job when it has ended; raises ResultTimeout or JobNotFound (not if it is expected to come yet)."""
+        """One job when it has ended; raises ResultTimeout, or JobNotFound unless `expected`."""
         return await self._waiter.finished(id, timeout, expected=expected)
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
@@ -168,7 +168,7 @@ class Client:
         return await pages.fill(self.store, where, before=before, limit=limit)
 
     async def stats(self) -> Stats:
-        """Every queue in figures."""
+        """Counts of every queue."""
         return await self.store.stats()
 
     async def workers(self) -> list[Presence]:

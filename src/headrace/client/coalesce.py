@@ -1,4 +1,4 @@
-"""The coalescer: single enqueues that arrive while another is under way are stored together, in one commit."""
+"""The coalescer stores single enqueues that arrive while another is under way together, in one commit."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ MOST_TOGETHER = 1000
 """Jobs in one flush."""
 
 ALONE = 4
-"""Jobs of a trip that failed because of one key which go alone at the same time."""
+"""Jobs of a failed group that are stored one by one, at most so many at the same time."""
 
 T = TypeVar("T")
 
 Carry = Callable[[Sequence[NewJob]], Awaitable[Sequence[T]]]
-"""Store jobs durably, all or nothing; answers for each where it went."""
+"""Store jobs durably, all or nothing. Returns for each where it went."""
 
 _Waiting = tuple[NewJob, frozenset[tuple[str, str]], asyncio.Future[T]]
 
 
 class Coalescer(Generic[T]):
-    """A few flushes at a time, by default one. Belongs to one event loop."""
+    """Runs a few flushes at a time, by default one. Belongs to one event loop."""
 
     def __init__(self, carry: Carry[T], *, flushes: int = 1) -> None:
         self._carry = carry
         self._waiting: deque[_Waiting[T]] = deque()
         self._free = flushes
         self._busy: set[tuple[str, str]] = set()
-        """Keys and locks of the jobs that are under way. A second job with one of them would only wait in the store."""
+        """Keys and locks of the jobs under way. A second job with one of them would only wait in the store."""
         self._flushes: set[asyncio.Task[None]] = set()
 
     async def put(self, job: NewJob) -> T:
-        """Comes back when the job is stored."""
+        """Returns when the job is stored."""
         names = _names(job)
         if not self._free or not names.isdisjoint(self._busy):
             future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
             self._waiting.append((job, names, future))
             return await future
-        # A job that comes alone is flushed without a task of its own.
+        # A job that arrives alone needs no asyncio task of its own.
         self._free -= 1
         self._busy |= names
         try:
@@ -94,7 +94,7 @@ class Coalescer(Generic[T]):
             if len(group) == 1:
                 _fail(group, refusal)
                 return
-            # One job's key is not the others': nothing was stored, each goes alone.
+            # One job's key failed the group and nothing was stored, so each job goes alone.
             await self._each_alone(group, side_by_side=isinstance(refusal, KeyHeld))
         except Exception as error:  # noqa: BLE001 - handed to every call of the group
             _fail(group, error)
@@ -104,7 +104,7 @@ class Coalescer(Generic[T]):
                     future.set_result(answer)
 
     async def _each_alone(self, group: list[_Waiting[T]], *, side_by_side: bool) -> None:
-        """In their order; or side by side, so that the job whose key is held keeps no other waiting a second time."""
+        """In their order; or at the same time, so that a job whose key is held does not delay the others again."""
         names = [name for each in group for name in each[1]]
         # Which of two jobs with the same key comes first decides which one is made.
         turns = asyncio.Semaphore(ALONE if side_by_side and len(names) == len(set(names)) else 1)
@@ -120,7 +120,7 @@ _NONE: frozenset[tuple[str, str]] = frozenset()
 
 
 def _names(job: NewJob) -> frozenset[tuple[str, str]]:
-    """What other jobs of its task may have in common with a job: its key and its unique lock."""
+    """The key and the unique lock of a job, which other jobs of its task may share."""
     if job.key is None and job.unique is None:
         return _NONE
     key = () if job.key is None else ((job.task, f"key {job.key.name}"),)

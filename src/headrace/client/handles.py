@@ -1,4 +1,4 @@
-"""The handles of a bulk call: made when somebody looks, because most callers never do."""
+"""The handles of a bulk call. They are made on first access, because most callers never use them."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ R = TypeVar("R")
 
 
 class _Part(NamedTuple):
-    """What one call of the store brought."""
+    """The answer of one call of the store."""
 
     places: Sequence[int]
     codecs: Signature | list[Signature]
     """One for all of them, or one for each."""
     placed: Placed
     left_out: frozenset[int]
-    """Of those that others answer for, who is not to be in the answer."""
+    """Places of jobs that were not made because of a key or lock, and that the caller does not want in the answer."""
 
 
 class Handles(Sequence[Handle[R]], Generic[R]):
-    """A sequence of handles in the order of the jobs they are of, whatever the order those were stored in.
+    """A sequence of handles in the order of the caller's jobs, whatever the order in the store.
 
-    Before its handle is asked for a job costs nothing here, or two numbers where tenants were mixed: ten million handles would
-    be a gigabyte.
+    Until a handle is read, a job costs nothing here, or two numbers if tenants were mixed. Ten million handles would
+    take a gigabyte.
     """
 
     def __init__(self, home: Watch) -> None:
         self.stored = 0
-        """Jobs that are in the store."""
+        """Jobs that the store has accepted."""
         self._home = home
         self._parts: list[_Part] = []
         self._left_out = 0
         self._made: list[Handle[R]] | None = None
 
     def add(self, load: BulkLoad[R], placed: Placed) -> None:
-        """What a call of the store took in."""
+        """Add the answer of one call of the store."""
         calls = load.calls
         codec = calls[0].codec
         codecs = codec if all(call.codec is codec for call in calls) else [call.codec for call in calls]

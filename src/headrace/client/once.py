@@ -4,8 +4,8 @@
     if await once.afirst(tx):                # inside your transaction, in a task
         ...                                  # your writes; the mark commits or rolls back with them
 
-A job may run again: after a crash, a lost lease, or an answer that was lost. The mark of the attempt that committed is
-there then, and `first` answers False.
+A job may run again: after a crash, a lost lease, or an answer that was lost. The committed attempt has left its mark
+then, and `first` returns False.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.task.context import current_job
 if TYPE_CHECKING:
     from headrace.outbox.database import Session
 
-# The outbox's module imports drivers, and `import headrace` must not: it is imported where it is used.
+# The outbox's module imports drivers, which `import headrace` must not do, so it is imported where it is used.
 
 TABLE: Final = "headrace_once"
 POSTGRES: Final = f"""
@@ -62,18 +62,19 @@ class Once:
         self._database = database_at(database)
 
     async def prepare(self) -> None:
-        """Make the table where it is missing."""
+        """Create the table if it is missing."""
         dialect = await self._database.dialect()
         if dialect not in {"postgresql", "sqlite"}:
             raise ConfigError(f"the table of `Once` is in PostgreSQL or SQLite: {dialect} has none")
         async with self._database.session() as session:
-            # Asked first: a role that may only use the table is refused even "create if not exists".
+            # Checked first, because PostgreSQL refuses even "create if not exists" to a role that may only use the
+            # table.
             if await self._there(session):
                 return
             try:
                 await session.ask((POSTGRES if dialect == "postgresql" else SQLITE, ()), (_INDEX, ()))
             except self._database.errors():
-                # PostgreSQL refuses the second of two that make a table at the same time.
+                # PostgreSQL refuses the second of two connections that create a table at the same time.
                 if not await self._there(session):
                     raise
 
@@ -89,7 +90,7 @@ class Once:
         return True
 
     async def forget(self, older_than: duration.Duration = "90d") -> int:
-        """Delete the marks that are older; answers how many. Keep them for as long as their jobs may be run again."""
+        """Delete older marks. Returns how many. Keep marks for as long as their jobs may run again."""
         before = time.time() - duration.parse(older_than, name="older_than").total_seconds()
         gone = 0
         async with self._database.session() as session:
@@ -100,7 +101,7 @@ class Once:
     def first(self, tx: object, step: str = "") -> bool:
         """Whether no attempt of this job has committed this step; marks it in the caller's transaction.
 
-        `step` tells several guarded parts of one task apart.
+        `step` distinguishes several guarded parts of one task.
         """
         from headrace.outbox.carrier import sync_rows
 
@@ -108,7 +109,7 @@ class Once:
             return bool(sync_rows(tx)(_MARK, _marked(step)))
 
     async def afirst(self, tx: object, step: str = "") -> bool:
-        """The same for async connections; takes sync ones, too."""
+        """The same for async connections. Sync connections work, too."""
         from headrace.outbox.carrier import async_rows
 
         rows = async_rows(tx)
@@ -134,6 +135,6 @@ def _table_there() -> Generator[None]:
         if not lacks_table(error, TABLE):
             raise
         raise BadTransaction(
-            f"there is no table {TABLE} in this database: run `await once.prepare()` once before, or make it in a "
-            "migration of yours (headrace.once.POSTGRES, SQLITE)"
+            f"there is no table {TABLE} in this database: run `await once.prepare()` once before, or create it "
+            "in a migration of yours (headrace.once.POSTGRES, SQLITE)"
         ) from error

@@ -32,7 +32,7 @@ class Clients:
         self._lock = threading.Lock()
 
     async def here(self) -> Client:
-        """The running loop's client, its store open."""
+        """The running loop's client, with an open store."""
         opened = self._by_loop.get(asyncio.get_running_loop())
         if opened is not None and opened.client is not None:
             return opened.client
@@ -59,8 +59,8 @@ class Clients:
             return opened.client
 
     async def _keep(self, loop: asyncio.AbstractEventLoop, client: Client) -> AsyncGenerator[None, None]:
-        # An event loop has no hook for its end, but it closes the async generators that began in it:
-        # a store left open by a script is closed while its loop still runs.
+        # An event loop has no hook for its end, but it closes the async generators that were started in it. So a store
+        # that a script leaves open is closed while its loop still runs.
         try:
             yield
         finally:

@@ -17,11 +17,11 @@ from headrace.store.contract import Store
 T = TypeVar("T")
 
 _inherited: list[object] = []
-"""What a forked child got from its parent: kept, because destroying it would close the parent's sockets."""
+"""Loops that a forked child inherited. They are kept, because destroying them would close the parent's sockets."""
 
 
 class Portal:
-    """Runs coroutines in its own thread for callers in any other. Safe in threads and after fork."""
+    """Runs coroutines in its own thread for callers in other threads. It works after a fork, too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,24 +47,24 @@ class Portal:
         return self._loop
 
     def start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Begin `make()` in the portal's loop."""
+        """Start `make()` in the portal's loop."""
         loop = self.loop
         if threading.current_thread() is self._thread:
-            raise HeadraceError("a sync call inside headrace's own thread would wait for itself: use the a… twin")
+            raise HeadraceError("a sync call in headrace's own thread would wait for itself: use its async form (a…)")
         return asyncio.run_coroutine_threadsafe(make(), loop)
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The answer of `make()`, run in the portal's loop; blocks this thread only."""
+        """The result of `make()`, run in the portal's loop. Blocks this thread only."""
         future = self.start(make)
         try:
             return future.result()
         except BaseException:
-            # An interrupted caller must not leave its call behind.
+            # An interrupted caller must not leave its call running.
             future.cancel()
             raise
 
     def close(self) -> None:
-        """Let everything that lives in the portal's loop close, and end its thread. The next call starts another."""
+        """Close everything in the portal's loop, and end its thread. The next call starts another."""
         with self._lock:
             thread, loop, stop = self._thread, self._loop, self._stop
             self._thread = self._loop = self._stop = None
@@ -82,19 +82,19 @@ class Portal:
         try:
             loop.run_until_complete(_until(stop))
         finally:
-            # asyncio's own way to end a loop waits for its threads in one more, and when the process ends none may start.
+            # asyncio waits for a loop's threads in one more thread, and none may start while the process ends.
             threads.shutdown()
             loop.close()
 
     def forget(self) -> None:
-        """In a forked child: that thread is not here."""
+        """Reset the portal in a forked child, which does not have the thread."""
         _inherited.extend((self._thread, self._loop, self._stop))
         self._lock = threading.Lock()
         self._thread = self._loop = self._stop = None
 
 
 async def _until(stop: asyncio.Event) -> None:
-    """Then cancel what is left, and close the async generators by which apps hold their stores."""
+    """Run the loop, then cancel what is left, and close the async generators that hold the apps' stores."""
     await stop.wait()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -104,7 +104,7 @@ async def _until(stop: asyncio.Event) -> None:
 
 
 portal = Portal()
-"""The process's own."""
+"""The portal of this process."""
 
 atexit.register(portal.close)
 if hasattr(os, "register_at_fork"):
@@ -112,7 +112,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Remote:
-    """A store that lives in the portal's loop, used from any other: every verb goes there and back.
+    """A store in the portal's loop that other loops use: every verb runs in the portal's loop.
 
     For stores that exist only in this process, so that sync producers and a worker in the main loop share one.
     """
@@ -122,7 +122,7 @@ class Remote:
         self._store = store
 
     async def close(self) -> None:
-        """Others use it, too: it ends with the process."""
+        """Do nothing, because other callers share the store. It ends with the process."""
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._store, name)

@@ -1,4 +1,4 @@
-"""The producer's part of an app: many jobs at once, and jobs in the caller's own transaction. Verbs come in two, `x` and `ax`."""
+"""The producer's part of an app: bulk calls, and jobs in the caller's transaction. `ax` is the async form of `x`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Producer:
-    """What `Headrace` can do to make jobs, beside its tasks."""
+    """The methods of `Headrace` that make jobs, besides its tasks."""
 
     _portal: Portal
     _clients: Clients
@@ -43,7 +43,7 @@ class Producer:
         self._portal.run(self._clients.here)
         under_way: tuple[BulkLoad[R], Future[Placed]] | None = None
         try:
-            # The next thousand is encoded while the store writes the last one; none overtakes another.
+            # The next thousand is encoded while the store writes the last one. No call overtakes another.
             for load in loads(calls):
                 if under_way is not None:
                     before, under_way = under_way, None
@@ -74,7 +74,7 @@ class Producer:
                     before, under_way = under_way, None
                     handles.add(before[0], await before[1])
                 under_way = load, asyncio.create_task(client.enqueue(load.jobs))
-                await asyncio.sleep(0)  # it begins, and the next thousand is encoded while the store writes
+                await asyncio.sleep(0)  # The call starts, so that the next thousand is encoded while the store writes.
             if under_way is not None:
                 before, under_way = under_way, None
                 handles.add(before[0], await before[1])
@@ -93,12 +93,12 @@ class Producer:
     # ── in the caller's transaction ──────────────────────────────────────────
 
     def put_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
-        """Write jobs in the caller's transaction, in the caller's thread; the portal's store only knows how."""
+        """Write jobs in the caller's transaction and thread. The portal's store only provides the statements."""
         together, ords = gather(jobs)
         batch = Batch(new_batch(), together)
         writer: Outbox | Transactional
         if self._outbox is not None:
-            writer = self._outbox  # a full queue holds up the relay, not the caller's transaction
+            writer = self._outbox  # a full queue delays the relay, not the caller's transaction
         else:
             client = self._portal.run(self._clients.here)
             writer = transactional(client.store)
@@ -132,7 +132,7 @@ class Producer:
 
     @property
     def has_outbox(self) -> bool:
-        """Whether jobs with `tx=` take the way through an outbox, and so arrive later."""
+        """Whether jobs with `tx=` go through an outbox, and so arrive later."""
         return self._outbox is not None
 
 

@@ -1,4 +1,4 @@
-"""Back-pressure: a queue with a `max_length` refuses what would make it longer; its length is looked up once a second."""
+"""Back-pressure: a queue with a `max_length` refuses jobs beyond it. Its length is read once a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.policy.queue import QueueOptions
 from headrace.store.contract import Store
 
 FRESH = 1.0
-"""Seconds for which a length is taken for true, plus what went in through here meanwhile."""
+"""Seconds for which a length counts, plus the jobs that this client has added meanwhile."""
 
 
 class QueueGuard:
@@ -33,13 +33,13 @@ class QueueGuard:
     @property
     def bounds(self) -> Mapping[str, int]:
         """The `max_length` of every queue that has one."""
-        if self._known != len(self._queues):  # queues are declared, never changed
+        if self._known != len(self._queues):  # Queues are added, never changed.
             self._known = len(self._queues)
             self._bounds = {name: each.max_length for name, each in self._queues.items() if each.max_length is not None}
         return self._bounds
 
     async def admit(self, jobs: Iterable[NewJob]) -> None:
-        """Count these jobs in, or raise QueueFull. Call it only if there are `bounds`: it costs a look now and then."""
+        """Count these jobs, or raise QueueFull. Call it only if there are `bounds`, because it may read lengths."""
         bounds = self.bounds
         asked = Counter(job.lane.queue for job in jobs if job.lane.queue in bounds)
         if not asked:
@@ -53,14 +53,14 @@ class QueueGuard:
         self._lengths.update(asked)
 
     async def _look(self) -> None:
-        if time.monotonic() - self._looked >= FRESH:  # else somebody else did, meanwhile
+        if time.monotonic() - self._looked >= FRESH:  # Else another call did meanwhile.
             stats = await self._store.stats()
             self._lengths = Counter({each.queue: each.ready + each.scheduled for each in stats.queues})
             self._looked = time.monotonic()
 
 
 class _Bounded:
-    """A store whose `enqueue` keeps to the `max_length` of its queues; every other verb is the store's own."""
+    """A store whose `enqueue` respects the `max_length` of its queues. Every other verb is the store's own."""
 
     def __init__(self, store: Store, guard: QueueGuard) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Waiting for jobs: everybody of one event loop shares one `get`, at intervals that grow and that fit what it costs."""
+"""Waiting for jobs. All waiting calls of one event loop share one `get`, at intervals that grow with its cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.store.contract import Store
 FIRST_POLL, LONGEST_POLL = 0.010, 0.250
 ASK_AT_ONCE: Final = 500
 SHARE: Final = 0.1
-"""Of the time that may be spent looking: with many who wait, looks are as rare as they are dear."""
+"""Share of the time that the waiter spends on reads. The more a read costs, the longer the interval."""
 
 
 def not_found(id: JobId) -> JobNotFound:
@@ -24,19 +24,19 @@ def not_found(id: JobId) -> JobNotFound:
 
 
 class Watcher(Protocol):
-    """Somebody who wants to know of a job."""
+    """Receives the state of a job."""
 
     def tell(self, job: Job | None) -> bool:
-        """What the last look saw; None: no such job. True: that is all one wanted to know."""
+        """Take the job as last read; None: no such job. Returns True when no further read is needed."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """There will be no more looks."""
+        """Take the error that ends the reads."""
         ...
 
 
 class _Once:
-    """Wants to know of a job once it is as it should be."""
+    """Waits until a job satisfies a condition."""
 
     __slots__ = ("_enough", "future")
 
@@ -57,25 +57,25 @@ class _Once:
 
 
 class Waiter:
-    """One for each store object."""
+    """Reads jobs for all watchers of one store object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._watched: dict[JobId, list[Watcher]] = {}
         self._fresh: dict[JobId, None] = {}
-        """To be looked at soon, alone: newcomers, whose jobs may have ended long ago, and what is said to have ended."""
+        """Jobs to read soon: new ones, which may have ended long ago, and those reported as ended."""
         self._joined = asyncio.Event()
         self._poll = FIRST_POLL
         self._task: asyncio.Task[None] | None = None
 
     @property
     def watched(self) -> int:
-        """Jobs that somebody waits for."""
+        """The number of jobs with watchers."""
         return len(self._watched)
 
     # ── waiting ─────────────────────────────────────────────────────────────
     async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
-        """The job when it has ended; raises ResultTimeout or JobNotFound (not if it is expected to come yet)."""
+        """The job when it has ended; raises ResultTimeout, or JobNotFound unless `expected`."""
 
         def enough(job: Job | None) -> bool:
             return not expected if job is None else job.state.finished
@@ -90,7 +90,7 @@ class Waiter:
         return job
 
     async def look(self, id: JobId) -> Job | None:
-        """The job as it is, by a look that is shared with others who ask at the same time."""
+        """The job as it is now. Calls that come at the same time share one read."""
         return await self._once(id, lambda _: True)
 
     async def _once(self, id: JobId, enough: Callable[[Job | None], bool]) -> Job | None:
@@ -102,7 +102,7 @@ class Waiter:
             self.leave(id, watcher)
 
     def watch(self, id: JobId, watcher: Watcher) -> None:
-        """Tell it what every look sees, the first one soon, until it has heard enough or leaves."""
+        """Pass every read of this job to the watcher, the first one soon, until `tell` returns True or it leaves."""
         self._watched.setdefault(id, []).append(watcher)
         self._fresh[id] = None
         self._poll = FIRST_POLL
@@ -111,7 +111,7 @@ class Waiter:
             self._task = asyncio.create_task(self._run(), name="headrace results")
 
     def leave(self, id: JobId, watcher: Watcher) -> None:
-        """It has heard enough; may be called twice."""
+        """Remove a watcher. May be called twice."""
         others = self._watched.get(id, [])
         if watcher in others:
             others.remove(watcher)
@@ -120,14 +120,14 @@ class Waiter:
                 self._fresh.pop(id, None)
 
     def wake(self, ids: Iterable[JobId] | None = None) -> None:
-        """These (all) may have news: look at once at those that somebody waits for."""
+        """These jobs (None: all) may have changed: read those with watchers at once."""
         news = list(self._watched) if ids is None else [id for id in ids if id in self._watched]
         if news:
             self._fresh.update(dict.fromkeys(news))
             self._joined.set()
 
     def dismiss(self, error: Exception) -> None:
-        """Send everybody home with this."""
+        """Fail all watchers with this error."""
         watched, self._watched = self._watched, {}
         self._fresh.clear()
         for watchers in watched.values():
@@ -135,10 +135,10 @@ class Waiter:
                 watcher.fail(error)
 
     def close(self) -> None:
-        """Whoever still waits is told that the store has gone."""
+        """Stop reading, and fail all watchers."""
         if self._task is not None:
             self._task.cancel()
-        self.dismiss(Unavailable("the app was closed while a result was waited for"))
+        self.dismiss(Unavailable("the app was closed while a call waited for a result"))
 
     # ── looking ─────────────────────────────────────────────────────────────
     async def _run(self) -> None:
@@ -146,12 +146,12 @@ class Waiter:
         try:
             while self._watched:
                 began = time.monotonic()
-                everybody = not self._fresh or began >= due
-                ids = list(self._watched if everybody else self._fresh)
+                all_watched = not self._fresh or began >= due
+                ids = list(self._watched if all_watched else self._fresh)
                 self._fresh.clear()
                 self._joined.clear()
                 ended = await self._look(ids)
-                if everybody:
+                if all_watched:
                     now = time.monotonic()
                     self._poll = FIRST_POLL if ended else min(self._poll * 1.5, LONGEST_POLL)
                     due = now + max(self._poll, (now - began) * (1 - SHARE) / SHARE)
@@ -160,7 +160,7 @@ class Waiter:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(due - time.monotonic(), 0)):
                         await self._joined.wait()
-        except Exception as error:  # noqa: BLE001 - handed to everybody who waits
+        except Exception as error:  # noqa: BLE001 - handed to all watchers
             self.dismiss(error)
 
     async def _look(self, ids: list[JobId]) -> int:
@@ -170,15 +170,15 @@ class Waiter:
             try:
                 jobs = await self._store.get(some)
             except (Unavailable, OutcomeUnknown):
-                continue  # waiting is what we do anyway
+                continue  # the next read tries again
             for id, job in zip(some, jobs, strict=True):
                 ended += self._tell(id, job)
         return ended
 
     def _tell(self, id: JobId, job: Job | None) -> int:
-        """How many have heard enough."""
+        """Returns the number of watchers that need no further read."""
         watchers = self._watched.get(id, [])
-        content = [watcher for watcher in list(watchers) if watcher.tell(job)]
-        for watcher in content:
+        satisfied = [watcher for watcher in list(watchers) if watcher.tell(job)]
+        for watcher in satisfied:
             self.leave(id, watcher)
-        return len(content)
+        return len(satisfied)

@@ -1,1 +1,1 @@
-"""The values that every other package speaks of: jobs, lanes, leases, outcomes, times."""
+"""The values that every other package uses: jobs, lanes, leases, outcomes, times."""

@@ -1,4 +1,4 @@
-"""Time as an object, so that tests can turn it. Production stores use their own server's clock."""
+"""Time as an object, so that tests can set it. Production stores use their own server's clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the code above the drivers knows of time."""
+    """The clock that all code above the drivers uses."""
 
     def now(self) -> datetime:
         """The wall clock, aware, in UTC."""
@@ -20,7 +20,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Come back after so many seconds of this clock."""
+        """Return after that many seconds of this clock."""
         ...
 
 

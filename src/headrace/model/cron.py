@@ -54,23 +54,23 @@ _NUMBERS: Final = {
 }
 _RANGE: Final = re.compile(r"(\w+)-(\w+)(/\w+)?", re.ASCII)
 _NO_PLACE: Final = re.compile(r"posixrules|localtime|Factory|(posix|right)/.*", re.DOTALL)
-"""Files of time zone data that name no place: what they say differs from machine to machine, or counts leap seconds."""
+"""Files of time zone data that are no zones: their content differs between machines, or counts leap seconds."""
 _STEP: Final = re.compile(r".*/(\d+)", re.ASCII)
 
 
 def check_cron(expression: str) -> str:
-    """The expression in one spelling, aliases resolved; InvalidCron or NeverFires otherwise."""
+    """The expression in one spelling, with aliases resolved. Raises InvalidCron or NeverFires."""
     if not isinstance(expression, str):
         raise InvalidCron(f'cron = {expression!r:.80}: write "0 3 * * *" or "@daily"')
     if len(expression) > _LONGEST_EXPRESSION:
         raise InvalidCron(f"cron has {len(expression):,} characters: at most {_LONGEST_EXPRESSION}")
     shown = f"cron = {expression!r}"
     if not expression.isascii() or not expression.isprintable():
-        raise InvalidCron(f"{shown}: one line of plain ASCII, please")
+        raise InvalidCron(f"{shown} must be one line of ASCII characters")
     text = expression.strip()
     if text.startswith("@"):
         if text.lower() not in _ALIASES:
-            why = "a queue is never booted: enqueue when your program starts" if text.lower() == "@reboot" else ""
+            why = "a schedule cannot run at boot: enqueue when your program starts" if text.lower() == "@reboot" else ""
             raise InvalidCron(f"{shown}: {why or 'known are ' + ', '.join(_ALIASES)}")
         return _ALIASES[text.lower()]
     fields = text.upper().split()
@@ -109,7 +109,7 @@ def _backwards(name: str, fields: list[str]) -> str | None:
         first, last = _number(match[1]), _number(match[2])
         if first is None or last is None or not lowest <= last < first <= highest + (name == "day-of-week"):
             continue
-        # Sunday may be 7, and is the first day of the week all the same.
+        # Sunday may be written as 7, and is the first day of the week nevertheless.
         ranges = ((first, highest), (lowest, last)) if first <= highest else ((lowest, last),)
         forward = ",".join(f"{low}-{high}" if low < high else str(low) for low, high in ranges)
         return f"the range {part} runs backwards; write {'each of its values' if match[3] else forward}"
@@ -149,13 +149,13 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
         known = available_timezones()
-        from difflib import get_close_matches  # only for the words of an error
+        from difflib import get_close_matches  # imported here, because only an error needs it
 
         near = get_close_matches(str(name)[:64], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else 'write e.g. "Europe/Rome"'
         if not known:
             hint = "this machine has no time zone data: install the package tzdata"
-        raise InvalidTimezone(f"tz = {str(name)[:80]!r} is no time zone: {hint}") from None
+        raise InvalidTimezone(f"tz = {str(name)[:80]!r} is not a time zone: {hint}") from None
 
 
 # ── walking ──────────────────────────────────────────────────────────────────
@@ -178,19 +178,19 @@ def _every_hour(cron: str) -> bool:
     return len(CronSim(cron, datetime(2000, 1, 1)).hours) == 24  # noqa: DTZ001 - naive: no zone is asked
 
 
-# The library walks through naive times only. What it would do about clock changes itself depends on how a rule is
-# spelt, and it steps over times that come twice where clocks are turned by half an hour.
+# The library gets naive times only. Its own treatment of clock changes depends on how a rule is spelt, and it skips
+# repeated times where clocks change by half an hour.
 
 
 def _wall_forward(cron: str, after: datetime, where: ZoneInfo) -> Iterator[datetime]:
     start = after.astimezone(where)
-    # In the second pass through these times all of them have fired in the first.
+    # All of these times have fired in the first pass.
     walk = CronSim(cron, _fold_end(start) - _SECOND if start.fold else _naive(start))
     last = after
     while (naive := next(walk, None)) is not None:
         instant, shown = _instant(naive, where)
         if shown is not None:
-            walk.dt = shown  # out of the gap at once: a rule with seconds may name thousands of times in it
+            walk.dt = shown  # skip the gap at once, because a rule with seconds may have thousands of times in it
         if instant > last:
             last = instant
             yield instant
@@ -267,7 +267,7 @@ def _last_change(after: datetime, until: datetime, where: ZoneInfo) -> datetime 
 
 
 def _instant(naive: datetime, where: ZoneInfo) -> tuple[datetime, datetime | None]:
-    """When a wall clock shows that time first; in a gap the first instant after it, and what the clock shows then."""
+    """The first instant at which a wall clock shows that time, and its local time; for a gap, those after it."""
     early, late = naive.replace(tzinfo=where), naive.replace(tzinfo=where, fold=1)
     if early.utcoffset() == late.utcoffset():
         return early.astimezone(UTC), None
@@ -279,7 +279,7 @@ def _instant(naive: datetime, where: ZoneInfo) -> tuple[datetime, datetime | Non
 
 
 def _fold_end(local: datetime) -> datetime:
-    """Of a time in its second pass: what the clock would have shown, had it not been turned back."""
+    """For a time in its second pass: the local time without the clock change."""
     assert isinstance(local.tzinfo, ZoneInfo)
     first = local.replace(fold=0)
     change = _change(first.astimezone(UTC), local.astimezone(UTC), local.tzinfo)
@@ -287,7 +287,7 @@ def _fold_end(local: datetime) -> datetime:
 
 
 def _change(before: datetime, after: datetime, where: ZoneInfo) -> datetime:
-    """The first second in (before, after] at which the clock has been turned."""
+    """The first second in (before, after] with the new offset."""
     before = before.replace(microsecond=0)
     offset = _offset(before, where)
     low, high = 0, -((before - after) // _SECOND)

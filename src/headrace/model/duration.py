@@ -17,7 +17,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse(value: Duration, *, name: str = "duration") -> timedelta:
-    """A timedelta from what the user wrote; a ConfigError that names the setting otherwise."""
+    """A timedelta from a user's text. Raises ConfigError, which names the setting."""
     if isinstance(value, timedelta):
         found = value
     elif match := _PATTERN.fullmatch(value.strip()):
@@ -26,32 +26,34 @@ def parse(value: Duration, *, name: str = "duration") -> timedelta:
         seconds = float(number) * _SECONDS[unit]
         found = timedelta(seconds=min(seconds, 2 * LONGEST.total_seconds()))
     else:
-        raise ConfigError(f'{name} = {value!r} is no duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta')
+        raise ConfigError(
+            f'{name} = {value!r} is not a duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta'
+        )
     if not timedelta(0) <= found <= LONGEST:
         raise ConfigError(f"{name} = {value!r} is out of range: 0 to {LONGEST.days} days")
     return found
 
 
 def given(value: object, *, name: str) -> timedelta:
-    """The same of an argument that may be anything, for callers without a type checker."""
+    """The same for an argument of any type, for callers without a type checker."""
     if not isinstance(value, str | timedelta):
-        raise ConfigError(f'{name} = {value!r} is no duration: write "30s", "5m" or a timedelta')
+        raise ConfigError(f'{name} = {value!r} is not a duration: write "30s", "5m" or a timedelta')
     return parse(value, name=name)
 
 
 def given_or_seconds(value: object, *, name: str) -> timedelta:
-    """The same where a bare number, as an API's `Retry-After` gives it, can only mean seconds."""
+    """The same, where a plain number means seconds, as in an API's `Retry-After`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not 0 <= value <= LONGEST.total_seconds():  # so is what is no number
+        if not 0 <= value <= LONGEST.total_seconds():  # also refuses NaN
             raise ConfigError(f"{name} = {value!r} seconds is out of range: 0 to {LONGEST.days} days")
         return timedelta(seconds=value)
     if not isinstance(value, str | timedelta):
-        raise ConfigError(f'{name} = {value!r} is no duration: write 30 for seconds, "30s", "5m" or a timedelta')
+        raise ConfigError(f'{name} = {value!r} is not a duration: write 30 for seconds, "30s", "5m" or a timedelta')
     return parse(value, name=name)
 
 
 def given_or_time(value: object, *, name: str, example: str) -> timedelta | datetime:
-    """So long, or until that time: a duration or an aware datetime, from an argument that may be anything."""
+    """A duration or an aware datetime, from an argument of any type."""
     if isinstance(value, datetime):
         return check_aware(value, name=name)
     if not isinstance(value, str | timedelta):
@@ -60,7 +62,7 @@ def given_or_time(value: object, *, name: str, example: str) -> timedelta | date
 
 
 def check_aware(value: datetime, *, name: str) -> datetime:
-    """A time that says in which zone, or a ConfigError."""
+    """A time with a zone, or a ConfigError."""
     if value.utcoffset() is None:
         raise ConfigError(f"{name} = {value.isoformat()} has no time zone: add tzinfo, e.g. UTC")
     return value

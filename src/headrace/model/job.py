@@ -1,4 +1,4 @@
-"""Jobs: what is asked for, what a worker holds, what an onlooker sees; and the ids that say where a job is."""
+"""Jobs as a producer makes them, as a worker holds them, and as a reader sees them; and ids, which locate a job."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _ORD_BITS = 16
 _ORD_MASK = (1 << _ORD_BITS) - 1
 
 Due = timedelta | datetime | None
-"""When: so long from now by the store's clock, at that time, or at once."""
+"""When a job may run: after a time by the store's clock, at a time, or at once (None)."""
 
 
 _last_tick = [0]
 _TOLERATED = 60_000 << 12
-"""Ticks by which the clock may be behind the last id before ids follow it back: a minute."""
+"""Ticks by which the clock may be behind the last id, one minute. Beyond it, ids follow the clock back."""
 
 
 def new_batch() -> BatchId:
     """A fresh UUIDv7 whose low 16 bits are zero: the id of one enqueue call, in order within a process."""
     # 12 bits hold the fraction of the millisecond, so that calls in a row keep their order in a lane.
     tick, last = time.time_ns() * 4096 // 1_000_000, _last_tick[0]
-    # Ids stay in order when the clock is set back a little. After a larger step the clock was wrong before, and ids that
-    # kept to that time would lie in the partitions of days to come.
+    # Ids stay in order when the clock is set back a little. A larger step means that the clock was wrong before. Ids
+    # that continued from that time would lie in the partitions of future days.
     if tick <= last < tick + _TOLERATED:
         tick = last + 1
     _last_tick[0] = tick
@@ -56,7 +56,7 @@ def job_id(batch: UUID, ord: int) -> JobId:
 
 
 def split_id(id: UUID) -> tuple[BatchId, int]:
-    """The batch and the place in it: where the job is stored."""
+    """The batch and the place in it, which tell where the job is stored."""
     number = id.int
     return BatchId(UUID(int=number & ~_ORD_MASK)), number & _ORD_MASK
 
@@ -69,7 +69,7 @@ def parse_id(text: str | UUID) -> JobId:
         return JobId(UUID(text))
     except (ValueError, AttributeError, TypeError):
         raise ConfigError(
-            f"{str(text)[:60]!r} is no job id: it looks like 01890a5d-ac96-774b-bcce-b302099a0001"
+            f"{str(text)[:60]!r} is not a job id: it looks like 01890a5d-ac96-774b-bcce-b302099a0001"
         ) from None
 
 
@@ -107,13 +107,13 @@ class UniqueLock(msgspec.Struct, frozen=True):
     """Within the task."""
     states: frozenset[JobState]
     within: timedelta | None = None
-    """No longer than so long after the holder was enqueued; None: as long as it is in one of the states."""
+    """The longest time after the holder's enqueue. None: as long as the holder is in one of the states."""
     replace: bool = False
-    """A holder that still waits is cancelled and this job takes over, also from one that runs; False: the holder stays."""
+    """This job takes the lock over. A waiting holder is cancelled, a running one goes on. False: the holder stays."""
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
-    """A job on its way into a store. Share one Lane between jobs of one lane: runs are found by identity first."""
+    """A job to be enqueued. Share one Lane object between jobs of one lane: runs are found by identity first."""
 
     task: str
     payload: bytes
@@ -121,7 +121,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     due: Due = None
     key: Key | None = None
     options: bytes | None = None
-    """Per-job overrides of the task's options, opaque to the store (see codec.JobOptions)."""
+    """The job's overrides of the task's options. The store does not read them (see codec.JobOptions)."""
     unique: UniqueLock | None = None
 
 
@@ -150,11 +150,11 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     batch: UUID
     ord: int
     attempt: int
-    """Which ownership this is, from 1; counts every claim."""
+    """The number of this claim, from 1."""
     failures: int
     """Earlier attempts that count against `max_attempts`."""
     crashes: int
-    """Earlier worker deaths that are known to be this job's own."""
+    """Earlier worker deaths that count against this job."""
     task: str
     payload: bytes
     options: bytes | None
@@ -176,7 +176,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as an onlooker sees it: everything the store knows, at one moment."""
+    """A job as a reader sees it: everything the store has about it, at one moment."""
 
     id: JobId
     task: str
@@ -196,7 +196,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     """Why it was put off or how it ended, e.g. `max_attempts`, `worker_lost`, a cancel's reason."""
     worker: UUID | None = None
-    """RUNNING: whose lease it is in. Finished: whose lease its last attempt was in, if that worker ever told its presence."""
+    """The worker that runs it or ran its last attempt. None after the end if that worker never sent a heartbeat."""
     claimed_at: datetime | None = None
     """Of the attempt that runs, or of the one that ended the job."""
     cancelling: bool = False
@@ -212,4 +212,4 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     doing: str | None = None
     log: tuple[LogLine, ...] = ()
     worker_name: str | None = None
-    """As that worker's presence had it. Filled by `get`, left empty by `find`."""
+    """The worker's host:pid. Filled by `get`, left empty by `find`."""

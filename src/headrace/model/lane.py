@@ -22,9 +22,9 @@ _UNITS = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
 MAX_UNITS = 1_000_000
 """The largest concurrency, burst and cost of a limit."""
 MAX_LANES = 1000
-"""Lanes of a queue that one look sees."""
+"""Lanes of a queue that one read returns."""
 RESERVED = "headrace."
-"""Begins the names of queues and tasks that are headrace's own."""
+"""The prefix of headrace's own queues and tasks."""
 
 
 class Lane(msgspec.Struct, frozen=True, gc=False):
@@ -34,13 +34,13 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     """Higher runs first."""
     tenant: str = ""
-    """Empty: nobody in particular."""
+    """Empty: no tenant."""
     limits: tuple[str, ...] = ()
     """The limit keys that a job of this lane needs, e.g. `stripe`, `shop:acme`, or `api@3` for three units of it."""
 
     @property
     def id(self) -> int:
-        """0 without limit keys, else a hash of them: with queue, priority and tenant it names the lane."""
+        """0 without limit keys, else a hash of them. With queue, priority and tenant it identifies the lane."""
         if not self.limits:
             return 0
         digest = hashlib.blake2b("\0".join(self.limits).encode(), digest_size=8).digest()
@@ -48,10 +48,10 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
 
 
 def split_limit(key: str) -> tuple[str, str, int]:
-    """A limit key of a lane as (the limit's name, whose units they are, how many a job needs).
+    """A limit key of a lane as (the limit's name, the key that has the units, how many units a job needs).
 
     `stripe` → (stripe, stripe, 1); `shop:acme` → (shop, shop:acme, 1); `shop@3:acme` → (shop, shop:acme, 3).
-    A claim reads whatever a lane has stored, so every text has an answer: units that are not 1 to MAX_UNITS count as 1.
+    Every stored text is valid here, so that a claim never fails: units outside 1 to MAX_UNITS count as 1.
     """
     head, colon, own = key.partition(":")
     name, _, cost = head.partition("@")
@@ -66,21 +66,21 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     """A limit that keeps a lane's next job from being claimed right now."""
 
     key: str
-    """Whose units they are, as `split_limit` gives it."""
+    """The key that has the units, as `split_limit` returns it."""
     concurrency: int | None = None
-    """So many units may be held at once, and that is the reason; None: it is not."""
+    """The number of units that may be held at once, if that is the reason. None: it is not."""
     held: int = 0
     """Units held by running jobs."""
     by: tuple[UUID, ...] = ()
     """Some of the jobs that hold them, at most 5."""
     opens_at: datetime | None = None
-    """When the rate has refilled, or the limit is no longer closed; None: that is not what it waits for."""
+    """When the rate has refilled, or the limit opens. None: neither is the reason."""
     never: bool = False
-    """A job needs more than there can ever be by this rule: it waits until the rule is another one."""
+    """A job needs more units than the rule can ever give. It waits until the rule changes."""
 
 
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane that has ready jobs, as an onlooker sees it."""
+    """One lane that has ready jobs, as a reader sees it."""
 
     queue: str
     priority: int
@@ -88,13 +88,13 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     """As `Lane.id`."""
     jobs: int
-    """Ready ones; the count ends at 10,000."""
+    """Ready jobs. The count ends at 10,000."""
     oldest: datetime
     """When its first job was enqueued."""
 
 
 class Ahead(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands between a waiting job and a claim, as far as its store knows."""
+    """Why a waiting job is not claimed, as far as its store can tell."""
 
     lane: int = 0
     """Ready jobs before it in its lane; 0 for a scheduled one, which has no place yet."""
@@ -102,40 +102,40 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     """Ready jobs of higher priority in its queue; 0 for a scheduled one. A store that looks into 1,000 lanes counts one job
     for each of the others, so behind more lanes than that there are at least so many."""
     limit: int
-    """Both counts end here: one that is as high means at least so many."""
+    """Both counts end here. A count of this value means at least so many."""
     suspect: bool = False
     """It was running when a worker died: it is claimed alone."""
     paused_by: str | None = None
-    """Who paused its queue, "" if nobody said; None: it is not paused."""
+    """The name of the operator who paused its queue, "" if none was given. None: it is not paused."""
     paused_since: datetime | None = None
     paused_until: datetime | None = None
-    """None: until somebody resumes it."""
+    """None: until it is resumed."""
     tenant_paused_by: str | None = None
     """The same for its tenant."""
     tenant_paused_since: datetime | None = None
     tenant_paused_until: datetime | None = None
     blocked: tuple[Blocked, ...] = ()
-    """The limits that would stop a claim of this lane now; of a ready job only."""
+    """The limits that would stop a claim of this lane now. Only for a ready job."""
 
 
 def check_queue(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is no queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first")
+        raise ConfigError(f"{name!r} is not a valid queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first")
     return name
 
 
 def check_task_name(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is no task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
+        raise ConfigError(f"{name!r} is not a valid task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
     return name
 
 
 def check_tenant(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _TENANT.fullmatch(name):
-        raise ConfigError(f"{name!r} is no tenant: up to 128 printable ASCII characters, no spaces")
+        raise ConfigError(f"{name!r} is not a valid tenant: up to 128 printable ASCII characters, no spaces")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Leases: the time-limited right to a batch of attempts; the token is the fence on every write."""
+"""Leases: the time-limited right to a batch of attempts. Its token protects every write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LEASE = 1000
 """Jobs in one lease."""
 
 MAX_WEIGHT = 100
-"""Jobs in one turn of a tenant, as compared with one of a tenant without a weight."""
+"""The largest weight: jobs in one turn of a tenant, where a tenant without a weight has one."""
 
 
 def new_token() -> Token:
@@ -27,23 +27,23 @@ def new_token() -> Token:
 
 
 def new_worker_id() -> WorkerId:
-    """Random per process start, never the host's name: a reborn worker is another worker."""
+    """Random for each process start, never the host's name, because a restarted worker is another worker."""
     return WorkerId(uuid4())
 
 
 class Band(msgspec.Struct, frozen=True):
-    """A part of what waits, by priority, that a claim looks at before the rest."""
+    """A range of priorities from which a claim takes jobs before the rest."""
 
     lowest: int
     highest: int
     share: int
-    """At most so many jobs of the claim come from here; what is not found leaves more for those that follow."""
+    """At most so many jobs of the claim come from here. Unused places go to the bands that follow."""
     queues: tuple[str, ...] = ()
-    """Of these only; empty: of all queues asked for."""
+    """Only from these queues. Empty: from all queues of the claim."""
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What a worker asks of `claim`. Policies are not a store's business: `policy/flow.py` turns them into these figures."""
+    """The arguments of `claim`. `policy/flow.py` turns policies into these figures, so that stores need no policy."""
 
     worker: WorkerId
     queues: tuple[str, ...]
@@ -51,11 +51,11 @@ class Ask(msgspec.Struct, frozen=True):
     """At most so many jobs, up to MAX_LEASE."""
     ttl: timedelta
     token: Token
-    """Made by the caller; the lease gets it."""
+    """Made by the caller. The lease gets it."""
     bands: tuple[Band, ...] = ()
-    """Taken from in this order, each like a claim of its own; then the rest of the limit from everything asked for."""
+    """The claim takes from these in order, each like a claim of its own, then the rest of the limit from all queues."""
     only_bands: bool = False
-    """Nothing but what the bands give."""
+    """Take jobs from the bands only."""
     weights: Mapping[str, Mapping[str, int]] = {}
     """queue → tenant → jobs in a turn, for tenants with more than one; at most MAX_WEIGHT."""
     tenant: str | None = None
@@ -68,25 +68,25 @@ class Lease(msgspec.Struct, frozen=True):
     token: Token
     jobs: list[Claimed]
     suspect: bool = False
-    """The only job of this lease was running when a worker died: run it with as little company as possible."""
+    """The only job of this lease was running when a worker died: run it beside as few other jobs as possible."""
 
 
 class Orphan(msgspec.Struct, frozen=True):
-    """An expired lease taken over by `reap` under a fresh token, with the jobs nobody settled."""
+    """An expired lease that `reap` took over under a fresh token, with its unsettled jobs."""
 
     token: Token
     jobs: list[tuple[int, Claimed]]
     """(position, job)"""
     suspect: bool
-    """As in Lease: these jobs (this job) ran alone, so the crash is their own."""
+    """As in Lease: the one job ran alone, so the crash counts against it."""
     worker: WorkerId
-    """Who held it last: the worker that claimed it, or one that reaped it before and did not settle it either."""
+    """The last holder: the worker that claimed it, or one that reaped it before and did not settle it."""
     cause: str
     """`lease expired`, or what `abandon` said, e.g. `killed by SIGSEGV`."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Somebody cancelled a running job."""
+    """A running job was cancelled."""
 
     token: Token
     position: int
@@ -96,30 +96,30 @@ class Pulse(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
     lost: frozenset[Token]
-    """Leases that are somebody else's by now: drop their jobs, their writes will be refused."""
+    """Leases that other workers hold now. Drop their jobs, because the store will refuse their writes."""
     stops: tuple[Stop, ...]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running task says of its job, under its lease."""
+    """What a running task reports about its job, under its lease."""
 
     progress: float | None = None
     """From 0 to 1; None: as before."""
     note: str | None = None
     """What it is doing; None: as before."""
     lines: tuple[LogLine, ...] = ()
-    """To be added to the job's log, of which the last MAX_LOG lines are kept."""
+    """Added to the job's log, of which the last MAX_LOG lines are kept."""
 
 
 MAX_LOG = 100
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself with every heartbeat, and what `workers` lists."""
+    """What a worker reports about itself with every heartbeat, and what `workers` lists."""
 
     id: WorkerId
     name: str
-    """host:pid, for people."""
+    """host:pid, for display."""
     queues: tuple[str, ...]
     slots: int
     running: int

@@ -1,4 +1,4 @@
-"""Outcomes: how an attempt ended; settlements: what follows; and the exceptions by which a task says so itself."""
+"""Outcomes: how an attempt ended; settlements: what follows; exceptions by which a task chooses its outcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.model.job import Due, Failure, JobState
 
 
 class TaskSignal(Exception):
-    """The base of what a task raises to end its attempt on purpose."""
+    """The base of the exceptions that a task raises to end its attempt on purpose."""
 
 
 class Snooze(TaskSignal):
-    """Run me again later; this is no failure. `Snooze("5m")`, `Snooze(300)` in seconds, or until an aware datetime."""
+    """Run this job again later, without a failure. `Snooze("5m")`, `Snooze(300)` in seconds, or an aware datetime."""
 
     def __init__(self, until: duration.Duration | float | datetime) -> None:
         super().__init__(until)
@@ -30,9 +30,9 @@ class Snooze(TaskSignal):
 
 
 class RetryAfter(TaskSignal):
-    """This attempt failed; try again after exactly so long, not after the policy's backoff.
+    """This attempt failed. Try again after exactly this delay, not after the policy's backoff.
 
-    `RetryAfter("30s")`, or `RetryAfter(30)`: in seconds, as an API's answer has it.
+    `RetryAfter("30s")`, or `RetryAfter(30)` in seconds, as in an API's `Retry-After` header.
     """
 
     def __init__(self, after: duration.Duration | float, reason: str = "") -> None:
@@ -41,7 +41,7 @@ class RetryAfter(TaskSignal):
 
 
 class Cancel(TaskSignal):
-    """Nothing to do any more: end the job as cancelled. The reason may be any object, such as an exception."""
+    """End the job as cancelled: nothing is left to do. The reason may be any object, such as an exception."""
 
     reason: str = ""
 
@@ -51,7 +51,7 @@ class Cancel(TaskSignal):
 
 
 class Dead(TaskSignal):
-    """This can never work: end the job as dead, whatever attempts are left. The reason may be any object."""
+    """End the job as dead, even if attempts are left, because it can never succeed. The reason may be any object."""
 
     reason: str = ""
 
@@ -61,7 +61,7 @@ class Dead(TaskSignal):
 
 
 def text_of(value: object) -> str:
-    """The text of a user's object, whatever its own methods do; an exception without a text gives its name."""
+    """The text of a user's object, even if its methods raise. An exception without a text gives its name."""
     try:
         text = str(value)
     except Exception as broken:  # noqa: BLE001  # a user's object may do anything while it is shown
@@ -79,23 +79,23 @@ class Succeeded(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     failure: Failure
     retry_after: timedelta | None = None
-    """The task asked for exactly this delay."""
+    """The delay that the task asked for."""
     final: bool = False
-    """Retrying cannot help: the task said so, or its policy does for this exception."""
+    """Do not retry: the task raised `Fatal`, or its policy excludes this exception."""
     reason: str = ""
     """Why it is final, for the dead letter."""
 
 
 EXPIRED = "expired"
-"""The note of a job that was cancelled because the time in which it might start was over."""
+"""The note of a job that was cancelled because it had expired."""
 
 
 PARKED = "no worker here knows task"
-"""How the note of a job begins that a worker put off because it does not know the task."""
+"""The start of the note of a job that a worker put off because it does not know the task."""
 
 
 PAUSED = "its task is paused"
-"""How the note of a job begins that a worker put off because somebody has paused its task."""
+"""The start of the note of a job that a worker put off because its task is paused."""
 
 
 class Snoozed(msgspec.Struct, frozen=True):
@@ -108,18 +108,18 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 class Released(msgspec.Struct, frozen=True):
-    """Handed back unfinished by a worker that drains, or never started."""
+    """The worker handed the job back: it drains, or it never started the job."""
 
     suspect: bool = False
-    """It was claimed as a suspect and has not been cleared: it stays one."""
+    """The job was claimed as a suspect and has not run to its end, so it stays a suspect."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The worker died with the job in its hands."""
+    """The worker died while it held the job."""
 
     cause: str
     own: bool
-    """The job was alone, so the crash is its own; otherwise it comes back as a suspect."""
+    """The job ran alone, so the crash counts against it. Otherwise it becomes a suspect."""
     at: datetime
 
 
@@ -131,27 +131,27 @@ Ending = Literal[JobState.DONE, JobState.DEAD, JobState.CANCELLED]
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The job is over."""
+    """The job has ended."""
 
     state: Ending
     result: bytes | None = None
     result_ttl: timedelta | None = None
-    """None: as long as the job itself is kept. With zero the job shows that there was a result which is over."""
+    """None: as long as the job itself is kept. With zero, the job shows that its result has expired."""
     note: str | None = None
     failure: Failure | None = None
     failures: int | None = None
-    """The count to keep; None: as it was."""
+    """The new count. None: unchanged."""
     crashes: int | None = None
 
 
 class Again(msgspec.Struct, frozen=True):
-    """The job goes back: ready at once at its old place in its lane, or scheduled."""
+    """The job goes back: ready at its old place in its lane, or scheduled."""
 
     failures: int
     crashes: int
     due: Due = None
     suspect: bool = False
-    """To be claimed alone."""
+    """The job is claimed alone."""
     note: str | None = None
     failure: Failure | None = None
 
@@ -159,4 +159,4 @@ class Again(msgspec.Struct, frozen=True):
 Settlement = Finish | Again
 
 DONE = Finish(JobState.DONE)
-"""Shared by every job that ends well and returns nothing."""
+"""Shared by every job that succeeds and returns nothing."""

@@ -1,4 +1,4 @@
-"""Rates as people write them, "50/s" "90/m" "1000/h" "5000/d", and what keeps to them; jobs per second inside."""
+"""Rates as people write them, "50/s" "90/m" "1000/h" "5000/d", and a pacer for them; jobs per second inside."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from headrace.errors import ConfigError
 _PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*/\s*([smhd])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SLICE = 0.1
-"""Seconds' worth in one portion: a store is asked ten times a second at most, and nobody sees a burst."""
+"""Seconds of work in one portion: at most ten calls of the store per second, and no visible burst."""
 
 
 def parse(text: str, *, name: str = "rate") -> float:
-    """So many per second from what the user wrote; a ConfigError that names the setting otherwise."""
+    """Jobs per second from a user's text. Raises ConfigError, which names the setting."""
     match = _PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or not (number := float(match[1])):
-        raise ConfigError(f'{name} = {text!r} is no rate: write "50/s", "90/m", "1000/h" or "5000/d"')
+        raise ConfigError(f'{name} = {text!r} is not a rate: write "50/s", "90/m", "1000/h" or "5000/d"')
     return number / _SECONDS[match[2]]
 
 
 def show(rate: float) -> str:
-    """A rate as `parse` reads it, in the shortest time in which it comes to one or more."""
+    """A rate as `parse` reads it, in the smallest unit of time that gives at least one."""
     unit = next((unit for unit, seconds in _SECONDS.items() if rate * seconds >= 0.9999), "d")
     return f"{rate * _SECONDS[unit]:.6g}/{unit}"
 
 
 class Pacer:
-    """Lets at most `rate` a second through, evenly; None: as fast as they come."""
+    """Lets at most `rate` per second through, evenly. None: without a limit."""
 
     def __init__(
         self, rate: float | None, *, most: int, sleep: Callable[[float], Awaitable[object]], clock: Callable[[], float]
@@ -41,7 +41,7 @@ class Pacer:
         """How many to take at once."""
 
     async def pace(self, count: int) -> None:
-        """Wait until so many may go."""
+        """Wait until that many may go."""
         if self._rate is None:
             return
         if (early := self._due - self._clock()) > 0:

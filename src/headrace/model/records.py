@@ -1,4 +1,4 @@
-"""The terms of the contract: what its verbs take and answer, as plain values."""
+"""The values that the verbs of the contract take and return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Enqueued:
     """The answer to enqueue."""
 
     existing: Mapping[int, JobId]
-    """ord → the job that its idempotency key had already made or that holds its unique lock; those were not stored."""
+    """ord → the existing job with the same idempotency key or unique lock. The jobs at these places were not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Promoted:
 
     moved: int
     next_due: timedelta | None
-    """From now to the earliest job still scheduled, zero if it is due already; None: nothing is."""
+    """Time until the earliest scheduled job, zero if it is due already. None: no job is scheduled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class Retention:
     """How long finished jobs are kept."""
 
     done: timedelta = timedelta(days=1)
-    """Also for cancelled ones."""
+    """For done and cancelled jobs."""
     dead: timedelta = timedelta(days=14)
     """Not by `prune`: see `expired_dead`."""
     dead_by_queue: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
-    """queue → how long its dead ones are kept, where that is not `dead`."""
+    """queue → how long its dead jobs are kept, if that is not `dead`."""
 
     def dead_in(self, queue: str) -> timedelta:
-        """How long this queue's dead ones are kept."""
+        """How long this queue's dead jobs are kept."""
         return self.dead_by_queue.get(queue, self.dead)
 
 
@@ -58,16 +58,16 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A small named value that a store keeps for another part and does not understand."""
+    """A small named value that a store keeps for another component and does not read."""
 
     version: int
-    """Of this very value: never used again, also not by a later record of the same name."""
+    """The version of this value. It is never used again, not even by a later record of the same name."""
     value: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRule:
-    """What a limit key allows right now. What a limit *should* allow, and why, is its owner's business: `task/limit.py`."""
+    """What a limit key allows right now. `task/limit.py` declares what a limit should allow."""
 
     concurrency: int | None = None
     """Units held at once."""
@@ -76,20 +76,20 @@ class LimitRule:
     burst: float = 1.0
     """Units that may go at once, if there is a rate."""
     closed_until: datetime | None = None
-    """Nothing starts before that, and from then on one job at a time, whatever it costs; None: it is open."""
+    """No job starts before this time, and after it one job at a time, whatever its cost. None: the limit is open."""
     state: bytes = b""
-    """For the owner; opaque."""
+    """The owner's data, which the store does not read."""
     version: int = 0
     """Filled by `limits`."""
 
 
 PauseKind = Literal["queue", "tenant", "task"]
-"""What can be paused. A store holds back queues and tenants itself; of tasks it only keeps the word, for workers."""
+"""What can be paused. A store holds back queues and tenants itself. It only records paused tasks, for workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What is paused, by whom, since when and until when."""
+    """What is paused, by which operator, since when and until when."""
 
     kind: PauseKind
     name: str
@@ -101,7 +101,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A job that came to an end."""
+    """A job that has ended."""
 
     id: JobId
     state: JobState
@@ -113,9 +113,9 @@ class Ending:
 
 class CancelAnswer(StrEnum):
     CANCELLED = "cancelled"
-    """It was waiting, and never will run."""
+    """It was waiting, and will never run."""
     ASKED = "asked"
-    """It is running; its worker will be told by the next heartbeat."""
+    """It is running. Its worker learns it with the next heartbeat."""
     FINISHED = "finished"
     """Too late, nothing changed."""
     UNKNOWN = "unknown"
@@ -124,7 +124,7 @@ class CancelAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which jobs to find. Everything given must hold."""
+    """Which jobs to find. All given conditions must hold."""
 
     states: frozenset[JobState] = frozenset()
     """Empty: all."""
@@ -150,12 +150,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """One queue in figures. The five counts are exact but for calls under way."""
+    """Counts of one queue. The five counts are exact except for calls under way."""
 
     queue: str
     ready: int = 0
     scheduled: int = 0
-    """Retrying ones included."""
+    """Includes jobs that wait for a retry."""
     running: int = 0
     dead: int = 0
     """Dead letters kept right now."""
@@ -168,7 +168,7 @@ class QueueStats:
     """Age of the longest waiting ready job, by its enqueue time."""
     paused: bool = False
     oldest_at_least: bool = False
-    """The store did not look at every lane for `oldest_ready`, because the queue has too many: a job may be older."""
+    """The queue has too many lanes, so the store did not read all of them for `oldest_ready`. A job may be older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,9 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing `headrace doctor` has to say about a store."""
+    """One finding of `headrace doctor` about a store."""
 
     level: Literal["ok", "warning", "error"]
     about: str
     message: str
-    """What it is, and if not ok what to do."""
+    """What it is and, if it is not ok, what to do."""

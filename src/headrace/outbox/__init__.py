@@ -5,9 +5,9 @@
     await outbox.run(store)                  # in any worker: moves what is committed into the store
 
 A call is one row. The relay reads rows, enqueues each under the batch id that it was written with, then deletes it:
-at least once as a delivery and, because a batch that is there already changes nothing, exactly once as jobs for as long
-as the store keeps them. Whoever crashes in between leaves its rows to the next relay. Several may run at once: they take
-turns, a round each.
+at least once as a delivery and, because enqueueing an existing batch changes nothing, exactly once as jobs for as long
+as the store keeps them. A relay that crashes in between leaves its rows to the next relay. Several relays may run at
+once: they take turns, one round each.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _COUNT = f"select count(*) - count(refused), count(refused) from {TABLE}"
 
 _LONGEST_PAUSE: Final = 10.0
 _PASS: Final = 50
-"""Pages after which a relay begins at the first again: what was put off waits no longer than that."""
+"""Pages after which a relay begins at the first again, so that rows that were put off do not wait longer."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What is in the table."""
+    """Numbers of rows in the table."""
 
     waiting: int
     refused: int
-    """Rows that the store will never take (their key was used with other arguments, …); `refused` says why."""
+    """Rows that the store will never accept (their key was used with other arguments, …); `refused` says why."""
 
 
 class Outbox:
@@ -59,17 +59,17 @@ class Outbox:
         self._database = database_at(database)
 
     async def prepare(self) -> None:
-        """Make the table where it is missing."""
+        """Create the table if it is missing."""
         async with self._database.session() as session:
             await self._prepare(session, await self._dialect())
 
     async def _prepare(self, session: Session, dialect: str) -> None:
-        # Asked first: a role that may only use the table is refused even "create if not exists".
+        # Checked first, because PostgreSQL refuses even "create if not exists" to a role that may only use the table.
         if not await self._there(session):
             try:
                 await session.ask((POSTGRES if dialect == "postgresql" else SQLITE, ()))
             except self._database.errors():
-                # Two at once: PostgreSQL lets the second know in an odd way.
+                # PostgreSQL refuses the second of two connections that create a table at the same time.
                 if not await self._there(session):
                     raise
         if dialect == "sqlite":
@@ -93,14 +93,14 @@ class Outbox:
     # ── in the user's transaction ────────────────────────────────────────────
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        """Write a batch inside the user's transaction. What keys made before is known only when it is relayed."""
+        """Write a batch inside the user's transaction. The relay finds existing jobs with the same keys later."""
         if batch.jobs:
             with _table_there():
                 sync_execute(tx)(_INSERT, row.written(batch))
         return Enqueued({})
 
     async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        """The same for async connections; takes sync ones, too."""
+        """The same for async connections. Sync connections work, too."""
         if batch.jobs:
             execute = async_execute(tx)
             if execute is None:
@@ -117,7 +117,7 @@ class Outbox:
         return Depth(int(waiting), int(refused))
 
     async def relay(self, store: Store, limit: int = ROWS) -> int:
-        """Move up to `limit` committed calls into the store. Answers how many it moved; 0: there are none that it takes now."""
+        """Move up to `limit` committed calls into the store. Returns how many. 0: there are none to move now."""
         async with self._relaying(store) as relay:
             page = await relay.round(limit=limit)
             while not page.moved and page.next is not None:
@@ -127,7 +127,7 @@ class Outbox:
     async def run(
         self, store: Store, *, poll: timedelta = timedelta(milliseconds=500), stop: asyncio.Event | None = None
     ) -> None:
-        """Relay until `stop` is set (or for ever), through outages of either side."""
+        """Relay until `stop` is set (None: without end), also through outages of either side."""
         stop = stop or asyncio.Event()
         trouble: tuple[type[Exception], ...] = (StoreError, ConfigError, *self._database.errors())
         pauses = _Pauses(poll.total_seconds())
@@ -137,7 +137,7 @@ class Outbox:
                     await _keep_on(relay, pauses, stop)
             except trouble as error:
                 pause = pauses.longer()
-                # A driver's own words may hold what was written.
+                # A driver's message may contain values of the row.
                 why = str(error) if isinstance(error, HeadraceError) else type(error).__name__
                 _log.warning("outbox: the relay goes on in %.1f s: %s", pause, why)
                 await _pause(stop, pause)
@@ -151,7 +151,7 @@ class Outbox:
 
 
 async def _keep_on(relay: Relay, pauses: _Pauses, stop: asyncio.Event) -> None:
-    """Page after page, and from the beginning when there are no more."""
+    """Relay page after page, and begin again after the last."""
     page, pages = OutboxPage(), 0
     while not stop.is_set():
         pages += 1
@@ -165,7 +165,7 @@ async def _keep_on(relay: Relay, pauses: _Pauses, stop: asyncio.Event) -> None:
 
 
 class _Pauses:
-    """How long to sleep: the poll, and twice as long each time that nothing goes."""
+    """How long to sleep: the poll interval, doubled each time that nothing could be moved."""
 
     def __init__(self, poll: float) -> None:
         self._poll = self._pause = poll
@@ -194,6 +194,6 @@ def _table_there() -> Generator[None]:
         if not lacks_table(error, TABLE):
             raise
         raise BadTransaction(
-            f"there is no table {TABLE} in this database: run `await outbox.prepare()` once before, or make it in a "
+            f"there is no table {TABLE} in this database: run `await outbox.prepare()` once before, or create it in a "
             "migration of yours (headrace.outbox.POSTGRES, SQLITE)"
         ) from error

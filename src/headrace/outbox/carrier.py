@@ -45,7 +45,7 @@ def sync_execute(tx: Any) -> Execute:
         case _ if kind in ASYNC:
             raise BadTransaction("an async connection cannot be used by a sync call: await the a-method, e.g. aenqueue")
         case _:
-            raise BadTransaction(f"tx = {named(tx)} can carry no job: pass {_KINDS}")
+            raise BadTransaction(f"tx = {named(tx)} is not supported: pass {_KINDS}")
 
 
 def async_execute(tx: Any) -> Execute | None:
@@ -64,7 +64,7 @@ def async_execute(tx: Any) -> Execute | None:
 
 
 def sync_rows(tx: Any) -> Execute:
-    """As `sync_execute`, for a statement that answers rows."""
+    """As `sync_execute`, for a statement that returns rows."""
     execute = sync_execute(tx)
     match kind_of(tx):
         case Kind.ALCHEMY:
@@ -76,7 +76,7 @@ def sync_rows(tx: Any) -> Execute:
 
 
 def async_rows(tx: Any) -> Execute | None:
-    """As `async_execute`, for a statement that answers rows."""
+    """As `async_execute`, for a statement that returns rows."""
     execute = async_execute(tx)
     if execute is None:
         return None
@@ -101,7 +101,7 @@ def _django_rows(wrapper: Any, sql: str, args: tuple[Any, ...]) -> Any:
 
 def _on_sqlite(tx: Any) -> Execute:
     if sqlite_standing(tx) is Standing.NONE:
-        raise BadTransaction("this connection is in no transaction and would commit at once: execute BEGIN first")
+        raise BadTransaction("this connection is not in a transaction and would commit at once: execute BEGIN first")
     execute: Execute = tx.execute
     return execute
 
@@ -109,7 +109,7 @@ def _on_sqlite(tx: Any) -> Execute:
 def _on_psycopg(tx: Any) -> Execute:
     standing = psycopg_standing(tx)
     if standing in {Standing.FAILED, Standing.CLOSED}:
-        raise BadTransaction("this transaction has failed already, or its connection is closed: begin anew")
+        raise BadTransaction("this transaction has failed already, or its connection is closed: begin a new one")
     if standing is Standing.NONE:
         raise BadTransaction("this connection is in autocommit: use it inside `with conn.transaction():`")
     return lambda sql, args: tx.execute(sql.replace("?", "%s"), args)
@@ -117,7 +117,7 @@ def _on_psycopg(tx: Any) -> Execute:
 
 def _on_asyncpg(tx: Any) -> Execute:
     if asyncpg_standing(tx) is not Standing.READY:
-        raise BadTransaction("this connection is in no transaction: use it inside `async with conn.transaction():`")
+        raise BadTransaction("this connection is not in a transaction: use it inside `async with conn.transaction():`")
     return lambda sql, args: tx.execute(numbered(sql), *args)
 
 
@@ -128,7 +128,7 @@ async def _on_async_alchemy(tx: Any, sql: str, args: tuple[Any, ...]) -> Any:
 
 def _on_django(wrapper: Any) -> Execute:
     if django_standing(wrapper) is Standing.NONE:
-        raise BadTransaction("Django is in no transaction: use it inside `with transaction.atomic():`")
+        raise BadTransaction("Django is not in a transaction: use it inside `with transaction.atomic():`")
 
     def execute(sql: str, args: tuple[Any, ...]) -> None:
         with wrapper.cursor() as cursor:

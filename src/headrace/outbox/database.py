@@ -1,4 +1,4 @@
-"""The relay's own way to the database that holds the outbox: a session for as long as it relays, transactions in it."""
+"""The relay's own connection to the database of the outbox: a session while it relays, with transactions in it."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ from headrace.store.tx import comes_from, django_connection
 Rows = list[Sequence[Any]]
 Statement = tuple[str, tuple[Any, ...]]
 Execute = Callable[[str, tuple[Any, ...]], Awaitable[Rows]]
-"""Run a statement; the rows it answers."""
+"""Run a statement, and return its rows."""
 
 _Now = Callable[[str, tuple[Any, ...]], Rows]
-"""The same of a sync driver."""
+"""The same for a sync driver."""
 _Begin = Callable[[], AbstractContextManager[_Now]]
-"""Begin a transaction of a sync driver: committed when left, rolled back when left by an error."""
+"""Begin a transaction of a sync driver. Leaving it commits; leaving it by an error rolls back."""
 
 _PATIENCE: Final = 10.0
-"""Seconds to wait for a connection, or for the user's writers to let us write in SQLite."""
+"""Seconds to wait for a connection, or for SQLite's write lock."""
 _LONGEST: Final = 60.0
 """Seconds that a statement may take."""
 
 
 class Session(Protocol):
-    """A connection, or the right to one of a pool."""
+    """A connection, or one of a pool."""
 
     async def ask(self, *statements: Statement) -> Rows:
-        """All of these in one transaction, with no turn of the event loop in between; the rows of the last.
+        """Run all of these in one transaction, without a turn of the event loop between them. Returns the last rows.
 
-        A file's lock is everybody's: a writer of the user's who blocks the loop must not wait for us, who wait for the loop.
+        All writers share the lock of a SQLite file. User code that blocks the loop while it waits for the lock must not
+        wait for a relay that waits for the loop.
         """
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Execute]:
-        """Committed when left, rolled back when left by an error."""
+        """Leaving it commits; leaving it by an error rolls back."""
         ...
 
 
 class Database(Protocol):
-    """Where the table is."""
+    """The database that holds the table."""
 
     async def dialect(self) -> str: ...
 
     def session(self) -> AbstractAsyncContextManager[Session]: ...
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """What it raises when the database cannot be reached."""
+        """The exceptions of its driver when the database cannot be reached."""
         ...
 
 
@@ -95,7 +96,7 @@ def _on_disk(path: str | None) -> str:
 
 
 class _InThread(ABC):
-    """Each session has a thread of its own: what a driver keeps by thread stays, and the event loop never waits."""
+    """Each session has a thread of its own, because drivers keep state by thread and must not block the event loop."""
 
     @abstractmethod
     def connected(self) -> AbstractContextManager[_Begin]: ...
@@ -130,7 +131,7 @@ class _ThreadSession:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Execute]:
-        # The thread does one thing after the other: what was called off in the middle is over before it is undone.
+        # The thread runs one call after the other, so a cancelled statement has ended before the rollback begins.
         stack = ExitStack()
         try:
             execute: _Now = await self.call(stack.enter_context, self.begin())
@@ -183,7 +184,7 @@ class _DjangoAlias(_InThread):
 
     @contextmanager
     def connected(self) -> Generator[_Begin]:
-        # Django keeps a connection per thread; this thread is not its own.
+        # Django keeps a connection per thread and does not close that of a thread it did not start.
         wrapper = django_database(self._alias)
         try:
             yield lambda: self._transaction(wrapper)
@@ -298,7 +299,7 @@ class _AsyncpgSession:
 
 
 def django_database(tx: Any) -> Any:
-    """Django's connection of this alias; a connection is its own."""
+    """Django's connection of this alias. A connection is returned as it is."""
     try:
         return django_connection(tx)
     except ModuleNotFoundError:
@@ -323,7 +324,7 @@ def spelled(sql: str, dialect: Any) -> str:
 
 
 def lacks_table(error: BaseException | None, table: str) -> bool:
-    """Whether this is some driver's way to say that the table is not there."""
+    """Whether this is a driver's error for a missing table."""
     while error is not None:
         code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         if code == "42P01" or f"no such table: {table}" in str(error):

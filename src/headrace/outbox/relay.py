@@ -1,4 +1,4 @@
-"""One round of the relay: some committed rows → the store, and what became of each, written back."""
+"""One round of the relay: some committed rows → the store. The outcome of each row is written back."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from headrace.outbox.table import RELAY, TABLE
 from headrace.store.contract import Store
 
 ROWS: Final = 500
-"""That a round takes at most."""
+"""Rows of one round, at most."""
 _BYTES: Final = 4 << 20
-"""Of jobs that a round reads at most; one row may be more."""
+"""Bytes of jobs that one round reads, at most. One row may have more."""
 _SECONDS: Final = 5.0
-"""That a round goes on taking rows: what the database keeps locked for it, it keeps no longer."""
+"""Seconds for which a round takes rows. It limits how long the database keeps them locked."""
 _AT_ONCE: Final = 32
-"""Lanes that are fed at the same time."""
+"""Lines of rows that are handed over at the same time."""
 _HELD: Final = 15
 """Seconds for which a relay has a SQLite outbox to itself."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
-"""Seconds until a row that the store did not take is tried again."""
+"""Seconds until a row that the store did not accept is tried again."""
 _MOST_WAITS: Final = 100_000
 
 _LIST = f"select batch, length(jobs) from {TABLE} where refused is null and batch > ? order by batch limit ?"
-# One relay at a time, so that calls arrive in their order and none arrives twice; a relay that hangs is cut off. Row
-# locks besides: it waits for nobody who looks after a row by hand.
+# One relay runs at a time, so that calls arrive in their order and none arrives twice. The timeout ends a relay that
+# hangs. Rows are locked, too, and the relay skips rows that an operator has locked by hand.
 _ENTER_POSTGRES = (
     "select pg_try_advisory_xact_lock(1752330082, to_regclass(?)::oid::int), "
     "set_config('idle_in_transaction_session_timeout', '60s', true)"
@@ -44,7 +44,7 @@ _READ_POSTGRES = (
     f"select batch, jobs, extract(epoch from clock_timestamp() - written_at) from {TABLE} "
     "where refused is null and batch in (*) order by batch for update skip locked"
 )
-# A lock of SQLite is one on the whole file, and the user's writers would wait for the store: so it is a row with a time.
+# A lock of SQLite covers the whole file, and the user's writers would wait for it. So the lock is a row with an end.
 _ENTER_SQLITE = (
     f"insert into {RELAY} (one, relay, until) values (1, ?, julianday('now') + ? / 86400.0) on conflict (one) do update "
     f"set relay = excluded.relay, until = excluded.until where {RELAY}.until <= julianday('now') returning one"
@@ -62,37 +62,37 @@ _log = logging.getLogger("headrace.outbox")
 
 @dataclass(frozen=True, slots=True)
 class OutboxPage:
-    """What a round did."""
+    """The result of a round."""
 
     moved: int = 0
     next: str | None = None
-    """Where to go on: behind this row; None: that was the last page."""
+    """The row behind which to go on. None: that was the last page."""
 
 
 @dataclass(slots=True)
 class Carried:
-    """What became of the rows of a round."""
+    """The outcomes of the rows of a round."""
 
     batches: list[str] = field(default_factory=list[str])
-    """The rows that were to be taken."""
+    """The rows that the round takes."""
     last: str = ""
-    """The last one that was looked at."""
+    """The last row that was listed."""
     passed: int = 0
-    """Rows passed over: their time has not come, or somebody has locked them."""
+    """Rows that are skipped, because they were put off."""
     more: bool = False
-    """There are more behind the last one."""
+    """There are more rows behind the last one."""
     rows: int = 0
-    """How many could be read."""
+    """The number of rows that were read."""
     moved: list[str] = field(default_factory=list[str])
     refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     later: int = 0
-    """Rows that the store did not take this time."""
+    """Rows that the store did not accept this time."""
     trouble: BaseException | None = None
-    """What ended the round early, for the caller to hear."""
+    """The error that ended the round early. The caller raises it."""
 
 
 class Relay:
-    """Rounds over one session. Remembers what was put off."""
+    """Runs rounds over one session, and remembers what was put off."""
 
     def __init__(self, session: Session, dialect: str, store: Store) -> None:
         self._session = session
@@ -102,7 +102,7 @@ class Relay:
         self._rows, self._queues = _Waits(), _Waits()
 
     async def round(self, after: str = "", limit: int = ROWS) -> OutboxPage:
-        """Take up to `limit` rows behind `after`. Raises what makes it pointless to go on, with everything written back."""
+        """Take up to `limit` rows behind `after`. Outages raise, after the outcomes so far are written back."""
         carried = await (self._round_postgres if self._dialect == "postgresql" else self._round_sqlite)(after, limit)
         if carried.trouble is not None:
             raise carried.trouble
@@ -132,7 +132,7 @@ class Relay:
         return carried
 
     def _within(self, listed: Sequence[Sequence[Any]], limit: int) -> Carried:
-        """As many of these rows as a round may read, without those whose time has not come."""
+        """As many of these rows as a round may read, without those that were put off."""
         carried = Carried(more=len(listed) == limit)
         room = _BYTES
         for batch, size in listed:
@@ -150,7 +150,7 @@ class Relay:
     # ── into the store ──────────────────────────────────────────────────────
 
     async def _carry(self, rows: Sequence[Sequence[Any]], carried: Carried) -> None:
-        """Hand over every row, those of one lane one after the other. Raises nothing: what is done must be written."""
+        """Hand over every row, those of one line one by one. Raises nothing, because outcomes must be written."""
         carried.rows = len(rows)
         lines = iter(_lines(list(self._readable(rows, carried))))
         until = asyncio.get_running_loop().time() + _SECONDS
@@ -176,7 +176,7 @@ class Relay:
 
     async def _hand_over(self, hex: str, batch: Batch, carried: Carried) -> None:
         if self._queues and (full := {job.lane.queue for job in batch.jobs if self._queues.has(job.lane.queue)}):
-            # None of its queue overtakes the one that was not taken.
+            # No row overtakes an earlier one of its queue that was put off.
             self._rows.copy(hex, self._queues, full.pop())
             carried.later += 1
             return
@@ -185,10 +185,10 @@ class Relay:
         except QueueFull as error:
             self._wait_for(error.queue, hex, error, carried)
         except ConfigError as error:
-            # A right that the user lacks, a key of somebody else: that is about its queue, or about all of them.
+            # A missing right or a foreign key concerns the row's queue, or all queues.
             self._wait_for(batch.jobs[0].lane.queue, hex, error, carried)
         except EnqueueError as error:
-            # No repetition will help.
+            # Another try would fail, too.
             self._refuse(hex, str(error), carried)
         except (Unavailable, OutcomeUnknown, StoreFull) as error:
             carried.trouble = carried.trouble or error
@@ -202,7 +202,7 @@ class Relay:
                 self._queues.drop({job.lane.queue for job in batch.jobs})
 
     def _refuse(self, hex: str, why: str, carried: Carried) -> None:
-        # It stays where an operator can see it.
+        # The row stays in the table, where an operator can see it.
         _log.error("outbox: %s is refused: %s", _shown(hex), why)
         carried.refused.append((hex, why.replace("\0", "\\0").encode(errors="backslashreplace").decode()))
 
@@ -216,7 +216,7 @@ class Relay:
         carried.later += 1
         if self._rows.add(hex):
             _log.error(
-                "outbox: the store does not take %s, which is tried again; the others go on: %s: %s",
+                "outbox: the store does not accept %s, which is tried again; the others go on: %s: %s",
                 _shown(hex),
                 type(error).__name__,
                 error,
@@ -224,7 +224,7 @@ class Relay:
 
 
 class _Waits:
-    """What was put off and until when; each time for twice as long."""
+    """What was put off and until when. Each time doubles the wait."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, float]] = {}
@@ -233,12 +233,12 @@ class _Waits:
         return bool(self._until)
 
     def has(self, name: str) -> bool:
-        """Its time has not come."""
+        """Whether it is put off at the moment."""
         found = self._until.get(name)
         return found is not None and found[0] > asyncio.get_running_loop().time()
 
     def add(self, name: str) -> bool:
-        """Put it off; True: for the first time."""
+        """Put it off. True: for the first time."""
         now = asyncio.get_running_loop().time()
         if len(self._until) >= _MOST_WAITS:
             self._until = {each: wait for each, wait in self._until.items() if wait[0] > now}
@@ -252,20 +252,20 @@ class _Waits:
             self._until.pop(name, None)
 
     def copy(self, name: str, others: _Waits, other: str) -> None:
-        """As long as that one."""
+        """Put it off for as long as `other` of `others`."""
         self._until[name] = others._until[other]
 
 
 def _next(after: str, carried: Carried) -> str:
     tried = len(carried.moved) + len(carried.refused) + carried.later
     if tried < carried.rows:
-        # Its time was up: what was not tried comes first, else others would overtake it.
+        # The round's time was over. Rows that were not tried come first, so that no other row overtakes them.
         return after
     return carried.last if carried.later or carried.passed or carried.rows < len(carried.batches) else after
 
 
 def _lines(rows: Sequence[tuple[str, Batch]]) -> Iterable[list[tuple[str, Batch]]]:
-    """Rows that may arrive side by side: what shares a lane, a key or a lock stays in one line, in its order."""
+    """Lines of rows that may arrive at the same time. Rows that share a lane, a key or a lock are in one line."""
     found: dict[object, list[tuple[str, Batch]]] = {}
     for one in rows:
         marks = _marks(one[1])
@@ -290,13 +290,13 @@ def _marks(batch: Batch) -> set[object]:
 
 
 def _written(carried: Carried) -> list[Statement]:
-    """What is to be written back."""
+    """The statements that write the outcomes back."""
     deleted = [_listed(_DELETE, carried.moved)] if carried.moved else []
     return [*deleted, *((_REFUSE, (why, hex)) for hex, why in carried.refused)]
 
 
 def _listed(sql: str, batches: Sequence[str]) -> Statement:
-    """The statement for so many rows: `(*)` as `(?, ?, …)`."""
+    """The statement with one `?` for each row in place of `(*)`."""
     return sql.replace("(*)", f"({', '.join('?' * len(batches))})"), tuple(batches)
 
 

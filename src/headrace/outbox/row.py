@@ -15,7 +15,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class _Kept(msgspec.Struct, array_like=True, frozen=True):
-    """A job on its way. Times are microseconds: a delay counts from when it was written."""
+    """A job in the outbox. Times are in microseconds. A delay counts from the time of writing."""
 
     task: str
     payload: bytes

@@ -1,4 +1,4 @@
-"""The outbox's table, in the words of each database."""
+"""The outbox's table, in the SQL of each database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 TABLE: Final = "headrace_outbox"
 RELAY: Final = "headrace_outbox_relay"
 
-# A delay counts from when it was written, not from the beginning of a transaction.
+# A delay counts from the time of writing, not from the beginning of the transaction.
 POSTGRES: Final = f"""
 create table if not exists {TABLE} (
     batch varchar(32) primary key,
@@ -30,4 +30,4 @@ create table if not exists {RELAY} (
     relay text not null,
     until real not null
 )"""
-"""Who relays right now, and until when at most. The relay makes it where it is missing."""
+"""The relay that runs now, and until when at most. The relay creates the table if it is missing."""

@@ -70,7 +70,7 @@ def check(text: str) -> str:
     found = text.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{LENGTH}}}", found):
         raise ConfigError(
-            f"{text[:60]!r} is no fingerprint: {LENGTH} hex digits, as `headrace dead list --group` shows"
+            f"{text[:60]!r} is not a fingerprint: {LENGTH} hex digits, as `headrace dead list --group` shows"
         )
     return found
 

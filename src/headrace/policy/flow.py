@@ -97,7 +97,9 @@ def begin_of(band: str | int, where: str) -> int:
     """Where a band begins, from its name or its lowest priority."""
     if isinstance(band, str):
         if band not in BANDS:
-            raise ConfigError(f"{where}: {band!r} is no band: {', '.join(BANDS)}, or the lowest priority of the band")
+            raise ConfigError(
+                f"{where}: {band!r} is not a band: {', '.join(BANDS)}, or the lowest priority of the band"
+            )
         return BANDS[band]
     try:
         return check_priority(band)
@@ -150,7 +152,9 @@ def parse_reserve(text: str) -> Reserve:
     if name in ends:
         return Reserve(*ends[name], int(number))
     if not name.lstrip("-").isdecimal():
-        raise ConfigError(f"reserve = {text!r}: {name!r} is no band: {', '.join(ends)}, or the lowest priority of it")
+        raise ConfigError(
+            f"reserve = {text!r}: {name!r} is not a band: {', '.join(ends)}, or the lowest priority of it"
+        )
     return Reserve(begin_of(int(name), "reserve"), HIGHEST_PRIORITY, int(number))
 
 

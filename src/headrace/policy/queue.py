@@ -89,7 +89,7 @@ def _kept(value: duration.Duration | None) -> timedelta | None:
     if value is None:
         return None
     if not isinstance(value, str | timedelta):
-        raise ConfigError(f'dead_retention = {value!r} is no duration: write "14d" or a timedelta')
+        raise ConfigError(f'dead_retention = {value!r} is not a duration: write "14d" or a timedelta')
     return duration.parse(value, name="dead_retention")
 
 

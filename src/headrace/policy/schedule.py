@@ -144,7 +144,7 @@ def check_name(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{str(name)[:80]!r} is no schedule name: 1 to 63 of A-Z a-z 0-9 _ . - and a letter or digit first"
+            f"{str(name)[:80]!r} is not a valid schedule name: 1 to 63 of A-Z a-z 0-9 _ . - and a letter or digit first"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""How headrace's own processes write their log: one line an event, on stderr."""
+"""How headrace's own processes write their log: one line per event, on stderr."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 
 
 def configure(level: str) -> None:
-    """Unless the app has set up logging itself."""
+    """Set up logging, unless the app has done so."""
     if level.upper() != "DEBUG":
         for library in ("httpx", "httpcore"):
-            # A line for each call of a store over HTTP says nothing that ours do not.
+            # The client's line for each HTTP call adds nothing to headrace's own lines.
             logging.getLogger(library).setLevel(logging.WARNING)
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")

@@ -1,4 +1,4 @@
-"""A closed terminal, to processes that run for long: a request to stop, and nowhere left to write to."""
+"""SIGHUP: a long-running process stops when its terminal is closed, and writes nothing more to it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _children: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 
 def on_hangup(stop: Callable[[], None]) -> None:
-    """Have the running loop call `stop` when the terminal is closed; under nohup, never."""
+    """Make the running loop call `stop` when the terminal is closed. Under nohup it never does."""
     loop = asyncio.get_running_loop()
     _handle(lambda: loop.call_soon_threadsafe(stop))
 
 
 def leave_to_parent() -> None:
-    """In a child of such a process: it is the parent who hears of Ctrl-C and of a closed terminal, and says what follows."""
+    """In a child of such a process: ignore Ctrl-C and a closed terminal, because the parent handles them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _handle(lambda: None)
 
 
 def pass_on(child: subprocess.Popen[bytes]) -> None:
-    """A child in a process group of its own, which no terminal tells."""
+    """Pass the signal on to a child in a process group of its own, because the terminal does not signal it."""
     _children.add(child)
 
 
@@ -35,9 +35,10 @@ def _handle(tell: Callable[[], object]) -> None:
     shown = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def heard(*_: object) -> None:
-        # The system tells a session's leader twice; the second signal has nothing to add.
+        # The system signals the leader of a session twice. The second signal is ignored.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # Here and not in a loop: whatever is written to a terminal that is gone fails, and with it what should be finished.
+        # Done in the handler, not in the event loop, because a write to a closed terminal raises and would interrupt
+        # the stop.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in shown:
             os.dup2(nowhere, stream)

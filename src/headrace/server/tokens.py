@@ -170,7 +170,9 @@ async def _end(store: Store, token: Token, now: datetime, *, forget: bool) -> To
 def check_name(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r:.80} is no token name: 1 to 63 of A-Z a-z 0-9 _ . @ - and a letter or digit first")
+        raise ConfigError(
+            f"{name!r:.80} is not a valid token name: 1 to 63 of A-Z a-z 0-9 _ . @ - and a letter or digit first"
+        )
     return name
 
 

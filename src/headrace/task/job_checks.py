@@ -55,9 +55,11 @@ def check_lane(lane: Lane) -> None:
 def _check_limit_key(key: str) -> None:
     name, at, cost = check_key(key).partition(":")[0].partition("@")
     if at and not (cost.isascii() and cost.isdigit() and 1 <= int(cost[:10]) <= MAX_UNITS):
-        raise ConfigError(f"{key!r} is no limit key: write name, name:key or name@units:key, up to {MAX_UNITS:,} units")
+        raise ConfigError(
+            f"{key!r} is not a limit key: write name, name:key or name@units:key, up to {MAX_UNITS:,} units"
+        )
     if not name:
-        raise ConfigError(f"{key!r} is no limit key: it begins with the limit's name")
+        raise ConfigError(f"{key!r} is not a limit key: it begins with the limit's name")
 
 
 def check_job(job: NewJob) -> None:

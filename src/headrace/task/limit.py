@@ -184,7 +184,7 @@ def check_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     found = tuple(limits)
     for each in found:
         if not isinstance(each, Limit):
-            raise ConfigError(f'limits: {each!r} is no Limit: write Limit("name", rate="90/s")')
+            raise ConfigError(f'limits: {each!r} is not a Limit: write Limit("name", rate="90/s")')
     names = [each.name for each in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"limits: {twice!r} is there twice: name each limit once")

@@ -45,7 +45,7 @@ class Retry:
             raise ConfigError(f"Retry.jitter = {self.jitter!r}: (low, high) with 0 <= low <= high <= 10")
         for kind in self.never:
             if not isinstance(kind, type) or not issubclass(kind, BaseException):
-                raise ConfigError(f"Retry.never: {kind!r} is no exception class")
+                raise ConfigError(f"Retry.never: {kind!r} is not an exception class")
 
     def delay(self, failures: int, rand: Callable[[], float]) -> timedelta:
         """How long to wait after the `failures`-th failure; `rand` gives 0 … 1."""

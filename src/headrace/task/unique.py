@@ -78,7 +78,7 @@ def _within(value: duration.Duration | None) -> timedelta | None:
     if value is None:
         return None
     if not isinstance(value, str | timedelta):
-        raise ConfigError(f'Unique: within = {value!r} is no duration: write "10m" or a timedelta')
+        raise ConfigError(f'Unique: within = {value!r} is not a duration: write "10m" or a timedelta')
     found = duration.parse(value, name="Unique: within")
     if not found:
         raise ConfigError(f"Unique: within = {value!r}: must be more than 0; leave it out for no end")

@@ -1,4 +1,4 @@
-"""Webhooks as they are declared: which ends they tell, to which addresses they may go, and how they are signed. Pure."""
+"""Declared webhooks: which events they report, which addresses they may use, and how they are signed. No effects."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ EVENTS: Final = ("done", "dead", "alert")
 PORTS: Final = frozenset({80, 443, 8080, 8443})
 MAX_URL: Final = 2000
 TOLERANCE: Final = timedelta(minutes=5)
-"""How old a delivery may be when its receiver looks at it."""
+"""How old a delivery may be when its receiver checks it."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class UnsafeWebhook(ConfigError):
-    """A webhook's URL leads, or could lead, where it must not."""
+    """A webhook's URL leads, or could lead, to an address that is not allowed."""
 
     code = "unsafe_callback_url"
 
 
 class BadSignature(HeadraceError):
-    """A delivery that was not signed with this secret, or too long ago."""
+    """A delivery that was not signed with this secret, or was signed too long ago."""
 
     code = "bad_signature"
 
@@ -47,7 +47,7 @@ class BadSignature(HeadraceError):
 
 
 class WebhookTarget(NamedTuple):
-    """A URL taken apart."""
+    """The parts of a URL."""
 
     scheme: str
     host: str
@@ -58,13 +58,13 @@ class WebhookTarget(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """As the Host header has it."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _USUAL[self.scheme] else f"{host}:{self.port}"
 
     @property
     def shown(self) -> str:
-        """For messages: a path may hold a secret of the receiver's."""
+        """The URL for messages, without its path, which may contain a secret of the receiver."""
         return f"{self.scheme}://{self.authority}/…"
 
 
@@ -76,14 +76,14 @@ _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """What an operator permits beyond public addresses and the usual ports: networks and names, with any port."""
+    """What an operator allows beyond public addresses and the usual ports: networks and names, with any port."""
 
     networks: tuple[Network, ...] = ()
     names: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> Allow:
-        """From `10.1.0.0/16`, `127.0.0.1`, `hooks.internal`; a ConfigError for anything else."""
+        """Parse `10.1.0.0/16`, `127.0.0.1`, `hooks.internal`. Raises ConfigError for anything else."""
         networks: list[Network] = []
         names: set[str] = set()
         for entry in entries:
@@ -100,7 +100,7 @@ class Allow:
         return cls(tuple(networks), frozenset(names))
 
     def has(self, host: str | Address) -> bool:
-        """Whether it is permitted by name."""
+        """Whether the name is allowed."""
         if isinstance(host, str):
             return host in self.names
         return any(host in network for network in self.networks if network.version == host.version)
@@ -111,11 +111,11 @@ NOTHING: Final = Allow()
 
 @functools.lru_cache(maxsize=1024)
 def read_url(url: str) -> WebhookTarget:
-    """The URL taken apart, or UnsafeWebhook; whether one may go there is asked elsewhere."""
+    """The parts of the URL, or UnsafeWebhook. `check_url` decides whether the address is allowed."""
     if not isinstance(url, str) or not 0 < len(url) <= MAX_URL:
         raise UnsafeWebhook(f"a webhook is a URL of up to {MAX_URL:,} characters, such as https://example.com/hook")
     if not _PLAIN.fullmatch(url):
-        raise UnsafeWebhook("a webhook's URL has only the signs that a URL may have: percent-encode the others")
+        raise UnsafeWebhook("a webhook's URL contains characters that a URL may not have: percent-encode them")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -124,10 +124,10 @@ def read_url(url: str) -> WebhookTarget:
     if parts.scheme not in _USUAL:
         raise UnsafeWebhook("a webhook's URL begins with http:// or https://")
     if "@" in parts.netloc:
-        raise UnsafeWebhook("a webhook's URL has no user and no password: deliveries are signed instead")
+        raise UnsafeWebhook("a webhook's URL must not contain a user or a password: deliveries are signed instead")
     host = (parts.hostname or "").rstrip(".")
     if parts.netloc.startswith("[") and literal(host) is None:
-        raise UnsafeWebhook("what stands in brackets in a webhook's URL is no address")
+        raise UnsafeWebhook("the text in brackets in a webhook's URL is not an address")
     if literal(host) is None and not _NAME.fullmatch(host):
         raise UnsafeWebhook("a webhook's URL needs a host name: write https://example.com/hook")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -135,7 +135,7 @@ def read_url(url: str) -> WebhookTarget:
 
 
 def literal(host: str) -> Address | None:
-    """The address that the host is, in whatever way it is written; None: it is a name."""
+    """The host as an address, in any notation. None: it is a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -143,14 +143,14 @@ def literal(host: str) -> Address | None:
     if not _NUMERIC.fullmatch(host.rpartition(".")[2]):
         return None
     try:
-        # 127.1, 0x7f.1, 017700000001, 2130706433: what the system's resolver would make of it.
+        # 127.1, 0x7f.1, 017700000001, 2130706433: read as the system's resolver reads them.
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except OSError:
-        raise UnsafeWebhook("a webhook's host looks like an address and is none") from None
+        raise UnsafeWebhook("a webhook's host looks like an address and is not one") from None
 
 
 def check_url(url: str, allow: Allow = NOTHING) -> str:
-    """The URL, or UnsafeWebhook. A name is looked up when something is delivered, and checked again then."""
+    """The URL, or UnsafeWebhook. A name is resolved and checked again at each delivery."""
     target = read_url(url)
     address = literal(target.host)
     if allow.has(target.host if address is None else address):
@@ -180,18 +180,18 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _SPECIAL: Final[tuple[Network, ...]] = tuple(
     ipaddress.ip_network(each)
     for each in (
-        "168.63.129.16",  # a public address that a cloud answers on inside every machine
-        "192.0.0.0/24",  # protocols' own, of which Python calls most global; another cloud answers in it
-        "192.88.99.0/24",  # relays from IPv6, which are no more
-        "2001::/23",  # protocols' own
-        "3fff::/20",  # for books
+        "168.63.129.16",  # a public address that a cloud uses for services inside its machines
+        "192.0.0.0/24",  # reserved for protocols, though Python calls most of it global; a cloud uses it, too
+        "192.88.99.0/24",  # former relays from IPv6
+        "2001::/23",  # reserved for protocols
+        "3fff::/20",  # for documentation
     )
 )
-"""Beyond what Python knows not to be of the internet, which depends on its version."""
+"""Networks that are not public, besides those that Python knows. Its list depends on the version."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is an ordinary address of the internet, also by way of whatever IPv4 address is inside."""
+    """Whether it is an ordinary public address. An IPv4 address inside an IPv6 address is checked, too."""
     if any(address in network for network in _SPECIAL if network.version == address.version):
         return False
     if isinstance(address, ipaddress.IPv4Address):
@@ -212,19 +212,19 @@ def is_public(address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """Where an app tells of its jobs' ends."""
+    """A URL to which an app reports the ends of its jobs."""
 
     url: str
     on: frozenset[str] = frozenset(EVENTS)
     queue: str | None = None
-    """None: of every queue."""
+    """None: every queue."""
     task: str | None = None
-    """None: of every task. A dead alert is a queue's, not a task's."""
+    """None: every task. A dead alert belongs to a queue, not to a task."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Empty: the settings' own."""
+    """Empty: those of the settings."""
 
     def wants(self, event: str, queue: str, task: str | None = None) -> bool:
-        """Whether it is told of this."""
+        """Whether this webhook gets this event."""
         if event not in self.on or self.queue not in {None, queue}:
             return False
         return self.task in {None, task}
@@ -239,7 +239,7 @@ def declare(
     secret: str | None = None,
     allow: Allow = NOTHING,
 ) -> Webhook:
-    """Checked, or a ConfigError that says what to write."""
+    """A checked webhook. Raises ConfigError."""
     events = frozenset([on] if isinstance(on, str) else on)
     if not events or not events <= set(EVENTS):
         raise ConfigError(f"webhook: on = {on!r}: some of {', '.join(EVENTS)}")
@@ -259,12 +259,12 @@ _SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 def new_secret() -> str:
-    """A fresh one: `whsec_…`."""
+    """A new secret: `whsec_…`."""
     return _PREFIX + base64.b64encode(os.urandom(32)).decode()
 
 
 def read_secrets(text: str) -> tuple[str, ...]:
-    """One secret, or several with commas between: the first is the newest, all of them sign. Or a ConfigError."""
+    """Parse one secret, or several separated by commas. The first is the newest; all sign. Raises ConfigError."""
     secrets = tuple(each.strip() for each in text.split(",") if each.strip()) if isinstance(text, str) else ()
     if not secrets:
         raise ConfigError("the webhook secret is empty: make one with headrace.webhook.new_secret()")
@@ -279,7 +279,7 @@ def _key(secret: str) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not secret.startswith(_PREFIX) or not 24 <= len(key) <= 64:
-        # The value itself is not for any log.
+        # The message leaves the value out, because it may get into a log.
         raise ConfigError(
             "a webhook secret is whsec_ and 24 to 64 bytes in base64: make one with headrace.webhook.new_secret()"
         )
@@ -305,7 +305,7 @@ def verify(
     tolerance: timedelta = TOLERANCE,
     now: float | None = None,
 ) -> str:
-    """For receivers in Python: the delivery's id, or BadSignature. Remember the id to notice a repetition."""
+    """For receivers in Python: the delivery's id, or BadSignature. Store the id to recognise repeated deliveries."""
     given = {name.lower(): value for name, value in headers.items()}
     try:
         id, text, signed = given["webhook-id"], given["webhook-timestamp"], given["webhook-signature"]
@@ -317,7 +317,7 @@ def verify(
     if abs((time.time() if now is None else now) - timestamp) > tolerance.total_seconds():
         raise BadSignature("this delivery is too old, or from the future: is the clock right?")
     wanted = sign(read_secrets(secret), id, timestamp, body)["webhook-signature"].split()
-    # Whatever stands there, a lone surrogate included, is compared as bytes.
+    # Any header value is compared as bytes, even one with a lone surrogate.
     theirs = [each.encode(errors="replace") for each in signatures]
     good = [hmac.compare_digest(mine.encode(), each) for mine in wanted for each in theirs]
     if not any(good):

@@ -1,7 +1,7 @@
 """Webhooks at run time: a job's end becomes deliveries, which are jobs of a queue of their own, and these are sent.
 
-A delivery is enqueued *before* its job is settled, so no crash can lose it; when it runs it reads the job and tells what is
-true then. If the settlement was refused, the job goes on and its later end is told by that end's own delivery.
+A delivery is enqueued *before* its job is settled, so no crash can lose it; when it runs, it reads the job and reports
+its state. If the settlement was refused, the job goes on, and its later end has a delivery of its own.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ QUEUE: Final = "headrace.webhooks"
 TASK: Final = "headrace.webhook"
 LIMIT: Final = "headrace.webhooks"
 PER_HOST: Final = 8
-"""Deliveries under way to one host at once, unless an operator sets another rule: a slow one keeps only its own waiting."""
+"""Deliveries under way to one host at once, unless an operator sets another rule. A slow host delays only its own."""
 RETRY: Final = Retry(max_attempts=10, base="5s", factor=4, cap="6h")
 """5 s, 20 s, 80 s, 5 min, 21 min, 85 min, 6 h, 6 h, 6 h: about a day."""
 MAX_RESULT: Final = 64 * 1024
-"""Bytes of a result as JSON; a larger one is fetched from the job."""
+"""Bytes of a result as JSON. Receivers fetch a larger one from the job."""
 REPEATED_WITHIN: Final = timedelta(hours=1)
 ALERT_EVERY: Final = timedelta(minutes=5)
-"""A queue's alert is told once in so long, however many workers raise it."""
+"""How often a queue's alert is sent at most, however many workers raise it."""
 _LOOKS: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""Seconds between the first looks at a job that is just being settled."""
+"""Seconds between the first reads of a job whose settlement is under way."""
 
 
 class Ended(Protocol):
-    """What is read of a job whose end is told: one that is claimed, or one as an onlooker sees it."""
+    """The fields of a job that a delivery needs: of a claimed job, or of one read from the store."""
 
     @property
     def id(self) -> JobId: ...
@@ -67,7 +67,7 @@ class Ended(Protocol):
 
 
 class Webhooks:
-    """What an app declared, and what its settings add: `app.webhook(…)` fills it, workers read it."""
+    """The webhooks of an app and of its settings. `app.webhook(…)` adds to it, workers read it."""
 
     def __init__(self, *, secrets: tuple[str, ...] = (), allow: Allow = NOTHING) -> None:
         self.declared: list[Webhook] = []
@@ -75,10 +75,10 @@ class Webhooks:
         self.allow = allow
 
     def add(self, webhook: Webhook) -> None:
-        """Declare one; a ConfigError if the same URL was declared with another secret."""
+        """Declare a webhook. Raises ConfigError if the same URL was declared with another secret."""
         for other in self.declared:
             if other.url == webhook.url and other.secrets != webhook.secrets:
-                raise ConfigError("a webhook's URL is declared twice with different secrets: a receiver has one")
+                raise ConfigError("a webhook's URL is declared twice with different secrets: declare only one")
         self.declared.append(webhook)
 
     def check(self, url: str) -> str:
@@ -91,15 +91,15 @@ class Webhooks:
         return bool(self.secrets) or any(each.secrets for each in self.declared)
 
     def secrets_for(self, url: str) -> tuple[str, ...]:
-        """What a delivery to this URL is signed with."""
+        """The secrets that sign a delivery to this URL."""
         return next((each.secrets for each in self.declared if each.url == url and each.secrets), self.secrets)
 
 
-# ── telling ──────────────────────────────────────────────────────────────────
+# ── making deliveries ────────────────────────────────────────────────────────
 
 
 async def _call(url: str, event: str, job: str, attempt: int, about: dict[str, Any]) -> str:
-    """The shape of a delivery's arguments."""
+    """The signature of a delivery's arguments."""
     raise AssertionError(url, event, job, attempt, about)
 
 
@@ -108,17 +108,17 @@ _NO_NEWS: Final[list[NewJob]] = []
 
 
 class DeliveryMaker:
-    """Makes deliveries of ends. Whoever settles a job asks it first, and enqueues what it answers."""
+    """Makes the deliveries for the ends of jobs. The settling component enqueues them before the settlement."""
 
     def __init__(self, declared: Sequence[Webhook]) -> None:
         self._declared = declared
 
     def concerns(self, task: str) -> bool:
-        """Whether jobs of this task may be told of by the app's own webhooks."""
+        """Whether one of the app's webhooks may report jobs of this task."""
         return any(each.task in {None, task} for each in self._declared)
 
     def news(self, job: Ended, settlement: Settlement) -> list[NewJob]:
-        """The deliveries to be enqueued before this is settled; mostly none."""
+        """The deliveries to enqueue before this settlement. Mostly none."""
         if not isinstance(settlement, Finish) or (job.options is None and not self._declared) or job.queue == QUEUE:
             return _NO_NEWS
         event, options = settlement.state.value, _options(job)
@@ -127,7 +127,7 @@ class DeliveryMaker:
             urls[options.webhook] = None
         if not urls:
             return _NO_NEWS
-        tenant = _whose(job, options)
+        tenant = _tenant_of(job, options)
         about = {"task": job.task, "queue": job.queue, "tenant": tenant, "note": settlement.note}
         return [
             _delivery(url, event, str(job.id), job.attempt, about, tenant=tenant, ttl=REPEATED_WITHIN) for url in urls
@@ -136,28 +136,28 @@ class DeliveryMaker:
     async def remade(
         self, store: Store, batch: Batch, sees: Callable[[Job], bool], sees_queue: Callable[[str], bool]
     ) -> Batch:
-        """What a worker elsewhere wants to tell, made anew from what is true: it could say anything of any job."""
-        told: dict[JobId, tuple[str, int, str | None]] = {}
+        """Make a remote worker's deliveries again from the stored jobs, because a worker could report anything."""
+        ends: dict[JobId, tuple[str, int, str | None]] = {}
         alerts: dict[str, int] = {}
         for each in batch.jobs:
             (_, event, subject, attempt, about), _ = _signature.decode(each.payload)
             if event in {JobState.DONE, JobState.DEAD}:
                 note = about.get("note")
-                told[parse_id(subject)] = event, attempt, note if isinstance(note, str) else None
+                ends[parse_id(subject)] = event, attempt, note if isinstance(note, str) else None
             elif event == "alert" and sees_queue(subject) and isinstance(threshold := about.get("threshold"), int):
                 alerts[subject] = threshold
         news = await self._alerts(store, alerts) if alerts else []
-        for job in await store.get(list(told)):
+        for job in await store.get(list(ends)):
             if job is None or job.state is not JobState.RUNNING or not sees(job):
                 continue
-            event, attempt, note = told[job.id]
+            event, attempt, note = ends[job.id]
             if job.attempt == attempt:
                 end = Finish(JobState.DONE) if event == JobState.DONE else Finish(JobState.DEAD, note=note)
                 news += self.news(job, end)
         return Batch(batch.id, news)
 
     async def _alerts(self, store: Store, thresholds: Mapping[str, int]) -> list[NewJob]:
-        """Of queues that are over what a worker says to be their threshold."""
+        """Alerts of queues whose dead letters reach the threshold that the worker names."""
         now = await store.now()
         dead = {each.queue: each.dead for each in (await store.stats()).queues}
         return [
@@ -168,7 +168,7 @@ class DeliveryMaker:
         ]
 
     def alert(self, alert: DeadAlert, at: datetime) -> list[NewJob]:
-        """The deliveries that tell of a queue with too many dead letters."""
+        """The deliveries for a queue with too many dead letters."""
         about = {"queue": alert.queue, "dead": alert.dead, "threshold": alert.threshold, "at": at.isoformat()}
         urls = dict.fromkeys(each.url for each in self._declared if each.wants("alert", alert.queue))
         return [_delivery(url, "alert", alert.queue, 0, about, tenant="", ttl=ALERT_EVERY) for url in urls]
@@ -191,8 +191,8 @@ def _options(job: Ended) -> JobOptions:
         return JobOptions()
 
 
-def _whose(job: Ended, options: JobOptions | None = None) -> str:
-    """Its tenant; where tenants do not take turns that is no part of its lane."""
+def _tenant_of(job: Ended, options: JobOptions | None = None) -> str:
+    """The job's tenant, which is not part of its lane in queues where tenants do not take turns."""
     return job.tenant or (options or _options(job)).tenant or ""
 
 
@@ -200,14 +200,14 @@ def _delivery(
     url: str, event: str, subject: str, attempt: int, about: dict[str, Any], *, tenant: str, ttl: timedelta
 ) -> NewJob:
     where = hashlib.blake2b(url.encode(), digest_size=9).hexdigest()
-    # The limit is one of the receiver's host, so that whoever does not answer keeps nobody else's deliveries waiting.
+    # The limit belongs to the receiver's host, so that a host that does not answer delays no other host's deliveries.
     host = read_url(url).authority
     key = host if len(host) <= 128 else hashlib.blake2b(host.encode(), digest_size=16).hexdigest()
     return NewJob(
         TASK,
         _signature.encode((url, event, subject, attempt, about), {}),
         Lane(QUEUE, 0, tenant, (f"{LIMIT}:{key}",)),
-        # Whoever takes over a job that was told and not settled tells the same once more: the first telling stands.
+        # A worker that takes over a job after its delivery was enqueued enqueues it again. The key keeps the first one.
         key=Key(f"{subject}.{attempt}.{where}", ttl, b"told"),
     )
 
@@ -228,7 +228,7 @@ class Sender:
         self._ruled = False
 
     def task(self) -> AsyncTask[..., str]:
-        """To be put among the worker's tasks; it is never enqueued through this object."""
+        """The task to add to the worker's tasks. It is never enqueued through this object."""
 
         async def deliver(url: str, event: str, job: str, attempt: int, about: dict[str, Any]) -> str:
             return await self.deliver(url, event, job, attempt, about)
@@ -237,42 +237,42 @@ class Sender:
         return AsyncTask[..., str](cast("Home", None), deliver, TASK, options)
 
     async def deliver(self, url: str, event: str, job: str, attempt: int, about: dict[str, Any]) -> str:
-        """One delivery: what to say, signed and sent. Answers what became of it, for people."""
+        """Sign and send one delivery. Returns the result as a text for display."""
         if self._busy >= self._most:
             raise Snooze(timedelta(seconds=1))
         self._busy += 1
         try:
             if not self._ruled:
-                # Only if there is none: an operator's own rule stays. A worker over HTTP may not, and others do.
+                # Written only if there is none, so that an operator's rule stays. A worker over HTTP may not write it.
                 with contextlib.suppress(Unsupported):
                     await self._store.limit(LIMIT, LimitRule(concurrency=PER_HOST), None)
                 self._ruled = True
             message: _Message | None
             if current_job().queue != QUEUE:
-                raise Dead(f"deliveries are jobs of the queue {QUEUE}: this one was put elsewhere by hand")
+                raise Dead(f"deliveries are jobs of the queue {QUEUE}: this one was enqueued elsewhere by hand")
             if event == "alert":
                 message = _Message(str(current_job().id), "dead.alert", about.pop("at", _now()), about)
             else:
                 id = parse_id(job)
                 found = await self._settled(id, attempt)
-                if found is not None and _whose(found) != current_job().tenant:
-                    raise Dead("this delivery is one tenant's and tells of another's job: it was made by hand")
+                if found is not None and _tenant_of(found) != current_job().tenant:
+                    raise Dead("this delivery of one tenant reports another tenant's job: it was made by hand")
                 message = _gone(id, event, attempt, about) if found is None else _of(found, attempt)
             if message is None:
-                return "nothing to tell: the job went on"
+                return "nothing to deliver: the job went on"
             return await self._send(url, message)
         finally:
             self._busy -= 1
 
     async def _settled(self, id: JobId, attempt: int) -> Job | None:
-        """The job once the attempt is settled; None: it is gone."""
+        """The job after the attempt is settled. None: it no longer exists."""
         for pause in (*_LOOKS, None):
             [job] = await self._store.get([id])
             if job is None or job.state is not JobState.RUNNING or job.attempt != attempt:
                 return job
             if pause is not None:
                 await asyncio.sleep(pause)
-        # Its worker has died, or the store is slow: either way this will be decided.
+        # Its worker has died, or the store is slow. Try later, when the attempt is settled.
         raise Snooze(timedelta(seconds=min(15, current_job().attempt)))
 
     async def _send(self, url: str, message: _Message) -> str:
@@ -294,7 +294,7 @@ class Sender:
 
 
 def _judge(url: str, answer: PostAnswer) -> None:
-    """2xx is taken; 410 ends it; whatever else is tried again, for it may be mended: a deploy, a rotated secret."""
+    """2xx succeeds, 410 ends the delivery. Any other status is tried again: a deploy or a new secret may fix it."""
     if 200 <= answer.status < 300:
         return
     what = f"{read_url(url).shown} answered {answer.status}" + (f": {answer.said}" if answer.said else "")
@@ -322,10 +322,10 @@ def _now() -> str:
 
 
 def _of(job: Job, attempt: int) -> _Message | None:
-    """What is true of the job now; None: this attempt was not its end."""
+    """The job's state now. None: this attempt was not its end."""
     if job.attempt != attempt or job.state not in {JobState.DONE, JobState.DEAD}:
         return None
-    data = _data(job.id, job.state, attempt, task=job.task, queue=job.queue, tenant=_whose(job), note=job.note)
+    data = _data(job.id, job.state, attempt, task=job.task, queue=job.queue, tenant=_tenant_of(job), note=job.note)
     data |= {"failures": job.failures, "enqueued_at": job.enqueued_at, "finished_at": job.finished_at}
     if job.state is JobState.DONE:
         result, omitted = result_of(job.result)
@@ -337,7 +337,7 @@ def _of(job: Job, attempt: int) -> _Message | None:
 
 
 def _gone(job: JobId, event: str, attempt: int, about: dict[str, Any]) -> _Message:
-    """The job was pruned or deleted before it could be told: what was known when it was settled."""
+    """The body for a job that was pruned or deleted meanwhile: what was known at its settlement."""
     data = _data(job, event, attempt, **about)
     return _Message(f"{job}.{attempt}", f"job.{event}", _now(), data | {"kept": False})
 
@@ -347,7 +347,7 @@ def _data(id: object, state: str, attempt: int, **about: Any) -> dict[str, Any]:
 
 
 def result_of(stored: bytes | None, most: int = MAX_RESULT) -> tuple[Any, bool]:
-    """What a task returned, as JSON can say it; True: it is too large, or no such thing."""
+    """A task's result as JSON. True: it is too large, or JSON cannot express it."""
     if stored is None:
         return None, False
     for decode in (msgspec.msgpack.decode, msgspec.json.decode):

@@ -1,4 +1,4 @@
-"""One POST to an address outside: looked up, checked, and sent to the very address that was checked. No redirects."""
+"""One POST to an outside address: resolved, checked, and sent to the checked address itself. No redirects."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from headrace.webhooks.declare import (
 )
 
 TIMEOUT: Final = timedelta(seconds=10)
-"""In all: looking up, connecting, sending, and reading the answer."""
+"""Seconds in all: resolving, connecting, sending, and reading the answer."""
 MAX_ANSWER: Final = 64 * 1024
-"""Bytes that are read of an answer, headers included."""
+"""Bytes of an answer that are read, with its headers."""
 NAMES: Final = 64
-"""Names that are looked up at once; more are tried again later."""
+"""Names that are resolved at once. Further ones are tried again later."""
 _CONNECT: Final = 4.0
-"""Seconds for one of several addresses."""
+"""Seconds to connect to one of several addresses."""
 _EXCERPT: Final = 200
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |\r\n)")
@@ -44,19 +44,19 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 class DeliveryFailed(HeadraceError):
-    """The receiver could not be reached, or its answer was none; worth another try."""
+    """The receiver could not be reached, or did not answer with HTTP. The delivery is tried again."""
 
     code = "delivery_failed"
 
 
 class PostAnswer(NamedTuple):
-    """What the receiver said."""
+    """The receiver's answer."""
 
     status: int
     retry_after: int | None
-    """Seconds, if it said so."""
+    """Seconds of its Retry-After header."""
     said: str
-    """The beginning of its body, for people."""
+    """The beginning of its body, for display."""
 
 
 _free = threading.BoundedSemaphore(NAMES)
@@ -65,11 +65,11 @@ _free = threading.BoundedSemaphore(NAMES)
 async def look_up(host: str, port: int) -> list[str]:
     """The system's own resolver, which cannot be interrupted.
 
-    Each call has a thread of its own: a name whose servers do not answer holds it for half a minute, and must not hold those
-    that the event loop shares with everybody else.
+    Each call has a thread of its own. A name whose servers do not answer blocks it for half a minute, and must not
+    block the threads that the event loop shares with other code.
     """
     if not _free.acquire(blocking=False):
-        raise OSError(errno.EAGAIN, f"{NAMES} names are being looked up")
+        raise OSError(errno.EAGAIN, f"{NAMES} names are being resolved")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()
 
@@ -86,7 +86,7 @@ async def look_up(host: str, port: int) -> list[str]:
             told = answer.set_exception, error
         finally:
             _free.release()
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the event loop has ended meanwhile
             loop.call_soon_threadsafe(tell, *told)
 
     threading.Thread(target=ask, name="headrace-names", daemon=True).start()
@@ -94,7 +94,7 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 class Poster:
-    """Sends. Connections are not kept: the next delivery looks the name up again."""
+    """Sends POST requests. Connections are not kept, so that the next delivery resolves the name again."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class Poster:
         self._looking: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> PostAnswer:
-        """Send it; raises DeliveryFailed, or UnsafeWebhook before anything was sent."""
+        """Send one request. Raises DeliveryFailed, or UnsafeWebhook before anything was sent."""
         target = read_url(check_url(url, self._allow))
-        # Once the status is known it counts, however long the rest of the answer takes.
+        # The status counts once it is known, even if the rest of the answer takes too long.
         heard: list[PostAnswer] = []
         try:
             async with asyncio.timeout(self._timeout):
@@ -130,11 +130,11 @@ class Poster:
                 raise DeliveryFailed(f"{target.shown} did not answer within {self._timeout:g} s") from None
         except (OSError, EOFError) as error:
             if not heard:
-                raise DeliveryFailed(f"{target.shown} broke off: {_words(error)}") from None
+                raise DeliveryFailed(f"{target.shown} closed the connection early: {_words(error)}") from None
         return heard[-1]
 
     async def _addresses(self, target: WebhookTarget) -> list[str]:
-        """Where to connect to. One bad address makes all of them suspect: the name is made to lead inside."""
+        """Addresses to connect to. One forbidden address refuses the name, because it was made to lead inside."""
         if (address := literal(target.host)) is not None:
             check_address(address, self._allow)
             return [str(address)]
@@ -145,7 +145,7 @@ class Poster:
         return found
 
     async def _find(self, target: WebhookTarget) -> list[str]:
-        """Those who ask for the same name at the same time share the answer: a slow name costs one thread."""
+        """Calls for the same name at the same time share the answer, so that a slow name takes one thread."""
         key = target.host, target.port
         task = self._looking.get(key)
         if task is None:
@@ -162,7 +162,7 @@ class Poster:
     def _found(self, key: tuple[str, int], task: asyncio.Task[list[str]]) -> None:
         del self._looking[key]
         if not task.cancelled():
-            task.exception()  # everybody who asked may have given up by now
+            task.exception()  # all callers may have given up by now
 
     async def _connect(
         self, target: WebhookTarget, addresses: list[str]
@@ -187,11 +187,11 @@ class Poster:
         raise DeliveryFailed(f"{target.shown} cannot be reached: {_words(problem)}")
 
     def _check_peer(self, writer: asyncio.StreamWriter, target: WebhookTarget) -> None:
-        """The address was checked before; this is whom we really talk to."""
+        """Check the address of the open connection, too."""
         peer = writer.get_extra_info("peername")
         if peer is None:
             writer.transport.abort()
-            raise DeliveryFailed(f"{target.shown} hung up at once")
+            raise DeliveryFailed(f"{target.shown} closed the connection at once")
         try:
             if not self._allow.has(target.host):
                 check_address(ipaddress.ip_address(peer[0]), self._allow)
@@ -201,9 +201,9 @@ class Poster:
 
 
 def _words(error: Exception | None) -> str:
-    """What went wrong, without addresses: those are nobody's business."""
+    """The error in words, without addresses, which a tenant must not see."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"
+        return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS failed"
     if isinstance(error, OSError) and error.strerror and not isinstance(error, TimeoutError):
@@ -223,7 +223,7 @@ def _request(target: WebhookTarget, headers: Mapping[str, str], body: bytes) -> 
 
 
 async def _read(reader: asyncio.StreamReader, heard: list[PostAnswer]) -> None:
-    """The status, and as much of the rest as is decent."""
+    """The status, and a bounded part of the rest."""
     for _ in range(10):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -233,15 +233,15 @@ async def _read(reader: asyncio.StreamReader, heard: list[PostAnswer]) -> None:
             raise DeliveryFailed("the connection was closed without an answer") from None
         found = _STATUS.match(head)
         if found is None:
-            raise DeliveryFailed("what came back is no HTTP answer")
+            raise DeliveryFailed("the answer is not HTTP")
         status = int(found[1])
         if status >= 200:
             break
     else:
-        raise DeliveryFailed("the answer never came to its end")
+        raise DeliveryFailed("the answer is incomplete")
     fields = _fields(head)
     after = fields.get(b"retry-after", b"")
-    # Seven digits are years: nobody means them.
+    # Seven digits or more, at least eleven days, are ignored as a mistake.
     answer = PostAnswer(status, int(after) if after.isdigit() and len(after) < 7 else None, "")
     heard.append(answer)
     body = await _body(reader, fields, MAX_ANSWER - len(head))
@@ -258,7 +258,7 @@ def _fields(head: bytes) -> dict[bytes, bytes]:
 
 
 async def _body(reader: asyncio.StreamReader, fields: dict[bytes, bytes], limit: int) -> bytes:
-    """Read on so that the receiver can finish its answer; what is beyond the limit is left."""
+    """Read on, so that the receiver can finish its answer. Bytes beyond the limit are not read."""
     chunked = b"chunked" in fields.get(b"transfer-encoding", b"")
     length = fields.get(b"content-length", b"")
     limit = min(limit, int(length)) if length.isdigit() and len(length) < 18 and not chunked else limit

@@ -50,7 +50,7 @@ def load_app(path: str) -> App:
                 f"module {module_name!r} has no {names or 'app'!r}: name the app as package.module:app"
             ) from None
     if not isinstance(getattr(found, "tasks", None), Mapping):
-        raise ConfigError(f"{path!r} is no Headrace app")
+        raise ConfigError(f"{path!r} is not a Headrace app")
     return cast("App", found)
 
 

@@ -24,7 +24,7 @@ _NO_EXCEPTION = {"timeout": "builtins.TimeoutError", "worker_lost": "headrace.er
 
 
 def fresh(task: Any, id: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, backend: str) -> Any:
-    """Of a job that is about to be enqueued; a TypeError where an argument is no JSON."""
+    """Of a job that is about to be enqueued; a TypeError where an argument is not JSON."""
     return TaskResult(
         task=task,
         id=id,

@@ -237,7 +237,7 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def _named_twice(data: bytes) -> str | None:
-    """A name that one object of this JSON has more than once; None: there is none, or this is no JSON at all."""
+    """A name that one object of this JSON has more than once; None: there is none, or this is not JSON at all."""
     if b"\\" not in data and not (any(each in data for each in _AFTER_TEXT) and _APART.search(data)):
         try:
             plain = _encode(_decode(data))
@@ -319,13 +319,13 @@ def malformed(data: bytes) -> Problem:
         # Python's own reader takes what JSON does not know; so we can say what it is.
         value = json.loads(data)
     except (ValueError, RecursionError):
-        return Problem(400, "malformed_json", "the body is no JSON")
+        return Problem(400, "malformed_json", "the body is not JSON")
     for each in _leaves(value):
         if isinstance(each, float) and not math.isfinite(each):
             return Problem(400, "non_finite_number", "numbers must be finite: NaN, Infinity and 1e999 are not")
         if isinstance(each, str) and any("\ud800" <= sign <= "\udfff" for sign in each):
             return Problem(422, "invalid_unicode", "text with half a surrogate pair is no Unicode")
-    return Problem(400, "malformed_json", "the body is no JSON")
+    return Problem(400, "malformed_json", "the body is not JSON")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -95,7 +95,7 @@ class Call:
 def read_id(text: str) -> JobId:
     """A job id from a path or a body."""
     if not _ID.fullmatch(text):
-        raise Problem(422, "invalid_job_id", "that is no job id: it looks like 01890a5d-ac96-774b-bcce-b302099a0001")
+        raise Problem(422, "invalid_job_id", "that is not a job id: it looks like 01890a5d-ac96-774b-bcce-b302099a0001")
     return JobId(UUID(text))
 
 

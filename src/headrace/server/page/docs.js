@@ -79,7 +79,7 @@ function tryIt(path, method, operation) {
       const answer = await fetch(url, { method: method.toUpperCase(), headers, body: text ? text.value : undefined });
       const received = await answer.text();
       let shown = received;
-      try { shown = JSON.stringify(JSON.parse(received), null, 2); } catch { /* it is no JSON */ }
+      try { shown = JSON.stringify(JSON.parse(received), null, 2); } catch { /* it is not JSON */ }
       out.textContent = `${answer.status} ${answer.statusText}\n\n${shown}`;
     } catch (error) {
       out.textContent = String(error);

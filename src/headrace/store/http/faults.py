@@ -89,7 +89,7 @@ def _cause(error: BaseException, *, plain: bool = False) -> str:
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             ours = "for an authority of your own set SSL_CERT_FILE to its certificate"
-            return f"its certificate is not good ({cause.verify_message}), and there is no way round it; {ours}"
+            return f"its certificate is not valid ({cause.verify_message}), and there is no way round it; {ours}"
         if isinstance(cause, ssl.SSLError):
             return "it does not speak TLS as it should; is it http:// without s?"
         cause = cause.__cause__ or cause.__context__

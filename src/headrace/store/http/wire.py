@@ -180,7 +180,7 @@ def read_settlement(wire: WireSettlement) -> Settlement:
         return DONE
     state = wire.state
     if state is not JobState.DONE and state is not JobState.DEAD and state is not JobState.CANCELLED:
-        raise ValueError(f"{state} is no end of a job")
+        raise ValueError(f"{state} is not an end of a job")
     return Finish(
         state,
         wire.result,

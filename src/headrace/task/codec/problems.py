@@ -96,7 +96,7 @@ def unstorable(value: Any) -> str | None:
 def non_finite(value: Any) -> str | None:
     """`""` for a container that may hold one, the reason for a NaN or an infinity itself."""
     if isinstance(value, float):
-        return None if math.isfinite(value) else f"{float(value)} is no finite number: pass None or text instead"
+        return None if math.isfinite(value) else f"{float(value)} is not a finite number: pass None or text instead"
     return "" if fields(value) is not None or is_dict(value) or is_list(value) or is_set(value) else None
 
 

@@ -42,7 +42,7 @@ def loose(payload: bytes) -> Arguments:
             case _:
                 return _call_decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise BadArguments(f"the payload is no arguments: {error}") from None
+        raise BadArguments(f"the payload is not a set of arguments: {error}") from None
 
 
 def show(payload: bytes, redact: Iterable[str] = (), names: Sequence[str] = ()) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def show(payload: bytes, redact: Iterable[str] = (), names: Sequence[str] = ()) 
         return masked(loose(payload), redact, names)
     except BadArguments:
         # What cannot be read may hold a secret anywhere: say only how much there is.
-        return {"args": [], "kwargs": {}, "problem": f"{len(payload)} bytes that are no arguments"}
+        return {"args": [], "kwargs": {}, "problem": f"{len(payload)} bytes that are not arguments"}
 
 
 def masked(arguments: Arguments, redact: Iterable[str], names: Sequence[str]) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Signature:
                 case _:
                     return self._decode_msgpack(payload)
         except _MALFORMED as error:
-            raise BadArguments(f"the payload of a job of {self.name} is no arguments: {error}") from None
+            raise BadArguments(f"the payload of a job of {self.name} is not a set of arguments: {error}") from None
 
     def _decode_msgpack(self, payload: bytes) -> tuple[Args, Kwargs]:
         # The common payload is [[…], {}] with fewer than 16 arguments: one typed decoder does it all.
@@ -227,7 +227,7 @@ class Signature:
         try:
             args, kwargs = _raw_call.decode(payload)
         except _MALFORMED as error:
-            what = f"the payload of a job of {self.name} is no arguments"
+            what = f"the payload of a job of {self.name} is not a set of arguments"
             if payload and payload[0] not in _ARRAYS:
                 raise SerializerNotAllowed(
                     f"{what}: it is neither MessagePack nor JSON, and nothing else is read"

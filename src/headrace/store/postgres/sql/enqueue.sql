@@ -23,11 +23,11 @@ declare
     v_done    record;
 begin
     if task is null or task !~ '^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$' then
-        raise exception '% is no task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first', quote_nullable(task) using errcode = '22023';
+        raise exception '% is not a valid task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first', quote_nullable(task) using errcode = '22023';
     elsif queue is null or queue !~ '^[a-z0-9][a-z0-9_.-]{0,62}$' then
-        raise exception '% is no queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first', quote_nullable(queue) using errcode = '22023';
+        raise exception '% is not a valid queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first', quote_nullable(queue) using errcode = '22023';
     elsif tenant is null or tenant !~ '^[!-~]{0,128}$' then
-        raise exception '% is no tenant: up to 128 printable ASCII characters, no spaces', quote_nullable(tenant) using errcode = '22023';
+        raise exception '% is not a valid tenant: up to 128 printable ASCII characters, no spaces', quote_nullable(tenant) using errcode = '22023';
     elsif priority is null or priority not between -1000 and 1000 then
         raise exception 'priority = %: a whole number from -1000 to 1000', quote_nullable(priority::text) using errcode = '22023';
     elsif jsonb_typeof(args) is distinct from 'array' then
