@@ -1,1 +1,1 @@
-"""headrace inside the frameworks that Python users live in; each module imports its framework, this one none."""
+"""headrace inside web frameworks. Each module imports its framework; this one imports none."""

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from headrace.task.task import JobCall
 
     app: Headrace
-    """The queue of the application that FLASK_APP names; so worker processes find it as `headrace.integrations.flask:app`."""
+    """The app of the application that FLASK_APP names. Workers import it as `headrace.integrations.flask:app`."""
 
 _HERE = f"{__name__}:app"
 _loaded: list[ScriptInfo] = []
-"""What the command `flask` has loaded in this process."""
+"""The application that the command `flask` has loaded in this process."""
 
 
 class FlaskHeadrace(Headrace):
     """A `Headrace` that knows its Flask application: tasks run inside `app_context()`, wherever they run."""
 
     def __init__(self, flask_app: Flask | None = None, url: str | None = None, **options: Any) -> None:
-        """`url` beats the configuration's HEADRACE_URL, which beats the environment's."""
+        """`url` overrides the configuration's HEADRACE_URL, which overrides the environment's."""
         super().__init__(url, **options)
         self._flask: Flask | None = None
         self._own_url = url
@@ -55,7 +55,7 @@ class FlaskHeadrace(Headrace):
             raise ConfigError("no Flask application yet: call init_app, and start workers by `flask headrace worker`")
         return self._flask
 
-    if not TYPE_CHECKING:  # its type is that of Headrace.task
+    if not TYPE_CHECKING:  # The type of Headrace.task counts.
 
         def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             if function is not None:
@@ -73,7 +73,7 @@ class FlaskHeadrace(Headrace):
 
             return in_context_async
         if not inspect.isfunction(function):
-            return function  # whatever it is, the app says why it is no task
+            return function  # The app raises the error for an object that cannot be a task.
 
         @functools.wraps(function)
         def in_context(*args: Any, **kwargs: Any) -> Any:
@@ -85,8 +85,8 @@ class FlaskHeadrace(Headrace):
     def after_commit(self, session: Any, *calls: JobCall[Any]) -> None:
         """Enqueue `task.job(…)`s once this SQLAlchemy session commits, never if it rolls back.
 
-        For stores elsewhere, such as Redis: a process that dies right after its commit loses them. Where the jobs live in
-        the session's own database, `task.using(tx=session).enqueue(…)` does not.
+        For stores elsewhere, such as Redis. A process that dies right after its commit loses the jobs. If the store is
+        in the session's own database, `task.using(tx=session).enqueue(…)` loses nothing.
         """
         from headrace.integrations.sessions import waiting_for
 
@@ -116,7 +116,7 @@ def _command(context: click.Context, args: tuple[str, ...]) -> None:
 
     info = context.ensure_object(ScriptInfo)
     if info.app_import_path is not None:
-        # Worker processes load the application by it.
+        # Worker processes load the application by this name.
         os.environ["FLASK_APP"] = str(info.app_import_path)
     _loaded.append(info)
     os.environ.setdefault("HEADRACE_APP", _HERE)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.integrations")
 
 PATIENCE = 5.0
-"""Seconds after a commit in which a store that is away may come back."""
+"""Seconds after a commit in which a store that cannot be reached may come back."""
 PAUSE = 0.1
 
 _KEY = "headrace"
@@ -42,19 +42,19 @@ class Waiting:
 
     def _committed(self, session: Session) -> None:
         if session.in_nested_transaction() or not self._calls:
-            return  # a savepoint is no commit
+            return  # The end of a savepoint is not a commit.
         calls, self._calls = self._calls, []
         self._enqueue([call for _, call in calls])
 
     def _enqueue(self, calls: Sequence[JobCall[Any]]) -> None:
-        """The rows are committed: whatever happens here, nobody must be told that they are not."""
+        """The rows are committed, so an error here must not reach the caller, which would think the commit failed."""
         give_up = time.monotonic() + PATIENCE
         while True:
             try:
                 self._app.enqueue_many(calls)
             except Unavailable as error:
                 if time.monotonic() < give_up:
-                    time.sleep(PAUSE)  # it could not be reached at all; once it was, the client itself has patience
+                    time.sleep(PAUSE)  # The store could not be reached. The client repeats a call that has reached it.
                     continue
                 _lost(calls, error)
             except HeadraceError as error:
@@ -81,7 +81,7 @@ def _within(inside: SessionTransaction | None, outer: SessionTransaction) -> boo
 
 
 def waiting_for(session: Any, app: Headrace) -> Waiting:
-    """The list of a session (or of the current one of a `scoped_session`)."""
+    """The waiting jobs of a session (or of the current session of a `scoped_session`)."""
     found: Session = session if isinstance(session, Session) else session()
     lists: dict[int, Waiting] = found.info.setdefault(_KEY, {})
     if id(app) not in lists:

@@ -1,4 +1,4 @@
-"""Starlette and FastAPI: the queue opened, worked and closed with the web application."""
+"""Starlette and FastAPI: the app is opened and closed with the web application, which may also run a worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lifespan(
 ) -> Lifespan:
     """For `FastAPI(lifespan=lifespan(app, worker=True))`: the store is open while the web application runs.
 
-    `worker`: and jobs run in this very process, drained when it stops; each process of the web server is one worker more.
+    `worker`: jobs run in this process and are drained when it stops. Each process of the web server is one more worker.
     `within`: your own lifespan, run inside this one and around the worker. A mounted `headrace.server.asgi(…)` is opened and closed, too.
     """
 
@@ -41,7 +41,7 @@ def lifespan(
                 stack.enter_context(at_signal(frame.stop))
             state = None if within is None else await stack.enter_async_context(within(web))
             if worker:
-                # Entered last, so left first: what your lifespan opened is there for as long as jobs run.
+                # Entered last, so left first: resources of your lifespan stay open as long as jobs run.
                 await stack.enter_async_context(app.worker(concurrency=concurrency, queues=queues))
             yield state or {}
 
@@ -49,7 +49,7 @@ def lifespan(
 
 
 def mounted(routes: Iterable[BaseRoute]) -> Iterator[Application]:
-    """The queue's HTTP APIs among these routes. Starlette runs no lifespan of what is mounted."""
+    """The mounted HTTP APIs of headrace. Starlette does not run the lifespan of a mounted application."""
     for route in routes:
         if isinstance(route, Mount):
             if isinstance(route.app, Application):

@@ -1,4 +1,4 @@
-"""Canaries: the few dead jobs that are replayed first, and what their end says about the rest. Pure."""
+"""Canaries: a few dead jobs that are replayed first, and whether the rest follows. No effects."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST_CANARIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Replay so many first, watch them to their end, and go on only if not more than that share died again."""
+    """Replay `count` jobs first, wait for their end, and go on only if at most the share `tolerate` died again."""
 
     count: int = 10
     tolerate: float = 0.1
     patience: timedelta = timedelta(minutes=10)
-    """When they have not ended by then, the rest stays dead, too."""
+    """If they have not ended by then, the rest stays dead."""
 
     def __post_init__(self) -> None:
         if isinstance(self.count, bool) or not isinstance(self.count, int) or not 1 <= self.count <= MOST_CANARIES:
@@ -34,15 +34,15 @@ class Canary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What became of the canaries."""
+    """The outcomes of the canaries."""
 
     tried: int
     done: int = 0
     dead: int = 0
     expired: int = 0
-    """Too late to start again: they have shown nothing and are dead letters no longer."""
+    """They expired before they could start again. They show nothing, and are no dead letters any more."""
     gone: int = 0
-    """Cancelled or deleted by somebody."""
+    """Cancelled or deleted meanwhile."""
 
     @property
     def waiting(self) -> int:
@@ -50,7 +50,7 @@ class Trial:
 
 
 def count(jobs: Sequence[Job | None]) -> Trial:
-    """How they are at this moment; None: one that is not there any more."""
+    """Count the canaries by state. None: a job that no longer exists."""
     states = [None if job is None else job.state for job in jobs]
     gone = states.count(None) + states.count(JobState.CANCELLED)
     expired = sum(job is not None and job.state is JobState.CANCELLED and job.note == EXPIRED for job in jobs)
@@ -64,12 +64,12 @@ def count(jobs: Sequence[Job | None]) -> Trial:
 
 
 def too_many(trial: Trial, canary: Canary) -> bool:
-    """Whether more died again, or had expired, than may."""
+    """Whether more died again or expired than `tolerate` allows."""
     return trial.dead + trial.expired > canary.tolerate * trial.tried
 
 
 def verdict(trial: Trial, canary: Canary) -> str | None:
-    """Why not to go on; None: go on."""
+    """Why the replay stops. None: it goes on."""
     if too_many(trial, canary):
         lost = [f"{trial.dead} of {trial.tried} canaries died again"] if trial.dead or not trial.expired else []
         if trial.expired:

@@ -1,4 +1,4 @@
-"""Fingerprints: which failures are the same bug, whatever data met it. Pure.
+"""Fingerprints: which failures have the same cause, whatever the data. No effects.
 
 A bug is the exception's kind and the places the traceback leads through: the tail of each file and the function, never
 a line number, an address, an id or a value. The message counts only where there is no traceback (a timeout, a dead
@@ -19,12 +19,12 @@ LENGTH = 12
 _TITLE = 160
 _MESSAGE = 80
 
-# Found by headrace itself before or after user code ran: the traceback leads through headrace only.
+# headrace raises these itself before or after user code ran, so the traceback has only frames of headrace.
 _WITHOUT_PLACE = frozenset({"bad_arguments", "bad_result"})
 
 
 class Fingerprint(NamedTuple):
-    """One bug: a short name that stays, and one for people."""
+    """One cause of failures: a short stable id, and a title for display."""
 
     id: str
     title: str
@@ -36,11 +36,11 @@ class StackFrame(NamedTuple):
     file: str
     function: str
     own: bool
-    """Of the user's own code, as far as the path tells."""
+    """Whether it is the user's own code, judged by the path."""
 
 
 def of_job(job: Job) -> Fingerprint:
-    """The bug that a job died of: its last failure, or its note if it has none. The job is one that `get` answered."""
+    """The cause of a job's death: its last failure, or its note if it has none. The job comes from `get`."""
     if job.history:
         return of_failure(job.history[-1], job.task)
     note = plain(job.note or "")
@@ -48,14 +48,14 @@ def of_job(job: Job) -> Fingerprint:
 
 
 def of_failure(failure: Failure, task: str) -> Fingerprint:
-    """The bug behind one failure of a task."""
+    """The cause of one failure of a task."""
     steps = [] if failure.kind in _WITHOUT_PLACE else list(_steps(failure.traceback))
     frames = [step for step in steps if isinstance(step, StackFrame)]
     message = plain(failure.message)
     if not frames:
         where, parts = task, [failure.kind, task, message]
     else:
-        # A loop goes round more or less often: each place counts once. The exception's own line may have been cut off.
+        # Each place counts once, because a loop may repeat it. The exception's own line may have been cut off.
         own = failure.kind.removeprefix("__main__.")
         places = [
             f"{step.file}:{step.function}" if isinstance(step, StackFrame) else step for step in steps if step != own
@@ -66,7 +66,7 @@ def of_failure(failure: Failure, task: str) -> Fingerprint:
 
 
 def check(text: str) -> str:
-    """A fingerprint as a user typed it, or a ConfigError."""
+    """A fingerprint from a user's text, or a ConfigError."""
     found = text.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{LENGTH}}}", found):
         raise ConfigError(
@@ -86,13 +86,13 @@ _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'[\s|+]*File "(?P<file>.+)", line \d+, in (?P<function>.+?)\s*')
 _RAISED = re.compile(r"[\s|+]*(?P<kind>[^\W\d][\w.]*)(?:: .*)?\s*")
 _CUT = re.compile(r"… [\d,]+ bytes left out …")
-"""The middle of a long one is missing (see `worker.verdict.bounded`)."""
+"""The middle of a long traceback is missing (see `worker.outcome_of.bounded`)."""
 _COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
-"""Newer Pythons run them in place: the same bug has no such frame there."""
+"""Newer versions of Python inline comprehensions, so the same failure has no such frame there."""
 
 
 def _steps(trace: str) -> Iterator[StackFrame | str]:
-    """Places, and the kinds of exceptions that were raised on the way (a chain has several)."""
+    """Places, and the kinds of the raised exceptions (a chain has several)."""
     inside = whole = False
     indent = 0
     lines = iter(trace.splitlines())
@@ -101,7 +101,7 @@ def _steps(trace: str) -> Iterator[StackFrame | str]:
             inside = whole = True
             indent = _depth(line)
         elif _CUT.fullmatch(line):
-            # The line after it may be half a line. Whether frames or a message follow is not known: only frames count.
+            # The next line may be incomplete. Frames or a message may follow, and only frames count.
             inside, whole = True, False
             next(lines, None)
         elif not inside:
@@ -110,7 +110,7 @@ def _steps(trace: str) -> Iterator[StackFrame | str]:
             if match["function"] not in _COMPREHENSIONS:
                 yield _frame(match["file"], match["function"])
         elif whole and _depth(line) <= indent:
-            # The end of this exception. What follows up to the next header is message, and messages are data.
+            # The end of this exception. The lines up to the next header are its message, which is data.
             inside = False
             if match := _RAISED.fullmatch(line):
                 yield match["kind"]
@@ -135,12 +135,12 @@ _RELEASE = re.compile(r"\d{4,}|(?=[0-9a-f]*\d)[0-9a-f]{7,}|^tmp\w{8}$|\d+(?:[-_.
 
 
 def _folder(name: str) -> str:
-    """A folder of a release or of a moment says nothing about the bug; `v1` does."""
+    """A folder named after a release or a time is left out. `v1` is kept."""
     return _RELEASE.sub("#", name)
 
 
 def _where(frames: list[StackFrame]) -> str:
-    """The last place in the user's own code, for people."""
+    """The last place in the user's own code, for display."""
     frame = next((frame for frame in reversed(frames) if frame.own), frames[-1])
     return f"{frame.function} ({frame.file})"
 

@@ -1,4 +1,4 @@
-"""FLOW: which of the waiting jobs come first: priority policies, reserved slots and tenants' shares as figures for a claim."""
+"""FLOW: which waiting jobs come first. Turns policies, reserved slots and tenants' shares into claim arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fair = Literal["round_robin", "proportional", "off"]
 FairBy = Literal["jobs", "time"]
 
 BANDS: Final[Mapping[str, int]] = {"high": 1, "normal": 0, "low": LOWEST_PRIORITY}
-"""Names for parts of the priorities → where each begins; it ends where the next higher one begins."""
+"""Names of bands → the priority where each begins. A band ends where the next higher one begins."""
 
 MAX_SHARE = 10_000
 
@@ -36,7 +36,7 @@ class Strict:
 
 @dataclass(frozen=True, slots=True)
 class Ageing:
-    """The highest priority first, and every so long of waiting counts as one more."""
+    """The highest priority first. Each period of waiting raises the priority by one."""
 
     every: timedelta
 
@@ -46,7 +46,7 @@ class Ageing:
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """Each band of priorities gets its share of the jobs started, as long as it has any."""
+    """Each band of priorities gets its share of the started jobs, as long as it has jobs."""
 
     shares: tuple[tuple[int, int], ...]
     """(where the band begins, its share), the highest band first."""
@@ -73,7 +73,7 @@ def weighted(shares: Mapping[str, int] | Mapping[int, int] | Mapping[str | int, 
     """The policy for `app.queue(…, priority=weighted({"high": 80, "low": 20}))`.
 
     Bands: `high` (priority 1 and up), `normal` (0) and `low` (below), or the lowest priority of each as a number. A
-    priority belongs to the highest band that begins at or under it; the lowest band takes everything beneath.
+    priority belongs to the highest band that begins at or under it; the lowest band includes everything below.
     """
     if not isinstance(shares, Mapping) or not shares:
         raise ConfigError(
@@ -108,7 +108,7 @@ def begin_of(band: str | int, where: str) -> int:
 
 
 def name_of(lowest: int) -> str:
-    """A band for people."""
+    """A band's name for display."""
     return next((name for name, begin in BANDS.items() if begin == lowest), str(lowest))
 
 
@@ -124,7 +124,7 @@ def check_policy(value: object) -> Priority:
 
 
 def bounds(shares: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(lowest, highest) of each band, the highest band first; the last one takes everything beneath."""
+    """(lowest, highest) of each band, the highest band first; the last one includes everything below."""
     begins = [lowest for lowest, _ in shares]
     return list(
         zip([*begins[:-1], LOWEST_PRIORITY], [HIGHEST_PRIORITY, *(begin - 1 for begin in begins[:-1])], strict=True)
@@ -159,16 +159,16 @@ def parse_reserve(text: str) -> Reserve:
 
 
 class FreeSlots(NamedTuple):
-    """What a worker may claim now."""
+    """How many jobs a worker may claim now."""
 
     ordinary: int
     """Of any priority."""
     reserved: tuple[Band, ...] = ()
-    """And so many more of these."""
+    """Further jobs of these priorities only."""
 
 
 def room(free: int, size: int, reserves: Sequence[Reserve], priorities: Iterable[int]) -> FreeSlots:
-    """What is left of the slots, when jobs of these priorities have some. Jobs take slots reserved for them first."""
+    """The free slots, when jobs of these priorities run. A job uses a slot reserved for it first."""
     taken = [0] * len(reserves)
     others = 0
     for priority in priorities:
@@ -190,7 +190,7 @@ def room(free: int, size: int, reserves: Sequence[Reserve], priorities: Iterable
 
 
 class Shares:
-    """Divides claims of any size by weights: smooth weighted round robin, so also claims of one job keep the shares."""
+    """Divides claims of any size by weights: smooth weighted round robin, so claims of one job keep the shares."""
 
     def __init__(self, weights: Sequence[int]) -> None:
         divisor = gcd(*weights)
@@ -199,7 +199,7 @@ class Shares:
         self._due = [0] * len(weights)
 
     def split(self, count: int) -> list[int]:
-        """How many of so many each one gets."""
+        """Divide `count` between the weights."""
         rounds, rest = divmod(count, self._total)
         given = [weight * rounds for weight in self._weights]
         for _ in range(rest):
@@ -211,7 +211,7 @@ class Shares:
 
 
 class RunTimes:
-    """How long each tenant's jobs run, on average over the last ones. Forgets whom it has not seen for longest."""
+    """How long each tenant's jobs run, as a moving average. The tenant that was unseen for longest is dropped."""
 
     def __init__(self, most: int = 1000) -> None:
         self._most = most
@@ -219,14 +219,15 @@ class RunTimes:
 
     def note(self, tenant: str, seconds: float) -> None:
         known = self._seconds.pop(tenant, None)
-        # A job costs a slot some time even if it does nothing: without a floor the quickest would get everything.
+        # A job takes a slot for some time even if it does nothing. Without a minimum the quickest tenant would get
+        # everything.
         fresh = max(seconds, _SHORTEST_RUN)
         self._seconds[tenant] = fresh if known is None else known + (fresh - known) * _FRESHNESS
         if len(self._seconds) > self._most:
             del self._seconds[next(iter(self._seconds))]
 
     def weights(self, usual: Mapping[str, int], rand: Callable[[], float] = random.random) -> dict[str, int]:
-        """Jobs in a turn such that turns take the same time, times each tenant's own weight."""
+        """Jobs per turn, so that all turns take the same time, multiplied by each tenant's own weight."""
         return in_turns({tenant: usual.get(tenant, 1) / mean for tenant, mean in self._seconds.items()}, rand)
 
 
@@ -235,7 +236,7 @@ _SHORTEST_RUN = 0.0005
 
 
 def in_turns(speeds: Mapping[str, float], rand: Callable[[], float] = random.random) -> dict[str, int]:
-    """Whole jobs in a turn from any figures, the smallest as 1; fractions are right on average over many claims."""
+    """Whole jobs per turn from any figures, the smallest as 1. Fractions are exact on average over many claims."""
     if not speeds:
         return {}
     least = min(speeds.values())
@@ -247,7 +248,7 @@ def in_turns(speeds: Mapping[str, float], rand: Callable[[], float] = random.ran
 
 
 class Rules(Protocol):
-    """What the planner reads of a queue's options."""
+    """The part of a queue's options that the planner reads."""
 
     @property
     def fair(self) -> Fair: ...
@@ -260,17 +261,17 @@ class Rules(Protocol):
 
 
 class ClaimOrder(NamedTuple):
-    """What a claim is told of the policies."""
+    """The policies as arguments of a claim."""
 
     bands: tuple[Band, ...] = ()
     weights: Mapping[str, Mapping[str, int]] = {}
 
 
 _DRAWN_FOR = 15
-"""Claims for which weights that follow measurements are good: working them out takes longer than a quick claim."""
+"""Claims for which measured weights are used again, because computing them takes longer than a quick claim."""
 
 MAX_BANDS = 64
-"""In one claim. Levels beyond are served in the order of their priority."""
+"""Bands in one claim. Further levels are served in the order of their priority."""
 
 
 class Planner:
@@ -291,7 +292,7 @@ class Planner:
         self._strict = tuple(each for each in queues if each not in self._weighted and each not in self._ageing)
         self._turns = Shares(self._group_sizes()) if len(self._group_sizes()) > 1 else None
         self.watched = tuple(dict.fromkeys((*self._ageing, *self._proportional)))
-        """Queues whose lanes it must have seen lately."""
+        """Queues whose lanes the planner must read regularly."""
         self._views: Sequence[LaneView] = ()
         self._seen_at: datetime | None = None
         self._drawn: dict[str, Mapping[str, int]] = {}
@@ -314,7 +315,7 @@ class Planner:
 
     @property
     def timed(self) -> frozenset[str]:
-        """Queues whose jobs' run times it wants to hear of."""
+        """Queues whose jobs' run times the planner needs."""
         return frozenset(self._timed)
 
     def ran(self, queue: str, tenant: str, seconds: float) -> None:
@@ -322,16 +323,16 @@ class Planner:
         self._timed[queue][0].note(tenant, seconds)
 
     def saw(self, views: Sequence[LaneView], now: datetime) -> None:
-        """The lanes of the `watched` queues, as they were just now."""
+        """Take the current lanes of the `watched` queues."""
         self._views, self._seen_at, self._draw_in = views, now, 0
 
     def plan(self, limit: int) -> ClaimOrder:
-        """For a claim of so many jobs."""
+        """The order for a claim of up to `limit` jobs."""
         return ClaimOrder(self._bands(limit), self._weights())
 
     # ── priorities ──────────────────────────────────────────────────────────
     def _group_sizes(self) -> list[int]:
-        """Queues with one policy are a group, in which priorities compare; a weighted queue is one by itself."""
+        """Sizes of the groups. Queues of one policy form a group with common priorities; a weighted queue is alone."""
         sizes = [len(self._strict), *(1 for _ in self._weighted), len(self._ageing)]
         return [size for size in sizes if size]
 
@@ -347,12 +348,12 @@ class Planner:
             for (lowest, highest), count in zip(bounds(policy.shares), counts, strict=True):
                 bands.append(Band(lowest, highest, count, (queue,)))
         if self._ageing:
-            # Last, because its bands are in line for one share, not each for its own: what follows them is cut short.
+            # Last, because all its bands use one share, and bands beyond the maximum are cut off.
             bands += self._by_age(next(shares))
         return tuple([band for band in bands if band.share > 0][:MAX_BANDS])
 
     def _by_age(self, share: int) -> list[Band]:
-        """Each level of priority where its age puts it; levels not seen yet, so new, by their priority alone."""
+        """Bands in the order of priority plus age. Unseen levels are new and count by priority alone."""
         queues = tuple(self._ageing)
         bands: list[Band] = []
         unseen = HIGHEST_PRIORITY

@@ -1,4 +1,4 @@
-"""Queues as an app declares them: whose jobs come first, how long it may get, and what becomes of its dead letters."""
+"""Queues as an app declares them: the order of jobs, the largest length, and what happens to dead letters."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ MAX_SHARDS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """What one queue does differently from the settings."""
+    """The options of one queue that differ from the settings."""
 
     name: str
     dead_retention: timedelta | None = None
     """How long its dead letters are kept; None: `keep_dead`."""
     dead_arguments: bool = False
-    """The line about a dead letter that retention drops has its arguments, masked by `redact`."""
+    """When retention drops a dead letter, the log line shows its arguments, masked by `redact`."""
     dead_alert: int | None = None
-    """How many dead letters are too many; None: no number is."""
+    """The number of dead letters that raises an alert. None: no alert."""
     fair: Fair = "round_robin"
-    """How tenants share it: in turns, each as it has jobs waiting, or not at all."""
+    """How tenants share the queue: in equal turns, in proportion to their waiting jobs, or not at all."""
     fair_by: FairBy = "jobs"
     """What is shared in turns: jobs, or the time they run."""
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
-    """tenant → jobs in its turn; 1 for those that are not named."""
+    """tenant → jobs in its turn. 1 for other tenants."""
     priority: Priority = STRICT
     max_length: int | None = None
-    """Jobs that may wait in it before producers are told to come back later; None: any number."""
+    """Jobs that may wait in it. Beyond it, enqueue raises QueueFull. None: any number."""
     shards: int = 1
-    """Shards over which a store that can spreads it."""
+    """Shards over which a store spreads it, if the store supports shards."""
     foreign: bool = False
     """Tasks that the app does not know may be enqueued over HTTP, for workers in other languages."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadAlert:
-    """A queue has as many dead letters as its `dead_alert` says, or more."""
+    """A queue has reached its `dead_alert`."""
 
     queue: str
     dead: int
@@ -136,5 +136,5 @@ def dead_retentions(queues: Mapping[str, QueueOptions]) -> dict[str, timedelta]:
 
 
 def dead_alerts(queues: Mapping[str, QueueOptions]) -> dict[str, int]:
-    """The queues that watch the number of their dead letters."""
+    """The queues that have a `dead_alert`."""
     return {name: each.dead_alert for name, each in queues.items() if each.dead_alert is not None}

@@ -1,4 +1,4 @@
-"""How a limit recovers: what is kept of it in a store, what it allows, and what becomes of it after each job. Pure."""
+"""How a limit recovers: what a store keeps of it, what it allows, and how each job changes it. No effects."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ import msgspec
 from headrace.task.limit import LimitDeclaration, LimitFigures, burst_of
 
 LEAST_FACTOR = 1 / 64
-"""However often a limit is refused, so much of it is left."""
+"""The smallest factor. Further refusals do not reduce the limit."""
 GROWTH = 0.05
-"""What a second with successes gives back of a limit that was cut down."""
+"""How much the factor of a reduced limit rises after a second with a success."""
 GROWS_EVERY = timedelta(seconds=1)
 RESTS_EVERY = timedelta(minutes=1)
-"""A limit that was cut down gets the same back for every such while by itself, whether or not its jobs succeed."""
+"""The factor of a reduced limit also rises by GROWTH after each such period, whether or not its jobs succeed."""
 QUIET = timedelta(days=1)
-"""What has heard nothing for so long is as good as new."""
+"""A limit without observations for this long counts as recovered."""
 LONGEST_COOL_DOWN = timedelta(minutes=5)
 
 # ── what is kept of a limit in a store ───────────────────────────────────────
 
 
 class LimitHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a limit has been through. The default: nothing, or it has recovered."""
+    """The health of a limit. The default: it was never closed, or it has recovered."""
 
     factor: float = 1.0
-    """How much of the figures is allowed."""
+    """The fraction of the figures that is allowed."""
     closed_at: datetime | None = None
-    """What was claimed before that has no more to say of it."""
+    """Jobs that were claimed before this time no longer affect it."""
     closed_until: datetime | None = None
-    """It has been closed; one job at a time from then on, until one succeeds. None: it is open."""
+    """The limit is closed until this time. After it, one job at a time runs until one succeeds. None: it is open."""
     closings: int = 0
-    """In a row, without a success in between."""
+    """Closings in a row, without a success in between."""
     failures: int = 0
-    """In a row, while it is open."""
+    """Failures in a row, while it is open."""
     grown_at: datetime | None = None
     failed_at: datetime | None = None
-    """The last of the failures."""
+    """The time of the last failure."""
 
 
 WELL = LimitHealth()
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that is known of a limit, as its rule's `state` keeps it."""
+    """The declaration and health of a limit, as its rule's `state` keeps them."""
 
     declared: LimitDeclaration | None = None
-    """None: no code has declared it (yet); or, of a whole key, its limit's counts."""
+    """None: no code has declared it yet, or this is one key and its limit's declaration counts."""
     override: LimitFigures | None = None
-    """What an operator has set in place of the declared figures."""
+    """The figures that an operator has set in place of the declared ones."""
     health: LimitHealth = WELL
 
 
@@ -65,7 +65,7 @@ def pack(state: State) -> bytes:
 
 
 def unpack(data: bytes) -> State:
-    """What `pack` made; anything else counts as nothing known."""
+    """Read what `pack` made. Anything else counts as an unknown limit."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -76,7 +76,7 @@ def unpack(data: bytes) -> State:
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a limit allows right now; half open (`closed_until` has passed) one job at a time on top of that."""
+    """What a limit allows right now. While it is half open (`closed_until` has passed), one job at a time may run."""
 
     concurrency: int | None = None
     rate: float | None = None
@@ -85,12 +85,12 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figures_of(declared: LimitDeclaration | None, override: LimitFigures | None) -> LimitFigures:
-    """What counts: an operator's word, where there is one, stands for the code's."""
+    """The figures that count. An operator's figure replaces the declared one."""
     usual = LimitFigures() if declared is None else declared.figures
     if override is None:
         return usual
     rate = usual.rate if override.rate is None else override.rate
-    # A declared burst was chosen for the declared rate: it stays unless another one is set.
+    # A declared burst fits the declared rate. It stays unless an operator sets another one.
     return LimitFigures(
         concurrency=usual.concurrency if override.concurrency is None else override.concurrency,
         rate=rate,
@@ -99,10 +99,10 @@ def figures_of(declared: LimitDeclaration | None, override: LimitFigures | None)
 
 
 def rule_of(declared: LimitDeclaration | None, override: LimitFigures | None, health: LimitHealth) -> Allowed:
-    """What a limit allows: its figures, cut down by what it has been through."""
+    """What a limit allows: its figures, reduced by its health."""
     figures = figures_of(declared, override)
     cost = 1 if declared is None else declared.cost
-    # Half open, whoever comes first is let through alone, whatever it costs: stores see to that by `closed_until`.
+    # While half open, the first job runs alone, whatever its cost. Stores enforce that by `closed_until`.
     cut = health.factor if health.closed_until is None else 1.0
     concurrency = figures.concurrency
     if concurrency is not None:
@@ -117,18 +117,18 @@ def rule_of(declared: LimitDeclaration | None, override: LimitFigures | None, he
     )
 
 
-# ── what becomes of a limit ──────────────────────────────────────────────────
+# ── how a limit changes ──────────────────────────────────────────────────────
 
 
 class What(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     REFUSED = "refused"
-    """By whom the limit protects: with a time."""
+    """The service behind the limit refused a call, until a given time."""
 
 
 class LimitObservation(msgspec.Struct, frozen=True):
-    """What became of one job that needed the limit."""
+    """The outcome of one job that needed the limit."""
 
     what: What
     claimed_at: datetime
@@ -137,7 +137,7 @@ class LimitObservation(msgspec.Struct, frozen=True):
 
 
 def rested(health: LimitHealth, now: datetime) -> LimitHealth:
-    """How a limit is after some time, whatever became of its jobs."""
+    """The health of a limit after some time, without regard to its jobs."""
     if health.closed_until is not None:
         return WELL if now - health.closed_until >= QUIET else health
     if health.failures and health.failed_at is not None and now - health.failed_at >= QUIET:
@@ -151,13 +151,13 @@ def rested(health: LimitHealth, now: datetime) -> LimitHealth:
 
 
 def after(health: LimitHealth, seen: LimitObservation, declared: LimitDeclaration, now: datetime) -> LimitHealth:
-    """How a limit is after what became of one job. The same answers everywhere: workers agree through the store."""
+    """The health of a limit after the outcome of one job. All workers compute the same from the stored health."""
     health = rested(health, now)
     match seen.what:
         case What.REFUSED:
             until = max(seen.until or now, now)
             if _was_under_way(health, seen):
-                # When the limit was closed: no news but for the time.
+                # The job was claimed before the limit was closed, so it can only extend the time.
                 if health.closed_until is None or until <= health.closed_until:
                     return health
                 return msgspec.structs.replace(health, closed_until=until)
@@ -169,7 +169,7 @@ def after(health: LimitHealth, seen: LimitObservation, declared: LimitDeclaratio
 
 
 def _was_under_way(health: LimitHealth, seen: LimitObservation) -> bool:
-    """Whether this job was claimed before the limit was closed, or before claims knew of that: none is while it is."""
+    """Whether this job was claimed before the limit was closed. No job is claimed while it is closed."""
     since = health.closed_until or health.closed_at
     return since is not None and seen.claimed_at < since
 
@@ -199,7 +199,7 @@ def _succeeded(health: LimitHealth, seen: LimitObservation, now: datetime) -> Li
         return health
     if health.closed_until is not None:
         if seen.claimed_at < health.closed_until:
-            return health  # it was under way before: no proof
+            return health  # The job was claimed before the limit closed and proves nothing.
         return LimitHealth(factor=health.factor, closed_at=health.closed_until, grown_at=now)
     if health.factor >= 1.0:
         return WELL
@@ -214,5 +214,5 @@ def _succeeded(health: LimitHealth, seen: LimitObservation, now: datetime) -> Li
 
 
 def moment(until: timedelta | datetime, now: datetime) -> datetime:
-    """A time in UTC from what a task gave."""
+    """A time in UTC from a task's argument."""
     return (now + until if isinstance(until, timedelta) else until).astimezone(UTC)

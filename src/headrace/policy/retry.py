@@ -26,14 +26,14 @@ DEADLINE = "deadline"
 """The note of a job that is dead because its next attempt would begin after its deadline."""
 
 WORKER_LOST = "worker_lost"
-"""The kind of a failure that is a worker's death, and the note of a job that is dead of its own crashes."""
+"""The kind of a failure by a worker's death, and the note of a job that is dead after its own crashes."""
 
 
 _NO_TIME = timedelta(0)
 
 
 def done(result: bytes | None, result_ttl: timedelta | None) -> Finish:
-    """The end of a job that went well. With a time to live of zero the result is never written, only that there was one."""
+    """The end of a successful job. With a time to live of zero, only the fact that there was a result is stored."""
     if result is None:
         return DONE
     return Finish(JobState.DONE, result=result if result_ttl != _NO_TIME else b"", result_ttl=result_ttl)
@@ -48,9 +48,9 @@ def decide(
     left: timedelta | None = None,
     rand: Callable[[], float] = random.random,
 ) -> Settlement:
-    """What follows from an outcome: for failures, timeouts, crashes and lost leases alike. Pure but for `rand`.
+    """What follows from an outcome: for failures, timeouts, crashes and lost leases alike. It has no effects.
 
-    `left` is the time to the job's deadline: whatever would begin after it is dead now.
+    `left` is the time to the job's deadline: a job whose next attempt would begin after it is dead now.
     """
     match outcome:
         case Succeeded(result=None):

@@ -1,4 +1,4 @@
-"""Schedules: a rule and the job it makes, its slots, and which of those to fire. Pure: nothing here knows a store."""
+"""Schedules: a rule and the job it makes, its slots, and which of those to fire. No effects, and no store."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from headrace.task.job_checks import check_job, check_lane, check_span
 Overlap = Literal["allow", "skip", "cancel"]
 
 ON_TIME: Final = timedelta(seconds=30)
-"""A slot noticed within so long was not missed: it fires, whatever `catch_up` says."""
+"""A slot that is found within this time was not missed. It fires, whatever `catch_up` says."""
 SHORTEST: Final = timedelta(seconds=1)
 MOST_CAUGHT_UP: Final = 1000
 MOST_COUNTED: Final = 1000
 _GAPS: Final = 2000
-"""Slots in a row that are looked at for a pause between them: more than a day of minutes."""
+"""Slots in a row that are checked for the gap between them: more than a day of minutes."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -65,7 +65,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> str:
-        """The rule for people: `0 3 * * * Europe/Rome`, `every 15m`."""
+        """The rule for display: `0 3 * * * Europe/Rome`, `every 15m`."""
         if self.every is not None:
             return f"every {duration.show(self.every)}"
         return f"{self.cron} {self.tz}"
@@ -85,7 +85,7 @@ def declare(
     catch_up: str = "last",
     jitter: duration.Duration | None = None,
 ) -> Schedule:
-    """A schedule from what the user wrote; every mistake is a ConfigError that names the schedule and the way out."""
+    """A schedule from a user's arguments. A mistake raises ConfigError, which names the schedule and the remedy."""
     check_name(name)
     try:
         if (cron is None) == (every is None):
@@ -120,9 +120,9 @@ def declare(
 
 
 def check(schedule: Schedule) -> None:
-    """A ConfigError if no `declare` has made this: it comes from a store, to which others write, too.
+    """Raise ConfigError unless `declare` could have made this schedule, because other programs write to the store, too.
 
-    A time zone that this machine does not know is not looked at: other machines may.
+    A time zone that this machine does not know is accepted, because other machines may know it.
     """
     if (schedule.cron is None) == (schedule.every is None):
         raise ConfigError("it has no rule")
@@ -150,7 +150,7 @@ def check_name(name: str) -> str:
 
 
 def check_stored_name(name: str) -> str:
-    """A name as a store has it, or a ConfigError: that of a tenant's own schedule begins with the tenant and a colon."""
+    """A stored name, or a ConfigError. The name of a tenant's own schedule begins with the tenant and a colon."""
     tenant, colon, own = name.rpartition(":")
     if colon:
         check_tenant(tenant)
@@ -195,7 +195,7 @@ def _template(job: NewJob) -> Template:
 
 
 def _check_quiet(schedule: Schedule) -> None:
-    """Refuse a job that waits so long that the next slot's always takes its place: it would never run."""
+    """Refuse a job whose wait is so long that the job of the next slot always replaces it. It would never run."""
     lock, wait = schedule.job.unique, schedule.job.delay
     if lock is None or not lock.replace or not wait or JobState.SCHEDULED not in lock.states:
         return
@@ -266,18 +266,18 @@ def _intervals(every: timedelta, number: int, step: int) -> Iterator[datetime]:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Every slot in (after, until] came and went while nobody ticked."""
+    """Slots in (after, until] that passed while no worker ran a ticker."""
 
     after: datetime
     until: datetime
     count: int
     more: bool
-    """There were more than were counted."""
+    """There were more slots than were counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be decided at one moment."""
+    """The decision about the slots at one moment."""
 
     fire: tuple[datetime, ...]
     """Oldest first."""
@@ -285,7 +285,7 @@ class Due:
 
     @property
     def until(self) -> datetime:
-        """Up to here everything is decided."""
+        """All slots up to this time are decided."""
         return self.fire[-1] if self.fire else self.missed.until if self.missed else _EPOCH
 
 
@@ -317,7 +317,7 @@ def _missed(schedule: Schedule, after: datetime, until: datetime) -> Missed:
 
 
 def slot_batch(name: str, slot: datetime) -> BatchId:
-    """The batch of a slot: the same whoever fires it, so that it makes one job."""
+    """The batch of a slot. It is the same for every worker that fires it, so that it makes one job."""
     number = (slot - _EPOCH) // _MICROSECOND
     random = int.from_bytes(hashlib.blake2b(f"{name}\0{number}".encode(), digest_size=8).digest(), "big")
     high = (number // 1000 << 16) | 0x7000 | (random >> 52)
@@ -326,14 +326,14 @@ def slot_batch(name: str, slot: datetime) -> BatchId:
 
 
 def slot_job(schedule: Schedule, slot: datetime) -> NewJob:
-    """The job of a slot, with its jitter, which is the slot's own."""
+    """The job of a slot, with the slot's own jitter."""
     template = schedule.job
     wait = template.delay + _jitter(schedule, slot)
     return _job(template, slot + wait if wait else None)
 
 
 def job_now(schedule: Schedule) -> NewJob:
-    """The job outside of any slot."""
+    """The job outside any slot."""
     return _job(schedule.job, schedule.job.delay or None)
 
 

@@ -1,4 +1,4 @@
-"""Advice: which settings and tasks will not work well together. `headrace doctor` prints it."""
+"""Checks which settings and tasks do not work well together. `headrace doctor` prints the findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.model import duration
 
 
 class SettingsProblem(NamedTuple):
-    """One thing that `headrace doctor` has to say about the settings."""
+    """One finding of `headrace doctor` about the settings."""
 
     level: Literal["warning", "error"]
     about: str
@@ -18,7 +18,7 @@ class SettingsProblem(NamedTuple):
 
 
 class DeclaredOptions(Protocol):
-    """What the checks read of a task's options."""
+    """The part of a task's options that the checks read."""
 
     @property
     def queue(self) -> str: ...
@@ -31,7 +31,7 @@ class DeclaredOptions(Protocol):
 
 
 class DeclaredTask(Protocol):
-    """What the checks read of a task; tasks live above settings."""
+    """The part of a task that the checks read. Tasks are in a higher package."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,7 @@ class DeclaredTask(Protocol):
 
 
 class Values(Protocol):
-    """What the rules read of the settings, which live above."""
+    """The part of the settings that the checks read. Settings are in a higher package."""
 
     @property
     def url(self) -> str: ...

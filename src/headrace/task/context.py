@@ -1,4 +1,4 @@
-"""The job a task is running for: `current_job()`. What it can do is done by the worker, through `Running`."""
+"""The job that a task runs for: `current_job()`. The worker carries out its methods, through `Running`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NoCurrentJob(HeadraceError, RuntimeError):
 
 
 class Running(Protocol):
-    """An attempt under way, as its executor knows it."""
+    """A running attempt, as its executor provides it."""
 
     @property
     def job(self) -> Claimed: ...
@@ -35,7 +35,7 @@ class Running(Protocol):
     def complete_sync(self, result: Any, tx: object) -> None: ...
 
     def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
-        """What the task says of its job, from any thread; it is written soon, and before the attempt's end."""
+        """Take a report of the task, from any thread. The worker writes it soon, and before the attempt's end."""
         ...
 
 
@@ -43,7 +43,7 @@ _running: ContextVar[Running] = ContextVar("headrace_running")
 
 
 def enter(running: Running) -> None:
-    """From here on, in this context, `current_job()` is that attempt's job. For executors."""
+    """Make `current_job()` return that attempt's job in this context. For executors."""
     _running.set(running)
 
 
@@ -79,7 +79,7 @@ class JobContext:
 
     @property
     def attempt(self) -> int:
-        """Which ownership of the job this is, from 1; releases and snoozes count, too."""
+        """The number of this claim of the job, from 1. Releases and snoozes count, too."""
         return self._running.job.attempt
 
     @property
@@ -93,24 +93,24 @@ class JobContext:
 
     @property
     def deadline(self) -> datetime | None:
-        """When the attempt's timeout strikes, by this machine's clock; None: never."""
+        """When the attempt's timeout ends, by this machine's clock. None: never."""
         return self._running.deadline_at
 
     @property
     def cancelled(self) -> bool:
-        """The attempt should end now: it was cancelled, is over its time, lost its lease, or the worker stops.
+        """Whether the attempt should end now: it was cancelled, took too long, lost its lease, or the worker stops.
 
-        Only a task in a thread has to look: async tasks get CancelledError, process tasks SIGTERM.
+        Only a task in a thread has to check this: async tasks get CancelledError, process tasks SIGTERM.
         """
         return self._running.cancelled
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far the job is, from 0 to 1, and what it is doing: `await job.progress(0.4, "resizing")`.
+        """Report how far the job is, from 0 to 1, and what it is doing: `await job.progress(0.4, "resizing")`.
 
-        Cheap: a worker writes the last state a few times a second at most, and before the job ends.
+        This is cheap: a worker writes the last state a few times per second at most, and before the job ends.
         """
         self._running.report(progress=_fraction(fraction), note=note)
-        # A task that only reports must not keep the others from running, nor miss that it was cancelled.
+        # A task that only reports must let other tasks run, and must receive its cancellation.
         await asyncio.sleep(0)
 
     def progress_sync(self, fraction: float, note: str | None = None) -> None:
@@ -140,7 +140,7 @@ def _fraction(value: float) -> float:
 
 
 def running() -> Running:
-    """The attempt that the calling task is; NoCurrentJob outside a task."""
+    """The attempt of the calling task. Raises NoCurrentJob outside a task."""
     found = _running.get(None)
     if found is None:
         raise NoCurrentJob("there is no current job here: this works inside a task that a worker runs")

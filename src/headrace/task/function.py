@@ -1,4 +1,4 @@
-"""Which functions can be tasks, where each runs, and what it is called when nobody names it."""
+"""Which functions can be tasks, where each runs, and its default name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Executor = Literal["async", "thread", "process"]
 
 
 def check_function(function: object) -> bool:
-    """Whether it is async; a ConfigError when it cannot be a task at all."""
+    """Whether it is async. Raises ConfigError if it cannot be a task."""
     if (
         isinstance(function, staticmethod | classmethod | property)
         or inspect.isclass(function)
@@ -29,7 +29,7 @@ def check_function(function: object) -> bool:
 
 
 def pick_executor(function: Callable[..., Any], executor: Executor | None, *, is_async: bool) -> Executor:
-    """Where it runs, by what the user gave; a ConfigError when it cannot run there."""
+    """Where it runs, by the user's argument. Raises ConfigError if it cannot run there."""
     if executor is None:
         return "async" if is_async else "thread"
     if executor == "async" and not is_async:
@@ -47,7 +47,7 @@ def pick_executor(function: Callable[..., Any], executor: Executor | None, *, is
 
 
 def default_name(function: Callable[..., Any]) -> str:
-    """`module.qualname`; a ConfigError where that says nothing."""
+    """`module.qualname`. Raises ConfigError where that is not a stable name."""
     qualname = getattr(function, "__qualname__", "<unknown>").replace("<locals>.", "")
     if "<" in qualname:
         raise ConfigError('it has no name of its own: give one with name="…"')
@@ -59,7 +59,7 @@ def default_name(function: Callable[..., Any]) -> str:
 
 
 def _module(function: Callable[..., Any]) -> str:
-    """A script run as `__main__` names its tasks as a worker that imports it would."""
+    """A script that runs as `__main__` gives its tasks the names that a worker that imports it would."""
     module = getattr(function, "__module__", None) or "tasks"
     if module != "__main__":
         return module

@@ -1,4 +1,4 @@
-"""Handles: what an enqueue call answers; the way to a job's state and result."""
+"""Handles: what an enqueue call returns. A handle reads a job's state and result."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Timeout = float | duration.Duration | None
 
 
 class Put(NamedTuple):
-    """What became of one job that was enqueued."""
+    """The answer for one enqueued job."""
 
     id: JobId
     created: bool
-    """False: a job that was there already answers for it, by its key or its unique lock."""
+    """False: an existing job has the same key or unique lock."""
 
 
 class Watch(Protocol):
-    """What a handle needs of the app that made it."""
+    """The part of an app that a handle needs."""
 
     def job(self, id: JobId) -> Job: ...
 
@@ -52,15 +52,15 @@ class Watch(Protocol):
 
 
 class Handle(msgspec.Struct, Generic[R_co], eq=False):
-    """One enqueued job. Cheap: ten thousand of them from one bulk call are ten thousand small objects."""
+    """One enqueued job. A handle is a small object, because a bulk call makes many."""
 
     _home: Watch
     _codec: Signature
     _where: UUID
     _place: int | None = None
-    """In bulk the id is made when somebody asks: (batch, place) until then."""
+    """(batch, place) in bulk calls, until the id is read."""
     created: bool = True
-    """Whether this call made the job; False: one that was there already answers, by its key or its unique lock."""
+    """Whether this call made the job. False: an existing job has the same key or unique lock."""
 
     @property
     def id(self) -> JobId:
@@ -89,7 +89,7 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
     def result(self, timeout: Timeout = None) -> R_co:
         """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound.
 
-        Not in async code, where it would hold up the event loop, and with it a worker that runs there: `aresult`.
+        In async code use `aresult`, because this method would block the event loop.
         """
         if _in_a_loop():
             raise RuntimeError(
@@ -128,7 +128,7 @@ def _in_a_loop() -> bool:
 
 
 def outcome(job: Job, codec: Signature) -> Any:
-    """What a finished job's task returned, or the error that says how it ended."""
+    """The result of a finished job, or the error for how it ended."""
     label = f"job {job.id} of {job.task}"
     if job.state is JobState.CANCELLED:
         raise JobCancelled(f"{label} was cancelled" + (f": {job.note}" if job.note else ""))
@@ -146,7 +146,7 @@ def _dead(job: Job, label: str) -> JobDead:
     if not job.history:
         return JobDead(f"{label} is dead{why}")
     last = job.history[-1]
-    # Its name is a text from the store: whatever it says, it is never looked up.
+    # The exception's name is a text from the store. It is never imported.
     error = RemoteTaskError(f"{label} is dead{why}: {last.kind}: {last.message}", last.kind)
     if last.traceback:
         error.add_note(last.traceback)

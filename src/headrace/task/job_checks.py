@@ -1,7 +1,7 @@
 """Whether a job from elsewhere is one that headrace itself could have made: its names, times, sizes and options.
 
-The server asks for every job that comes in by either of its doors, and a schedule's job is looked at whenever its record is
-read: what is stored must never stop a worker. Everything raised is a ConfigError.
+The server checks every job that arrives through either of its APIs, and a schedule's job is checked whenever its record
+is read, because a stored value must never stop a worker. Every error is a ConfigError.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MOST_ATTEMPTS: Final = 1000
 
 
 def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> None:
-    """A ConfigError, or a PayloadTooLarge, for the first one that is not well formed."""
+    """Raise ConfigError or PayloadTooLarge for the first job that is not well formed."""
     lane: Lane | None = None
     for job in jobs:
-        if job.lane is not lane:  # the jobs of one call share a few
+        if job.lane is not lane:  # The jobs of one call share a few lanes.
             lane = job.lane
             check_lane(lane)
         check_job(job)
@@ -42,7 +42,7 @@ def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> None:
 
 
 def check_lane(lane: Lane) -> None:
-    """Its names and its limit keys."""
+    """Check its names and its limit keys."""
     check_queue(lane.queue)
     if lane.queue.startswith(RESERVED):
         raise ConfigError(f"the queue {lane.queue} is headrace's own: use another name")
@@ -63,7 +63,7 @@ def _check_limit_key(key: str) -> None:
 
 
 def check_job(job: NewJob) -> None:
-    """Everything but its lane and its size."""
+    """Check everything except its lane and its size."""
     _check_task(job.task)
     if job.due is not None:
         check_due(job.due)
@@ -85,7 +85,7 @@ def _check_task(name: str) -> None:
 
 
 def read_options(job: NewJob) -> JobOptions | None:
-    """What the job asks for other than its task does; None: nothing that can be read, and a worker makes such a job dead."""
+    """The job's own options. None: they cannot be read, and a worker makes such a job dead."""
     if job.options is None:
         return None
     try:
@@ -107,7 +107,7 @@ def _check_options(own: JobOptions) -> None:
 
 
 def tenant_of(job: NewJob) -> str:
-    """Whose job it is. In a queue where tenants do not take turns the tenant is no part of the lane."""
+    """The job's tenant, which is not part of the lane in a queue where tenants do not take turns."""
     own = read_options(job)
     return job.lane.tenant or (own.tenant if own is not None and own.tenant is not None else "")
 
@@ -116,7 +116,7 @@ def tenant_of(job: NewJob) -> str:
 
 
 def check_time(at: datetime | None) -> None:
-    """Stores keep moments: a time without a time zone could be any of a day's."""
+    """Stores keep instants, and a time without a time zone does not name one."""
     if at is not None and at.tzinfo is None:
         raise ConfigError(f"{at.isoformat()} needs a time zone, for example 2026-11-15T09:00:00+01:00")
 
@@ -126,7 +126,7 @@ def check_due(due: Due) -> None:
     if isinstance(due, datetime):
         check_time(due)
     elif due is not None and abs(due) > LONGEST:
-        raise ConfigError(f"nothing is put off for more than {LONGEST.days:,} days")
+        raise ConfigError(f"a job can be put off for at most {LONGEST.days:,} days")
 
 
 def check_span(span: timedelta | None) -> None:

@@ -1,7 +1,7 @@
-"""Limits: how much at once and how fast, as a task declares it.
+"""Limits: how many jobs at once and how fast, as a task declares it.
 
-What a limit allows after what became of its jobs is `policy/recovery.py`; how rules get into a store is `operate/stored_limits.py`; that a
-claim obeys them is each store's business.
+`policy/recovery.py` computes what a limit allows after the outcomes of jobs. `operate/stored_limits.py` writes rules
+into a store. Each store's claim obeys them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COOL_DOWN = timedelta(seconds=5)
 
 
 class LimitFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a limit allows when all is well; None: that is not limited."""
+    """What a limit allows while it is fully open. None: not limited."""
 
     concurrency: int | None = None
     """Units held at once."""
@@ -40,11 +40,11 @@ class LimitDeclaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     figures: LimitFigures
     cost: int = 1
-    """Units that one job may need; 1 where that is a function's to say."""
+    """Units that one job may need; 1 if a function computes the cost."""
     breaker: int | None = None
     cool_down: float = COOL_DOWN.total_seconds()
     by: str = ""
-    """The app whose code declares it, as a store remembers it; empty: nobody said."""
+    """The app whose code declares it, as stored. Empty: unknown."""
 
 
 class Limit:
@@ -100,7 +100,7 @@ class Limit:
 
     @property
     def declared(self) -> LimitDeclaration:
-        """What is stored of it."""
+        """The declaration that is stored."""
         return LimitDeclaration(
             figures=self.figures,
             cost=self.cost if isinstance(self.cost, int) else 1,
@@ -139,7 +139,7 @@ class Limit:
                 )
 
     def tripped(self, until: duration.Duration | datetime) -> None:
-        """Inside a task: the service behind this limit has refused. No job of it starts until then, and few at first after it."""
+        """Close the limit, in a task whose service refuses: no job of it starts until then, and few at first after."""
         running = context.running()
         if not isinstance(running, Tripping):
             raise Unsupported(
@@ -192,17 +192,17 @@ def check_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def keys_of(limits: Sequence[Limit], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The limit keys of a job, in order: what its lane is made of."""
+    """The limit keys of a job, in order, as its lane has them."""
     if len(limits) == 1:
         return limits[0].keys_for(*args, **kwargs)
     return tuple(sorted(key for limit in limits for key in limit.keys_for(*args, **kwargs)))
 
 
 class Shape:
-    """The parameters of a task, as functions of its arguments see them: all of them, also those that a call leaves out."""
+    """The parameters of a task for functions of its arguments: all of them, also those that a call leaves out."""
 
     def __init__(self, function: Callable[..., Any], limits: Sequence[Limit] = ()) -> None:
-        """A ConfigError for functions of these limits that could not be called so."""
+        """Raise ConfigError if a function of these limits cannot be called with them."""
         parameters = list(inspect.signature(function).parameters.values())
         self._positional = [
             (each.name, each.default)
@@ -211,9 +211,9 @@ class Shape:
         ]
         self._named = [(each.name, each.default) for each in parameters if each.kind is each.KEYWORD_ONLY]
         self._any = len(self._positional) + len(self._named) < len(parameters)
-        """It takes any number of arguments: they are passed on as they come."""
+        """The task takes any number of arguments. They are passed on unchanged."""
         self._count = -1 if self._any or self._named else len(self._positional)
-        """So many positional arguments are a whole call."""
+        """This many positional arguments make a complete call."""
         asked = [
             (f"limit {limit.name!r}: its {what} function", each)
             for limit in limits
@@ -226,7 +226,7 @@ class Shape:
             raise ConfigError(f"{wrong} must take what the task takes: {names}")
 
     def full(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """A call of the task with every argument, those left out as its function has them."""
+        """A call of the task with every argument. Omitted arguments get the function's defaults."""
         if self._any or (len(args) == self._count and not kwargs and not self._by_name):
             return args, kwargs
         given = [*args, *(kwargs.get(name, default) for name, default in self._positional[len(args) :])]
@@ -243,18 +243,18 @@ class Shape:
         except TypeError:
             return False
         except ValueError:
-            return True  # of a builtin nobody can tell
+            return True  # The signature of a builtin is unknown.
         return True
 
 
 @functools.lru_cache(10_000)
 def _key(name: str, cost: int, own: str | int | None) -> str:
-    """As a lane has it; remembered, because the same few come with job after job."""
+    """The key as a lane has it. Cached, because many jobs share few keys."""
     return check_key(f"{name}{'' if cost == 1 else f'@{cost}'}{'' if own is None else f':{own}'}")
 
 
 def burst_of(figures: LimitFigures, cost: int) -> int:
-    """Units that may go at once: as given, else a second's worth and at least one job's."""
+    """Units that may go at once: as given, else those of one second, and at least the units of one job."""
     if figures.burst is not None:
         return max(figures.burst, 1)
     return max(1, floor(figures.rate or 0), cost)

@@ -31,12 +31,12 @@ class EnqueueOptions(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=4096)
 def lane_of(queue: str, priority: int, tenant: str, limits: tuple[str, ...]) -> Lane:
-    """The lane of that name, one object for all: stores find runs of a batch by identity."""
+    """The lane of that name. All callers share one object, because stores find runs of a batch by identity."""
     return Lane(queue, priority, tenant, limits)
 
 
 def due_of(delay: duration.Duration | None, run_at: datetime | None) -> Due:
-    """When a job is due by what the user gave, or a ConfigError."""
+    """When a job is due, by the user's arguments. Raises ConfigError."""
     if delay is not None and run_at is not None:
         raise ConfigError("delay and run_at exclude each other: give one")
     if delay is not None:
@@ -56,7 +56,7 @@ def _check_time(value: datetime, name: str) -> None:
 def moment(
     value: duration.Duration | datetime | None, name: str, usual: timedelta | None, due: Due
 ) -> float | datetime | None:
-    """A limit in time as a job carries it: seconds from the enqueue on by the store's clock, or that time."""
+    """A time limit as a job stores it: seconds after the enqueue by the store's clock, or a time."""
     if isinstance(value, datetime):
         _check_time(value, name)
         if isinstance(due, datetime) and due >= value:
@@ -72,7 +72,7 @@ def moment(
 
 
 def positive(value: duration.Duration | None, name: str) -> timedelta | None:
-    """More than nothing; None: it was left out."""
+    """A duration above zero. None: it was left out."""
     if value is None:
         return None
     if not (found := duration.given(value, name=name)):

@@ -11,7 +11,7 @@ from headrace.errors import ConfigError
 from headrace.model import duration
 
 _TOO_MUCH = 600
-"""e to this is a float, and more than any cap."""
+"""The largest exponent: e to the power of this is a float, and more than any cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Retry:
     never: tuple[type[BaseException], ...] = ()
     """Exceptions that make the job dead at once."""
     max_crashes: int = 3
-    """Worker deaths of the job's own after which it is dead."""
+    """Worker deaths by its own fault after which the job is dead."""
     _base: timedelta = field(init=False, repr=False, compare=False)
     _cap: timedelta = field(init=False, repr=False, compare=False)
 
@@ -49,13 +49,14 @@ class Retry:
 
     def delay(self, failures: int, rand: Callable[[], float]) -> timedelta:
         """How long to wait after the `failures`-th failure; `rand` gives 0 … 1."""
-        # Growing stops at the cap before the power can overflow.
+        # The growth stops at the cap, before the power can overflow.
         steps = failures - 1
         growth = self.factor**steps if steps * math.log(self.factor) < _TOO_MUCH else 1e9
         cap = self._cap.total_seconds()
         seconds = min(self._base.total_seconds() * min(growth, 1e9), cap)
         low, high = (seconds * bound for bound in self.jitter)
-        # The cap bounds the range, not the number drawn: jobs that failed together must not all return after the cap.
+        # The cap bounds the range, not the random number, so that jobs that failed together do not all return at the
+        # cap.
         if low < high:
             low, high = low if low < cap else cap * low / high, min(high, cap)
         return min(timedelta(seconds=low + (high - low) * rand()), self._cap)

@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 
 class Home(Watch, Protocol):
-    """What a task needs of the app it belongs to."""
+    """The part of an app that a task needs."""
 
     @property
     def key_ttl(self) -> timedelta: ...
 
     @property
     def producer(self) -> str | None:
-        """What its jobs say of who enqueued them; None: nothing."""
+        """The producer's name in its jobs. None: none."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class TaskOptions:
     timeout: timedelta | None = None
     """Of one attempt; None: no limit."""
     expires: timedelta | None = None
-    """No attempt starts later than so long after the enqueue; None: whenever."""
+    """No attempt starts later than this after the enqueue. None: no limit."""
     deadline: timedelta | None = None
     """Over all attempts, from the enqueue on; None: no limit."""
     retry: Retry = field(default_factory=Retry)
@@ -124,7 +124,7 @@ def declare(
     unique: Unique | None,
     max_payload: int,
 ) -> Task[..., Any]:
-    """A task from a function and what the decorator was given; every mistake is a ConfigError that names the task."""
+    """A task from a function and the decorator's arguments. A mistake raises ConfigError, which names the task."""
     label = name or getattr(function, "__qualname__", repr(function))
     try:
         if isinstance(function, Task):
@@ -174,11 +174,11 @@ class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     job: NewJob
     codec: Signature
     skips: bool = False
-    """Left out of the answer if it is not made, because another one holds its unique lock."""
+    """Left out of the answer if it is not made because another job holds its unique lock."""
 
 
 class Task(Generic[P, R]):
-    """A named function with options. Calling it runs it here; `enqueue` has a worker run it."""
+    """A named function with options. Calling it runs it here. `enqueue` makes a worker run it."""
 
     def __init__(self, home: Home, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
         functools.update_wrapper(self, function)
@@ -192,7 +192,7 @@ class Task(Generic[P, R]):
         self._limits = keys_of(options.limits, (), {}) if fixed else None
         self.shape = Shape(function, options.limits)
         self._skips = options.unique is not None and options.unique.skips
-        # Jobs say themselves what to mask: looks without this code must not show it.
+        # Each job stores what to mask, because readers without this code must not show it.
         redact, names = self.codec.marks(options.redact) if options.redact else ((), ())
         self._marks = JobOptions(redact=redact, names=names)
         tenant = "" if options.tenant is None else None
@@ -251,8 +251,8 @@ class Task(Generic[P, R]):
     ) -> Bound[P, R]:
         """The same task with other options for the jobs enqueued through it.
 
-        `expires`: no attempt starts after that, `deadline`: over all attempts; both so long from the enqueue on, or a
-        time. `webhook`: a URL that is told how the job ended.
+        `expires`: no attempt starts after that, `deadline`: over all attempts; both are a duration from the enqueue, or
+        a time. `webhook`: a URL that receives the job's end.
         """
         if key_ttl is not None and key is None:
             raise ConfigError("key_ttl without key: it says how long the key is remembered")
@@ -293,11 +293,11 @@ class Task(Generic[P, R]):
         return Bound(self._home, self, plan)
 
     def make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
-        """One job by a plan, checked and encoded: for what `using(…)` gives."""
+        """One job by these options, checked and encoded. For the object that `using(…)` returns."""
         return JobCall(self._make(plan, args, kwargs), self.codec, self._skips)
 
     def _make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        """Check and encode: nothing has been stored yet when this raises."""
+        """Check and encode. If this raises, nothing has been stored."""
         unique, key, lock = self.options.unique, None, None
         payload = self.codec.encode(args, kwargs, canonical=plan.key is not None or unique is not None)
         if len(payload) > self.options.max_payload:
@@ -328,7 +328,7 @@ class Task(Generic[P, R]):
         return lane_of(plan.queue, plan.priority, tenant or "", limits)
 
     def _ask(self, option: str, function: Callable[[], T]) -> T:
-        """What a function of the arguments says; whatever goes wrong in it is the caller's to know."""
+        """The result of a function of the arguments. Its errors are passed on to the caller."""
         try:
             return function()
         except ConfigError as error:
@@ -340,7 +340,7 @@ class Task(Generic[P, R]):
 
 
 class SyncTask(Task[P, R]):
-    """A task made of a plain function."""
+    """A task made from a plain function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now."""
@@ -348,7 +348,7 @@ class SyncTask(Task[P, R]):
 
 
 class AsyncTask(Task[P, R]):
-    """A task made of an `async def`; R is what awaiting it gives."""
+    """A task made from an `async def`. R is the type of the awaited result."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the function here and now."""
@@ -356,7 +356,7 @@ class AsyncTask(Task[P, R]):
 
 
 class Bound(Generic[P, R]):
-    """A task with options of its own: what `task.using(…)` gives."""
+    """A task with options of its own, as `task.using(…)` returns it."""
 
     __slots__ = ("_home", "_plan", "_task")
 

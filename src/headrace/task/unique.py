@@ -1,4 +1,4 @@
-"""Uniqueness: at most one job of a kind at a time, as a task declares it. That the lock holds is each store's business."""
+"""Uniqueness: at most one job of a kind at a time, as a task declares it. Each store enforces the lock."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Unique:
     """While one job holds the lock, another of the same key is not made.
 
     `key`: a function of the task's arguments; None: all of them. The lock is held while the job is in one of `states`,
-    at most for `within` from its enqueue on. `on_conflict`: `return` answers the handle of the holder, `skip` does so,
-    too, and leaves it out of what `enqueue_many` answers, `replace` cancels a holder that still waits, and `debounce`
-    does so and puts the new job off by `within`, so that it runs once things have been quiet for so long.
+    at most for `within` from its enqueue. `on_conflict`: `return` returns the handle of the holder; `skip` does the
+    same and leaves it out of the answer of `enqueue_many`; `replace` cancels a waiting holder; `debounce` does that and
+    delays the new job by `within`, so that it runs when no further job has come for that time.
     """
 
     __slots__ = ("key", "on_conflict", "states", "within")
@@ -52,16 +52,16 @@ class Unique:
 
     @property
     def skips(self) -> bool:
-        """Whether a job that met its holder is left out of what a bulk call answers."""
+        """Whether a bulk call leaves out jobs whose lock is held."""
         return self.on_conflict == "skip"
 
     @property
     def delay(self) -> timedelta | None:
-        """What every job is put off by."""
+        """The delay of every job."""
         return self.within if self.on_conflict == "debounce" else None
 
     def lock_for(self, args: Sequence[Any], kwargs: Mapping[str, Any], payload: bytes) -> UniqueLock:
-        """The lock that a job with these arguments needs. `payload`: the arguments, equal for equal ones."""
+        """The lock that a job with these arguments needs. `payload`: the canonical bytes of the arguments."""
         if self.key is None:
             name = hashlib.blake2b(payload, digest_size=16).hexdigest()
         else:
@@ -69,7 +69,7 @@ class Unique:
             if isinstance(found, bool) or not isinstance(found, str | int):
                 raise ConfigError(f"its key is {found!r}: a text or a whole number")
             name = check_key(str(found))
-        # A debounced job is due when its time is up: the lock must outlive that, or two of them could wait.
+        # The lock must outlive the delay of a debounced job, or two of them could wait.
         within = None if self.on_conflict == "debounce" else self.within
         return UniqueLock(name, self.states, within, replace=self.on_conflict in {"replace", "debounce"})
 

@@ -1,4 +1,4 @@
-"""The apps of the project's backends, by alias: so worker processes find them, as `headrace.integrations.django.app:default`."""
+"""The apps of the project's backends, by alias. Workers import them as `headrace.integrations.django.app:default`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Headrace:
     if name.startswith("__"):
         raise AttributeError(name)
     found: list[Headrace | BaseException] = []
-    # A worker asks for it in its event loop, where Django lets nobody use a database, and an app may do so when it is set up.
+    # A worker imports this in its event loop, where Django refuses database calls, which an app may make during set-up.
     thread = threading.Thread(target=_load, args=(name, found), name="headrace-django-setup")
     thread.start()
     thread.join()

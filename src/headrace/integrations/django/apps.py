@@ -20,7 +20,7 @@ class HeadraceConfig(AppConfig):  # type: ignore[misc]  # Django has no types
 
 
 def _after_migrate(*, using: str, **_: Any) -> None:
-    """A newer headrace may need a newer schema, without a migration of Django's own."""
+    """A newer version of headrace may need a newer schema without a migration of Django."""
     from headrace.integrations.django.schema import migrate
 
     migrate(using)

@@ -1,4 +1,4 @@
-"""The backend for `django.tasks`: tasks become headrace's, and jobs go with the transaction that they are enqueued in."""
+"""The backend for `django.tasks`. Jobs are part of the transaction in which they are enqueued."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headrace.model.job import Batch, JobId, NewJob, job_id, new_batch, parse_id
 from headrace.model.lane import check_queue, check_task_name
 
 PATIENCE = 5.0
-"""Seconds for which a store that does not answer is tried again after a commit."""
+"""Seconds for which a call is repeated after a commit while the store does not answer."""
 
 
 class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     """`TASKS = {"default": {"BACKEND": "headrace.integrations.django.backend.HeadraceBackend"}}`
 
-    Django makes one for every thread; what they share is in `registry`.
+    Django makes one for every thread. `registry` holds what they share.
     """
 
     PATH: ClassVar = "headrace.integrations.django.backend.HeadraceBackend"
@@ -42,16 +42,16 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self.on_commit = bool(params.get("ENQUEUE_ON_COMMIT", True))
-        """A job that no transaction can carry waits for the commit of the one it is enqueued in."""
+        """A job that cannot be written in the transaction is enqueued after its commit."""
 
     @property
     def place(self) -> Place:
-        """Where the jobs live; looked up each time, for tests give Django's databases other names."""
+        """Where the jobs are stored. Looked up each time, because tests rename Django's databases."""
         return place.find(self.alias, self.options)
 
     @property
     def app(self) -> Headrace:
-        """The tasks and their store: for everything that Django's framework has no words for."""
+        """The headrace app of this backend, for everything that Django's framework does not offer."""
         return self._home.app
 
     @property
@@ -59,7 +59,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         return registry.home(self.alias, self.place, self.options, frozenset(self.queues))
 
     def lives_in(self, database: str) -> bool:
-        """Whether the store itself is in this database of Django's."""
+        """Whether the store itself is in this Django database."""
         return "url" not in self.options and self.options.get("database", DEFAULT_DB_ALIAS) == database
 
     def check(self, **_: Any) -> Iterable[checks.CheckMessage]:
@@ -72,18 +72,18 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
 
     @property
     def _in_a_test(self) -> bool:
-        """Django's test runner keeps databases in memory; it is a mistake only to enqueue there."""
+        """Django's test runner keeps databases in memory. Only enqueueing there is an error."""
         database = self.options.get("database", DEFAULT_DB_ALIAS)
         return self.lives_in(database) and place.in_memory(database)
 
     def close(self) -> None:
-        """Give the store's connections back, such as before a test database is dropped."""
+        """Close the store's connections, for example before a test database is dropped."""
         self._home.close()
 
     # ── tasks ────────────────────────────────────────────────────────────────
 
     def validate_task(self, task: Any) -> None:
-        """Django calls this for every task that is made: so it is known to workers, too."""
+        """Django calls this for every task. The call also registers the task for workers."""
         super().validate_task(task)
         try:
             check_queue(task.queue_name)
@@ -93,7 +93,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         registry.remember(task)
 
     def discover(self) -> None:
-        """Import what has tasks: the module `tasks` of every app, and OPTIONS["modules"]."""
+        """Import the modules with tasks: `tasks` of every app, and OPTIONS["modules"]."""
         autodiscover_modules("tasks")
         for module in self.options.get("modules", ()):
             import_module(module)
@@ -104,7 +104,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
     # ── jobs ─────────────────────────────────────────────────────────────────
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """In the transaction under way, where the store lives in that database; see `docs/guide/django.md`."""
+        """Enqueue in the current transaction, if the store is in that database; see `docs/guide/django.md`."""
         self.validate_task(task)
         result = results.fresh(task, "", args, kwargs, backend=self.alias)
         home = self._home
@@ -122,7 +122,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         database = home.place.database
         if database is not None and connections[database].in_atomic_block:
             return home.app.put_in(database, [job]).id(0)
-        # Before the commit: after it, a refusal would lose the job.
+        # Checked before the commit, because a refusal after it would lose the job.
         if any(queue.max_length is not None for queue in home.app.queues.values()):
             portal.run(lambda: home.admit([job]))
         batch = Batch(new_batch(), [job])
@@ -145,7 +145,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
             self.discover()
             task = registry.find(job.task)
         if task is None:
-            raise TaskResultDoesNotExist(f"{result_id}: it is a job of {job.task}, which is no task here")
+            raise TaskResultDoesNotExist(f"{result_id}: it is a job of {job.task}, which is not a task of this project")
         return results.of_job(task, job, self._home.declared(task).codec, backend=self.alias)
 
 
@@ -154,7 +154,7 @@ def _in_transaction() -> bool:
 
 
 def _send(home: registry.BackendHome, batch: Batch) -> None:
-    """Under the id that the caller has got already; so it may be repeated."""
+    """Enqueue under the id that the caller already has, so that the call can be repeated."""
     give_up = time.monotonic() + PATIENCE
     while True:
         try:

@@ -1,11 +1,11 @@
-"""Django's tasks framework, from wherever it comes: Django 6 has it, for older ones there is the package django-tasks."""
+"""Django's tasks framework. Django 6 includes it; for older versions there is the package django-tasks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # Neither may be installed where this is checked, and they are alike.
+    # A type checker may find neither installed, and both have the same interface.
     BaseTaskBackend: Any
     Task: Any
     TaskContext: Any

@@ -1,1 +1,1 @@
-"""No models: headrace has tables of its own. Django tells only apps with this module that it has migrated."""
+"""No models: headrace has tables of its own. Django signals the end of a migration only to apps with this module."""

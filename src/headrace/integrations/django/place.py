@@ -1,4 +1,4 @@
-"""Where a backend's jobs live: in one of Django's own databases, or at a URL."""
+"""Where a backend's jobs are stored: in one of Django's databases, or at a URL."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 _KNOWN = frozenset({"database", "url", "outbox", "max_attempts", "timeout", "modules"})
 _PASSED_ON = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "pooler", "listen", "pool"})
-"""Of a database's OPTIONS, what a PostgreSQL URL of headrace takes, too."""
+"""Keys of a database's OPTIONS that a PostgreSQL URL of headrace also accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where jobs live, and which of Django's transactions can carry them there."""
+    """Where jobs are stored, and which of Django's transactions can write them there."""
 
     url: str
     database: str | None
-    """The alias whose transactions carry jobs; None: none does."""
+    """The alias whose transactions write jobs. None: none."""
     home: bool
-    """The store itself lives in that database."""
+    """The store itself is in that database."""
     outbox: bool = False
     """Jobs reach that database's outbox, and from there the store."""
 
 
 def find(alias: str, options: Mapping[str, Any]) -> Place:
-    """The place that the OPTIONS of a backend name."""
+    """The place that a backend's OPTIONS name."""
     if unknown := sorted(set(options) - _KNOWN):
         raise ImproperlyConfigured(
             f"TASKS[{alias!r}]: unknown OPTIONS {', '.join(unknown)}; known: {', '.join(sorted(_KNOWN))}"
@@ -47,7 +47,7 @@ def find(alias: str, options: Mapping[str, Any]) -> Place:
 
 
 def url_of(database: str) -> str:
-    """One of Django's databases as headrace names it."""
+    """The headrace URL of one of Django's databases."""
     wrapper = connections[database]
     if wrapper.vendor == "sqlite":
         if in_memory(database):

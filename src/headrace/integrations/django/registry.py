@@ -1,4 +1,4 @@
-"""What the backends of all threads share: the tasks that Django made, and one app per place where jobs live."""
+"""What the backends of all threads share: Django's tasks, and one app for each place where jobs are stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _homes: dict[tuple[Any, ...], BackendHome] = {}
 
 
 def remember(task: Any) -> None:
-    """A task as it was declared; what `task.using(…)` makes of it is not another one."""
+    """The declared task, also for the object that `task.using(…)` returns."""
     known = _tasks.get(task.module_path)
     if known is None or known.func is not task.func:
         _tasks[task.module_path] = task
@@ -62,7 +62,7 @@ class BackendHome:
         self._clients = Clients(self.app.connect, self.app.queues)
 
     def declared(self, task: Any) -> Task[..., Any]:
-        """Our own task for one of Django's."""
+        """The headrace task for a Django task."""
         path = task.module_path
         with _lock:
             if path not in self.app.tasks:
@@ -77,15 +77,15 @@ class BackendHome:
             return self.app.tasks[path]
 
     async def enqueue(self, batch: Batch) -> None:
-        """A batch whose id is known already, and whose jobs are admitted."""
+        """Enqueue a batch whose id is known already, and whose jobs were admitted before."""
         await (await self._clients.here()).store.enqueue(batch)
 
     async def admit(self, jobs: Sequence[NewJob]) -> None:
-        """Count jobs in, or raise QueueFull."""
+        """Count jobs, or raise QueueFull."""
         await (await self._clients.here()).admit(jobs)
 
     def close(self) -> None:
-        """Give the store's connections back; the next call opens others."""
+        """Close the store's connections. The next call opens others."""
         self.app.close()
         portal.run(self._clients.close_here)
 
@@ -99,7 +99,7 @@ def home(alias: str, place: Place, options: Mapping[str, Any], queues: frozenset
             retry = Retry() if max_attempts is None else Retry(max_attempts=max_attempts)
             settings = Settings.load(url=place.url)
             if queues and not settings.queues:
-                # Workers serve them all, also those that no task names for itself.
+                # Workers serve all of these queues, also those that no task names.
                 settings = settings.replace(queues=tuple(sorted(queues)))
             app = Headrace(settings=settings)
             if place.outbox:
@@ -112,7 +112,7 @@ def home(alias: str, place: Place, options: Mapping[str, Any], queues: frozenset
 
 
 def _runner(path: str, home: BackendHome, *, asynchronous: bool) -> Callable[..., Any]:
-    """What a worker runs for a task of Django's."""
+    """The function that a worker runs for a Django task."""
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
         attempt = _Attempt(path, home, args, kwargs)
@@ -138,7 +138,7 @@ def _runner(path: str, home: BackendHome, *, asynchronous: bool) -> Callable[...
 
 
 class _Attempt:
-    """One attempt as Django's signals tell of it. Django's connections are looked after as around a request."""
+    """Send Django's signals around one attempt. Django's connections are closed as after a request."""
 
     def __init__(self, path: str, home: BackendHome, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._home = home

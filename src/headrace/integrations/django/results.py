@@ -24,7 +24,7 @@ _NO_EXCEPTION = {"timeout": "builtins.TimeoutError", "worker_lost": "headrace.er
 
 
 def fresh(task: Any, id: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, backend: str) -> Any:
-    """Of a job that is about to be enqueued; a TypeError where an argument is not JSON."""
+    """The result of a job to be enqueued. Raises TypeError if an argument is not JSON."""
     return TaskResult(
         task=task,
         id=id,
@@ -44,9 +44,9 @@ def fresh(task: Any, id: str, args: Sequence[Any], kwargs: Mapping[str, Any], *,
 def under_way(
     task: Any, job: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any], *, backend: str, now: datetime
 ) -> Any:
-    """Of the job that the calling thread runs."""
+    """The result of the job that the calling thread runs."""
     found = fresh(task, str(job.id), args, kwargs, backend=backend)
-    # As many as there were attempts: that is how Django counts them.
+    # One entry for each attempt, because Django counts the entries.
     found.worker_ids.extend([""] * job.attempt)
     return put(
         found, status=TaskResultStatus.RUNNING, enqueued_at=job.enqueued_at, started_at=now, last_attempted_at=now
@@ -54,7 +54,7 @@ def under_way(
 
 
 def of_job(task: Any, job: Job, codec: Signature, *, backend: str) -> Any:
-    """Of a job as the store has it."""
+    """The result of a stored job."""
     args, kwargs = codec.decode(job.payload)
     found = fresh(task, str(job.id), args, kwargs, backend=backend)
     found.errors.extend(_error(failure) for failure in job.history)
@@ -68,7 +68,7 @@ def of_job(task: Any, job: Job, codec: Signature, *, backend: str) -> Any:
         found,
         status=TaskResultStatus[_STATUS[job.state]],
         enqueued_at=job.enqueued_at,
-        # The store forgets when an attempt began once the next one has begun.
+        # The store keeps only the start time of the last attempt.
         started_at=first or job.finished_at,
         last_attempted_at=last or job.finished_at,
         finished_at=job.finished_at,
@@ -77,7 +77,7 @@ def of_job(task: Any, job: Job, codec: Signature, *, backend: str) -> Any:
 
 
 def put(result: Any, **fields: Any) -> Any:
-    """Change a result, which is frozen for everybody but its backend."""
+    """Change a result, which only its backend may do."""
     for name, value in fields.items():
         object.__setattr__(result, name, value)
     return result

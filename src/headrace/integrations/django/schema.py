@@ -1,4 +1,4 @@
-"""headrace's schema where it lives in a database of Django's."""
+"""headrace's schema in a Django database."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headrace.integrations.django.frame import task_backends
 
 
 def migrate(database: str) -> None:
-    """Bring up to date what the backends have in this database: all their tables, or an outbox."""
+    """Update what the backends have in this database: all their tables, or an outbox."""
     if place.in_memory(database):
-        return  # a test's: nobody works there
+        return  # A database in memory belongs to a test and has no workers.
     for alias in task_backends.settings:
         backend = task_backends[alias]
         if not isinstance(backend, HeadraceBackend):

@@ -1,4 +1,4 @@
-"""EXPLAIN: why a job does not run and, where that can be known, when it will. Pure, but for the looks at the store."""
+"""EXPLAIN: why a job does not run and, where that can be known, when it will. It only reads the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Reason(StrEnum):
-    """Why a job is not running, in one word for programs. New ones may come."""
+    """Why a job is not running, in one word for programs. Later versions may add words."""
 
     DONE = "done"
     DEAD = "dead"
@@ -38,7 +38,7 @@ class Reason(StrEnum):
     PARKED = "parked"
     """Put off because the worker that had it does not know its task."""
     EXPIRED = "expired"
-    """It may not start any more: whoever claims it ends it."""
+    """It may not start any more: the next worker that claims it ends it."""
     PAUSED = "paused"
     """Its queue, its tenant or its task."""
     LIMITED = "limited"
@@ -54,7 +54,7 @@ class Reason(StrEnum):
     BUSY = "busy"
     """Next in line, but every slot is taken."""
     HINDERED = "hindered"
-    """Next in line, but the workers that have free slots start nothing just now."""
+    """Next in line, but the workers that have free slots claim nothing now."""
     NEXT = "next"
 
 
@@ -63,11 +63,11 @@ class Explanation(msgspec.Struct, frozen=True):
 
     reason: Reason
     sentence: str
-    """For people: what it is, and the command that helps."""
+    """The explanation in a sentence, with the command that helps."""
     until: datetime | None = None
-    """When it is over, where that can be known."""
+    """When the reason ends, where that can be known."""
     details: dict[str, Any] = {}
-    """What the sentence is made of."""
+    """The facts in the sentence."""
 
     def __str__(self) -> str:
         return self.sentence
@@ -77,7 +77,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Looking(Protocol):
-    """What is asked of a store."""
+    """The part of a store that an explanation reads."""
 
     async def now(self) -> datetime: ...
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]: ...
@@ -98,13 +98,13 @@ async def look(
     options_of: Callable[[str], TaskOptions | None],
     queue_of: Callable[[str], QueueOptions | None] = lambda _: None,
 ) -> tuple[Job, Explanation] | None:
-    """Gather what the store knows of a job, and explain it; None: there is no such job."""
+    """Read what the store has about a job, and explain it. None: there is no such job."""
     ahead = await store.ahead(id)
     (job,) = await store.get([id])
     if job is None:
         return None
     if ahead is None and job.state in {JobState.READY, JobState.SCHEDULED}:
-        ahead = await store.ahead(id)  # it came back in between
+        ahead = await store.ahead(id)  # It became ready between the two reads.
     workers = [] if job.state.finished else await store.workers()
     around = await _around(store, job, ahead, queue_of(job.queue))
     return job, explain(job, ahead, workers, options_of(job.task), await store.now(), around)
@@ -135,7 +135,7 @@ def explain(
     now: datetime,
     around: Around = NOTHING_AROUND,
 ) -> Explanation:
-    """The true reason, by what was seen at one moment. `options`: the task's, None where its app is not at hand."""
+    """The reason, by what was read at one moment. `options`: the task's; None: its app is not available."""
     case = _Case(job, ahead or Ahead(limit=0), workers, options, now, around)
     if job.state.finished:
         return case.finished()
@@ -167,7 +167,7 @@ class _Case:
         self._own = readable_options(job.options)
         self._workers = workers
         self._serving = [worker for worker in workers if job.queue in worker.queues]
-        # A worker that names no tasks does not say which it knows.
+        # A worker that lists no tasks may know any task.
         self._knowing = [worker for worker in self._serving if not worker.tasks or job.task in worker.tasks]
         self._expires = moment_of(self._own.expires, options.expires if options else None, job.enqueued_at)
         self._deadline = moment_of(self._own.deadline, options.deadline if options else None, job.enqueued_at)
@@ -186,7 +186,7 @@ class _Case:
         if job.state is JobState.CANCELLED:
             why = "" if job.note is None else f": {line(job.note)}"
             if job.note == EXPIRED:
-                again = job.attempt > 1  # it was claimed before, and put off, failed or replayed
+                again = job.attempt > 1  # It was claimed before, and was put off, failed or replayed.
                 late = (
                     "it expired before its next attempt could start"
                     if again
@@ -285,7 +285,7 @@ class _Case:
         return f"attempt {self._job.failures + 1}{f' of {most}' if most else ''}"
 
     def _limits(self, until: datetime) -> str:
-        """What ends its waiting, should it not start by then."""
+        """The limit that ends the job if it has not started by then."""
         said = ""
         for name, at in (("it expires", self._expires), ("its deadline is", self._deadline)):
             if at is not None:
@@ -293,7 +293,7 @@ class _Case:
         return said
 
     def _provisos(self, until: datetime) -> str:
-        """What else will keep it from starting at its time."""
+        """What else prevents its start at that time."""
         said = self._limits(until)
         if paused := reasons.paused(self._job, self._ahead, self._around, self._times):
             return f"{said}; and {paused}"
@@ -306,7 +306,7 @@ class _Case:
         reason, sentence = self._why_not()
         until = None
         if reason is Reason.LIMITED and not self._ahead.lane:
-            # Those before it in its lane use up what there is then.
+            # Earlier jobs of its lane may use the units first.
             until = reasons.opens_at(self._ahead.blocked)
         if reason is Reason.PAUSED:
             until = reasons.paused_until(self._ahead, self._around)
@@ -367,7 +367,7 @@ class _Case:
         return facts | reasons.facts(ahead.blocked, self._around)
 
     def _slots(self) -> tuple[int, int]:
-        """Of the workers that could run it: all, and those taken."""
+        """Slots of the workers that could run it: all, and those taken."""
         running = sum(min(worker.running, worker.slots) for worker in self._knowing)
         return sum(worker.slots for worker in self._knowing), running
 

@@ -1,4 +1,4 @@
-"""What holds a waiting job back beside the jobs before it, in words: pauses, limits, tenants' turns, a queue's policy. Pure."""
+"""What holds a waiting job back besides earlier jobs, in words: pauses, limits, tenants' turns, a queue's policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.policy.recovery import unpack
 
 
 class PauseFields(Protocol):
-    """What is read of a pause; stores live above."""
+    """The part of a pause that is read here. Stores are in a higher package."""
 
     @property
     def kind(self) -> str: ...
@@ -34,7 +34,7 @@ class PauseFields(Protocol):
 
 
 class LimitRuleFields(Protocol):
-    """What is read of a limit's rule."""
+    """The part of a limit's rule that is read here."""
 
     @property
     def burst(self) -> float: ...
@@ -45,15 +45,15 @@ class LimitRuleFields(Protocol):
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to know around a job, beside its place in line."""
+    """Facts about a job's surroundings, besides its place in line."""
 
     pause: PauseFields | None = None
-    """Of its task."""
+    """The pause of its task."""
     rules: Mapping[str, LimitRuleFields] = {}
     tenants: int = 0
-    """That have ready jobs of its priority in its queue."""
+    """Tenants that have ready jobs of its priority in its queue."""
     queue: QueueOptions | None = None
-    """As its app declares it; None: it does not, or the app is not at hand."""
+    """The queue as its app declares it. None: it does not, or the app is not available."""
 
 
 def blocked(job: Job, found: Sequence[Blocked], rules: Mapping[str, LimitRuleFields], times: Times) -> str:
@@ -88,7 +88,7 @@ def _one(each: Blocked, cost: int, rule: LimitRuleFields | None, times: Times) -
 
 
 def _too_little(each: Blocked, cost: int, rule: LimitRuleFields | None) -> str:
-    """More than there can be by the rule: for good, or until a limit that was cut down has recovered."""
+    """The job needs more than the rule can give: for ever, or until a reduced limit has recovered."""
     most = each.concurrency if each.concurrency is not None else None if rule is None else rule.burst
     how = "allows" if each.concurrency is not None else "lets"
     room = "too few units" if most is None else f"{most:,.0f} units"
@@ -105,11 +105,11 @@ STOPS = {
     "quarantine": "runs a job alone that was running when a worker died, and claims nothing meanwhile",
     "reserved": "has free slots only for other priorities (reserve)",
 }
-"""What a worker says of itself while it starts no job of this kind, in words."""
+"""A worker's reported reasons for starting no job, in words."""
 
 
 def workers(found: Sequence[Presence]) -> str:
-    """What keeps the free slots of these workers from the job; empty: some worker has one and takes jobs, or none has."""
+    """Why these workers do not use their free slots for the job. Empty: a worker will, or none has a free slot."""
     free = [worker for worker in found if worker.running < worker.slots]
     if not free or not all(any(each in STOPS for each in worker.hindered) for worker in free):
         return ""
@@ -122,14 +122,14 @@ def workers(found: Sequence[Presence]) -> str:
 
 
 def opens_at(found: Sequence[Blocked]) -> datetime | None:
-    """When every one of them is open; None: that cannot be known."""
+    """When all of them are open. None: that cannot be known."""
     times = [each.opens_at for each in found]
     known = [each for each in times if each is not None]
     return max(known) if known and len(known) == len(times) else None
 
 
 def paused(job: Job, ahead: Ahead, around: Around, times: Times) -> str:
-    """What is paused of its queue, its tenant and its task; empty: nothing."""
+    """Which of its queue, its tenant and its task are paused. Empty: none."""
     said: list[str] = []
     if (by := ahead.paused_by) is not None:
         when = times.since(ahead.paused_since) + times.until(ahead.paused_until)
@@ -143,7 +143,7 @@ def paused(job: Job, ahead: Ahead, around: Around, times: Times) -> str:
 
 
 def task_paused(job: Job, around: Around, times: Times) -> str:
-    """That its task is paused; empty: it is not."""
+    """A sentence about the pause of its task. Empty: there is none."""
     if (pause := around.pause) is None:
         return ""
     when = times.since(pause.since) + times.until(pause.until)
@@ -156,7 +156,7 @@ def _paused(what: str, by: str, when: str, resume: str) -> str:
 
 
 def paused_until(ahead: Ahead, around: Around) -> datetime | None:
-    """When the last of its pauses ends; None: nobody knows."""
+    """When the last of its pauses ends. None: one has no end."""
     ends = [ahead.paused_until] if ahead.paused_by is not None else []
     ends += [ahead.tenant_paused_until] if ahead.tenant_paused_by is not None else []
     ends += [around.pause.until] if around.pause is not None else []
@@ -165,7 +165,7 @@ def paused_until(ahead: Ahead, around: Around) -> datetime | None:
 
 
 def turns(job: Job, around: Around) -> str:
-    """Whose turn it is, where others share the queue; empty: nobody does."""
+    """How tenants and priorities share the queue. Empty: they do not."""
     said: list[str] = []
     queue, fair = around.queue, "round_robin" if around.queue is None else around.queue.fair
     if around.tenants > 1 and fair != "off":
@@ -187,7 +187,7 @@ def turns(job: Job, around: Around) -> str:
 
 
 def facts(found: Sequence[Blocked], around: Around) -> dict[str, Any]:
-    """What the sentences are made of."""
+    """The facts in the sentences."""
     return {
         "limits": [msgspec.structs.asdict(each) for each in found],
         "tenants": around.tenants,

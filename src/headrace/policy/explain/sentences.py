@@ -1,4 +1,4 @@
-"""Times, numbers and texts as an explanation's sentences put them."""
+"""Times, numbers and texts in an explanation's sentences."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times beside how far they are from now."""
+    """Times, with their distance from now."""
 
     now: datetime
 
     def at(self, at: datetime) -> str:
-        """One that may be to come: `… UTC (in 5m)`."""
+        """A time that may be in the future: `… UTC (in 5m)`."""
         if at <= self.now:
             return f"{clock(at)} (now)"
         return f"{clock(at)} (in {duration.about(at - self.now)})"
 
     def past(self, at: datetime) -> str:
-        """One that is over: `at … UTC (5m ago)`."""
+        """A time in the past: `at … UTC (5m ago)`."""
         return f"at {clock(at)} ({self.passed(at)} ago)"
 
     def passed(self, since: datetime) -> str:
@@ -55,6 +55,6 @@ def jobs(number: int, limit: int) -> str:
 
 
 def line(text: str) -> str:
-    """Somebody's text on one line, not too long."""
+    """A text on one line, shortened."""
     joined = " ".join(text.split())
     return joined if len(joined) <= _WIDTH else joined[: _WIDTH - 1] + "…"

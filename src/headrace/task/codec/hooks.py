@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeGuard, cast, get_origin
 
 
 class Model(Protocol):
-    """What we use of a pydantic model; pydantic itself is never imported here."""
+    """The part of a pydantic model that is used here. This module never imports pydantic."""
 
     model_fields: Mapping[str, Any]
 
@@ -36,7 +36,7 @@ def class_of(value: object) -> type[object]:
 
 
 def _base_model() -> type[Any] | None:
-    # Whoever has a model has imported pydantic.
+    # If there is a model, pydantic is imported already.
     pydantic = sys.modules.get("pydantic")
     return getattr(pydantic, "BaseModel", None)
 
@@ -57,7 +57,7 @@ def _knows_by_name() -> bool:
 
 
 def plain(cls: type[Any]) -> bool:
-    """Whether a class that msgspec does not know is one that a decoded list or dict already fulfils."""
+    """Whether a decoded list or dict is already an instance of this class, which msgspec does not know."""
     try:
         return issubclass(list, cls) or issubclass(dict, cls)
     except TypeError:
@@ -70,14 +70,14 @@ def supported(cls: type[Any]) -> bool:
 
 
 _BASES: dict[type, Callable[[Any], Any]] = {str: str, int: int, float: float, bytes: bytes}
-"""Subclasses of these, e.g. a template engine's safe text, are stored as the plain thing."""
+"""Subclasses of these, such as a template engine's safe text, are stored as the plain type."""
 
 
 def enc_hook(value: Any) -> Any:
     """A value that msgspec can store in place of one that it cannot."""
     if is_model(value):
-        # Python mode: bytes, dates and decimals reach msgspec as such. The field names, not the aliases,
-        # where pydantic can read them back.
+        # In Python mode bytes, dates and decimals reach msgspec unchanged. Field names replace aliases if pydantic can
+        # read them back.
         return value.model_dump(mode="python", round_trip=True, by_alias=not _knows_by_name())
     for kind, make in _BASES.items():
         if isinstance(value, kind):
@@ -98,7 +98,7 @@ def _article(cls: type[Any]) -> str:
 
 
 def dec_hook(kind: Any, value: Any) -> Any:
-    """The annotated type from what was stored; what it raises, msgspec reports with the path."""
+    """The annotated type from a stored value. msgspec reports an exception with its path."""
     cls = get_origin(kind) or kind
     if is_model_class(cls):
         model = cast("type[Model]", kind)
@@ -117,7 +117,7 @@ def dec_hook(kind: Any, value: Any) -> Any:
 
 
 def _without_values(error: ValueError) -> str:
-    """Pydantic's complaint without the values it quotes: they may be secret."""
+    """Pydantic's message without the values it quotes, which may be secret."""
     errors = getattr(error, "errors", None)
     if errors is None:
         return str(error)

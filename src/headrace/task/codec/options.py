@@ -1,4 +1,4 @@
-"""What one job asks for other than its task does."""
+"""The options of one job that differ from those of its task."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from headrace.errors import BadArguments
 from headrace.model.duration import LONGEST
 
 Moment = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())] | Annotated[datetime, Meta(tz=True)] | None
-"""A time limit of one job: so many seconds after it was enqueued, or that time; both by the store's clock."""
+"""A time limit of one job: seconds after its enqueue, or a time. Both by the store's clock."""
 
 
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Overrides of a task's options for one job; None: as the task says. Durations in seconds."""
+    """Overrides of a task's options for one job. None: the task's option counts. Durations are in seconds."""
 
     timeout: float | None = None
     max_attempts: int | None = None
     result_ttl: float | None = None
     expires: Moment = None
-    """No attempt starts from then on."""
+    """No attempt starts after this."""
     deadline: Moment = None
     """Over all attempts."""
     webhook: str | None = None
-    """A URL that is told how the job ended."""
+    """A URL that receives the job's end."""
     tenant: str | None = None
-    """Whose it is, where that is no part of its lane: tenants do not take turns in its queue."""
+    """The job's tenant in a queue where tenants do not take turns. There the lane has no tenant."""
     key: str | None = None
-    """Its idempotency key, for the eye: the store keeps the key itself beside the job and forgets it sooner."""
+    """Its idempotency key, for display. The store keeps the key itself beside the job and forgets it sooner."""
     by: str | None = None
-    """Its producer, for the eye: a token's name, or what the setting `producer` says."""
+    """Its producer, for display: a token's name, or the setting `producer`."""
     redact: tuple[str, ...] = ()
     """Fields of its arguments to mask where the task is not known."""
     names: tuple[str, ...] = ()
-    """By place: the names of positional arguments that are masked; empty for those that are not."""
+    """The names of masked positional arguments, by place. Empty: not masked."""
 
 
 _NONE = JobOptions()
@@ -52,7 +52,7 @@ def encode_options(options: JobOptions) -> bytes | None:
 
 
 def marked(options: bytes | None, *, by: str | None = None, key: str | None = None) -> bytes | None:
-    """Encoded options with the job's producer and key in them, as far as they are given; raises BadArguments."""
+    """Encoded options with the job's producer and key, if given. Raises BadArguments."""
     if by is None and key is None:
         return options
     if key is None:
@@ -63,7 +63,7 @@ def marked(options: bytes | None, *, by: str | None = None, key: str | None = No
 
 @lru_cache(maxsize=256)
 def _signed(options: bytes | None, by: str | None) -> bytes:
-    # Most jobs of one producer have the same options, so that one encoding serves them all.
+    # Most jobs of one producer have the same options, so the encoding is kept.
     return _encoder.encode(msgspec.structs.replace(decode_options(options), by=by))
 
 
@@ -73,14 +73,14 @@ def decode_options(data: bytes | None) -> JobOptions:
     if not data:
         return _NONE
     try:
-        # A MessagePack map of ours never begins with "{": that byte would be the number 123.
+        # A MessagePack map never begins with "{", because that byte is the number 123.
         return _json_decoder.decode(data) if data[:1] == b"{" else _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadArguments(f"the job's options cannot be read: {error}") from None
 
 
 def readable_options(data: bytes | None) -> JobOptions:
-    """The same for a look: options that cannot be read count as none."""
+    """The same for display: unreadable options count as none."""
     try:
         return decode_options(data)
     except BadArguments:
@@ -88,7 +88,7 @@ def readable_options(data: bytes | None) -> JobOptions:
 
 
 def moment_of(own: float | datetime | None, usual: timedelta | None, enqueued_at: datetime) -> datetime | None:
-    """The time of a job's own limit, or else of its task's; None: it has none."""
+    """The time of a job's own limit, or else of its task's limit. None: there is none."""
     if own is None:
         return None if usual is None else enqueued_at + usual
     return own if isinstance(own, datetime) else enqueued_at + timedelta(seconds=own)

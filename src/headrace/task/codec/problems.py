@@ -1,4 +1,4 @@
-"""The slow search for what is wrong with a value and where it sits; walked only when storing it has failed."""
+"""Finds what is wrong with a value and where. This is slow, and runs only after storing the value has failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _encode = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
 
 
 def called(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every argument with its path, as the user called."""
+    """Every argument of the call with its path."""
     for place, value in enumerate(args):
         yield f"args[{place}]", value
     for name, value in kwargs.items():
@@ -53,7 +53,7 @@ def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def find(path: str, value: Any, wrong: Callable[[Any], str | None]) -> SerializationError | None:
-    """The first innermost value of which `wrong` says what the matter is."""
+    """The first innermost value for which `wrong` returns a reason."""
     return _find(path, value, wrong, ())
 
 
@@ -83,7 +83,7 @@ def unstorable(value: Any) -> str | None:
     try:
         _encode(value)
     except UnicodeEncodeError:
-        return "text with a lone surrogate is no Unicode: replace it, or pass bytes"
+        return "text with a lone surrogate is not Unicode: replace it, or pass bytes"
     except OverflowError:
         return "a whole number beyond 64 bits cannot be stored: pass it as text"
     except RecursionError:
@@ -94,14 +94,14 @@ def unstorable(value: Any) -> str | None:
 
 
 def non_finite(value: Any) -> str | None:
-    """`""` for a container that may hold one, the reason for a NaN or an infinity itself."""
+    """The reason for a NaN or an infinity, `""` for a container that may hold one."""
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{float(value)} is not a finite number: pass None or text instead"
     return "" if fields(value) is not None or is_dict(value) or is_list(value) or is_set(value) else None
 
 
 def changed(path: str, before: Any, after: Any) -> SerializationError | None:
-    """What of a value under no precise annotation would arrive as something else. Tuples may become lists."""
+    """Which part of a value without a precise annotation would arrive as another type. Tuples may become lists."""
     for step in _pairs(path, before, after):
         found = changed(*step)
         if found is not None:

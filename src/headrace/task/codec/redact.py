@@ -1,4 +1,4 @@
-"""Payloads for the eye: JSON-able, with the values of secret fields masked."""
+"""Payloads for display: JSON values, with the values of secret fields masked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _json_args_decoder = msgspec.json.Decoder(list[Any])
 
 
 def loose(payload: bytes) -> Arguments:
-    """The arguments without regard to any signature; raises BadArguments."""
+    """The arguments without a signature. Raises BadArguments."""
     try:
         match payload[:1]:
             case b"{":
@@ -50,12 +50,12 @@ def show(payload: bytes, redact: Iterable[str] = (), names: Sequence[str] = ()) 
     try:
         return masked(loose(payload), redact, names)
     except BadArguments:
-        # What cannot be read may hold a secret anywhere: say only how much there is.
+        # Unreadable bytes may hold a secret anywhere, so only their number is shown.
         return {"args": [], "kwargs": {}, "problem": f"{len(payload)} bytes that are not arguments"}
 
 
 def masked(arguments: Arguments, redact: Iterable[str], names: Sequence[str]) -> dict[str, Any]:
-    """The arguments, JSON-able, with every field named in `redact` masked at any depth."""
+    """The arguments as JSON values, with every field named in `redact` masked at any depth."""
     walk = _Walk(redact)
     args, kwargs = arguments
     return {
@@ -65,7 +65,7 @@ def masked(arguments: Arguments, redact: Iterable[str], names: Sequence[str]) ->
 
 
 def hidden(arguments: Arguments, redact: Iterable[str], names: Sequence[str]) -> list[str]:
-    """The masked values as text, as they might show up in a message or a traceback."""
+    """The masked values as text, as they might appear in a message or a traceback."""
     found: set[str] = set()
 
     def note(value: Any) -> None:
@@ -132,7 +132,7 @@ class _Walk:
 
 
 def _named(value: Any) -> list[tuple[str, Any, tuple[str, ...]]] | None:
-    """Fields with their values and the other names they go by."""
+    """Fields with their values and their other names."""
     found = fields(value)
     if found is None:
         return None

@@ -1,9 +1,9 @@
 """One task's signature: checks a call, turns it into bytes and bytes into a call.
 
-Arguments are stored as the MessagePack array `[args, kwargs]`, normalised: what can be positional is, and
-defaults stay out, so that a default changed later holds for the jobs that wait. What is stored has been
-decoded once by the very decoder that the worker uses, unless it is plain values of exactly the types declared; that costs
-less than checking values one by one.
+Arguments are stored as the MessagePack array `[args, kwargs]`, normalised: arguments are positional where possible, and
+defaults stay out, so that a default that is changed later also counts for waiting jobs. Each payload is decoded once
+with the worker's decoder before it is stored, unless its values are plain and have exactly the declared types. That
+costs less than checking values one by one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DOUBLE = 0xCB
 _NON_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _TWO, _EMPTY_ARRAY, _EMPTY_MAP = 0x92, 0x90, 0x80
 _ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
-"""How MessagePack begins a list of whatever length."""
+"""The first bytes of MessagePack lists of any length."""
 _EXACT = (str, int, bool, float, bytes)
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError)
 
@@ -136,7 +136,7 @@ class Signature:
                 if found := problems.find(path, value, problems.non_finite):
                     raise found
         if not bound_kwargs and tuple(map(type, bound_args)) == self._exact[: len(bound_args)]:
-            return payload  # what is text, or a number, exactly as the function says arrives as it was
+            return payload  # Text or a number of exactly the declared type arrives unchanged.
         arrived = self._decode_msgpack(payload)
         if self._vague and arrived != (bound_args, bound_kwargs):
             self._compare(args, kwargs, arrived)
@@ -189,7 +189,7 @@ class Signature:
             if name in self._names[:given]:
                 raise self._bad(f"got {name!r} twice: by place and by name")
         elif self._more_kwargs is None:
-            from difflib import get_close_matches  # only for the words of an error
+            from difflib import get_close_matches  # imported here, because only an error needs it
 
             close = get_close_matches(name, self._by_name, n=1)
             hint = f": did you mean {close[0]!r}?" if close else ""
@@ -215,12 +215,12 @@ class Signature:
             raise BadArguments(f"the payload of a job of {self.name} is not a set of arguments: {error}") from None
 
     def _decode_msgpack(self, payload: bytes) -> tuple[Args, Kwargs]:
-        # The common payload is [[…], {}] with fewer than 16 arguments: one typed decoder does it all.
+        # The common payload is [[…], {}] with fewer than 16 arguments. One typed decoder reads it whole.
         if payload[-1:] == b"\x80" and payload[0] == _TWO and (arity := payload[1] - _EMPTY_ARRAY) in self._plain:
             try:
                 call = (self._by_arity[arity] or self._make_decoder(arity)).decode(payload)
             except _MALFORMED:
-                pass  # the slow way says which parameter it is
+                pass  # the slow way finds the parameter
             else:
                 if not call[1]:
                     return call
@@ -258,7 +258,7 @@ class Signature:
         return tuple(found_args), found_kwargs
 
     def _decode_one(self, parameter: Parameter | None, raw: msgspec.Raw, label: str, *, json: bool) -> Any:
-        assert parameter is not None  # _bind refused everything else
+        assert parameter is not None  # `_bind` has refused everything else.
         try:
             return parameter.decode(raw, json=json)
         except _MALFORMED as error:
@@ -271,7 +271,7 @@ class Signature:
     # ── results ──────────────────────────────────────────────────────────────
 
     def encode_result(self, value: Any) -> bytes | None:
-        """What the function returned as bytes; None for None. Raises SerializationError."""
+        """The function's result as bytes; None for None. Raises SerializationError."""
         if value is None:
             return None
         try:
@@ -288,7 +288,7 @@ class Signature:
         return data
 
     def decode_result(self, data: bytes | None) -> Any:
-        """What the function returned; raises SerializationError when that is not what it says it returns."""
+        """The function's result. Raises SerializationError if it does not fit the return annotation."""
         if data is None:
             return None
         try:
@@ -298,15 +298,15 @@ class Signature:
                 return _decode_any(data)
             raise SerializationError("result", f"is not what {self.name}() is annotated to return: {error}") from None
 
-    # ── for the eye ──────────────────────────────────────────────────────────
+    # ── for display ──────────────────────────────────────────────────────────
 
     def marks(self, hide: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What masks the same fields without this signature: field names, and those of positional arguments by place."""
+        """What masks the same fields without this signature: field names, and names of positional arguments."""
         names = {name.casefold() for name in hide}
         others = (self._more_args, self._more_kwargs)
         known = [*self._positional, *self._by_name.values(), *(each for each in others if each is not None)]
         stored = sorted({alias for each in known for alias in types.aliases(each.type, names)})
-        # The fields of a NamedTuple travel without their names: without the signature the whole argument is masked.
+        # The fields of a NamedTuple are stored without names, so the whole argument is masked without the signature.
         whole = {each.name for each in known if types.unnamed(each.type, names)}
         masked = [name if name.casefold() in names or name in whole else "" for name in self._names]
         while masked and not masked[-1]:
@@ -314,14 +314,14 @@ class Signature:
         return tuple(dict.fromkeys((*hide, *stored, *sorted(whole)))), tuple(masked)
 
     def show(self, payload: bytes, hide: Iterable[str] = ()) -> dict[str, Any]:
-        """`{"args": […], "kwargs": {…}}`, JSON-able, with the fields named in `hide` masked. Never raises."""
+        """`{"args": […], "kwargs": {…}}` as JSON values, with the fields named in `hide` masked. Never raises."""
         try:
             return redact.masked(self.decode(payload), hide, self._names)
         except BadArguments:
             return redact.show(payload, hide, self._names)
 
     def secrets(self, payload: bytes, hide: Iterable[str]) -> list[str]:
-        """The values that `show` masks, as text, longest first: to be scrubbed from tracebacks."""
+        """The values that `show` masks, as text, longest first. They are removed from tracebacks."""
         try:
             arguments: redact.Arguments = self.decode(payload)
         except BadArguments:
@@ -342,5 +342,5 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
         ) from None
     except TypeError as error:
         if not hasattr(function, "__annotations__"):
-            return {}  # a callable object or a partial without annotations of its own
+            return {}  # A callable object or a partial may have no annotations.
         raise ConfigError(f"{name}(): its annotations cannot be read: {error}") from None

@@ -1,4 +1,4 @@
-"""Annotations: which of them can be stored and read back, and which say too little to be sure."""
+"""Annotations: which types can be stored and read back, and which are too general to be sure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.task.codec.hooks import dec_hook, plain, supported
 
 
 def check(hint: Any, what: str) -> Any:
-    """The annotation as msgspec takes it, or a ConfigError that says what to change."""
+    """The annotation for msgspec, or a ConfigError that says what to change."""
     if hint is object or isinstance(hint, typing.ParamSpecArgs | typing.ParamSpecKwargs):
         return Any
     if typing.get_origin(hint) is typing.Unpack:
@@ -34,7 +34,7 @@ def check(hint: Any, what: str) -> Any:
 
 
 def vague(hint: Any) -> bool:
-    """Whether a value may change its type on the way because the annotation does not name it."""
+    """Whether a value may change its type in storage because the annotation does not name the type."""
     return any(
         isinstance(part, shape.AnyType) or (isinstance(part, shape.CustomType) and plain(part.cls))
         for part in _parts(shape.type_info(hint))
@@ -48,7 +48,7 @@ def call_type(each: tuple[Any, ...]) -> Any:
 
 
 def unnamed(hint: Any, names: Collection[str]) -> bool:
-    """Whether its values hold one of these fields (casefolded) in a form that is stored without field names."""
+    """Whether its values hold one of these fields (casefolded) in a type that is stored without field names."""
     return any(
         (isinstance(part, shape.NamedTupleType) or (isinstance(part, shape.StructType) and part.array_like))
         and any(field.name.casefold() in names for field in part.fields)
@@ -57,7 +57,7 @@ def unnamed(hint: Any, names: Collection[str]) -> bool:
 
 
 def aliases(hint: Any, names: Collection[str]) -> Iterator[str]:
-    """The names under which these fields (casefolded) are stored, where they are stored under others."""
+    """The stored names of these fields (casefolded), where they differ."""
     for part in _parts(shape.type_info(hint)):
         if isinstance(part, shape.StructType):
             yield from (each.encode_name for each in part.fields if each.name.casefold() in names)

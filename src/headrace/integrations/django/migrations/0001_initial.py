@@ -1,4 +1,4 @@
-"""Makes headrace's tables where they live in this database; headrace brings them up to date after every `migrate`."""
+"""Creates headrace's tables if they belong in this database. headrace updates them after every `migrate`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def forwards(_apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]  # Django has no types
-    """The first and, as far as Django is concerned, only step."""
+    """The only migration that Django knows."""
 
-    # headrace has its own connection, which would wait for this one's transaction.
+    # headrace uses its own connection, which would wait for the transaction of this one.
     atomic = False
     initial = True
     dependencies: ClassVar[list[tuple[str, str]]] = []

@@ -11,13 +11,13 @@ APP = "headrace.integrations.django.app:"
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
-    """Hands everything on to the command headrace."""
+    """Passes all arguments on to the command headrace."""
 
     help = "Everything the command headrace does, for this project: manage.py headrace worker, jobs list, …"
     requires_system_checks: ClassVar[Any] = []
 
     def run_from_argv(self, argv: list[str]) -> None:
-        # Its options are not Django's: the parser of BaseCommand must not see them.
+        # The parser of BaseCommand must not read the options of headrace.
         self.execute_headrace(argv[2:])
 
     def add_arguments(self, parser: CommandParser) -> None:
