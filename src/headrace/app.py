@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from headrace import store as stores
 from headrace.client.per_loop import Clients
-from headrace.client.portal import Portal, portal, remote
 from headrace.client.produce import Producer
+from headrace.client.remote import remote
 from headrace.errors import ConfigError
 from headrace.model.clock import Clock
 from headrace.model.duration import Duration
@@ -27,6 +27,7 @@ from headrace.policy.flow import STRICT, Fair, FairBy, Priority
 from headrace.policy.queue import DeadAlert, QueueOptions
 from headrace.policy.queue import declare as declare_queue
 from headrace.policy.schedule import Schedule
+from headrace.runtime.portal import Portal, portal
 from headrace.settings import Settings, mask_url
 from headrace.store.contract import Store
 from headrace.task.function import Executor

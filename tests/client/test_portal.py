@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from headrace import Headrace
-from headrace.client.portal import Portal
 from headrace.errors import HeadraceError, Unsupported
+from headrace.runtime.portal import Portal
 from headrace.settings import Settings
 
 
@@ -157,7 +157,7 @@ def test_the_end_of_a_script_starts_no_thread(store_url, tmp_path):
     """Newer Pythons refuse to; here any Python does."""
     body = """
         import atexit, threading
-        from headrace.client.portal import portal
+        from headrace.runtime.portal import portal
 
         def refuse(thread):
             raise RuntimeError("can't create new thread at interpreter shutdown")

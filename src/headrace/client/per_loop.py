@@ -8,8 +8,8 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 
 from headrace.client.client import Client
-from headrace.client.portal import Portal
 from headrace.policy.queue import QueueOptions
+from headrace.runtime.portal import Portal
 from headrace.store.contract import Store
 
 

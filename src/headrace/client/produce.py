@@ -12,8 +12,8 @@ from headrace.client.bulk import BulkLoad, gather, loads
 from headrace.client.client import Placed, transactional
 from headrace.client.handles import Handles
 from headrace.client.per_loop import Clients
-from headrace.client.portal import Portal
 from headrace.model.job import Batch, NewJob, new_batch
+from headrace.runtime.portal import Portal
 from headrace.task.task import Home, JobCall
 
 if TYPE_CHECKING:

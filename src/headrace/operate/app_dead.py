@@ -8,7 +8,6 @@ from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from headrace.client.per_loop import Clients
-from headrace.client.portal import Portal
 from headrace.model import duration
 from headrace.model.job import Job, JobId, parse_id
 from headrace.model.rate import parse as parse_rate
@@ -17,6 +16,7 @@ from headrace.operate import shown
 from headrace.operate.dead_letters import Choice, DeadLetters, Discarded, Group, Letter, Replayed
 from headrace.operate.operations import Operations
 from headrace.policy.canary import Canary
+from headrace.runtime.portal import Portal
 from headrace.store.contract import Store
 from headrace.task.handle import Handle
 from headrace.task.task import Task, TaskOptions

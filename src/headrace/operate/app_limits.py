@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from headrace.client.per_loop import Clients
-from headrace.client.portal import Portal
 from headrace.errors import ConfigError
 from headrace.operate.limits import LimitOperations
 from headrace.operate.operations import Operations
 from headrace.operate.stored_limits import LimitEntry, Limits, figures
+from headrace.runtime.portal import Portal
 from headrace.task.limit import Limit, LimitDeclaration, describe
 from headrace.task.task import Task
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.client.per_loop import Clients
-from headrace.client.portal import Portal
 from headrace.errors import ConfigError
 from headrace.model.duration import Duration
 from headrace.model.job import JobId
@@ -14,6 +13,7 @@ from headrace.operate.schedules import ScheduleOperations
 from headrace.operate.stored_schedules import ScheduleEntry, Schedules
 from headrace.policy import schedule as rules
 from headrace.policy.schedule import Schedule
+from headrace.runtime.portal import Portal
 from headrace.task.task import JobCall
 
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from headrace.client.per_loop import Clients
-from headrace.client.portal import Portal
 from headrace.errors import ConfigError
 from headrace.model.job import Job, JobId, JobState, parse_id
 from headrace.model.lease import Presence
@@ -16,6 +15,7 @@ from headrace.operate.app_dead import JobRef
 from headrace.operate.operations import Operations, Until, check_until, pausable
 from headrace.policy.explain.explain import Explanation
 from headrace.policy.queue import QueueOptions
+from headrace.runtime.portal import Portal
 from headrace.task.handle import Handle
 from headrace.task.task import Task, TaskOptions
 

@@ -14,13 +14,13 @@ from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
 from headrace.app import Headrace
-from headrace.client.portal import portal
 from headrace.errors import ConfigError, OutcomeUnknown, Unavailable
 from headrace.integrations.django import place, registry, results
 from headrace.integrations.django.frame import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, signals
 from headrace.integrations.django.place import Place
 from headrace.model.job import Batch, JobId, NewJob, job_id, new_batch, parse_id
 from headrace.model.lane import check_queue, check_task_name
+from headrace.runtime.portal import portal
 
 PATIENCE = 5.0
 """Seconds for which a call is repeated after a commit while the store does not answer."""

@@ -14,12 +14,12 @@ from django.utils import timezone
 
 from headrace.app import Headrace
 from headrace.client.per_loop import Clients
-from headrace.client.portal import portal
 from headrace.integrations.django import results
 from headrace.integrations.django.frame import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
 from headrace.integrations.django.place import Place
 from headrace.model.job import Batch, NewJob
 from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
+from headrace.runtime.portal import portal
 from headrace.settings import Settings
 from headrace.task.context import current_job
 from headrace.task.retry import Retry

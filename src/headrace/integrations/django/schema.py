@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headrace import store as stores
-from headrace.client.portal import portal
 from headrace.integrations.django import place
 from headrace.integrations.django.backend import HeadraceBackend
 from headrace.integrations.django.frame import task_backends
+from headrace.runtime.portal import portal
 
 
 def migrate(database: str) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError
-from headrace.store.contract import Store
 
 T = TypeVar("T")
 
@@ -109,34 +107,3 @@ portal = Portal()
 atexit.register(portal.close)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=portal.forget)
-
-
-class Remote:
-    """A store in the portal's loop that other loops use: every verb runs in the portal's loop.
-
-    For stores that exist only in this process, so that sync producers and a worker in the main loop share one.
-    """
-
-    def __init__(self, home: Portal, store: Store) -> None:
-        self._home = home
-        self._store = store
-
-    async def close(self) -> None:
-        """Do nothing, because other callers share the store. It ends with the process."""
-
-    def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._store, name)
-        if not inspect.iscoroutinefunction(verb):
-            return verb
-
-        async def forward(*args: Any, **kwargs: Any) -> Any:
-            if asyncio.get_running_loop() is self._home.loop:
-                return await verb(*args, **kwargs)
-            return await asyncio.wrap_future(self._home.start(lambda: verb(*args, **kwargs)))
-
-        return forward
-
-
-def remote(home: Portal, store: Store) -> Store:
-    """The store, usable from every event loop of this process."""
-    return cast("Store", Remote(home, store))
