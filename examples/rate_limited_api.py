@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from headrace import Headrace, Limit, Retry, RetryAfter
-from headrace.operate.stored_limits import LimitEntry
+from headrace.operate.limits import LimitEntry
 
 REQUESTS = 220
 TAKES = 25

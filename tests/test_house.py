@@ -11,6 +11,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 LOOSE = {"__init__.py", "app.py", "errors.py", "py.typed", "settings.py"}
 LONGEST = 400
+WRITTEN_OUT = {
+    "app.py": {"Headrace.close", "_Home.put"},
+    "client/once.py": {"Once.first"},
+    "client/produce.py": {"Producer.enqueue_many", "Producer.put_in"},
+    "outbox/__init__.py": {"Outbox.enqueue_in"},
+    "task/handle.py": {"Handle.result"},
+    "task/task.py": {"Bound.enqueue", "Home.put", "Task.enqueue"},
+}
+"""Sync verbs that do more than run their async twin: they work in the caller's own thread, or on a sync connection."""
 
 
 def test_a_class_name_is_defined_once_outside_the_stores():
@@ -44,3 +53,17 @@ def test_the_tree_in_contributing_names_every_package():
     modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
     assert sorted(name for name, _ in drawn) == sorted(packages | modules)
     assert all(purpose for _, purpose in drawn)
+
+
+def test_a_sync_verb_is_made_from_its_async_twin():
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE)
+        if name.parts[0] == "store":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                twins = {f"a{each.name}": each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+                verbs = {each.name for each in node.body if isinstance(each, ast.AsyncFunctionDef)}
+                found[name.as_posix()] |= {f"{node.name}.{twins[verb]}" for verb in verbs & twins.keys()}
+    assert {name: pairs for name, pairs in found.items() if pairs} == WRITTEN_OUT

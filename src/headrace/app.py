@@ -17,17 +17,18 @@ from headrace.errors import ConfigError
 from headrace.model.clock import Clock
 from headrace.model.duration import Duration
 from headrace.model.job import Job, JobId, NewJob
-from headrace.operate.app_dead import AppDeadLetters
-from headrace.operate.app_limits import AppLimits
-from headrace.operate.app_schedules import AppSchedules
-from headrace.operate.app_schedules import declare as declare_schedule
-from headrace.operate.app_verbs import AppOperator
+from headrace.operate.dead.app import AppDeadLetters
+from headrace.operate.jobs import AppJobs
+from headrace.operate.limits import AppLimits
+from headrace.operate.pauses import AppPauses
+from headrace.operate.schedules import AppSchedules
+from headrace.operate.schedules import declare as declare_schedule
 from headrace.policy.explain.explain import Explanation
 from headrace.policy.flow import STRICT, Fair, FairBy, Priority
 from headrace.policy.queue import DeadAlert, QueueOptions
 from headrace.policy.queue import declare as declare_queue
 from headrace.policy.schedule import Schedule
-from headrace.runtime.portal import Portal, portal
+from headrace.runtime.portal import portal
 from headrace.settings import Settings, mask_url
 from headrace.store.contract import Store
 from headrace.task.function import Executor
@@ -65,7 +66,7 @@ class Decorator:
         return self._make(function)
 
 
-class Headrace(AppOperator, Producer):
+class Headrace(AppJobs, AppPauses, Producer):
     """Tasks and the store their jobs live in. Verbs come in two: `x` for sync code, `ax` for async code."""
 
     def __init__(
@@ -94,12 +95,12 @@ class Headrace(AppOperator, Producer):
         self._portal = portal
         self._clients = Clients(self.connect, self.queues)
         self._unfair: set[str] = set()
-        self._home = _Home(self, self._clients, portal, self._unfair)
-        self.dead = AppDeadLetters(portal, self._clients, self.tasks)
+        self._home = _Home(self, self._clients, self._unfair)
+        self.dead = AppDeadLetters(self._clients, self.tasks)
         """Dead letters: `groups`, `show`, `replay`, `discard`."""
-        self.limits = AppLimits(portal, self._clients)
+        self.limits = AppLimits(self._clients)
         """Limits at run time: `list`, `set`, `reset`."""
-        self.schedules = AppSchedules(portal, self._clients)
+        self.schedules = AppSchedules(self._clients)
         """Schedules at run time: `list`, `add`, `pause`, `resume`, `run_now`, `remove`."""
         self.webhooks = Webhooks(
             secrets=read_secrets(self.settings.webhook_secret) if self.settings.webhook_secret else (),
@@ -344,10 +345,9 @@ class Headrace(AppOperator, Producer):
 class _Home:
     """What the app's tasks and handles need of it (see `task.Home`)."""
 
-    def __init__(self, app: Headrace, clients: Clients, portal: Portal, unfair: Collection[str]) -> None:
+    def __init__(self, app: Headrace, clients: Clients, unfair: Collection[str]) -> None:
         self._app = app
         self._clients = clients
-        self._portal = portal
         self.unfair = unfair
         self.producer = app.producer
 
@@ -359,35 +359,24 @@ class _Home:
         return self._app.webhooks.check(url)
 
     def put(self, job: NewJob, tx: object | None) -> Put:
+        # It is not made from `aput`: a job with `tx` is written in the caller's thread, to which the transaction belongs.
         if tx is not None:
             return self._app.put_in(tx, [job]).put(0)
-        return self._portal.run(lambda: self.aput(job, None))
+        return portal.run(lambda: self.aput(job, None))
 
     async def aput(self, job: NewJob, tx: object | None) -> Put:
         client = await self._clients.here()
         return await client.place(job) if tx is None else (await self._app.aput_in(tx, [job])).put(0)
 
-    def job(self, id: JobId) -> Job:
-        return self._portal.run(lambda: self.ajob(id))
-
     async def ajob(self, id: JobId) -> Job:
         return await (await self._clients.here()).job(id)
-
-    def explain(self, id: JobId) -> Explanation:
-        return self._app.explain(id)
 
     async def aexplain(self, id: JobId) -> Explanation:
         return await self._app.aexplain(id)
 
-    def finished(self, id: JobId, timeout: float | None) -> Job:
-        return self._portal.run(lambda: self.afinished(id, timeout))
-
     async def afinished(self, id: JobId, timeout: float | None) -> Job:
         client = await self._clients.here()
         return await client.finished(id, timeout, expected=self._app.has_outbox)
-
-    def stop(self, id: JobId, reason: str | None) -> bool:
-        return self._portal.run(lambda: self.astop(id, reason))
 
     async def astop(self, id: JobId, reason: str | None) -> bool:
         return await self._app.astop(id, reason)

@@ -6,7 +6,7 @@ import asyncio
 
 from cli.shell import Shell
 from headrace.app import Headrace
-from headrace.operate.stored_limits import Limits
+from headrace.operate.limits import Limits
 from headrace.store import connect
 from headrace.task.limit import Limit
 

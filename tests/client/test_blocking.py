@@ -8,8 +8,16 @@ import typing
 
 import pytest
 
+from headrace import Handle, Headrace
 from headrace.errors import HeadraceError
+from headrace.operate.dead.app import AppDeadLetters
+from headrace.operate.jobs import AppJobs
+from headrace.operate.limits import AppLimits
+from headrace.operate.pauses import AppPauses
+from headrace.operate.schedules import AppSchedules
 from headrace.runtime.blocking import blocking
+
+FACES = [Headrace, AppJobs, AppPauses, AppDeadLetters, AppLimits, AppSchedules, Handle]
 
 
 class Greeter:
@@ -75,3 +83,18 @@ def test_a_name_without_a_twin_is_refused():
 
     with pytest.raises(TypeError, match="greet: the name of an async verb begins with a"):
         blocking(greet)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_every_async_verb_has_a_sync_one_with_the_same_signature(face: type):
+    pairs = 0
+    for name, verb in inspect.getmembers(face, inspect.iscoroutinefunction):
+        if name.startswith("_") or name == "astop":
+            continue
+        twin = getattr(face, name.removeprefix("a"))
+        assert not inspect.iscoroutinefunction(twin)
+        assert twin.__name__ == name.removeprefix("a")
+        assert twin.__doc__
+        assert inspect.signature(twin) == inspect.signature(verb)
+        pairs += 1
+    assert pairs

@@ -20,7 +20,7 @@ from headrace.client import queue_guard
 from headrace.client.queue_guard import bounded
 from headrace.model.job import NewJob
 from headrace.model.lane import Lane
-from headrace.operate.stored_schedules import Schedules
+from headrace.operate.schedules import Schedules
 from headrace.policy.queue import declare as declare_queue
 from headrace.policy.schedule import declare
 from headrace.store.contract import Store

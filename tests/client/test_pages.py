@@ -9,7 +9,7 @@ from headrace.cli.board import Board
 from headrace.client.client import Client
 from headrace.model.job import JobId
 from headrace.model.records import Filter, Page
-from headrace.operate.dead_letters import DeadLetters
+from headrace.operate.dead.letters import DeadLetters
 from headrace.store import pages
 from headrace.store.memory import MemoryStore
 

@@ -14,16 +14,21 @@ from uuid import uuid4
 import pytest
 
 from conformance.kit import DEAD, claim, new, put, put_jobs, settle_all, states, take
+from headrace import Headrace
 from headrace.errors import ConfigError, JobNotFound
 from headrace.model.job import Failure, JobId, JobState
 from headrace.model.outcome import DONE, Finish, Settlement
 from headrace.model.records import Filter
-from headrace.operate.dead_letters import PAGE, Choice, DeadLetters
+from headrace.operate import shown
+from headrace.operate.audit import Ledger
+from headrace.operate.dead.letters import PAGE, Choice, DeadLetters
+from headrace.operate.dead.moves import DeadLetterOperations
+from headrace.operate.operations import Operations
 from headrace.policy import fingerprint
 from headrace.policy.canary import Canary, Trial
+from headrace.store.audit import DAYS
 from headrace.store.contract import Recording, Store
 from headrace.task.codec import JobOptions, encode_options
-from headrace.task.task import TaskOptions
 from headrace.testing.clock import FakeClock
 
 
@@ -79,8 +84,8 @@ class Work:
     def clock(self) -> float:
         return self.now
 
-    def letters(self) -> DeadLetters:
-        return DeadLetters(self._store, sleep=self.sleep, clock=self.clock)
+    def letters(self) -> DeadLetterOperations:
+        return DeadLetterOperations(self._store, Ledger.of(self._store), sleep=self.sleep, clock=self.clock)
 
 
 # ── looking ──────────────────────────────────────────────────────────────────
@@ -142,8 +147,9 @@ async def test_the_jobs_of_a_group_in_pages(store: Store):
 
 async def test_show(store: Store):
     [id] = await kill(store)
-    letter = await DeadLetters(store, arguments=lambda job: job.payload.decode()).show(id)
-    assert (letter.job.id, letter.fingerprint, letter.arguments) == (id, mark("charge"), "{}")
+    letter = await DeadLetters(store).show(id)
+    assert (letter.job.id, letter.fingerprint) == (id, mark("charge"))
+    assert letter.arguments == shown.arguments(None, letter.job)
     assert letter.job.history[0].kind == "ValueError"
     await store.retry([id])
     with pytest.raises(JobNotFound, match="is ready, not dead"):
@@ -159,7 +165,7 @@ async def test_replay_by_id(store: Store):
     one, two = await kill(store, 2)
     [waiting] = await put(store)
     unknown = JobId(uuid4())
-    answer = await DeadLetters(store).replay(Choice.of([one, waiting, unknown, one]))
+    answer = await Operations(store).dead.replay(Choice.of([one, waiting, unknown, one]))
     assert (answer.replayed, answer.refused, answer.stopped) == ([one], [waiting, unknown], None)
     assert await states(store, [one, two]) == [JobState.READY, JobState.DEAD]
 
@@ -167,7 +173,7 @@ async def test_replay_by_id(store: Store):
 async def test_replay_by_group(store: Store):
     ours = await kill(store, 3) + await kill(store, 2, queue="two")
     others = await kill(store, 3, bug="mail")
-    answer = await DeadLetters(store).replay(Choice.of(group=mark("charge")))
+    answer = await Operations(store).dead.replay(Choice.of(group=mark("charge")))
     assert sorted(answer.replayed) == sorted(ours)
     assert set(await states(store, ours)) == {JobState.READY}
     assert set(await states(store, others)) == {JobState.DEAD}
@@ -176,7 +182,7 @@ async def test_replay_by_group(store: Store):
 async def test_replay_by_group_and_filter(store: Store):
     await kill(store, 3)
     ours = await kill(store, 2, queue="two")
-    answer = await DeadLetters(store).replay(Choice.of(group=mark("charge"), where=Filter(queue="two")))
+    answer = await Operations(store).dead.replay(Choice.of(group=mark("charge"), where=Filter(queue="two")))
     assert sorted(answer.replayed) == sorted(ours)
 
 
@@ -184,7 +190,7 @@ async def test_replay_by_filter_leaves_what_is_not_dead(store: Store):
     ours = await kill(store, PAGE + 7, task="x")
     [done] = await put(store, task="x")
     await settle_all(store, await take(store))
-    answer = await DeadLetters(store).replay(Choice.of(where=Filter(task="x")))
+    answer = await Operations(store).dead.replay(Choice.of(where=Filter(task="x")))
     assert sorted(answer.replayed) == sorted(ours)
     assert await states(store, [done]) == [JobState.DONE]
 
@@ -299,10 +305,11 @@ async def test_what_is_too_late_to_start_stays_dead(store: Store, clock: FakeClo
     others = await put(store, 1, task="short")
     await settle_all(store, await take(store, 5), DEAD)
     clock.advance(60)
-    letters = DeadLetters(
-        store, options_of=lambda name: TaskOptions(expires=timedelta(seconds=60)) if name == "short" else None
+    app = Headrace("memory://")
+    app.task(name="short", expires="60s")(lambda: None)
+    answer = await Operations(store, task_of=app.tasks.get).dead.replay(
+        Choice.of([*made, *others]) if by_id else Choice.of(everything=True)
     )
-    answer = await letters.replay(Choice.of([*made, *others]) if by_id else Choice.of(everything=True))
     assert set(answer.replayed) == {made[0], made[3]}
     assert set(answer.late) == {made[1], made[2], *others}
     assert answer.refused == []
@@ -353,7 +360,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 async def test_discard_leaves_a_record(store: Store, caplog: pytest.LogCaptureFixture):
     [id] = await put_jobs(store, new("shop.charge", b"secret", queue="billing", tenant="acme"))
     await settle_all(store, await take(store, 1, "billing"), died("charge", 7))
-    answer = await DeadLetters(store).discard(Choice.of([id]), reason=" bad\n{data} ", by="ops")
+    answer = await Operations(store, actor="ops").dead.discard(Choice.of([id]), reason=" bad\n{data} ")
     assert await states(store, [id]) == [None]
     # One line for the job. Behind a remote store its server writes it, and says which token asked for that.
     [line] = [each for each in lines(caplog) if each.get("id") == str(id)]
@@ -382,7 +389,7 @@ async def test_discard_leaves_a_record(store: Store, caplog: pytest.LogCaptureFi
 async def test_discard_by_group(store: Store, caplog: pytest.LogCaptureFixture):
     ours = await kill(store, 3)
     others = await kill(store, 2, bug="mail")
-    answer = await DeadLetters(store).discard(Choice.of(group=mark("charge")), reason="fixed")
+    answer = await Operations(store).dead.discard(Choice.of(group=mark("charge")), reason="fixed")
     assert sorted(record.id for record in answer.records) == sorted(ours)
     assert {line["id"] for line in lines(caplog)} == {str(id) for id in ours}
     assert await states(store, others) == [JobState.DEAD] * 2
@@ -391,7 +398,7 @@ async def test_discard_by_group(store: Store, caplog: pytest.LogCaptureFixture):
 
 async def test_discard_touches_only_the_dead(store: Store, caplog: pytest.LogCaptureFixture):
     [id] = await put(store)
-    answer = await DeadLetters(store).discard(Choice.of([id]), reason="r")
+    answer = await Operations(store).dead.discard(Choice.of([id]), reason="r")
     assert (answer.records, answer.refused) == ([], [id])
     assert await states(store, [id]) == [JobState.READY]
     assert lines(caplog) == []
@@ -424,7 +431,7 @@ async def test_a_job_that_is_replayed_meanwhile_is_kept_and_the_record_taken_bac
                 await take(store)
 
     racing: Any = Racing()
-    answer = await DeadLetters(racing).discard(Choice.of([id]), reason="r")
+    answer = await Operations(racing).dead.discard(Choice.of([id]), reason="r")
     assert (answer.records, answer.refused) == ([], [id])
     assert await states(store, [id]) == [JobState.RUNNING if starts else JobState.READY]
     # A server looks at the job itself, finds that it is not dead, and has nothing to take back.
@@ -450,7 +457,7 @@ async def test_every_record_is_written_before_its_job_is_gone(store: Store, capl
 
     dying: Any = Dying()
     with pytest.raises(KeyboardInterrupt):
-        await DeadLetters(dying).discard(Choice.of(ids), reason="r")
+        await Operations(dying).dead.discard(Choice.of(ids), reason="r")
     written = [line["id"] for line in lines(caplog) if line["event"] == "dead.discard"]
     assert sorted(written) == sorted(str(id) for id in ids)
 
@@ -462,8 +469,15 @@ async def test_every_record_is_written_before_its_job_is_gone(store: Store, capl
 async def test_a_discard_needs_a_reason(store: Store, reason: str):
     [id] = await kill(store)
     with pytest.raises(ConfigError, match="needs a reason"):
-        await DeadLetters(store).discard(Choice.of([id]), reason=reason)
+        await Operations(store).dead.discard(Choice.of([id]), reason=reason)
     assert await states(store, [id]) == [JobState.DEAD]
+
+
+async def test_a_discard_that_is_refused_leaves_no_entry_in_the_audit_log(store: Store):
+    [id] = await kill(store)
+    with pytest.raises(ConfigError, match="needs a reason"):
+        await Operations(store).dead.discard(Choice.of([id]), reason="")
+    assert await store.records(DAYS) == {}
 
 
 async def test_nothing_is_chosen_by_leaving_something_out():

@@ -19,7 +19,7 @@ from headrace.errors import Unavailable
 from headrace.model.job import JobId, JobState
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import Retention
-from headrace.operate import dropped
+from headrace.operate.dead import dropped
 from headrace.operate.operations import Operations
 from headrace.store.audit import Audit
 from headrace.store.contract import Recording, Store

@@ -17,9 +17,8 @@ from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import PAUSED, Again, Finish
 from headrace.model.records import Filter
 from headrace.operate import shown
-from headrace.operate.dead_letters import whoami
-from headrace.operate.stored_limits import Limits
-from headrace.store.audit import Audit
+from headrace.operate.limits import Limits
+from headrace.store.audit import Audit, whoami
 from headrace.store.contract import Store
 from server.running import Running
 

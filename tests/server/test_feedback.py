@@ -11,8 +11,8 @@ import pytest
 from headrace import Headrace, Limit
 from headrace.model.job import JobState
 from headrace.model.outcome import PAUSED
+from headrace.operate.limits import LimitEntry, Limits
 from headrace.operate.operations import Operations
-from headrace.operate.stored_limits import LimitEntry, Limits
 from headrace.policy.recovery import LimitObservation, What
 from headrace.server import ServerSettings
 from server.running import Running, running

@@ -37,8 +37,9 @@ from headrace.model.lane import Lane
 from headrace.model.lease import Ask, Band, Presence, Report, new_token, new_worker_id
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import CancelAnswer, Filter, Promoted, Retention
-from headrace.operate.stored_limits import Limits
-from headrace.operate.stored_schedules import Schedules
+from headrace.operate.limits import Limits
+from headrace.operate.operations import Operations
+from headrace.operate.schedules import Schedules
 from headrace.policy.recovery import LimitObservation, What
 from headrace.policy.schedule import Schedule, declare
 from headrace.server import ServerSettings, tokens
@@ -151,17 +152,17 @@ async def test_what_is_an_operators_takes_an_operators_token(server: Running) ->
     await Limits(server.store).declare({"shop": declared})
     async with as_(server, "work", "enqueue") as store:
         with pytest.raises(Unsupported, match="lacks the scope operate"):
-            await Limits(store).set("shop", LimitFigures(concurrency=3))
+            await Operations(store).limits.set("shop", LimitFigures(concurrency=3))
         now = datetime.now(UTC)
         closed = await Limits(store).observe("shop", declared, [LimitObservation(What.REFUSED, now, now + HOUR)], now)
         assert closed.closed_until == now + HOUR
         await Schedules(store).declare({"nightly": every_hour("nightly")}, app="shop", tasks={"t"})
         with pytest.raises(Unsupported, match="lacks the scope operate"):
-            await Schedules(store).pause("nightly", by="me")
+            await Operations(store, actor="me").schedules.pause("nightly")
         with pytest.raises(Unsupported, match="lacks the scope operate"):
-            await Schedules(store).remove("nightly")
+            await Operations(store).schedules.remove("nightly")
         with pytest.raises(Unsupported, match="lacks the scope operate"):
-            await Schedules(store).add(every_hour("mine"))
+            await Operations(store).schedules.add(every_hour("mine"))
     assert (await Limits(server.store).all())["shop"].override is None
     assert set(await Schedules(server.store).all()) == {"nightly"}
     async with as_(server, "work") as store:

@@ -16,10 +16,12 @@ from headrace.model.job import Batch, Job, JobId, Key, NewJob, UniqueLock, job_i
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.records import Filter, LimitRule
-from headrace.operate.stored_limits import Limits
-from headrace.operate.stored_schedules import KIND, Decision, ScheduleEntry, Schedules, encode, fingerprint, slot_job_id
+from headrace.operate.limits import Limits
+from headrace.operate.operations import Operations
+from headrace.operate.schedules import KIND, Schedules
 from headrace.policy.recovery import WELL, LimitHealth, LimitObservation, State, What, pack
 from headrace.policy.schedule import Schedule, Template
+from headrace.policy.schedule_entry import Decision, ScheduleEntry, encode, fingerprint, slot_job_id
 from headrace.server import ServerSettings
 from headrace.server.http.endpoint import Scope
 from headrace.store import connect
@@ -188,7 +190,7 @@ async def test_arguments_are_masked_or_not_there(server: Running) -> None:
 async def test_the_arguments_of_a_schedule_are_masked_and_kept(server: Running) -> None:
     job = server.app.tasks["login"].using(webhook="https://example.com/secret-path").job("ann", "hunter2").job
     made = Schedule(name="s", cron="0 3 * * *", job=Template(job.task, job.payload, job.lane, options=job.options))
-    await Schedules(server.store).add(made)
+    await Operations(server.store).schedules.add(made)
     for scopes in (("read",), ("operate",), ("read", "operate")):
         store = connect(f"http://{await server.token(*scopes)}@127.0.0.1:{server.port}")
         await store.open()
@@ -197,8 +199,8 @@ async def test_the_arguments_of_a_schedule_are_masked_and_kept(server: Running) 
         assert b"hunter2" not in seen
         assert b"secret-path" not in seen
         if "operate" in scopes:
-            await Schedules(store).pause("s")
-            await Schedules(store).resume("s")
+            await Operations(store).schedules.pause("s")
+            await Operations(store).schedules.resume("s")
         await store.close()
     assert (await Schedules(server.store).all())["s"].schedule == made
 
@@ -337,7 +339,7 @@ async def test_a_worker_declares_reports_and_recovers(server: Running) -> None:
 
 async def test_a_report_that_an_operator_was_faster_than_is_written_again(server: Running) -> None:
     """The version has changed: the worker is not told that it lacks a scope, it reads again."""
-    limits = Limits(server.store)
+    limits = Operations(server.store).limits
     await limits.declare({"shop": DECLARED})
     read = (await server.store.limits())["shop"]
     await limits.set("shop", LimitFigures(concurrency=2))
@@ -449,10 +451,10 @@ async def test_s66_queues_that_nobody_declares_are_not_without_number(store_url:
 async def test_a_token_says_who_paused(server: Running) -> None:
     async with server.client(await server.token("operate", name="ann")) as client:
         assert (await call(client, "pause", "q", "queue", "somebody else", None)).status_code == 200
-    await Schedules(server.store).add(entry(template()).schedule)
+    await Operations(server.store).schedules.add(entry(template()).schedule)
     store = connect(f"http://{await server.token('operate', name='bob')}@127.0.0.1:{server.port}")
     await store.open()
-    await Schedules(store).pause("s", by="somebody else")
+    await Operations(store, actor="somebody else").schedules.pause("s")
     await store.close()
     assert [each.by for each in await server.store.pauses()] == ["ann"]
     assert (await Schedules(server.store).all())["s"].paused_by == "bob"

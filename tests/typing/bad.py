@@ -70,6 +70,22 @@ async def options() -> None:
     app.pause("billing", until=7)  # error
 
 
+def sync_twins() -> None:
+    app.cancel(7)  # error
+    app.cancel("01890a5d-ac96-774b-bcce-b302099a0001", raeson="late")  # error
+    app.find("dead")  # error
+    app.limits.set("stripe", rate=50)  # error
+    app.limits.set()  # error
+    app.schedules.add("nightly", cron="0 3 * * *")  # error
+    app.dead.groups(quue="billing")  # error
+    app.dead.groups(queue=7)  # error
+    app.dead.discard(everything=True)  # error
+    charge.enqueue(7, "acme").cancel(7)  # error
+    print(app.stats().quues)  # error
+    pauses: list[str] = app.pauses()  # error
+    print(pauses)
+
+
 async def results() -> None:
     number: int = charge.enqueue(7, "acme").result()  # error
     text: str = await (await charge.aenqueue(7, "acme")).aresult()  # error

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from headrace import Explanation, Handle, Handles, Headrace, Job, Limit, Retry, Task, Unique, ageing, weighted
+from headrace.model.job import JobId
+from headrace.model.records import CancelAnswer, Page, Pause
+from headrace.operate.dead.letters import Group
+from headrace.operate.dead.moves import Discarded, Replayed
+from headrace.operate.limits import LimitEntry
+from headrace.policy.schedule_entry import ScheduleEntry
 
 app = Headrace("memory://")
 
@@ -57,6 +63,9 @@ def crunch(*numbers: float, scale: float = 1.0) -> float:
     return sum(numbers) * scale
 
 
+def tell(done: int, total: int, what: str) -> None: ...
+
+
 def sync_code() -> None:
     assert_type(charge.enqueue(7, "acme"), Handle[Receipt])
     assert_type(charge.enqueue(7, shop="acme", test=True), Handle[Receipt])
@@ -84,6 +93,21 @@ def sync_code() -> None:
     app.cancel(charge.enqueue(7, "acme"), "01890a5d-ac96-774b-bcce-b302099a0001", reason="late")
     app.find(state="dead", queue="billing", limit=10)
     app.find(state=["dead", "done"])
+    assert_type(app.find(), Page)
+    assert_type(app.cancel("01890a5d-ac96-774b-bcce-b302099a0001"), dict[JobId, CancelAnswer])
+    assert_type(app.pauses(), list[Pause])
+    assert_type(app.limits.list(), Mapping[str, LimitEntry])
+    assert_type(app.limits.set("stripe", burst=3), LimitEntry)
+    assert_type(app.schedules.add("nightly", cron="0 3 * * *", job=ping.job()), ScheduleEntry)
+    assert_type(app.schedules.run_now("nightly"), JobId)
+    assert_type(app.schedules.pause("nightly", by="ann"), None)
+    assert_type(app.dead.groups(queue="billing", progress=tell), list[Group])
+    assert_type(app.dead.replay(charge.enqueue(7, "acme"), rate="50/s", canary=3, task="bill"), Replayed)
+    assert_type(app.dead.discard(group="0123456789ab", reason="fixed"), Discarded)
+    cancel: Callable[[str | None], bool] = charge.enqueue(7, "acme").cancel
+    cancel("late")
+    unbound: Callable[[Headrace], list[Pause]] = Headrace.pauses
+    unbound(app)
 
 
 async def async_code() -> None:

@@ -18,8 +18,8 @@ from headrace.errors import ConfigError
 from headrace.model.job import JobId, JobState
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import DONE, PAUSED
+from headrace.operate.limits import Limits
 from headrace.operate.operations import Operations
-from headrace.operate.stored_limits import Limits
 from headrace.policy.explain.explain import Reason, look
 from headrace.policy.flow import Planner
 from headrace.policy.queue import declare as declare_queue
@@ -114,7 +114,7 @@ async def test_a_limit_set_at_run_time_counts_at_once(bench: FlowBench):
         hall.leave("x")
         left.add()
 
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     ids = await bench.ids(*(visit.job() for _ in range(8)))
     async with bench.working():
         await left.reach(2)
@@ -139,7 +139,7 @@ async def test_a_worker_declares_and_an_operator_overrides(bench: FlowBench):
     @bench.app.task(name="call", limits=[Limit("api", rate="10/s", burst=5)])
     async def call() -> None: ...
 
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     async with bench.working():
         await declared(limits, "api")
     entry = (await limits.all())["api"]
@@ -178,7 +178,7 @@ async def declared(limits: Limits, name: str) -> None:
 
 
 async def test_two_apps_that_declare_one_limit_are_told(bench: FlowBench, caplog: pytest.LogCaptureFixture):
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     with caplog.at_level(logging.WARNING, "headrace.limits"):
         for app, burst in (("shop:app", 5), ("shop:app", 6), ("mail:app", 6)):
             await limits.declare({"api": Limit("api", rate="10/s", burst=burst).declared}, app=app)
@@ -202,7 +202,7 @@ async def test_nonsense_to_an_operator(bench: FlowBench):
     @bench.app.task(name="call", limits=[Limit("api", concurrency=5, cost=3, key=lambda: "x")])
     async def call() -> None: ...
 
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     await limits.declare(bench.app.limits.declared)
     with pytest.raises(ConfigError, match="concurrency = 2, and one job needs 3 units"):
         await limits.set("api", limits_of(concurrency=2))
@@ -268,7 +268,7 @@ async def test_a_refusal_closes_the_limit_and_a_probe_reopens_it(bench: FlowBenc
             raise RetryAfter("300ms")
         await looked.wait()  # nothing succeeds before
 
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     async with bench.working():
         await declared(limits, "api")
         first = await bench.ids(call.job())
@@ -301,7 +301,7 @@ async def test_a_refusal_in_seconds_closes_the_key_that_the_arguments_leave_out(
     async def call(order: int, shop: str = "acme") -> None:
         raise RetryAfter(3600)
 
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     async with bench.working():
         await declared(limits, "shop")
         await bench.ids(call.job(1))
@@ -321,7 +321,7 @@ async def test_limits_that_nobody_has_heard_of_for_long_are_well_again(bench: Fl
     @bench.app.task(name="call", limits=[per_shop])
     async def call(shop: str) -> None: ...
 
-    limits, now = Limits(bench.store), await bench.store.now()
+    limits, now = Operations(bench.store).limits, await bench.store.now()
     await limits.declare({"shop": per_shop.declared})
     for shop, ago in (("old", timedelta(days=2)), ("young", timedelta(hours=2))):
         at = now - ago
@@ -349,7 +349,7 @@ async def test_a_task_trips_a_limit_itself(bench: FlowBench, kind: str):
     function: Any = in_loop if kind == "async" else in_thread
     call = bench.app.task(name="call", limits=[per_shop])(function)
 
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     async with bench.working():
         await declared(limits, "shop")
         await all_done(bench, await bench.ids(call.job("bad")))
@@ -403,7 +403,7 @@ async def test_a_breaker_opens_probes_and_closes(bench: FlowBench):
             raise RuntimeError("down")
         await repaired.wait()
 
-    limits = Limits(bench.store)
+    limits = Operations(bench.store).limits
     async with bench.working(concurrency=1):
         await declared(limits, "db")
         ids = await bench.ids(*(query.job() for _ in range(10)))

@@ -19,8 +19,10 @@ from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import Filter
-from headrace.operate.stored_schedules import KIND, ScheduleEntry, Schedules, decode
+from headrace.operate.operations import Operations
+from headrace.operate.schedules import KIND, Schedules, decode
 from headrace.policy.schedule import Schedule, declare, next_slot, slot_batch, slots
+from headrace.policy.schedule_entry import ScheduleEntry
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
@@ -366,7 +368,7 @@ async def test_running_it_now_does_not_make_somebodys_job_its_own(store: Store, 
     assert lease is not None
     one = ticker(store, rule(every="1m", overlap="cancel", job=ALONE))
     await rounds(one)
-    assert await Schedules(store).run_now("s") == holder
+    assert await Operations(store).schedules.run_now("s") == holder
     now = await entry(store)
     assert now.last is None
     assert (now.recent[0].answer, now.recent[0].reason, now.recent[0].job) == ("run", "unique", holder)
@@ -411,7 +413,7 @@ async def test_jitter_delays_the_job_not_the_slot(store: Store, clock: FakeClock
 
 async def test_what_is_declared_is_updated_and_stays_paused(store: Store, clock: FakeClock):
     await rounds(ticker(store, rule(every="1h")))
-    await Schedules(store).pause("s", by="ada")
+    await Operations(store, actor="ada").schedules.pause("s")
     version = (await store.records(KIND))["s"].version
     await rounds(ticker(store, rule(every="1h")))
     assert (await store.records(KIND))["s"].version == version
@@ -419,7 +421,7 @@ async def test_what_is_declared_is_updated_and_stays_paused(store: Store, clock:
     await rounds(ticker(store, rule(every="1m")))
     now = await entry(store)
     assert (now.schedule.every, now.paused, now.paused_by) == (MINUTE, True, "ada")
-    await Schedules(store).resume("s")
+    await Operations(store).schedules.resume("s")
     await rounds(ticker(store, rule(every="1m")))
     assert await jobs(store) == []  # nothing is caught up from before it was resumed
     clock.advance(MINUTE)
@@ -429,7 +431,7 @@ async def test_what_is_declared_is_updated_and_stays_paused(store: Store, clock:
 
 async def test_a_change_at_run_time_outlives_a_restart(store: Store):
     await rounds(ticker(store, rule(every="1h")))
-    await Schedules(store).add(rule(every="2h"), replace=True)
+    await Operations(store).schedules.add(rule(every="2h"), replace=True)
     await rounds(ticker(store, rule(every="1h")))
     assert (await entry(store)).schedule.every == 2 * HOUR
     await rounds(ticker(store, rule(every="3h")))
@@ -438,7 +440,7 @@ async def test_a_change_at_run_time_outlives_a_restart(store: Store):
 
 async def test_what_code_no_longer_declares_is_reported_and_stays(store: Store, caplog: pytest.LogCaptureFixture):
     await rounds(ticker(store, rule("old", every="1h"), rule("new", every="1h"), app="shop:app"))
-    await Schedules(store).add(rule("by-hand", every="1h"))
+    await Operations(store).schedules.add(rule("by-hand", every="1h"))
     with caplog.at_level(logging.WARNING, "headrace.worker"):
         await rounds(ticker(store, rule("new", every="1h"), app="shop:app", tasks=["t"]))
         await rounds(ticker(store, app="other:app", tasks=["u"]))
@@ -469,7 +471,7 @@ async def test_a_deploy_is_no_second_app(store: Store, caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING, "headrace.schedules"):
         await rounds(ticker(store, rule(every="1h"), app=app, tasks=["t"]))
         await rounds(ticker(store, rule(every="2h"), app=app, tasks=["t", "u"]))
-        await Schedules(store).add(rule("by-hand", every="1h"))
+        await Operations(store).schedules.add(rule("by-hand", every="1h"))
         await rounds(ticker(store, rule("by-hand", every="2h"), app=app, tasks=["t"]))
     assert "two apps" not in caplog.text
 
@@ -479,7 +481,7 @@ async def test_one_that_cannot_be_read_stops_nobody(store: Store, clock: FakeClo
     with suppress(ConfigError):  # a server refuses to write it
         await store.record(KIND, "junk", b"\xc1", None)
     with suppress(ConfigError):
-        await Schedules(store).add(elsewhere)
+        await Operations(store).schedules.add(elsewhere)
     one = ticker(store, rule(every="1m"))
     await rounds(one)
     clock.advance(MINUTE)
@@ -488,7 +490,7 @@ async def test_one_that_cannot_be_read_stops_nobody(store: Store, clock: FakeClo
 
 
 async def test_verbs(store: Store, clock: FakeClock):
-    book = Schedules(store)
+    book = Operations(store).schedules
     await book.add(rule(every="1h", overlap="skip"))
     made = await book.run_now("s")
     assert [job.id for job in await jobs(store)] == [made]
@@ -537,5 +539,5 @@ async def test_a_worker_notices_what_is_added(quick: Bench):
 
     async with quick.worker() as worker:
         added = declare("later", every="1s", job=note.job().job)
-        await Schedules(quick.store).add(added)
+        await Operations(quick.store).schedules.add(added)
         await until(lambda: worker.counters.succeeded >= 1)

@@ -18,7 +18,8 @@ from headrace.errors import JobNotFound
 from headrace.model import rate
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Filter
-from headrace.operate.dead_letters import Choice, DeadLetters, Discarded, Group, Replayed
+from headrace.operate.dead.letters import Choice, DeadLetters, Group
+from headrace.operate.dead.moves import Discarded, Replayed
 from headrace.operate.operations import Operations
 from headrace.policy import fingerprint
 from headrace.policy.canary import Canary
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import timedelta
 
-    from headrace.operate.dead import DeadLetterOperations
+    from headrace.operate.dead.moves import DeadLetterOperations
     from headrace.store.contract import Store
-    from headrace.task.task import TaskOptions
 
 _FINGERPRINT = params.Checked("fingerprint", fingerprint.check)
 _RATE = params.Checked("rate", rate.parse)
@@ -40,16 +40,8 @@ def command() -> None:
     """List, show, replay and discard dead jobs."""
 
 
-def _letters(store: Store, target: Target) -> DeadLetters:
-    def options_of(name: str) -> TaskOptions | None:
-        task = target.task(name)
-        return None if task is None else task.options
-
-    return DeadLetters(store, arguments=lambda job: show.payload(job, target), options_of=options_of)
-
-
 def _operations(store: Store, target: Target) -> DeadLetterOperations:
-    return Operations(store, letters=lambda store: _letters(store, target)).dead
+    return Operations(store, task_of=target.task).dead
 
 
 # ── looking ──────────────────────────────────────────────────────────────────
@@ -91,7 +83,7 @@ def list_(
         return
 
     async def look(store: Store) -> None:
-        page = await _letters(store, target).jobs(where, group=bug, before=before, limit=limit)
+        page = await DeadLetters(store, target.task).jobs(where, group=bug, before=before, limit=limit)
         print_page(page, target, await store.now(), as_json=as_json)
 
     run(target.with_store(look))
@@ -100,7 +92,7 @@ def list_(
 def _list_groups(target: Target, where: Filter, *, as_json: bool) -> None:
     async def look(store: Store) -> list[Group]:
         with progress("read", quiet=as_json) as meter:
-            return await _letters(store, target).groups(where, meter)
+            return await DeadLetters(store, target.task).groups(where, meter)
 
     groups = run(target.with_store(look))
     dead = sum(group.count for group in groups)

@@ -16,7 +16,8 @@ from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
 from headrace.model.job import Job, JobId
 from headrace.model.records import CancelAnswer, Filter, Page
-from headrace.operate.operations import Operations, chosen
+from headrace.operate.audit import chosen
+from headrace.operate.operations import Operations
 from headrace.policy.explain import explain
 from headrace.store import pages
 

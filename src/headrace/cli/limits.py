@@ -12,8 +12,8 @@ from headrace.cli import params
 from headrace.cli.output import age, emit, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model import rate as rates
+from headrace.operate.limits import LimitEntry, Limits, check_limit, figures
 from headrace.operate.operations import Operations
-from headrace.operate.stored_limits import LimitEntry, Limits, check_limit, figures
 from headrace.task.limit import LimitFigures, describe
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from headrace.cli.output import age, emit, say, table
 from headrace.cli.queues import end_of, until_options
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
-from headrace.operate.operations import Operations, pausable
+from headrace.operate.operations import Operations
+from headrace.operate.pauses import pausable
 
 if TYPE_CHECKING:
     from headrace.model.records import PauseKind

@@ -13,7 +13,7 @@ from headrace.cli.output import emit, progress
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model import duration
 from headrace.model.records import Retention
-from headrace.operate import dropped
+from headrace.operate.dead import dropped
 from headrace.policy.queue import dead_retentions
 from headrace.store.audit import whoami
 

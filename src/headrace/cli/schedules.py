@@ -14,8 +14,9 @@ from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.operate.operations import Operations
-from headrace.operate.stored_schedules import Decision, ScheduleEntry, Schedules
+from headrace.operate.schedules import Schedules
 from headrace.policy.schedule import Overlap, check_name, declare
+from headrace.policy.schedule_entry import Decision, ScheduleEntry
 
 if TYPE_CHECKING:
     from headrace.operate.schedules import ScheduleOperations

@@ -1,22 +1,37 @@
-"""Cancel, retry and delete jobs."""
+"""Cancel, retry and delete jobs; and the part of an app that looks at jobs and moves them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+from uuid import UUID
 
+from headrace.client.per_loop import Clients
 from headrace.client.results import not_found
-from headrace.model.job import JobId
-from headrace.model.records import CancelAnswer
-from headrace.operate import dropped
-from headrace.operate.ledger import Ledger, chosen
+from headrace.errors import ConfigError
+from headrace.model.job import Job, JobId, JobState, parse_id
+from headrace.model.lease import Presence
+from headrace.model.records import CancelAnswer, Filter, Page, Stats
+from headrace.operate.audit import Ledger, chosen
+from headrace.operate.dead import dropped
+from headrace.policy.explain.explain import Explanation
+from headrace.policy.queue import QueueOptions
+from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
+from headrace.task.handle import Handle
+from headrace.task.task import Task, TaskOptions
+
+JobRef = str | UUID | Handle[Any]
+"""A job by its id or its handle."""
+States = JobState | str | Iterable[JobState | str]
 
 _STOPPED = frozenset({CancelAnswer.CANCELLED, CancelAnswer.ASKED})
 
 
 class JobOperations:
-    """Moves of jobs by id. One that changes no job leaves no entry, unless it is part of `many`."""
+    """Moves of jobs by id. A move that changes no job leaves no entry in the audit log, unless it is part of `many`."""
 
     def __init__(self, store: Store, ledger: Ledger, *, many: bool = False) -> None:
         self._store = store
@@ -58,3 +73,108 @@ class JobOperations:
     async def _note(self, action: str, ids: Sequence[JobId], changed: int) -> None:
         if changed or self._many:
             await self._ledger.note(action, chosen(ids), changed)
+
+
+# ── the app ──────────────────────────────────────────────────────────────────
+
+
+class AppJobs:
+    """What `Headrace` can do with jobs that are there already. Verbs come in two, `x` for sync code, `ax` for async code."""
+
+    _clients: Clients
+    tasks: dict[str, Task[..., Any]]
+    queues: dict[str, QueueOptions]
+
+    async def aget(self, job: JobRef) -> Job | None:
+        """One job at this moment; None: there is none."""
+        return (await (await self._clients.here()).get([id_of(job)]))[0]
+
+    get = blocking(aget)
+
+    async def afind(
+        self,
+        *,
+        state: States = (),
+        queue: str | None = None,
+        task: str | None = None,
+        tenant: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        text: str | None = None,
+        before: JobRef | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """Jobs by filter, newest first; `page.next` given as `before` turns the page."""
+        where = Filter(
+            states=_states(state), queue=queue, task=task, tenant=tenant, since=since, until=until, text=text
+        )
+        client = await self._clients.here()
+        return await client.find(where, before=None if before is None else id_of(before), limit=limit)
+
+    find = blocking(afind)
+
+    async def aexplain(self, job: JobRef) -> Explanation:
+        """Why a job is not running and, where that can be known, when it will; raises JobNotFound."""
+        return await (await self._clients.here()).explain(id_of(job), self._options_of, self.queues.get)
+
+    explain = blocking(aexplain)
+
+    def _options_of(self, task: str) -> TaskOptions | None:
+        found = self.tasks.get(task)
+        return None if found is None else found.options
+
+    async def astats(self) -> Stats:
+        """Every queue in figures."""
+        return await (await self._clients.here()).stats()
+
+    stats = blocking(astats)
+
+    async def aworkers(self) -> list[Presence]:
+        """Workers seen within the last minute."""
+        return await (await self._clients.here()).workers()
+
+    workers = blocking(aworkers)
+
+    async def acancel(self, *jobs: JobRef, reason: str | None = None) -> dict[JobId, CancelAnswer]:
+        """Waiting jobs are cancelled, running ones asked to stop, finished ones left alone."""
+        return await (await self._jobs()).cancel(ids_of(jobs), reason)
+
+    cancel = blocking(acancel)
+
+    async def aretry(self, *jobs: JobRef) -> frozenset[JobId]:
+        """Make finished or scheduled jobs ready now; answers those moved."""
+        return await (await self._jobs()).retry(ids_of(jobs))
+
+    retry = blocking(aretry)
+
+    async def adelete(self, *jobs: JobRef) -> frozenset[JobId]:
+        """Forget jobs that are not running; answers those deleted."""
+        return await (await self._jobs()).delete(ids_of(jobs))
+
+    delete = blocking(adelete)
+
+    async def astop(self, job: JobId, reason: str | None) -> bool:
+        """Cancel one job, for its handle; False: it had ended. Raises JobNotFound."""
+        return await (await self._jobs()).stop(job, reason)
+
+    async def _jobs(self) -> JobOperations:
+        client = await self._clients.here()
+        return JobOperations(client.store, Ledger.of(client.store, audit=client.audit))
+
+
+def id_of(job: JobRef) -> JobId:
+    """The id of a job that a user named; raises ConfigError."""
+    return job.id if isinstance(job, Handle) else parse_id(job)
+
+
+def ids_of(jobs: Iterable[JobRef]) -> list[JobId]:
+    """The ids of several jobs."""
+    return [id_of(job) for job in jobs]
+
+
+def _states(given: States) -> frozenset[JobState]:
+    names = [given] if isinstance(given, str) else list(given)
+    try:
+        return frozenset(JobState(name) for name in names)
+    except ValueError:
+        raise ConfigError(f"state = {given!r}: {', '.join(JobState)}") from None

@@ -12,6 +12,8 @@ import msgspec
 from headrace.errors import ConfigError, JobCancelled, JobDead, RemoteTaskError, ResultExpired
 from headrace.model import duration
 from headrace.model.job import Job, JobId, JobState, job_id
+from headrace.runtime.blocking import blocking
+from headrace.runtime.portal import portal
 from headrace.task.codec import Signature
 
 if TYPE_CHECKING:
@@ -34,19 +36,11 @@ class Put(NamedTuple):
 class Watch(Protocol):
     """The part of an app that a handle needs."""
 
-    def job(self, id: JobId) -> Job: ...
-
     async def ajob(self, id: JobId) -> Job: ...
-
-    def explain(self, id: JobId) -> Explanation: ...
 
     async def aexplain(self, id: JobId) -> Explanation: ...
 
-    def finished(self, id: JobId, timeout: float | None) -> Job: ...
-
     async def afinished(self, id: JobId, timeout: float | None) -> Job: ...
-
-    def stop(self, id: JobId, reason: str | None) -> bool: ...
 
     async def astop(self, id: JobId, reason: str | None) -> bool: ...
 
@@ -58,7 +52,7 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
     _codec: Signature
     _where: UUID
     _place: int | None = None
-    """(batch, place) in bulk calls, until the id is read."""
+    """The place in a bulk call; the id is made from (batch, place) when it is asked for."""
     created: bool = True
     """Whether this call made the job. False: an existing job has the same key or unique lock."""
 
@@ -70,44 +64,40 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
             self._place = None
         return JobId(self._where)
 
-    def status(self) -> Job:
-        """The job at this moment; raises JobNotFound."""
-        return self._home.job(self.id)
-
     async def astatus(self) -> Job:
         """The job at this moment; raises JobNotFound."""
         return await self._home.ajob(self.id)
 
-    def explain(self) -> Explanation:
-        """Why the job is not running and, where that can be known, when it will; raises JobNotFound."""
-        return self._home.explain(self.id)
+    status = blocking(astatus)
 
     async def aexplain(self) -> Explanation:
         """Why the job is not running and, where that can be known, when it will; raises JobNotFound."""
         return await self._home.aexplain(self.id)
+
+    explain = blocking(aexplain)
 
     def result(self, timeout: Timeout = None) -> R_co:
         """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound.
 
         In async code use `aresult`, because this method would block the event loop.
         """
+        # It is not made from `aresult`: it refuses to block a loop, and the caller's own thread decodes the result.
         if _in_a_loop():
             raise RuntimeError(
                 f"result() would block the event loop until {self!r} ends: write `await handle.aresult()`"
             )
-        return cast("R_co", outcome(self._home.finished(self.id, seconds(timeout)), self._codec))
+        limit = seconds(timeout)
+        return cast("R_co", outcome(portal.run(lambda: self._home.afinished(self.id, limit)), self._codec))
 
     async def aresult(self, timeout: Timeout = None) -> R_co:
         """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound."""
         return cast("R_co", outcome(await self._home.afinished(self.id, seconds(timeout)), self._codec))
 
-    def cancel(self, reason: str | None = None) -> bool:
-        """True: it will not run, or its worker will be asked to stop it. False: it had ended. Raises JobNotFound."""
-        return self._home.stop(self.id, reason)
-
     async def acancel(self, reason: str | None = None) -> bool:
         """True: it will not run, or its worker will be asked to stop it. False: it had ended. Raises JobNotFound."""
         return await self._home.astop(self.id, reason)
+
+    cancel = blocking(acancel)
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} of {self._codec.name}>"

@@ -212,6 +212,9 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
+    # `enqueue` and `aenqueue` are both written out, here and in `Bound`: each checks and encodes the arguments in the
+    # caller's own thread, because the functions of the task's options may depend on it.
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; blocks until the job is stored durably."""
         return self._handle(self._home.put(self._make(self._plan, args, kwargs), None))

@@ -14,7 +14,7 @@ from headrace.model.job import Claimed, Job
 from headrace.model.lease import Orphan
 from headrace.model.outcome import Lost, Settlement
 from headrace.model.records import Retention
-from headrace.operate import dropped
+from headrace.operate.dead import dropped
 from headrace.policy import retry
 from headrace.policy.queue import QueueOptions, dead_retentions
 from headrace.task.retry import Retry

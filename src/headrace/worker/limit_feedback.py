@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, HeadraceError, StoreError
 from headrace.model.lane import split_limit
 from headrace.model.lease import Lease
 from headrace.model.outcome import Failed, Outcome, Succeeded
-from headrace.operate.stored_limits import Limits
+from headrace.operate.limits import Limits
 from headrace.policy.flow import ClaimOrder, Planner
 from headrace.policy.recovery import WELL, LimitHealth, LimitObservation, What, moment, rested, unpack
 from headrace.task.limit import Limit, LimitDeclaration

@@ -16,19 +16,10 @@ from msgspec.structs import replace
 from headrace.errors import ConfigError, HeadraceError, QueueFull
 from headrace.model.job import Batch, JobId
 from headrace.model.records import Record
-from headrace.operate.stored_schedules import (
-    KIND,
-    UNIQUE,
-    ScheduleEntry,
-    Schedules,
-    decide,
-    decode,
-    encode,
-    fired,
-    slot_job_id,
-)
+from headrace.operate.schedules import KIND, Schedules, decode
 from headrace.policy.explain.sentences import count
 from headrace.policy.schedule import Schedule, slot_batch, slot_job
+from headrace.policy.schedule_entry import UNIQUE, ScheduleEntry, decide, encode, fired, slot_job_id
 from headrace.store.contract import Store
 from headrace.worker.service import Backoff, OutageLog, Service, log
 

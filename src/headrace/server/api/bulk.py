@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from headrace.model.job import Job, JobId
 from headrace.model.records import CancelAnswer
+from headrace.operate.audit import chosen
 from headrace.operate.jobs import JobOperations
-from headrace.operate.operations import chosen
 from headrace.server import visibility
 from headrace.server.api.jobs import Limit, Where
 from headrace.server.http.call import Call, answer, read_id

@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from headrace.model import rate
 from headrace.model.job import Job, JobId, JobState
-from headrace.operate.dead import DeadLetterOperations
-from headrace.operate.dead_letters import Choice, DeadLetters
-from headrace.operate.operations import Operations, chosen
+from headrace.operate.audit import chosen
+from headrace.operate.dead.letters import Choice, Group, join, most_frequent
+from headrace.operate.dead.moves import DeadLetterOperations
+from headrace.operate.operations import Operations
 from headrace.policy import fingerprint
 from headrace.server import visibility
 from headrace.server.api import view
@@ -84,19 +85,17 @@ class Groups(msgspec.Struct):
 async def groups(call: Call) -> Response:
     """GET /v1/dead"""
     query: DeadQuery = call.query
-    found: dict[str, GroupView] = {}
+    found: dict[str, Group] = {}
     seen = 0
     before: JobId | None = None
     for _ in range(_CALLS):
         jobs, before = await _page(call, query.where(), before)
         for job in jobs:
-            bug = fingerprint.of_job(job)
-            found[bug.id] = _joined(found.get(bug.id), job, bug)
+            join(found, job)
         seen += len(jobs)
         if before is None or seen >= MOST:
             break
-    ordered = sorted(found.values(), key=lambda group: (-group.count, group.fingerprint))
-    return answer(Groups(ordered, seen, before is not None))
+    return answer(Groups([_view(group) for group in most_frequent(found)], seen, before is not None))
 
 
 async def _page(call: Call, where: Where, before: JobId | None) -> tuple[list[Job], JobId | None]:
@@ -107,24 +106,17 @@ async def _page(call: Call, where: Where, before: JobId | None) -> tuple[list[Jo
     return [job for job in whole if job is not None and job.state is JobState.DEAD], page.next
 
 
-def _joined(group: GroupView | None, job: Job, bug: fingerprint.Fingerprint) -> GroupView:
-    died = job.finished_at or job.enqueued_at
-    if group is None:
-        return GroupView(
-            fingerprint=bug.id,
-            title=view.text(bug.title),
-            count=1,
-            tasks=[job.task],
-            queues=[job.queue],
-            first_seen=died,
-            last_seen=died,
-            sample=job.id,
-        )
-    group.count += 1
-    group.tasks = sorted({*group.tasks, job.task})
-    group.queues = sorted({*group.queues, job.queue})
-    group.first_seen, group.last_seen = min(group.first_seen, died), max(group.last_seen, died)
-    return group
+def _view(group: Group) -> GroupView:
+    return GroupView(
+        fingerprint=group.fingerprint,
+        title=view.text(group.title),
+        count=group.count,
+        tasks=list(group.tasks),
+        queues=list(group.queues),
+        first_seen=group.first_seen,
+        last_seen=group.last_seen,
+        sample=group.sample,
+    )
 
 
 # ── moving ───────────────────────────────────────────────────────────────────
@@ -194,19 +186,10 @@ async def discard(call: Call) -> Response:
     return answer(DeadAnswer(changed, missing + len(ids) - changed, next_ is not None, next_))
 
 
-def _letters(call: Call) -> DeadLetters:
-    app = call.service.app
-    return DeadLetters(
-        call.service.store,
-        arguments=lambda job: view.arguments(app, job),
-        options_of=lambda name: app.tasks[name].options if name in app.tasks else None,
-    )
-
-
 def _operations(call: Call) -> DeadLetterOperations:
     service = call.service
-    letters = _letters(call)
-    return Operations(service.store, audit=service.audit, actor=call.principal.name, letters=lambda _: letters).dead
+    task_of = service.app.tasks.get
+    return Operations(service.store, audit=service.audit, actor=call.principal.name, task_of=task_of).dead
 
 
 def _what(asked: DeadChoice) -> str:

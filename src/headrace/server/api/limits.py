@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.errors import ConfigError, LimitNotFound
-from headrace.operate.stored_limits import LimitEntry, Limits, check_limit, figures
+from headrace.operate.limits import LimitEntry, Limits, check_limit, figures
 from headrace.server.api.job_request import check
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope

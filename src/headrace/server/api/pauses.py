@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from headrace.errors import ConfigError
 from headrace.model.records import Pause, PauseKind
-from headrace.operate.operations import pausable
+from headrace.operate.pauses import pausable
 from headrace.server import visibility
 from headrace.server.api.job_request import moment
 from headrace.server.http.call import Call, answer

@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from headrace.errors import ConfigError, InvalidCron, InvalidTimezone, ScheduleNotFound
 from headrace.model import duration
-from headrace.operate.stored_schedules import ScheduleEntry, Schedules
+from headrace.operate.schedules import Schedules
 from headrace.policy import schedule
+from headrace.policy.schedule_entry import ScheduleEntry
 from headrace.server.admission import admit_schedule
 from headrace.server.api import job_request
 from headrace.server.api.job_request import JobRequest, check

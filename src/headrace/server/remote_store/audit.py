@@ -8,9 +8,9 @@ from typing import NamedTuple
 from headrace.errors import ConfigError
 from headrace.model.duration import show
 from headrace.model.records import LimitRule, Record, Retention
-from headrace.operate import ledger
-from headrace.operate.stored_schedules import ScheduleEntry
+from headrace.operate import audit
 from headrace.policy.recovery import unpack
+from headrace.policy.schedule_entry import ScheduleEntry
 from headrace.server import tokens
 from headrace.settings import Settings
 from headrace.store.contract import Store
@@ -62,7 +62,7 @@ def of_limit(name: str, before: LimitFigures | None, after: LimitFigures | None)
     """An operator's figures; whatever else is written to a limit, workers write."""
     if before == after:
         return None
-    return OperatorAction("limits.reset" if after is None else "limits.set", ledger.of_limit(name, after))
+    return OperatorAction("limits.reset" if after is None else "limits.set", audit.of_limit(name, after))
 
 
 def of_schedule(name: str, before: ScheduleEntry | None, after: ScheduleEntry | None) -> OperatorAction | None:
@@ -81,4 +81,4 @@ def of_schedule(name: str, before: ScheduleEntry | None, after: ScheduleEntry | 
 
 
 def _added(entry: ScheduleEntry) -> OperatorAction:
-    return OperatorAction("schedules.add", ledger.of_schedule(entry.schedule))
+    return OperatorAction("schedules.add", audit.of_schedule(entry.schedule))

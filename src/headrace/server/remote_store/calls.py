@@ -35,9 +35,9 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
-from headrace.operate import dropped
-from headrace.operate.operations import chosen
-from headrace.operate.stored_schedules import KIND as SCHEDULES
+from headrace.operate.audit import chosen
+from headrace.operate.dead import dropped
+from headrace.operate.schedules import KIND as SCHEDULES
 from headrace.server import explain_visibility, visibility
 from headrace.server.admission import admit, given_key
 from headrace.server.auth import LOCAL, Principal

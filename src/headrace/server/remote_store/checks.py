@@ -19,7 +19,7 @@ from headrace.model.lane import check_queue as _check_queue
 from headrace.model.lease import Ask, Presence, Report
 from headrace.model.outcome import DONE, Finish, Settlement
 from headrace.model.records import Filter, LimitRule, PauseKind, Retention
-from headrace.operate.stored_limits import check_limit
+from headrace.operate.limits import check_limit
 from headrace.store.http import wire
 from headrace.task.job_checks import check_due, check_span, check_time
 

@@ -8,7 +8,8 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from headrace.model.cron import zone
-from headrace.operate.stored_schedules import KIND, ScheduleEntry, decode, encode, fingerprint, read, slot_job_id
+from headrace.operate.schedules import KIND, decode
+from headrace.policy.schedule_entry import ScheduleEntry, encode, fingerprint, read, slot_job_id
 from headrace.server.admission import admit_schedule
 from headrace.server.auth import LOCAL, Principal
 from headrace.server.http.endpoint import Scope

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from headrace.model.records import Filter
 from headrace.policy.schedule import Schedule
-from headrace.store.audit import Audit
+from headrace.store.audit import Audit, whoami
+from headrace.store.contract import Store
 from headrace.task.limit import LimitFigures, describe
 
 _NAMED = 10
@@ -17,11 +18,18 @@ _NAMED = 10
 
 
 class Ledger:
-    """Writes what one actor did."""
+    """Writes what one actor did; without an audit log it writes nothing."""
 
     def __init__(self, audit: Audit | None, actor: str) -> None:
         self._audit = audit
         self.actor = actor
+
+    @classmethod
+    def of(cls, store: Store, *, audit: Audit | None = None, actor: str = "") -> Ledger:
+        """The ledger of a store. `actor`: a token's name; the user of this process if it is left out."""
+        # Behind a remote store the server writes the entries, under the name of the token.
+        kept = None if getattr(store, "writes_audit", False) else audit or Audit(store)
+        return cls(kept, actor or whoami())
 
     async def note(self, action: str, what: str, jobs: int = 0) -> None:
         """Such as `jobs.cancel`, to what, and how many jobs it changed."""
@@ -30,8 +38,8 @@ class Ledger:
 
     @asynccontextmanager
     async def summed(self, what: str) -> AsyncGenerator[Ledger]:
-        """One entry per action for all that is done inside, also for what was done before an interruption."""
-        inner = _Sums(None, self.actor)
+        """One entry per action for all calls inside the block, also for those before an interruption."""
+        inner = _Sums(self.actor)
         try:
             yield inner
         finally:
@@ -40,10 +48,10 @@ class Ledger:
 
 
 class _Sums(Ledger):
-    """Adds up instead of writing."""
+    """Adds up the jobs of each action instead of writing an entry."""
 
-    def __init__(self, audit: Audit | None, actor: str) -> None:
-        super().__init__(audit, actor)
+    def __init__(self, actor: str) -> None:
+        super().__init__(None, actor)
         self.jobs: Counter[str] = Counter()
 
     async def note(self, action: str, what: str, jobs: int = 0) -> None:  # noqa: ARG002
