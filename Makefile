@@ -23,8 +23,8 @@ test:
 
 check:
 	@scripts/setup check
-	.venv/bin/ruff check src tests examples
-	.venv/bin/ruff format --check src tests examples
+	.venv/bin/ruff check src tests examples scripts
+	.venv/bin/ruff format --check src tests examples scripts
 	.venv/bin/lint-imports
 	.venv/bin/mypy
 	.venv/bin/pyright
@@ -36,8 +36,8 @@ bench:
 
 format:
 	@scripts/setup check
-	.venv/bin/ruff check --fix src tests examples
-	.venv/bin/ruff format src tests examples
+	.venv/bin/ruff check --fix src tests examples scripts
+	.venv/bin/ruff format src tests examples scripts
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
