@@ -6,6 +6,8 @@ from datetime import timedelta
 
 from conformance.kit import (
     CANCELLED,
+    JANITOR,
+    TTL,
     claim,
     counts,
     failure,
@@ -157,3 +159,14 @@ async def test_an_earlier_appointment_of_the_same_job_is_forgotten(store: Store,
     clock.advance(60)
     assert await store.promote() == Promoted(1, 40 * S)
     assert await states(store, [moved, between]) == [JobState.SCHEDULED, JobState.READY]
+
+
+async def test_promote_tells_that_leases_have_run_out(store: Store, clock: FakeClock):
+    await put(store)
+    await take(store)
+    assert not (await store.promote()).expired
+    clock.advance(TTL.total_seconds())
+    assert (await store.promote()).expired
+    assert len(await store.reap(JANITOR, TTL)) == 1
+    assert await store.reap(JANITOR, TTL) == []
+    assert not (await store.promote()).expired

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from msgspec.structs import replace
 
 from conformance.kit import TTL, counts, put, take
-from headrace.model.lease import Presence, WorkerId, new_worker_id
+from headrace.model.lease import UPKEEP_PLACES, Presence, WorkerId, new_worker_id
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
@@ -85,3 +86,54 @@ async def test_claiming_alone_lists_nobody(store: Store):
     await put(store)
     await take(store)
     assert await store.workers() == []
+
+
+# ── upkeep ──────────────────────────────────────────────────────────────────
+async def does_upkeep(store: Store, worker: WorkerId, group: str = "g") -> bool:
+    pulse = await store.heartbeat([], TTL, replace(presence(worker), upkeep=group))
+    return pulse.upkeep
+
+
+async def test_a_heartbeat_without_a_group_gets_no_upkeep(store: Store):
+    assert not (await store.heartbeat([], TTL, presence())).upkeep
+    assert not (await store.heartbeat([], TTL)).upkeep
+
+
+async def test_a_few_workers_of_a_group_do_the_upkeep_and_keep_it(store: Store):
+    workers = [new_worker_id() for _ in range(UPKEEP_PLACES + 2)]
+    expected = [True] * UPKEEP_PLACES + [False] * 2
+    assert [await does_upkeep(store, worker) for worker in workers] == expected
+    assert [await does_upkeep(store, worker) for worker in workers] == expected
+
+
+async def test_each_group_has_its_own_upkeep(store: Store):
+    for group in ("one", "two"):
+        workers = [new_worker_id() for _ in range(UPKEEP_PLACES + 1)]
+        assert [await does_upkeep(store, worker, group) for worker in workers] == [True] * UPKEEP_PLACES + [False]
+
+
+async def test_upkeep_goes_to_another_worker_when_a_heartbeat_is_late(store: Store, clock: FakeClock):
+    late, *prompt = [new_worker_id() for _ in range(UPKEEP_PLACES)]
+    heir = new_worker_id()
+    assert all([await does_upkeep(store, worker) for worker in (late, *prompt)])
+    clock.advance(TTL.total_seconds() - 1)
+    assert all([await does_upkeep(store, worker) for worker in prompt])
+    assert not await does_upkeep(store, heir)
+    clock.advance(1)
+    assert await does_upkeep(store, heir)
+    assert not await does_upkeep(store, late)
+
+
+@pytest.mark.parametrize("end", ["retire", "abandon"])
+async def test_a_worker_that_is_gone_frees_its_upkeep_at_once(store: Store, end: str):
+    gone, *_ = workers = [new_worker_id() for _ in range(UPKEEP_PLACES)]
+    assert all([await does_upkeep(store, worker) for worker in workers])
+    await (store.retire(gone) if end == "retire" else store.abandon(gone, "killed"))
+    assert await does_upkeep(store, new_worker_id())
+    assert not await does_upkeep(store, new_worker_id())
+
+
+async def test_workers_do_not_list_the_group(store: Store):
+    me = new_worker_id()
+    await does_upkeep(store, me)
+    assert [worker.upkeep for worker in await store.workers()] == [None]

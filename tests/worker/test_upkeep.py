@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.errors import ConfigError
 from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
-from headrace.model.lease import Ask, Orphan, new_token, new_worker_id
+from headrace.model.lease import (
+    UPKEEP_PLACES,
+    Ask,
+    Orphan,
+    Presence,
+    Pulse,
+    Token,
+    WorkerId,
+    new_token,
+    new_worker_id,
+)
 from headrace.model.outcome import Finish, Settlement
+from headrace.model.records import Promoted
 from headrace.store.memory import MemoryStore
+from headrace.task.retry import Retry
 from headrace.testing.clock import FakeClock
 from headrace.worker import Worker
 from worker.harness import Bench, Tally, until
@@ -114,6 +128,72 @@ async def test_a_chore_goes_on_after_an_error_that_nobody_expected() -> None:
     bench = Bench(store)
     async with bench.worker():
         await asked.reach(3)
+
+
+# ── shared by a fleet ───────────────────────────────────────────────────────
+class Watched(MemoryStore):
+    """Notes in which worker's name heartbeats get upkeep, and counts the calls of upkeep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beats: dict[WorkerId, bool] = {}
+        self.calls = Tally()
+
+    async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
+        pulse = await super().heartbeat(tokens, ttl, presence)
+        if presence is not None:
+            self.beats[presence.id] = pulse.upkeep
+        return pulse
+
+    async def promote(self, limit: int = 1000) -> Promoted:
+        self.calls.add()
+        return await super().promote(limit)
+
+
+async def test_a_few_workers_of_a_fleet_do_the_upkeep() -> None:
+    store = Watched()
+    bench = Bench(store)
+
+    @bench.app.task
+    async def work() -> None: ...
+
+    async with AsyncExitStack() as fleet:
+        workers = [await fleet.enter_async_context(bench.worker()) for _ in range(UPKEEP_PLACES + 3)]
+        await until(lambda: len(store.beats) == len(workers))
+        assert sum(store.beats.values()) == UPKEEP_PLACES
+        # Every worker has heard its answer: from here on only those promote.
+        idle = [worker for worker in workers if not store.beats[worker.id]]
+        await until(lambda: not any(worker._state.upkeep for worker in idle))
+        for worker in workers:
+            if store.beats[worker.id]:
+                await worker.drain()
+        # Their places are free at once, and others take them with their next heartbeats.
+        await until(lambda: sum(store.beats[worker.id] for worker in idle) == UPKEEP_PLACES)
+        count = store.calls.count
+        await store.calls.reach(count + 2)
+
+
+class Elsewhere(MemoryStore):
+    """Other workers do the upkeep."""
+
+    async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
+        return msgspec.structs.replace(await super().heartbeat(tokens, ttl, presence), upkeep=False)
+
+
+async def test_a_worker_without_upkeep_promotes_its_own_retries() -> None:
+    bench = Bench(Elsewhere())
+    tries = Tally()
+
+    @bench.app.task(retry=Retry(base="50ms"))
+    async def flaky() -> None:
+        tries.add()
+        if tries.count == 1:
+            raise ValueError("the first time")
+
+    async with bench.worker() as worker:
+        await until(lambda: not worker._state.upkeep)
+        id = await bench.enqueue(flaky)
+        await bench.reach(id, JobState.DONE)
 
 
 # ── its own leases ──────────────────────────────────────────────────────────

@@ -98,6 +98,8 @@ class Pulse(msgspec.Struct, frozen=True):
     lost: frozenset[Token]
     """Leases that other workers hold now. Drop their jobs, because the store will refuse their writes."""
     stops: tuple[Stop, ...]
+    upkeep: bool = False
+    """This worker is one of the few of its group that do the upkeep now."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +114,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_LOG = 100
+UPKEEP_PLACES = 3
+"""Workers of a group that do the upkeep at one time: more than one, so that the loss of a worker delays nothing."""
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,5 +132,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] = ()
     hindered: tuple[str, ...] = ()
     """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`. Empty: nothing."""
+    upkeep: str | None = None
+    """The group of workers that share their upkeep; None: this worker does none. `workers` does not list it."""
     seen_at: datetime | None = None
     """By the store's clock; filled by `workers`."""

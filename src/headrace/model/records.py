@@ -29,6 +29,8 @@ class Promoted:
     moved: int
     next_due: timedelta | None
     """Time until the earliest scheduled job, zero if it is due already. None: no job is scheduled."""
+    expired: bool = field(default=False, compare=False)
+    """There may be expired leases; `reap` finds out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

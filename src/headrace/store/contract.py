@@ -39,6 +39,8 @@ Rules worth knowing before reading an implementation:
 * cancel: waiting → cancelled at once; running → `Pulse.stops`, and an `Again` for it becomes cancelled (with what
   it says of failures) under the cancel's reason, which also stands in where a `Finish` as cancelled has no note;
   finished → untouched.
+* upkeep: a heartbeat with a group (`Presence.upkeep`) gets one of the group's UPKEEP_PLACES if the worker has one or one
+  is free. A place is held for the `ttl` of the heartbeat that got or kept it; `retire` and `abandon` free it at once.
 * Text (notes, failures, reasons, presences) may hold anything a str can. What a store cannot hold (NUL, lone
   surrogates) it replaces; it never refuses an outcome because of it.
 """

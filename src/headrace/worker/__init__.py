@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import ChainMap
 from collections.abc import Mapping
 from types import TracebackType
@@ -13,7 +14,7 @@ from headrace.errors import ConfigError, StoreDamaged
 from headrace.model.lane import check_queue
 from headrace.model.lease import WorkerId, new_worker_id
 from headrace.policy.flow import Planner
-from headrace.policy.queue import dead_alerts
+from headrace.policy.queue import dead_alerts, dead_retentions
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.webhooks.deliver import QUEUE, TASK, DeliveryMaker, Sender
@@ -144,17 +145,24 @@ class Worker:
         self._feedback = LimitFeedback(state, self._duties.limits, planner, opened=self._fetcher.nudge.ring)
         state.feedback = self._feedback
         self._executor = Executor(state, self._settler, self._completer, low=self._fetcher.freed)
-        self._keeper = Keeper(state, lambda: self._executor, lambda: self._settler.failing)
+        self._keeper = Keeper(
+            state,
+            lambda: self._executor,
+            lambda: self._settler.failing,
+            upkeep_group=self._upkeep_group(),
+            upkeep=self._begin_upkeep,
+        )
         alert_log = DeadAlertLog(state, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
         self._janitor = Janitor(state, work=self._fetcher.nudge.ring, alert_log=alert_log, queues=self._duties.queues)
-        ticker = Ticker(
+        self._ticker = Ticker(
             bounded(state.store, self._duties.queues),
             self._duties.schedules,
             app=state.settings.app,
             tasks=frozenset(state.tasks),
             emit=state.emit,
+            on_duty=lambda: state.upkeep,
         )
-        self._services: list[Service] = [self._settler, self._executor, self._keeper, ticker, self._fetcher]
+        self._services: list[Service] = [self._settler, self._executor, self._keeper, self._ticker, self._fetcher]
         self._services += [reporter, self._feedback, *self._janitor.chores]
         if self._duties.outbox is not None:
             self._services.append(RelayService(self._duties.outbox, bounded(state.store, self._duties.queues)))
@@ -240,6 +248,26 @@ class Worker:
         self._running = False
         log.info("worker %s has left", self._state.name, extra={"worker": str(self.id), **self.counters.as_dict()})
         self._state.emit("worker.left", worker=self.id, name=self._state.name)
+
+    # ── upkeep ──────────────────────────────────────────────────────────────
+    def _upkeep_group(self) -> str:
+        """Workers of one group would do the same upkeep: same tasks and queues, same retention, same way to the store."""
+        state, settings = self._state, self._state.settings
+        same = (
+            sorted(state.queues),
+            sorted(state.tasks),
+            settings.app,
+            settings.url.partition(":")[0],
+            settings.keep_done,
+            settings.keep_dead,
+            sorted(dead_retentions(self._duties.queues).items()),
+            sorted(self._duties.queues),
+        )
+        return hashlib.blake2s(repr(same).encode(), digest_size=8).hexdigest()
+
+    def _begin_upkeep(self) -> None:
+        self._janitor.begin()
+        self._ticker.begin()
 
     # ── between the services ────────────────────────────────────────────────
     def _has_room(self) -> bool:

@@ -28,6 +28,8 @@ QUICK = 4
 """Turns of the event loop within which a job that never waits has ended."""
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
+POLL_SELDOM = 5
+"""How many times less often a worker looks for jobs without a hint while others do the upkeep."""
 GLANCE = 0.05
 """Seconds between two claims for reserved slots, while all other slots are taken."""
 
@@ -324,13 +326,18 @@ class Fetcher(Service):
         """Sleep until there may be a job to claim."""
         self._resting = True
         self._note_idle()
-        await self.nudge.wait(self._state.settings.poll.total_seconds() + 1.0)
+        await self.nudge.wait(self._poll_seconds() + 1.0)
         self._resting = False
         if self._waiter is not None and not self._waiter.done():
             self._stop_listening()
 
+    def _poll_seconds(self) -> float:
+        """How long to sleep without a hint. Workers that do no upkeep leave it to the others to look often."""
+        poll = self._state.settings.poll.total_seconds()
+        return poll if self._state.upkeep else POLL_SELDOM * poll
+
     async def _listen(self) -> None:
-        poll = self._state.settings.poll.total_seconds() * random.uniform(0.9, 1.0)
+        poll = self._poll_seconds() * random.uniform(0.9, 1.0)
         room = self._room(self._executor()).ordinary if self._may_bring() else 0
         listening: Coroutine[Any, Any, Lease | bool]
         if self._prompt is not None and room > 0:

@@ -1,4 +1,7 @@
-"""TIDY: promote due jobs, reap expired leases, prune old jobs. Every worker may do it, because the verbs are atomic."""
+"""TIDY: promote due jobs, reap expired leases, prune old jobs.
+
+A few workers of a fleet do it (see `WorkerState.upkeep`). Any number of them may, because the verbs are atomic.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
 PROMOTE_AT_LEAST = 1.0
+REAP_SELDOM = 5
+"""`promote` tells when there is something to reap. In case it hangs, `reap` also runs by itself, so many times less often."""
 PRUNE_EVERY = 60.0
 BATCH = 1000
 SAY_EVERY = 60.0
@@ -32,36 +37,48 @@ SAY_EVERY = 60.0
 class Chore(Service):
     """One periodic chore of the janitor. Chores do not wait for each other, and a failure ends only its own."""
 
-    def __init__(self, name: str, do: Callable[[], Awaitable[float]], first: float = 0.0) -> None:
+    def __init__(
+        self, name: str, do: Callable[[], Awaitable[float]], *, on_duty: Callable[[], bool], first: float = 0.0
+    ) -> None:
         super().__init__()
         self.name = name
         self._do = do
+        self._on_duty = on_duty
         self._backoff = Backoff()
         self._outage = OutageLog(f"upkeep ({name})")
-        self.at = monotonic() + first
+        self._at = monotonic() + first
+        self._hastened = inf
+        """When this worker itself knows that there is something to do, on duty or not."""
 
     def hasten(self, at: float) -> None:
         """Run at that time at the latest, because something will be due."""
-        if at < self.at:
-            self.at = at
+        if at < self._hastened:
+            self._hastened = at
             self.bell.ring()
+
+    def begin(self) -> None:
+        """Run at once, because this worker is on duty from now on."""
+        self._at = monotonic()
+        self.bell.ring()
 
     async def run(self) -> None:
         while True:
-            await self.bell.wait(max(0.0, self.at - monotonic()))
-            if monotonic() < self.at:
+            at = min(self._hastened, self._at if self._on_duty() else inf)
+            if at > (now := monotonic()):
+                await self.bell.wait(at - now if at < inf else None)
                 continue
-            self.at = inf  # A later call of `hasten` takes effect.
+            self._hastened = inf  # A later call of `hasten` takes effect.
             wait = self._backoff.next()  # Taken first, so that an unexpected error counts, too.
             try:
                 wait = await self._do()
             except HeadraceError as error:
                 self._outage.raise_(error)
+                self.hasten(monotonic() + wait)
             else:
                 self._outage.settle()
                 self._backoff.reset()
             finally:
-                self.at = min(self.at, monotonic() + wait)
+                self._at = monotonic() + wait
 
 
 class Janitor:
@@ -80,14 +97,18 @@ class Janitor:
         self._alert_log = alert_log
         self._queues = queues
         self._said_stuck: dict[str, float] = {}
-        self._promoting = Chore("promote", self._promote)
+        self._promoting = self._chore("promote", self._promote)
+        self._reaping = self._chore("reap", self._reap)
         self.chores = [
             self._promoting,
-            Chore("reap", self._reap),
-            Chore("prune", self._prune, random.uniform(0.2, 1.0) * PRUNE_EVERY),
+            self._reaping,
+            self._chore("prune", self._prune, random.uniform(0.2, 1.0) * PRUNE_EVERY),
         ]
         if alert_log.watches:
-            self.chores.append(Chore("alarm", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
+            self.chores.append(self._chore("alarm", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
+
+    def _chore(self, name: str, do: Callable[[], Awaitable[float]], first: float = 0.0) -> Chore:
+        return Chore(name, do, on_duty=lambda: self._state.upkeep, first=first)
 
     def due(self, wait: timedelta) -> None:
         """Promote after this time at the latest, because something will be due."""
@@ -97,16 +118,23 @@ class Janitor:
         for chore in self.chores:
             chore.start()
 
+    def begin(self) -> None:
+        """This worker is one of those that do the upkeep from now on."""
+        for chore in self.chores:
+            chore.begin()
+
     async def stop(self) -> None:
         for chore in self.chores:
             await chore.stop()
         await self._alert_log.stop()
 
     async def _promote(self) -> float:
-        wait = PROMOTE_AT_LEAST * random.uniform(0.8, 1.0)
+        wait = min(PROMOTE_AT_LEAST, self._state.settings.reap.total_seconds()) * random.uniform(0.8, 1.0)
         promoted = await self._state.store.promote(BATCH)
         if promoted.moved:
             self._work()
+        if promoted.expired:
+            self._reaping.hasten(monotonic())
         if promoted.moved >= BATCH:
             return 0.0
         if promoted.next_due is not None:
@@ -115,7 +143,7 @@ class Janitor:
 
     async def _reap(self) -> float:
         state = self._state
-        wait = state.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
+        wait = REAP_SELDOM * state.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
         state.reaping = True
         try:
             reaped = await state.store.reap(state.id, state.settings.lease)

@@ -39,11 +39,21 @@ class Keeper(Service):
 
     name = "keeper"
 
-    def __init__(self, state: WorkerState, executor: Callable[[], Executor], failing: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        state: WorkerState,
+        executor: Callable[[], Executor],
+        failing: Callable[[], bool],
+        *,
+        upkeep_group: str | None = None,
+        upkeep: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
         self._state = state
         self._executor = executor
         self._failing = failing
+        self._upkeep_group = upkeep_group
+        self._begin_upkeep = upkeep
         self._said: tuple[str, ...] = ()
         self._outage = OutageLog("the heartbeat")
         self._started_at = datetime.now(UTC)
@@ -123,10 +133,15 @@ class Keeper(Service):
             started_at=self._started_at,
             tasks=tuple(sorted(state.tasks)),
             hindered=self._said,
+            upkeep=self._upkeep_group,
         )
 
     def _hear(self, pulse: Pulse) -> None:
         executor = self._executor()
+        begins = pulse.upkeep and not self._state.upkeep
+        self._state.upkeep = pulse.upkeep
+        if begins:
+            self._begin_upkeep()
         for token in pulse.lost:
             held = self._state.leases.get(token)
             # The store may have ended a lease whose settlement is under way: the answer to that call decides. A lease

@@ -207,6 +207,8 @@ class WorkerState:
         self.listeners: list[Listener] = []
         self.paused: Mapping[str, Pause] = {}
         """Paused tasks, as of the last look."""
+        self.upkeep = True
+        """This worker does upkeep: it promotes, reaps, prunes and ticks. The answers to its heartbeats decide."""
         self.reaping = False
         """A reap is under way. It may renew an expired lease of this worker, so a missing lease is not lost."""
         self.quiet = False

@@ -1,4 +1,4 @@
-"""TICK: schedules → jobs. Every worker may do it, because one compare-and-set decides each slot."""
+"""TICK: schedules → jobs. A few workers of a fleet do it. Any number of them may: one compare-and-set decides each slot."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ class Ticker(Service):
         tasks: Collection[str] = (),
         emit: Callable[..., None] | None = None,
         poll: float = POLL,
+        on_duty: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__()
+        self._on_duty = on_duty
         self._store = store
         self._declared = declared
         self._app = app
@@ -86,7 +88,7 @@ class Ticker(Service):
         while True:
             try:
                 await self.introduce()
-                seconds = await self.tick()
+                seconds = await self.tick() if self._on_duty() else None
             except HeadraceError as error:
                 self._outage.raise_(error)
                 # The call may have changed some schedules, so read all of them again.
@@ -98,6 +100,11 @@ class Ticker(Service):
             self._outage.settle()
             self._backoff.reset()
             await self.bell.wait(seconds)
+
+    def begin(self) -> None:
+        """Read the schedules anew, because this worker is one of those that tick from now on."""
+        self._poll_at = 0.0
+        self.bell.ring()
 
     async def introduce(self) -> None:
         """Store the schedules of this worker's code, once."""

@@ -124,10 +124,14 @@ class Calls:
             checks.check_presence(presence)
         self._service.leases.answered(*(self._own(token) for token in tokens))
         if not self._who.bound:
+            if presence is not None and presence.upkeep is not None:
+                # Workers of other tokens keep their places, whatever this one asks for.
+                presence = changed(presence, upkeep=f"{self._who.name}:{presence.upkeep}")
             return await self._store.heartbeat(tokens, ttl, presence)
         if presence is not None:
             self._see_queues(presence.queues)
-            presence = changed(presence, id=self._own(presence.id))
+            # The upkeep concerns every tenant and queue: a worker that sees only some does none.
+            presence = changed(presence, id=self._own(presence.id), upkeep=None)
         theirs = {self._own(token): token for token in tokens}
         pulse = await self._store.heartbeat(list(theirs), ttl, presence)
         stops = tuple(Stop(theirs[stop.token], stop.position) for stop in pulse.stops)

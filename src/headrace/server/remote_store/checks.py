@@ -96,6 +96,8 @@ def check_presence(presence: Presence) -> None:
         check_task_name(task)
     if len(presence.hindered) > 10 or any(len(each) > 40 for each in presence.hindered):
         raise ConfigError("hindered: at most 10 words of 40 characters")
+    if presence.upkeep is not None and len(presence.upkeep) > 40:
+        raise ConfigError("upkeep: at most 40 characters")
     _check_figures(presence.slots, presence.running)
     check_time(presence.started_at)
 

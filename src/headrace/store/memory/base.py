@@ -35,6 +35,8 @@ class Base:
         self._pauses: dict[tuple[str, str], Pause] = {}
         self._workers: dict[WorkerId, tuple[Presence, datetime]] = {}
         self._names: dict[UUID, str] = {}
+        self._upkeep: dict[tuple[str, WorkerId], datetime] = {}
+        """(group, worker) → until when it has a place."""
         """Of workers that were ever there."""
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
         self._records: dict[tuple[str, str], Record] = {}

@@ -6,9 +6,24 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from headrace.errors import IdempotencyConflict
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, split_id
-from headrace.model.lease import MAX_LOG, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId, new_token
+from headrace.model.lease import (
+    MAX_LOG,
+    UPKEEP_PLACES,
+    Ask,
+    Lease,
+    Orphan,
+    Presence,
+    Pulse,
+    Report,
+    Stop,
+    Token,
+    WorkerId,
+    new_token,
+)
 from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued, Finding, Progress, Promoted, Pruned, Retention
 from headrace.store.batches import stand_ins
@@ -127,13 +142,28 @@ class MemoryStore(Looking, Operating):
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
         now = self._clock.now()
         if presence is not None:
-            self._workers[presence.id] = presence, now
+            self._workers[presence.id] = replace(presence, upkeep=None), now
             self._names[presence.id] = presence.name
         alive = [self._leases[token] for token in dict.fromkeys(tokens) if token in self._leases]
         for lease in alive:
             lease.expires_at = now + ttl
         stops = [Stop(lease.token, position) for lease in alive for position, job in lease.open() if job.cancelling]
-        return Pulse(frozenset(tokens) - self._leases.keys(), tuple(stops))
+        upkeep = presence is not None and self._takes_upkeep(presence, ttl)
+        return Pulse(frozenset(tokens) - self._leases.keys(), tuple(stops), upkeep)
+
+    def _takes_upkeep(self, presence: Presence, ttl: timedelta) -> bool:
+        if presence.upkeep is None:
+            return False
+        now = self._clock.now()
+        self._upkeep = {place: until for place, until in self._upkeep.items() if until > now}
+        taken = [worker for group, worker in self._upkeep if group == presence.upkeep]
+        if presence.id not in taken and len(taken) >= UPKEEP_PLACES:
+            return False
+        self._upkeep[presence.upkeep, presence.id] = now + ttl
+        return True
+
+    def _frees_upkeep(self, worker: WorkerId) -> None:
+        self._upkeep = {place: until for place, until in self._upkeep.items() if place[1] != worker}
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         lease = self._leases.get(token)
@@ -185,7 +215,8 @@ class MemoryStore(Looking, Operating):
             self._put(job, None)
             moved += 1
         job = self._earliest()
-        return Promoted(moved, max(job.run_at - now, timedelta(0)) if job and job.run_at else None)
+        expired = any(lease.expires_at <= now for lease in self._leases.values())
+        return Promoted(moved, max(job.run_at - now, timedelta(0)) if job and job.run_at else None, expired)
 
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         now = self._clock.now()
@@ -204,10 +235,12 @@ class MemoryStore(Looking, Operating):
         theirs = [lease for lease in self._leases.values() if lease.worker == worker]
         for lease in theirs:
             lease.expires_at, lease.cause = self._clock.now(), cause
+        self._frees_upkeep(worker)
         return len(theirs)
 
     async def retire(self, worker: WorkerId) -> None:
         self._workers.pop(worker, None)
+        self._frees_upkeep(worker)
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         now = self._clock.now()

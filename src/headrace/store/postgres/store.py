@@ -11,7 +11,19 @@ from typing import Any, Final
 from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable
 from headrace.model.clock import Clock
 from headrace.model.job import Batch, Claimed, JobId, JobState
-from headrace.model.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Report, Stop, Token, WorkerId
+from headrace.model.lease import (
+    MAX_LEASE,
+    UPKEEP_PLACES,
+    Ask,
+    Lease,
+    Orphan,
+    Presence,
+    Pulse,
+    Report,
+    Stop,
+    Token,
+    WorkerId,
+)
 from headrace.model.outcome import Again, Settlement
 from headrace.model.records import (
     CancelAnswer,
@@ -47,6 +59,10 @@ _LONG: Final = 600.0
 """Seconds for verbs that may have much to do."""
 _MIGRATION: Final = 3600.0
 """Seconds for one statement of a migration, which may rewrite much."""
+_FOLD_EVERY: Final = 3.0
+_RETIRE: Final = (
+    "with gone as (delete from headrace.upkeep where worker = $1) delete from headrace.worker where id = $1"
+)
 _SHORTEST: Final = 1.0
 """Seconds that even the shortest lease leaves a heartbeat: less would take a busy server for a lost one."""
 _SIZES_KEPT: Final = 10_000
@@ -215,25 +231,29 @@ class PostgresStore(Looking, user_transaction.InTransaction):
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
         if not tokens and presence is None:
             return Pulse(frozenset(), ())
-        beat = call("heartbeat", 3, "alive, stop_token, stop_position")
+        beat = call("heartbeat", 3, "alive, stop_token, stop_position, false")
         args = (list(tokens), ttl, self._now())
         if presence is not None:
-            # All but the last come before the time, which the heartbeat has already.
+            # All but the last two come before the time, which the heartbeat has already.
             said = presence_args(presence)
             places = ", ".join(f"${n}" for n in range(4, 3 + len(said)))
-            beat = f"{beat}, headrace.present({places}, $3, ${3 + len(said)})"
-            args = (*args, *said)
+            end = 3 + len(said)
+            beat = (
+                f"{call('heartbeat', 3, 'alive, stop_token, stop_position, upkeep')}, headrace.present({places}, $3, ${end}),"
+                f" headrace.upkeep(${end + 1}, $4, $2, {UPKEEP_PLACES}, $3) upkeep"
+            )
+            args = (*args, *said, presence.upkeep)
         # Two tries and a connection between them fit into half the lease.
         patience = min(CALL_TIMEOUT, max(_SHORTEST, ttl.total_seconds() / 6))
         found = await self._pool.repeatable(
             lambda: self._pool.rows(beat, *args, write=True, timeout=patience, use="heartbeat")
         )
-        alive, stopped, positions = found[0]
+        alive, stopped, positions, upkeep = found[0]
         lost = frozenset(tokens) - set(alive or ())
         for token in lost:
             self._sizes.pop(token, None)
         stops = zip(stopped or (), positions or (), strict=True)
-        return Pulse(lost, tuple(Stop(Token(token), position) for token, position in stops))
+        return Pulse(lost, tuple(Stop(Token(token), position) for token, position in stops), upkeep)
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         if not settlements:
@@ -273,20 +293,20 @@ class PostgresStore(Looking, user_transaction.InTransaction):
     # ── time ────────────────────────────────────────────────────────────────
     async def promote(self, limit: int = 1000) -> Promoted:
         found = await self._pool.repeatable(lambda: self._pool.rows(call("promote", 2), limit, self._now(), write=True))
-        moved, queues, next_due = found[0]
+        moved, queues, next_due, expired = found[0]
         if queues:
             self._bell.ring(queues)
         await self._fold()
-        return Promoted(moved, next_due)
+        return Promoted(moved, next_due, expired)
 
     async def _fold(self) -> None:
-        """Add the journal up, at most a twentieth of the time: under an old snapshot it, too, is full of dead rows."""
+        """Add the journal up now and then, at most a twentieth of the time: under an old snapshot it is full of dead rows."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         if begun < self._fold_after:
             return
         await self._pool.repeatable(lambda: self._pool.rows(call("fold", 0), write=True))
-        self._fold_after = loop.time() + 20 * (loop.time() - begun)
+        self._fold_after = loop.time() + max(_FOLD_EVERY, 20 * (loop.time() - begun))
 
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         now = self._now()
@@ -309,9 +329,7 @@ class PostgresStore(Looking, user_transaction.InTransaction):
         return count
 
     async def retire(self, worker: WorkerId) -> None:
-        await self._pool.repeatable(
-            lambda: self._pool.rows("delete from headrace.worker where id = $1", worker, write=True)
-        )
+        await self._pool.repeatable(lambda: self._pool.rows(_RETIRE, worker, write=True))
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         return await pruning.prune(self._pool, keep, limit, self._now(), progress)

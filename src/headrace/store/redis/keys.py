@@ -69,7 +69,8 @@ prefix as their last key: a limit counts over all queues. On a cluster no script
 prefix of each queue and count within it; rules and pauses are kept under `hr:{#limits}:`, too, and copied from there to every
 queue when they change or a queue appears.
 
-Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of the workers that are there, `hr:name:<id>` STRING per
+Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of the workers that are there, `{hr:workers}:upkeep:<group>` ZSET
+of those that do the upkeep of their group, by until when, `hr:name:<id>` STRING per
 worker that was ever there, its name, with an expiry, `hr:{#records}:r:<kind>` HASH of
 name → version and value with `hr:{#records}:d` HASH the last version given out, `hr:i:<task>\0<key>` STRING per
 idempotency key with its own expiry (on a cluster `hr:{queue}:i:…`: a key then counts within its queue).
@@ -102,6 +103,10 @@ class Keys:
     @property
     def workers(self) -> str:
         return f"{self.prefix}:workers"
+
+    def upkeep(self, group: str) -> str:
+        """ZSET until when → worker that does the upkeep of its group; in one slot with the workers."""
+        return f"{{{self.workers}}}:upkeep:{group}"
 
     def name(self, worker: UUID) -> str:
         """Of a worker's name, which outlives its presence."""

@@ -25,6 +25,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _TEXTS = ("kind", "message", "traceback", "worker")
 
 _failures = msgspec.msgpack.Decoder(Failure)
+_presence = msgspec.msgpack.Decoder(tuple[int, Presence])
 _seen = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -89,6 +90,14 @@ def seen_us(record: bytes) -> float:
         return _seen.decode(record)[0]
     except msgspec.DecodeError:
         return math.inf
+
+
+def upkeep_of(record: bytes) -> str | None:
+    """The group in which a worker does upkeep."""
+    try:
+        return _presence.decode(record)[1].upkeep
+    except msgspec.DecodeError:
+        return None
 
 
 def record_of(raw: bytes) -> tuple[int, bytes]:

@@ -177,3 +177,8 @@ def stops(tx: Tx, tokens: Iterable[bytes]) -> dict[tuple[bytes, int], str | None
         statement = SQL["stops"].replace(":tokens", marks(len(some)))
         found.update({(token, position): reason for token, position, reason in tx.cur.execute(statement, some)})
     return found
+
+
+def any_expired(tx: Tx) -> bool:
+    """Whether a lease has run out."""
+    return tx.cur.execute(SQL["any_expired"], (tx.now,)).fetchone() is not None

@@ -1,9 +1,9 @@
 -- promote: move up to p_limit due jobs from scheduled to ready, the earliest first, each to its old place.
 --
 -- Safe for any number of callers at once: rows are locked in one statement and moved in the next.
--- Answers how many jobs moved, in which queues, and when the next is due (null: none is scheduled).
+-- Answers how many jobs moved, in which queues, when the next is due (null: none is scheduled), and whether a lease has run out.
 create or replace function headrace.promote(p_limit int4, p_now timestamptz default null,
-    out moved int4, out queues text[], out next_due interval
+    out moved int4, out queues text[], out next_due interval, out expired bool
 ) language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -47,5 +47,6 @@ begin
     )
     select coalesce(sum(d.hi - d.lo + 1), 0), array_agg(distinct d.queue) into moved, queues from due d;
 
+    expired := exists (select from headrace.lease l where l.until <= v_now);
     select greatest(s.run_at - v_now, interval '0') into next_due from headrace.scheduled s order by s.run_at limit 1;
 end $$;

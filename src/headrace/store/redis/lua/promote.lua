@@ -1,6 +1,7 @@
 -- Move what is due from scheduled to ready.
 -- KEYS: a queue of a cluster, or on one server the home of limits: then of all queues, those first that have waited longest.
--- ARGV: 1 clock, 2 at most.  Answer: {moved, µs until the next is due, or -1: none is scheduled}
+-- ARGV: 1 clock, 2 at most.
+-- Answer: {moved, µs until the next is due, or -1: none is scheduled, 1 if leases may have run out}
 local now, left = clock(ARGV[1]), tonumber(ARGV[2])
 local moved = 0
 
@@ -42,4 +43,11 @@ else
   following = promote(KEYS[1])
 end
 if broken and moved == 0 then return redis.error_reply(type(broken) == 'table' and broken.err or broken) end
-return {moved, following and format('%.0f', max(0, following - now)) or '-1'}
+local first
+if HOME then
+  first = c('ZRANGE', HOME .. '#z', 0, 0, 'WITHSCORES')[2]
+else
+  first = c('ZRANGE', KEYS[1] .. 'Z', 0, 0, 'WITHSCORES')[2]
+end
+local expired = first and tonumber(first) <= now and 1 or 0
+return {moved, following and format('%.0f', max(0, following - now)) or '-1', expired}

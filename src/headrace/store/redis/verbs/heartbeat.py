@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.errors import StoreError, StoreFull
-from headrace.model.lease import Presence, Pulse, Stop, Token
+from headrace.model.lease import UPKEEP_PLACES, Presence, Pulse, Stop, Token
 from headrace.store.redis import scripts
 from headrace.store.redis.asking import ONE_NODE
 from headrace.store.redis.client.client import Client
@@ -69,9 +69,8 @@ class Heartbeat:
             raise trouble
         for token in lost:
             self._leases.known.pop(token, None)
-        if presence is not None:
-            await self._present(presence, renewed=bool(tokens))
-        return Pulse(lost, tuple(stops))
+        upkeep = presence is not None and await self._present(presence, ttl, renewed=bool(tokens))
+        return Pulse(lost, tuple(stops), upkeep)
 
     def _run_out(
         self, tokens: Sequence[Token], alive: set[Token], unheard: set[Token], ttl: timedelta
@@ -96,11 +95,17 @@ class Heartbeat:
         self._leases.given_up |= gone
         return gone
 
-    async def _present(self, presence: Presence, *, renewed: bool) -> None:
-        """Write that the worker is alive. A failure reaches only a worker without leases: renewed leases are renewed."""
+    async def _present(self, presence: Presence, ttl: timedelta, *, renewed: bool) -> bool:
+        """Write that the worker is alive; whether it does upkeep.
+
+        A failure reaches only a worker without leases: renewed leases are renewed.
+        """
         try:
             record = presence_bytes(await self._time.now_us(), presence)
-            await self._wire.run(scripts.PRESENCE, (self._keys.workers,), presence.id.bytes, record)
+            keys = self._keys.workers, self._keys.upkeep(presence.upkeep or "")
+            places = 0 if presence.upkeep is None else UPKEEP_PLACES
+            args = (presence.id.bytes, record, self._time.given, microseconds(ttl), places)
+            upkeep = await self._wire.run(scripts.PRESENCE, keys, *args)
             if monotonic() >= self._named.get(presence.id, 0.0):
                 key = self._keys.name(presence.id)
                 # A full server gets the worker's name later.
@@ -112,3 +117,5 @@ class Heartbeat:
         except StoreError:
             if not renewed:
                 raise
+            return False
+        return bool(upkeep)

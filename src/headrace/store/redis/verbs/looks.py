@@ -218,7 +218,7 @@ class Looks:
             seen = [_presence.decode(record) for record in records]
         except msgspec.DecodeError as error:
             raise foreign(self._keys.workers) from error
-        return [replace(presence, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
+        return [replace(presence, upkeep=None, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
 
 
 def _goes_on(words: list[Any], last: int | None) -> bool:

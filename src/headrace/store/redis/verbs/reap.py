@@ -14,7 +14,7 @@ from headrace.store.redis.element import header_of
 from headrace.store.redis.lease_homes import LeaseHomes
 from headrace.store.redis.parcel import microseconds, orphan_of
 from headrace.store.redis.queue_list import QueueList
-from headrace.store.redis.records import text_bytes
+from headrace.store.redis.records import text_bytes, upkeep_of
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.verbs.settle import Settle
 
@@ -108,7 +108,15 @@ class Reap:
                     args = (self._time.given, worker.hex, text_bytes(cause), *some)
                     theirs.update(await self._client.run(scripts.ABANDON, queue, *args))
         round.end()
+        await self._free_upkeep(worker)
         return len(theirs)
 
     async def retire(self, worker: WorkerId) -> None:
+        await self._free_upkeep(worker)
         await self._wire.command(self._keys.workers, "HDEL", self._keys.workers, worker.bytes)
+
+    async def _free_upkeep(self, worker: WorkerId) -> None:
+        record = await self._wire.command(self._keys.workers, "HGET", self._keys.workers, worker.bytes)
+        if record is not None and (group := upkeep_of(record)) is not None:
+            key = self._keys.upkeep(group)
+            await self._wire.command(key, "ZREM", key, worker.bytes)

@@ -39,29 +39,31 @@ class Upkeep:
     async def promote(self, limit: int = 1000) -> Promoted:
         if self._keys.clustered:
             return await self._promote_each(limit)
-        moved, wait = 0, 0
+        moved, wait, expired = 0, 0, 0
         while wait == 0 and moved < limit:
-            some, wait = map(
+            some, wait, expired = map(
                 int, await self._wire.run(scripts.PROMOTE, self._keys.home, self._time.given, min(STEP, limit - moved))
             )
             moved += some
             if not some:
                 break
-        return Promoted(moved, timedelta(microseconds=wait) if wait >= 0 else None)
+        return Promoted(moved, timedelta(microseconds=wait) if wait >= 0 else None, bool(expired))
 
     async def _promote_each(self, limit: int) -> Promoted:
         """On a cluster no script sees two queues."""
         moved = 0
         waits: dict[str, int] = {}
+        expired = False
         asked = await self._queues.names()
         while asked:
             share = min(STEP, (limit - moved) // len(asked))
             answers = await self._client.ask_each(scripts.PROMOTE, asked, self._time.given, share)
             waits.update((queue, int(answer[1])) for queue, answer in answers.items())
             moved += sum(int(answer[0]) for answer in answers.values())
+            expired = expired or any(answer[2] for answer in answers.values())
             asked = [queue for queue in answers if waits[queue] == 0][: limit - moved]
         due = [wait for wait in waits.values() if wait >= 0]
-        return Promoted(moved, timedelta(microseconds=min(due)) if due else None)
+        return Promoted(moved, timedelta(microseconds=min(due)) if due else None, expired)
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         dropped, more = 0, False

@@ -7,3 +7,11 @@ insert or ignore into headrace_runner (id, name, at) values (?, ?, ?);
 -- name: present
 insert or replace into headrace_worker
 (id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: late
+delete from headrace_upkeep where until <= ?;
+
+-- name: upkeep
+insert into headrace_upkeep (workers, worker, until)
+select ?1, ?2, ?3 where (select count(*) from headrace_upkeep where workers = ?1 and worker <> ?2) < ?4
+on conflict (workers, worker) do update set until = excluded.until;

@@ -1,3 +1,6 @@
+-- name: any_expired
+select 1 from headrace_lease where expires_at <= ? limit 1;
+
 -- name: one
 select token, worker, cause, claimed_at, expires_at, suspect, size, settled, ranges
 from headrace_lease where token = ?;

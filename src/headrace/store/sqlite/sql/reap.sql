@@ -1,6 +1,3 @@
--- name: any_expired
-select 1 from headrace_lease where expires_at <= ? limit 1;
-
 -- name: take_over
 update headrace_lease set token = ?, worker = ?, cause = null, expires_at = ? where token = ?;
 

@@ -1,2 +1,5 @@
 -- name: forget
 delete from headrace_worker where id = ?;
+
+-- name: free
+delete from headrace_upkeep where worker = ?;

@@ -8,12 +8,14 @@ from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.rows import text
 
 _EXPIRE = load("abandon")["expire"]
-_FORGET = load("retire")["forget"]
+_RETIRE = load("retire")
 
 
 def abandon(tx: Tx, worker: WorkerId, cause: str) -> int:
+    tx.cur.execute(_RETIRE["free"], (worker.bytes,))
     return tx.cur.execute(_EXPIRE, (tx.now, text(cause), worker.bytes)).rowcount
 
 
 def retire(tx: Tx, worker: WorkerId) -> None:
-    tx.cur.execute(_FORGET, (worker.bytes,))
+    tx.cur.execute(_RETIRE["forget"], (worker.bytes,))
+    tx.cur.execute(_RETIRE["free"], (worker.bytes,))

@@ -1,4 +1,4 @@
-"""HEARTBEAT: renews leases, says who is there, and hears who is lost and what to stop."""
+"""HEARTBEAT: renews leases, notes the worker, and answers which leases are lost, what to stop, and whether to do upkeep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import msgspec
 
-from headrace.model.lease import Presence, Pulse, Stop, Token
+from headrace.model.lease import UPKEEP_PLACES, Presence, Pulse, Stop, Token, WorkerId
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -17,8 +17,10 @@ _SQL = load("heartbeat")
 
 
 def heartbeat(tx: Tx, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None) -> Pulse:
+    upkeep = False
     if presence is not None:
         _note_presence(tx, presence)
+        upkeep = presence.upkeep is not None and _takes_upkeep(tx, presence.upkeep, presence.id, ttl)
     expires_at = tx.now + micros(ttl)
     asked = {token.bytes: token for token in tokens}
     alive: dict[bytes, Token] = {}
@@ -28,7 +30,13 @@ def heartbeat(tx: Tx, tokens: Sequence[Token], ttl: timedelta, presence: Presenc
         statement = _SQL["renew"].replace(":tokens", marks(len(some)))
         alive.update({name: asked[name] for (name,) in tx.cur.execute(statement, (expires_at, *some)).fetchall()})
     stops = [Stop(alive[name], position) for name, position in leases.stops(tx, alive)]
-    return Pulse(frozenset(token for name, token in asked.items() if name not in alive), tuple(stops))
+    return Pulse(frozenset(token for name, token in asked.items() if name not in alive), tuple(stops), upkeep)
+
+
+def _takes_upkeep(tx: Tx, group: str, worker: WorkerId, ttl: timedelta) -> bool:
+    tx.cur.execute(_SQL["late"], (tx.now,))
+    row = (text(group), worker.bytes, tx.now + micros(ttl), UPKEEP_PLACES)
+    return tx.cur.execute(_SQL["upkeep"], row).rowcount == 1
 
 
 def _note_presence(tx: Tx, presence: Presence) -> None:

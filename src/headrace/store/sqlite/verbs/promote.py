@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from headrace.model.records import Promoted
+from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import READY, SCHEDULED, Tx
 from headrace.store.sqlite.rows import INSERT_READY, Row
@@ -15,7 +16,7 @@ _SQL = load("promote")
 def nothing_due(tx: Tx) -> Promoted | None:
     """The answer if there is nothing to do."""
     due = next_due(tx)
-    return None if due is not None and not due else Promoted(0, due)
+    return None if due is not None and not due else Promoted(0, due, leases.any_expired(tx))
 
 
 def promote(tx: Tx, limit: int) -> Promoted:
@@ -34,7 +35,7 @@ def promote(tx: Tx, limit: int) -> Promoted:
         tx.depth.move(row[0], SCHEDULED, READY, size)
         moved += size
     INSERT_READY.insert(tx.cur, rows)
-    return Promoted(moved, next_due(tx))
+    return Promoted(moved, next_due(tx), leases.any_expired(tx))
 
 
 def next_due(tx: Tx) -> timedelta | None:

@@ -19,7 +19,7 @@ _PATIENCE = 0.5
 
 def nothing_expired(tx: Tx) -> list[Orphan] | None:
     """The answer if there is nothing to do."""
-    return None if tx.cur.execute(_SQL["any_expired"], (tx.now,)).fetchone() else []
+    return None if leases.any_expired(tx) else []
 
 
 def reap(tx: Tx, worker: WorkerId, ttl: timedelta, limit: int) -> list[Orphan]:
