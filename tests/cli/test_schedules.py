@@ -57,7 +57,7 @@ def test_one_is_replaced_only_when_told_to(shell: Shell) -> None:
         (("--cron", "60 * * * *"), "minute"),
         (("--cron", "* * * * *\n* * * * * root id"), "one line"),
         (("--cron", "@reboot"), "cannot run at boot"),
-        (("--cron", "@daily", "--tz", "Nowhere/City"), "no time zone"),
+        (("--cron", "@daily", "--tz", "Nowhere/City"), "not a time zone"),
         (("--cron", "@daily", "--every", "1h"), "either cron"),
         ((), "either cron"),
         (("--every", "1ms"), "at least 1s"),

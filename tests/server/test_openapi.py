@@ -143,7 +143,7 @@ def test_headers_and_a_full_store_are_named() -> None:
 def test_field_descriptions_are_the_docstrings() -> None:
     schemas = openapi.document(ENDPOINTS)["components"]["schemas"]
     assert schemas["JobRequest"]["properties"]["queue"]["description"] == "Instead of the task's own."
-    assert schemas["ProblemDocument"]["properties"]["code"]["description"] == "Stable: programs go by it."
+    assert schemas["ProblemDocument"]["properties"]["code"]["description"] == "Stable, for programs."
 
 
 def test_the_reference_lists_every_call() -> None:

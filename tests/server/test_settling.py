@@ -23,7 +23,7 @@ async def test_a_number_that_cannot_be_kept_is_named_and_nothing_is_written(serv
     settlements = [ended(first, result=1), ended(second, result=result), ended(third, "failed", message="no")]
     refused = await post(server.http, "settle", 422, lease=lease["lease"], settlements=settlements)
     assert (refused["code"], refused["path"]) == ("invalid_value", "settlements[1].result")
-    assert "send it as a text" in refused["detail"]
+    assert "send it as text" in refused["detail"]
     assert {(await look(server, id)).state for id in ids} == {JobState.RUNNING}
     settlements[1]["result"] = str(result)
     answer = await post(server.http, "settle", lease=lease["lease"], settlements=settlements)

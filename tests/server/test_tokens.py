@@ -73,7 +73,7 @@ async def test_what_a_token_is_bound_to_is_kept(store: Store, clock: FakeClock) 
         ("ok", {"scopes": ["read"], "tenant": "a b"}, "no tenant"),
         ("ok", {"scopes": ["read"], "tenant": ""}, "name the tenant"),
         ("ok", {"scopes": ["read"], "expires": "soon"}, "not a duration"),
-        ("ok", {"scopes": ["read"], "expires": "0s"}, "never be good"),
+        ("ok", {"scopes": ["read"], "expires": "0s"}, "never be valid"),
     ],
 )
 async def test_nonsense_is_refused(store: Store, name: str, options: dict[str, Any], words: str) -> None:
@@ -89,7 +89,7 @@ async def test_a_name_is_good_for_one_token_at_a_time(store: Store) -> None:
     assert (await tokens.revoke(store, "ci")).id == first.id
     _, second = await tokens.create(store, "ci", scopes=["read"])
     assert (await tokens.revoke(store, "ci")).id == second.id
-    with pytest.raises(ConfigError, match="say which by its id"):
+    with pytest.raises(ConfigError, match="give one of the ids"):
         await tokens.revoke(store, "ci")
     assert (await tokens.revoke(store, first.id, forget=True)).id == first.id
     assert [token.id for token in await tokens.all(store)] == [second.id]

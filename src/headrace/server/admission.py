@@ -1,7 +1,7 @@
-"""What a caller may have enqueued. Every job that comes in, by `/v1` or by `/v1/store`, alone or as a schedule's, passes here.
+"""Which jobs a caller may enqueue. Every job that arrives by `/v1` or `/v1/store`, or in a schedule, is checked here.
 
-A door reads its own format and says where in it a mistake stands. Which jobs are well formed, whose they may be, and what
-their keys and locks are called in the store is decided once.
+Each API reads its own format and reports where a mistake is. This module decides once for both which jobs are well
+formed, to which tenant they may belong, and the names of their keys and locks in the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.task import job_checks
 
 
 async def admit(service: ServerState, principal: Principal, jobs: Sequence[NewJob]) -> list[NewJob]:
-    """The jobs as they are to be stored; a Problem or a ConfigError if one of them may not be."""
+    """The jobs to be stored. Raises Problem or ConfigError if one of them is not allowed."""
     job_checks.check_jobs(jobs, service.app.settings.max_payload)
     for url in _webhooks(jobs):
         service.app.webhooks.check(url)
@@ -35,7 +35,7 @@ async def admit(service: ServerState, principal: Principal, jobs: Sequence[NewJo
 
 
 async def admit_schedule(service: ServerState, principal: Principal, schedule: Schedule) -> Schedule:
-    """A schedule whose slots make a job that this caller may have enqueued."""
+    """A schedule whose job this caller may enqueue. Raises Problem or ConfigError."""
     job = job_now(schedule)
     (own,) = await admit(service, principal, [job])
     return schedule if own == job else replace(schedule, job=replace(schedule.job, unique=own.unique))
@@ -50,8 +50,8 @@ def _webhooks(jobs: Iterable[NewJob]) -> set[str]:
 
 
 def own_key(principal: Principal, name: str) -> str:
-    """An idempotency key as the store knows it: a tenant can neither meet nor learn of another tenant's keys."""
-    # No tenant's name has a space in it, so that the two cannot be parted in another way.
+    """The stored form of an idempotency key. It contains the tenant, so that tenants cannot see each other's keys."""
+    # No tenant's name contains a space, so the two parts are unambiguous.
     return name if principal.tenant is None else check_key(f"{principal.tenant} {name}")
 
 
@@ -72,7 +72,7 @@ def _own(service: ServerState, principal: Principal, job: NewJob) -> NewJob:
 
 
 def _own_lock(service: ServerState, principal: Principal, job: NewJob, given: UniqueLock) -> UniqueLock:
-    """The lock that the task declares; of a task that this app does not know, one that no other binding can name.
+    """The lock that the task declares. For a task that this app does not know: a lock that no other tenant can name.
 
     A lock may replace the job that holds it, so a bound caller must not choose its name.
     """
@@ -81,7 +81,7 @@ def _own_lock(service: ServerState, principal: Principal, job: NewJob, given: Un
         binding = msgspec.json.encode([principal.tenant, sorted(principal.queues or ())])
         prefix = hashlib.blake2b(binding, digest_size=8).hexdigest()
         if given.name.startswith(f"{prefix} "):
-            return given  # a worker fires a schedule's slot: its job has passed here when the schedule was written
+            return given  # A worker fires a schedule. Its job was checked when the schedule was written.
         return replace(given, name=check_key(f"{prefix} {given.name}"))
     declared = task.options.unique
     try:

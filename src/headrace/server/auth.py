@@ -1,4 +1,4 @@
-"""Who calls: bearer tokens to principals, and what a principal may do and see. Tokens themselves are in `tokens.py`."""
+"""Turns bearer tokens into principals, and decides what a principal may do and see. `tokens.py` makes tokens."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
 FRESH: Final = 0.9
-"""Seconds for which the tokens are known from memory: one that is revoked stops working within a second."""
+"""Seconds for which tokens are kept in memory. A revoked token stops working within a second."""
 FAILURES: Final = 20
-"""Wrong tokens from one address that are looked at at once; then one every `60 / FAILURES` seconds."""
+"""Wrong tokens from one address that are checked at once; then one every `60 / FAILURES` seconds."""
 ADDRESSES: Final = 10_000
 """Addresses whose failures are remembered."""
 
@@ -38,12 +38,12 @@ _PASSED_ON: Final = frozenset(
 )
 """Headers that proxies add."""
 _EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - to be told apart, not to be bound to
-_NOBODY: Final = tokens.digest(b"")
+_NO_DIGEST: Final = tokens.digest(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls, and what they may do and see."""
+    """A caller, and what it may do and see."""
 
     name: str
     scopes: frozenset[Scope]
@@ -53,26 +53,26 @@ class Principal:
     """None: all."""
 
     def may(self, scope: Scope) -> bool:
-        """Whether this scope is among theirs; admin has them all."""
+        """Whether the caller has this scope. `admin` includes all scopes."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def sees(self, queue: str | None, tenant: str | None) -> bool:
-        """Whether they may know of it. None stands for something of every queue, or of every tenant."""
+        """Whether the caller may see it. None stands for all queues, or all tenants."""
         return (self.queues is None or queue in self.queues) and (self.tenant is None or tenant == self.tenant)
 
     @property
     def bound(self) -> bool:
-        """Whether there is anything that they must not know of."""
+        """Whether the token is bound to a tenant or to queues."""
         return self.queues is not None or self.tenant is not None
 
 
 LOCAL: Final = Principal("local", frozenset(Scope))
-"""Everybody on this machine, as long as there is no token."""
+"""Any caller on this machine, as long as there is no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A token that was good when the store was last asked."""
+    """A token that was valid at the last read of the store."""
 
     sha256: bytes
     expires_at: datetime | None
@@ -80,7 +80,7 @@ class _Known:
 
 
 class Auth:
-    """The doorkeeper of one server."""
+    """Checks the callers of one server."""
 
     def __init__(
         self,
@@ -98,38 +98,36 @@ class Auth:
         self._asking = Shared(self._refresh)
         self._asked = -math.inf
         self._time: datetime | None = None
-        """The store's, when it was asked."""
+        """The store's time at the last read."""
         self._known: dict[str, _Known] = {}
         self._open = False
         """There is no token at all."""
 
     async def principal(self, request: HTTPConnection) -> Principal:
-        """Who calls; a Problem 401 (or 429, after many) if that is nobody."""
+        """The caller. Raises Problem 401, or 429 after too many wrong tokens."""
         if self._clock() - self._asked >= FRESH:
             await self._asking.get()
         if (query := request.scope["query_string"]) and _IN_QUERY.intersection(
             name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         ):
-            # The web server around us may log the address once the answer is out.
+            # The web server may log the URL after the answer.
             request.scope["query_string"] = b""
-            raise _refused(
-                "a token does not belong into the URL, where logs keep it: send it as a header and revoke it"
-            )
+            raise _refused("a token must not be in the URL, where logs keep it: revoke it, and send tokens as a header")
         if self._open:
             return _local(request, self._host)
         given = [value for name, value in request.scope["headers"] if name == b"authorization"]
         if not given:
-            raise _refused("this server wants a token: send it as the header Authorization: Bearer hr_…")
+            raise _refused("this server requires a token: send it as the header Authorization: Bearer hr_…")
         found = self._look_up(_bearer(given[0])) if len(given) == 1 else None
         if found is None:
             self._brake.press(address_of(request))
-            raise _refused("that token is not good: it is mistyped, expired or revoked")
+            raise _refused("that token is not valid: it is mistyped, expired or revoked")
         return found
 
     def _look_up(self, text: bytes) -> Principal | None:
         known = self._known.get(tokens.id_of(text) or "")
-        # The comparison is made in any case, so that time does not tell which ids there are.
-        same = hmac.compare_digest(tokens.digest(text), _NOBODY if known is None else known.sha256)
+        # The comparison is always made, so that the duration does not reveal which ids exist.
+        same = hmac.compare_digest(tokens.digest(text), _NO_DIGEST if known is None else known.sha256)
         if known is None or not same:
             return None
         if known.expires_at is not None and self._now() >= known.expires_at:
@@ -137,7 +135,7 @@ class Auth:
         return known.principal
 
     def _now(self) -> datetime:
-        """The store's time, without asking it."""
+        """The store's time, estimated without a call."""
         assert self._time is not None
         return self._time + timedelta(seconds=self._clock() - self._asked)
 
@@ -150,17 +148,17 @@ class Auth:
             for id, token in tokens.read(records).items()
             if token.revoked_at is None
         }
-        # One that cannot be read closes the door like any other.
+        # A record that cannot be read also counts as a token.
         self._open = not records
         self._time, self._asked = now, asked
 
     async def aclose(self) -> None:
-        """Ask no longer."""
+        """Cancel the read under way."""
         await self._asking.aclose()
 
 
 def check_origin(request: HTTPConnection) -> None:
-    """A Problem 403 if a browser sends this on behalf of another site."""
+    """Raise Problem 403 if a browser sends this request for another site."""
     site = origin = None
     host = b""
     for name, value in request.scope["headers"]:
@@ -175,7 +173,9 @@ def check_origin(request: HTTPConnection) -> None:
     else:
         good = origin is None or _host(origin.decode("latin-1")) == host.decode("latin-1").lower()
     if not good:
-        raise Problem(403, "csrf", "this comes from a page of another site: only pages of this server may do that")
+        raise Problem(
+            403, "csrf", "this request comes from a page of another site: only pages of this server may do that"
+        )
 
 
 def _host(origin: str) -> str | None:
@@ -186,24 +186,24 @@ def _host(origin: str) -> str | None:
 
 
 class Brake:
-    """Slows down whoever keeps trying wrong tokens, by address; good tokens are never held up."""
+    """Limits wrong tokens by address. Valid tokens are never delayed."""
 
     def __init__(self, failures: int, clock: Callable[[], float], *, addresses: int = ADDRESSES) -> None:
         self._pace = RateLimit(failures, 60 / failures, clock, keys=addresses)
 
     def press(self, address: str) -> None:
-        """One failure; a Problem 429 if there were too many."""
+        """Count one failure. Raises Problem 429 if there were too many."""
         if wait := self._pace.wait(address):
             raise Problem(
                 429,
                 "too_many_failures",
-                "too many wrong tokens from this address: wait, and try the right one",
+                "too many wrong tokens from this address: wait, and send a valid one",
                 headers={"Retry-After": str(math.ceil(wait))},
             )
 
 
 def address_of(request: HTTPConnection) -> str:
-    """Whom failures are counted against: an IPv4 address, or an IPv6 network, of which a host has plenty of addresses."""
+    """The key for failures: an IPv4 address, or an IPv6 network, because a host has many addresses of it."""
     return _counted("" if request.client is None else request.client.host)
 
 
@@ -219,13 +219,13 @@ def _counted(host: str) -> str:
 
 
 def _bearer(value: bytes) -> bytes:
-    """What follows `Bearer`, empty if nothing does."""
+    """The text after `Bearer`, or an empty text."""
     scheme, _, text = value.partition(b" ")
     return text.strip(b" ") if scheme.lower() == b"bearer" else b""
 
 
 def _local(request: HTTPConnection, bound: str) -> Principal:
-    """Without tokens: whoever is on this machine, not in front of a proxy on it and not a web page in a browser on it."""
+    """Without tokens: callers on this machine, except through a proxy on it or from a web page in a browser on it."""
     host = b""
     near = request.client is not None and on_this_machine(request.client.host)
     for name, value in request.scope["headers"]:
@@ -233,17 +233,18 @@ def _local(request: HTTPConnection, bound: str) -> Principal:
             host = value
         elif name in _PASSED_ON:
             near = False
-    # Proxies that say nothing of the sort speak this to us unless they are told otherwise; no client of today does.
+    # Proxies without such headers use HTTP/1.0 by default. Clients no longer do.
     if not near or request.scope.get("http_version") == "1.0":
         raise _refused(
-            "there are no tokens, so only this machine is answered: make one with `headrace tokens create NAME --scope …`"
+            "there are no tokens, so the server accepts calls from this machine only: make a token with "
+            "`headrace tokens create NAME --scope …`"
         )
     if not _own_name(host, bound):
-        # A name that somebody else made point to this machine, for a browser on it to follow.
+        # An attacker's DNS name may point to this machine, for a browser on it.
         raise Problem(
             421,
             "host_not_allowed",
-            "there are no tokens, so only the name localhost is answered: use http://127.0.0.1, or make a token",
+            "there are no tokens, so the server accepts the name localhost only: use http://127.0.0.1, or make a token",
         )
     check_origin(request)
     return LOCAL
@@ -251,7 +252,7 @@ def _local(request: HTTPConnection, bound: str) -> Principal:
 
 @lru_cache(maxsize=256)
 def _own_name(host: bytes, bound: str) -> bool:
-    """localhost, a loopback address, or what the server is bound to. Any other name may be one that an attacker's DNS answers for."""
+    """Whether it is localhost, a loopback address, or the server's own host. An attacker's DNS may own other names."""
     try:
         name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
     except ValueError:

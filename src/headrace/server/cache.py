@@ -1,4 +1,4 @@
-"""Questions that many ask at once: one goes to the store, and everybody who asks meanwhile gets its answer or its error."""
+"""Reads that many callers need at once. One goes to the store, and all callers meanwhile get its answer or error."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """One question at a time. When the store hangs, nobody waits for the patience of those before."""
+    """One read at a time, shared by its callers. When the store hangs, a caller does not wait for earlier timeouts."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask = ask
         self._asking: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """The answer to the question that is on its way, or to a new one."""
+        """The answer of the read under way, or of a new one."""
         asking = self._asking
         if asking is None or asking.done():
             asking = self._asking = asyncio.create_task(_asked(self._ask), name="headrace-question")
             asking.add_done_callback(_heard)
-        # Whoever leaves does not take the answer away from the others.
+        # A caller that is cancelled must not cancel the read for the others.
         return await asyncio.shield(asking)
 
     def forget(self) -> None:
-        """What is on its way is out of date: whoever asks from now on begins another."""
+        """The read under way is out of date, so the next caller begins another."""
         self._asking = None
 
     async def aclose(self) -> None:
@@ -42,24 +42,24 @@ async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def _heard(asking: asyncio.Task[T]) -> None:
-    """Everybody may have gone before the error came."""
+    """Retrieve the error, because all callers may have gone."""
     if not asking.cancelled():
         asking.exception()
 
 
 class Cached(Generic[T]):
-    """Something of the store, asked for at most once in so many seconds, however many ask."""
+    """A value of the store, read at most once in that many seconds."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], ttl: float) -> None:
         self._ask = ask
         self._ttl = ttl
         self._found: tuple[float, T] | None = None
-        """When it was asked for, and what the answer was."""
+        """The time of the read, and the value."""
         self._changes = 0
         self._asking = Shared(self._fresh)
 
     async def get(self) -> T:
-        """As it was not longer ago than that."""
+        """The value, not older than that."""
         found = self._found
         if found is not None and time.monotonic() - found[0] < self._ttl:
             return found[1]
@@ -68,13 +68,13 @@ class Cached(Generic[T]):
     async def _fresh(self) -> T:
         asked, changes = time.monotonic(), self._changes
         answer = await self._ask()
-        # What was changed meanwhile may not be in it.
+        # The value may lack a change that was made meanwhile.
         if changes == self._changes:
             self._found = asked, answer
         return answer
 
     def forget(self) -> None:
-        """It was changed here: whoever asks from now on gets it as it is."""
+        """It was changed here, so the next caller reads it again."""
         self._changes += 1
         self._found = None
         self._asking.forget()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What can be set of the server; the app's own settings say where the jobs live."""
+    """The server's settings. The app's own settings name the store."""
 
     host: str = "127.0.0.1"
     port: int = 8200
@@ -25,16 +25,16 @@ class ServerSettings:
     keep_alive: float = 65.0
     """Seconds that a connection may be idle between two requests."""
     drain: float = 25.0
-    """Seconds that requests get to finish when the server is told to stop."""
+    """Seconds in which requests may finish when the server stops."""
     access_log: bool = True
     """One line of JSON per request on the logger `headrace.access`."""
     tidy: bool = True
-    """Promote, reap and prune here: workers in other languages do not."""
+    """Whether the server promotes, reaps and prunes, because workers in other languages do not."""
     max_failures: int = 20
-    """Wrong tokens per minute and address that are looked at; beyond that they are answered 429."""
+    """Wrong tokens per minute and address that are checked. Beyond it the server answers 429."""
     stats_ttl: float = 1.0
-    """Seconds for which figures are answered from memory."""
+    """Seconds for which figures are kept in memory."""
     max_polls: int = 50
-    """Looks at figures and lists per second and token (or address, without tokens); beyond that they are answered 429."""
+    """Reads of figures and lists per second and token (without tokens: address). Beyond it the server answers 429."""
     max_queues: int = 1000
-    """Queues that one token (or all callers together, without tokens) may make by enqueueing to them, beyond those that the app declares; beyond that they are answered 429."""
+    """Undeclared queues that one token (without tokens: all callers together) may create by enqueueing; then 429."""

@@ -1,4 +1,4 @@
-"""What EXPLAIN may look at for a caller who is bound: their own job's place in line, and nobody else's names."""
+"""What an explanation may show a bound caller: the place of its own job in line, without names of other tenants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.store.contract import Store
 
 
 async def ahead(store: Store, principal: Principal, id: JobId, limit: int) -> Ahead | None:
-    """What a job that they may see waits behind. Counts are for everybody; ids and names only of what is theirs."""
+    """What a visible job waits behind. All callers get the counts; ids and names only if they may see them."""
     found = await store.ahead(id, limit)
     if found is None or not principal.bound:
         return found
@@ -34,13 +34,13 @@ async def ahead(store: Store, principal: Principal, id: JobId, limit: int) -> Ah
 
 
 def _whom(by: str | None, *, theirs: bool) -> str | None:
-    """Who paused it, "" for somebody."""
+    """The author of the pause, "" if the caller may not see the name."""
     return by if by is None or theirs else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """A store, as far as it is needed to explain one job to one caller."""
+    """The part of a store that explains one job to one caller."""
 
     store: Store
     principal: Principal
@@ -53,8 +53,8 @@ class Narrowed:
         return [job if job and visibility.sees(self.principal, job) else None for job in await self.store.get(ids)]
 
     async def workers(self) -> list[Presence]:
-        """Those of the job's queue, without a word of what else they serve."""
-        named = self.principal.tenant is None  # a tenant hears nothing of workers, which are everybody's
+        """Workers of the job's queue, without their other queues."""
+        named = self.principal.tenant is None  # A tenant must not see names of workers, which all tenants share.
         return [
             replace(each, queues=(self.job.queue,), name=each.name if named else "a worker")
             for each in await self.store.workers()
@@ -69,9 +69,9 @@ class Narrowed:
         return [each for each in seen if each is not None]
 
     async def limits(self) -> dict[str, LimitRule]:
-        """Only those of the job's own keys are looked up in it."""
+        """The explanation reads only the job's own keys."""
         return await self.store.limits()
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        """They are only counted."""
+        """The explanation only counts lanes."""
         return await self.store.lanes(queues, limit)

@@ -1,4 +1,4 @@
-"""Leases over HTTP: tokens that nobody can guess or lend, what was claimed through this server, and what becomes of it."""
+"""Leases over HTTP: signed tokens, the jobs that were claimed through this server, and their settlement."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from headrace.worker.state import HeldLease, WorkerState
 KIND: Final = "secret"
 """Records of this kind never leave a server."""
 REMEMBERED: Final = 20_000
-"""Claimed jobs that are remembered until they are settled; beyond, the store is asked for them."""
+"""Claimed jobs that are kept in memory until they are settled. Others are read from the store."""
 REMEMBERED_BYTES: Final = 64 * 1024 * 1024
-"""And what their arguments may have together."""
+"""The most bytes of their arguments together."""
 REPEATABLE: Final = 256
-"""Claims whose answers are kept until their holders have been heard of."""
+"""Claims whose answers are kept until the worker's next call."""
 SEEN_EVERY: Final = 20.0
-"""Seconds between two notes to the store that a worker is there."""
+"""Seconds between two updates of a worker's presence in the store."""
 
 _WIRE = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{64})", re.ASCII)
 U = TypeVar("U", bound=UUID)
@@ -56,24 +56,24 @@ WireLease = NewType("WireLease", str)
 
 
 class LeaseSigner:
-    """Signs lease tokens for whoever claimed them: the same token is worth nothing to somebody else."""
+    """Signs lease tokens for the principal that claimed them, so that no other principal can use them."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     @classmethod
     async def load(cls, store: Store) -> LeaseSigner:
-        """With the secret that all servers of a store share; the first one makes it."""
+        """Open with the secret that all servers of a store share. The first server makes it."""
         while (record := (await store.records(KIND)).get("lease")) is None:
             await store.record(KIND, "lease", secrets.token_bytes(32), None)
         return cls(record.value)
 
     def seal(self, token: Token, principal: Principal) -> WireLease:
-        """A lease's token as its worker gets it."""
+        """The token of a lease as the worker gets it."""
         return WireLease(f"{token.hex}.{self._sign(token.bytes, principal).hex()}")
 
     def read(self, text: str, principal: Principal) -> Token:
-        """The token, or a Problem 404: it was never given to this principal, or to nobody at all."""
+        """The store's token. Raises Problem 404 if it was not signed for this principal."""
         found = _WIRE.fullmatch(text)
         if found is None or not hmac.compare_digest(
             bytes.fromhex(found[2]), self._sign(bytes.fromhex(found[1]), principal)
@@ -82,10 +82,9 @@ class LeaseSigner:
         return Token(UUID(found[1]))
 
     def own(self, id: U, principal: Principal) -> U:
-        """A token or a worker's id that a store of a bound principal chose, as the server's store knows it.
+        """The stored form of a token or a worker's id that a bound principal's store chose.
 
-        One principal's ids can name nothing of another's: they come out as something else. Who is not bound may
-        name everything.
+        The ids of one bound principal can never name something of another. An unbound principal's ids stay unchanged.
         """
         if not principal.bound:
             return id
@@ -108,12 +107,12 @@ class _Remembered:
         self.suspect = lease.suspect
         self.claimed_at = monotonic()
         self.left = set(range(len(lease.jobs)))
-        """Positions that nobody has settled."""
+        """Positions that are not settled."""
         self.size = sum(len(job.payload) + len(job.options or b"") for job in lease.jobs)
 
 
 class Leases:
-    """What this server does for workers in any language, on top of its store."""
+    """The server's functions for workers in any language."""
 
     def __init__(self, app: Headrace, store: Store, signer: LeaseSigner) -> None:
         self.signer = signer
@@ -131,7 +130,7 @@ class Leases:
         self._feedback = LimitFeedback(self._state, app.limits.declared, Planner((), {}), opened=self.room.poke)
         self._claimed: OrderedDict[Token, _Remembered] = OrderedDict()
         self._since: OrderedDict[Token, float] = OrderedDict()
-        """When leases that this server has not claimed began, on the monotonic clock."""
+        """When leases of other servers began, on the monotonic clock."""
         self._jobs = self._bytes = 0
         """Of those."""
         self._calls: OrderedDict[Token, asyncio.Task[Lease | None]] = OrderedDict()
@@ -140,7 +139,7 @@ class Leases:
     @classmethod
     @asynccontextmanager
     async def open(cls, app: Headrace, store: Store, *, tidy: bool = True) -> AsyncGenerator[Leases, None]:
-        """Workers over HTTP do not promote, reap and prune: this server does, unless told otherwise."""
+        """The server promotes, reaps and prunes unless disabled, because workers over HTTP do not."""
         leases = cls(app, store, await LeaseSigner.load(store))
         await leases._state.watch.set(store)
         janitor = Janitor(
@@ -161,7 +160,7 @@ class Leases:
 
     # ── claims that can be repeated ─────────────────────────────────────────
     async def once(self, token: Token, claim: Callable[[], Coroutine[Any, Any, Lease | None]]) -> Lease | None:
-        """A claim whose answer was lost is asked again under the same token: it gets the same answer."""
+        """A worker repeats a claim whose answer was lost under the same token, and gets the same answer."""
         call = self._calls.get(token)
         if call is None:
             call = self._calls[token] = asyncio.create_task(claim())
@@ -177,13 +176,13 @@ class Leases:
         return lease
 
     def answered(self, *tokens: Token) -> None:
-        """The holder knows of its lease: its claim will not be asked again."""
+        """The worker has its lease, so it will not repeat the claim."""
         for token in tokens:
             self._calls.pop(token, None)
 
     # ── memory ──────────────────────────────────────────────────────────────
     def remember(self, lease: Lease) -> None:
-        """So that its settlements need not ask the store what was claimed."""
+        """Remember a lease, so that its settlements need not read the jobs from the store."""
         known = self._claimed[lease.token] = _Remembered(lease)
         self._jobs += len(known.jobs)
         self._bytes += known.size
@@ -191,7 +190,7 @@ class Leases:
             self.forget(next(iter(self._claimed)))
 
     def settled(self, token: Token, positions: Iterable[int]) -> None:
-        """These are over, whether written or refused; with the last one nothing of the lease is kept."""
+        """Forget these jobs, settled or refused. The lease is forgotten with its last job."""
         known = self._claimed.get(token)
         if known is not None:
             known.left.difference_update(positions)
@@ -206,7 +205,7 @@ class Leases:
     async def claimed(
         self, token: Token, named: Sequence[tuple[int, UUID]], principal: Principal
     ) -> list[Claimed | None]:
-        """The jobs of these (position, id)s as they were claimed; None: not under this lease, or not any more."""
+        """The claimed jobs of these (position, id) pairs. None: not under this lease, or settled."""
         known = self._claimed.get(token)
         if known is not None:
             jobs = known.jobs
@@ -214,7 +213,7 @@ class Leases:
                 jobs[position] if 0 <= position < len(jobs) and jobs[position].id == id else None
                 for position, id in named
             ]
-        # Claimed through another server, or before this one was started.
+        # They were claimed through another server, or before this one started.
         found = await self._store.get([JobId(id) for _, id in named])
         self._date(token, found)
         return [
@@ -222,16 +221,16 @@ class Leases:
         ]
 
     def _date(self, token: Token, jobs: Sequence[Job | None]) -> None:
-        """Note when a lease that this server has not claimed began."""
+        """Note when a lease of another server began."""
         began = next((job.claimed_at for job in jobs if job is not None and job.claimed_at is not None), None)
         if began is not None:
             self._since[token] = monotonic() - (self._state.watch.now() - began.timestamp())
             while len(self._since) > REPEATABLE:
                 self._since.popitem(last=False)
 
-    # ── decisions, all of them made elsewhere ───────────────────────────────
+    # ── decisions, by the rules of the worker ───────────────────────────────
     async def unfit(self, lease: Lease) -> dict[int, Outcome]:
-        """Jobs of a fresh lease that may not start any more, or not now, with the outcome that follows."""
+        """Jobs of a new lease that may not start any more, or not now, with their outcomes."""
         await self._feedback.look(lease)
         attempts = [self._attempt(lease.token, position, job) for position, job in enumerate(lease.jobs)]
         if any(attempt.job.options is not None or attempt.known.timed is not None for attempt in attempts):
@@ -245,12 +244,12 @@ class Leases:
         return {position: outcome for position, outcome in found.items() if outcome is not None}
 
     def observe(self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]]) -> None:
-        """Tell the limits of these jobs how they ended, as a worker does: refusals close them, failures open breakers."""
+        """Report these ends to the jobs' limits, as a worker does."""
         for position, job, outcome in ended:
             self._feedback.saw(self._attempt(token, position, job), outcome)
 
     async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
-        """What follows from these outcomes, by the tasks' own rules or, for tasks of others, the usual ones."""
+        """What follows from these outcomes, by the tasks' rules or, for unknown tasks, the default rules."""
         attempts = [(self._attempt(token, position, job), outcome) for position, job, outcome in ended]
         if any(attempt.job.options is not None or attempt.known.timed is not None for attempt, _ in attempts):
             await self._state.watch.set(self._store)
@@ -259,7 +258,7 @@ class Leases:
     async def announce(
         self, ended: Sequence[tuple[int, Claimed, Outcome]], settlements: Sequence[tuple[int, Settlement]]
     ) -> None:
-        """Enqueue what webhooks will tell of these ends, before they are settled."""
+        """Enqueue the webhook deliveries of these ends, before they are settled."""
         news = [
             each
             for (_, job, _), (_, settlement) in zip(ended, settlements, strict=True)
@@ -269,7 +268,7 @@ class Leases:
             await self._store.enqueue(batch_of(news))
 
     async def deliveries(self, batch: Batch, principal: Principal) -> Batch:
-        """What a worker of this principal may have webhooks told."""
+        """The deliveries that a worker of this principal may enqueue."""
         return await self._state.delivery_maker.remade(
             self._store, batch, lambda job: visibility.sees(principal, job), lambda queue: principal.sees(queue, None)
         )
@@ -287,17 +286,17 @@ class Leases:
         return None if seconds == float("inf") else seconds
 
     def secrets(self, token: Token, position: int, job: Claimed) -> tuple[str, ...]:
-        """What must not stand in a failure of this job."""
+        """The secrets to remove from a failure of this job."""
         return tuple(outcome_of.secrets_of(self._attempt(token, position, job)))
 
-    # ── who is there ────────────────────────────────────────────────────────
+    # ── presence ────────────────────────────────────────────────────────────
     def worker_id(self, principal: Principal, name: str) -> WorkerId:
-        """Always the same for one worker of one principal, and nobody else's."""
+        """The id of one worker of one principal, always the same."""
         digest = hashlib.blake2b(f"{principal.name}\0{name}".encode(errors="replace"), digest_size=16, key=b"worker")
         return WorkerId(UUID(bytes=digest.digest(), version=4))
 
     async def seen(self, presence: Presence) -> None:
-        """Say so to the store, now and then."""
+        """Update a worker's presence in the store from time to time."""
         now = monotonic()
         if now < self._seen.get(presence.id, 0.0):
             return
@@ -308,7 +307,7 @@ class Leases:
         try:
             await self._store.heartbeat([], timedelta(seconds=SEEN_EVERY), presence)
         except StoreError:
-            self._seen.pop(presence.id, None)  # only for the eye: the next call says it again
+            self._seen.pop(presence.id, None)  # The presence is for display only; the next call writes it again.
 
     def presence(
         self, principal: Principal, name: str, queues: Sequence[str], tasks: Sequence[str], slots: int
@@ -326,7 +325,7 @@ class Leases:
 
 
 def _as_claimed(job: Job) -> Claimed | None:
-    """What a claim gave of it; None: it does not run."""
+    """The job as a claim returned it. None: it does not run."""
     if job.state is not JobState.RUNNING:
         return None
     batch, ord = split_id(job.id)

@@ -1,4 +1,4 @@
-"""Who enqueued a job: the name of the token it came with, whatever the caller says of itself."""
+"""The producer of a job: the name of its token, whatever name the caller gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.task.codec import marked
 
 
 def signed(job: NewJob, principal: Principal) -> NewJob:
-    """The job with the token's name in it; without tokens as it is, and so with options that cannot be read.
+    """The job with the token's name in it. Without tokens, or with unreadable options, it stays unchanged.
 
     The worker makes such a job dead and says why.
     """

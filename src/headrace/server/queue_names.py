@@ -1,4 +1,4 @@
-"""How many queues callers may bring into being. A store keeps something for every queue it has seen, and looks cost by queue."""
+"""Limits how many queues callers may create, because a store keeps data for every queue and reads cost per queue."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from headrace.server.auth import Principal
 from headrace.server.http.problems import Problem
 
 SETTLED: Final = 10.0
-"""Seconds after which a queue that was made shows up in the store's figures."""
+"""Seconds after which a new queue appears in the store's figures."""
 ALL_TOGETHER: Final = 10
-"""All callers together may make so many times what one may."""
+"""All callers together may create this many times the number of one caller."""
 
 
 class QueueNames:
-    """The queues that the app does not declare: who made them, as far as this server knows."""
+    """The queues that the app does not declare, and the tokens that created them, as far as this server knows."""
 
     def __init__(self, app: Headrace, stats: Callable[[], Awaitable[Stats]], most: int) -> None:
         self._app = app
         self._stats = stats
         self._most = most
         self._known: set[str] = set()
-        """Queues that need no second look."""
+        """Queues that were checked before."""
         self._made: dict[str, dict[str, float]] = {}
-        """By token: the queues that it was the first to name, and when."""
+        """By token: the queues that it created, and when."""
 
     async def admit(self, principal: Principal, names: Iterable[str]) -> None:
-        """Let these be enqueued to; a Problem 429 if that makes too many."""
+        """Allow enqueueing to these queues. Raises Problem 429 if that creates too many."""
         fresh = {name for name in names if name not in self._known}
         if not fresh:
             return
@@ -55,8 +55,8 @@ class QueueNames:
             raise Problem(
                 429,
                 "too_many_queues",
-                f"there are queues enough that the app does not declare: one token may make {self._most:,}; "
-                "use those that there are, or declare this one with app.queue(…)",
+                f"too many queues that the app does not declare: one token may create {self._most:,}; "
+                "use existing ones, or declare this one with app.queue(…)",
                 headers={"Retry-After": "60"},
             )
         now = monotonic()
@@ -64,7 +64,7 @@ class QueueNames:
         self._known |= new
 
     def _forget(self, there: set[str]) -> None:
-        """What was to be made and is not there, or not any more."""
+        """Forget queues that do not exist, or no longer exist."""
         late = monotonic() - SETTLED
         for who, names in list(self._made.items()):
             gone = [name for name, made in names.items() if made < late and name not in there]

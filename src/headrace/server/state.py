@@ -1,4 +1,4 @@
-"""The service: what all endpoints share, opened once per server process in its event loop."""
+"""The service: the state that all endpoints share, opened once per server process in its event loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class FiguresKept:
-    """What dashboards ask for all the time: from memory, and not more often than is of any use."""
+    """Values that dashboards read often. They are kept in memory for a second."""
 
     def __init__(self, store: Store, settings: ServerSettings) -> None:
         self._stats = Cached(store.stats, settings.stats_ttl)
@@ -40,41 +40,41 @@ class FiguresKept:
         self._pace = RateLimit(self._most, 1 / self._most, time.monotonic)
 
     async def stats(self) -> Stats:
-        """Every queue in figures, up to a second old."""
+        """The figures of every queue, up to a second old."""
         return await self._stats.get()
 
     async def pauses(self) -> list[Pause]:
-        """Everything that is paused, up to a second old where it was done through another server."""
+        """All pauses. Those made through another server may appear a second later."""
         return await self._pauses.get()
 
     async def workers(self) -> list[Presence]:
-        """Who works, up to a second old."""
+        """The workers, up to a second old."""
         return await self._workers.get()
 
     def forget_pauses(self) -> None:
-        """Something was paused or resumed here."""
+        """Drop the kept pauses after a pause or resume here."""
         self._pauses.forget()
 
     async def aclose(self) -> None:
-        """Ask no longer."""
+        """Cancel the reads under way."""
         for each in (self._stats, self._pauses, self._workers):
             await each.aclose()
 
     def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:
-        """A look by this token, or from this address where there are no tokens; a Problem 429 if there were too many."""
+        """Count a read by this token (without tokens: by this address). Raises Problem 429 if there were too many."""
         key = f"@{address_of(request)}" if principal is LOCAL else principal.name
         if wait := self._pace.wait(key, min(weight, self._most)):
             raise Problem(
                 429,
                 "too_many_polls",
-                f"you look more than {self._most} times a second: look less often, or follow /v1/events",
+                f"more than {self._most} reads per second: read less often, or follow /v1/events",
                 headers={"Retry-After": str(math.ceil(wait))},
             )
 
 
 @dataclass(slots=True, kw_only=True)
 class ServerState:
-    """What all endpoints share."""
+    """The state that all endpoints share."""
 
     app: Headrace
     settings: ServerSettings
@@ -87,17 +87,17 @@ class ServerState:
     leases: Leases
     queue_names: QueueNames
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server is told to stop: long polls answer early, streams end."""
+    """Set when the server stops: long polls answer early, streams end."""
     at_stop: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Called then."""
 
     @property
     def stopping(self) -> bool:
-        """Told to stop; what was accepted is finished."""
+        """Whether the server stops. Accepted requests are finished."""
         return self.ending.is_set()
 
     def stop(self) -> None:
-        """Say that the end is near."""
+        """Announce that the server stops."""
         self.ending.set()
         for each in self.at_stop:
             each()
@@ -107,7 +107,7 @@ class ServerState:
     async def open(
         cls, app: Headrace, settings: ServerSettings | None = None, store: Store | None = None
     ) -> AsyncGenerator[ServerState, None]:
-        """A service for the running event loop. A store that is given is open already, and stays so."""
+        """A service for the running event loop. A given store must be open, and stays open."""
         settings = settings or ServerSettings()
         ours = store is None
         if store is None:

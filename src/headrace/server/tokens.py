@@ -1,4 +1,4 @@
-"""Tokens: made once, shown once, kept as SHA-256 only; which of them are good is decided in `auth.py`."""
+"""Tokens: shown once, stored as SHA-256 only. `auth.py` decides which of them are valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.store.contract import Store
 
 KIND: Final = "token"
 LONGEST: Final = 128
-"""Characters of a token; more is none."""
+"""The most characters of a token."""
 
 _LETTERS: Final = string.digits + string.ascii_letters
 _ID_LENGTH: Final = 12
@@ -32,7 +32,7 @@ _TOKEN = re.compile(rb"hr_([0-9A-Za-z]{12})_[0-9A-Za-z]{22,80}")
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token as it is stored: everything but itself."""
+    """A stored token, without its text."""
 
     id: str
     """Its middle part, by which it is looked up."""
@@ -60,18 +60,18 @@ _decoder = msgspec.msgpack.Decoder(Token)
 
 
 def digest(text: bytes) -> bytes:
-    """What is kept of a token."""
+    """The stored part of a token."""
     return hashlib.sha256(text).digest()
 
 
 def id_of(text: bytes) -> str | None:
-    """The id in what may be a token; None: it is none."""
+    """The id in the text of a token. None: it is not a token."""
     found = _TOKEN.fullmatch(text) if len(text) <= LONGEST else None
     return None if found is None else found[1].decode()
 
 
 def read(records: Mapping[str, Record]) -> dict[str, Token]:
-    """The tokens in these records. One that cannot be read, perhaps because it is newer than this code, is not good."""
+    """The tokens in these records. A record that cannot be read, perhaps of a newer version, is left out."""
     found: dict[str, Token] = {}
     for id, record in records.items():
         try:
@@ -82,7 +82,7 @@ def read(records: Mapping[str, Record]) -> dict[str, Token]:
 
 
 def describe(token: Token) -> str:
-    """What it may do and for how long, for the audit log."""
+    """What the token may do and until when, for the audit log."""
     parts = [", ".join(sorted(token.scopes))]
     if token.tenant is not None:
         parts.append(f"tenant {token.tenant}")
@@ -93,12 +93,12 @@ def describe(token: Token) -> str:
     return f"{token.name} ({token.id}): {'; '.join(parts)}"
 
 
-async def any(store: Store) -> bool:  # it reads `tokens.any(store)`
-    """Whether there is a token at all; a revoked one counts, so that revoking the last one opens nothing."""
+async def any(store: Store) -> bool:  # called as `tokens.any(store)`
+    """Whether there is any token. A revoked token counts, so that revoking the last one does not open the server."""
     return bool(await store.records(KIND))
 
 
-async def all(store: Store) -> list[Token]:  # it reads `tokens.all(store)`
+async def all(store: Store) -> list[Token]:  # called as `tokens.all(store)`
     """Every token, the oldest first."""
     return sorted(read(await store.records(KIND)).values(), key=lambda token: (token.created_at, token.id))
 
@@ -112,7 +112,7 @@ async def create(
     tenant: str | None = None,
     expires: Duration | None = None,
 ) -> tuple[str, Token]:
-    """A new token: its text, which is nowhere else, and what is kept of it."""
+    """Make a token. Returns its text, which is stored nowhere, and the stored part."""
     check_name(name)
     allowed = check_scopes(scopes)
     bound = frozenset(check_queue(queue) for queue in queues) or None
@@ -120,10 +120,10 @@ async def create(
         raise ConfigError("tenant = '': name the tenant, or leave it out for a token that sees all of them")
     now = await store.now()
     if clash := [token for token in await all(store) if token.name == name and token.state(now) == "good"]:
-        raise ConfigError(f"there is a token {name} already, {clash[0].id}: revoke it first, or choose another name")
+        raise ConfigError(f"a token {name} exists already, {clash[0].id}: revoke it first, or choose another name")
     lifetime = None if expires is None else duration.parse(expires, name="expires")
     if lifetime is not None and lifetime <= timedelta(0):
-        raise ConfigError("expires = 0: the token would never be good")
+        raise ConfigError("expires = 0: the token would never be valid")
     id = _random(_ID_LENGTH)
     text = f"hr_{id}_{_random(_SECRET_LENGTH)}"
     token = Token(
@@ -137,12 +137,12 @@ async def create(
         expires_at=None if lifetime is None else now + lifetime,
     )
     if await store.record(KIND, id, _encoder.encode(token), None) is None:
-        raise ConfigError("another token has just got the same id: try again")
+        raise ConfigError("another token was created with the same id: try again")
     return text, token
 
 
 async def revoke(store: Store, name_or_id: str, *, forget: bool = False) -> Token:
-    """Make a token worthless, by its id or by the name of the one that is good. `forget`: and leave no trace of it."""
+    """Revoke a token, by its id or by the name of the valid one. `forget`: also delete its record."""
     found = await all(store)
     now = await store.now()
     chosen = [token for token in found if token.id == name_or_id]
@@ -153,7 +153,7 @@ async def revoke(store: Store, name_or_id: str, *, forget: bool = False) -> Toke
         raise ConfigError(f"no token {name_or_id!r:.80}: `headrace tokens list` shows what there is")
     if len(chosen) > 1:
         ids = ", ".join(token.id for token in chosen)
-        raise ConfigError(f"several tokens are named {name_or_id}: say which by its id: {ids}")
+        raise ConfigError(f"several tokens are named {name_or_id}: give one of the ids {ids}")
     return await _end(store, chosen[0], now, forget=forget)
 
 
@@ -164,7 +164,7 @@ async def _end(store: Store, token: Token, now: datetime, *, forget: bool) -> To
         record = (await store.records(KIND)).get(token.id)
         if record is None or await store.record(KIND, token.id, value, record.version) is not None:
             return revoked
-    raise ConfigError(f"token {token.name} keeps being changed by others: try again")
+    raise ConfigError(f"other callers keep changing token {token.name}: try again")
 
 
 def check_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a caller may know of: a token bound to queues or a tenant sees nothing else, exactly as if it were not there."""
+"""What a caller may see. For a token bound to queues or a tenant, everything else does not exist."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def tenant_of(job: Job) -> str:
-    """Whose job it is; where tenants do not take turns that is no part of its lane."""
+    """The job's tenant, which is not part of its lane in queues where tenants do not take turns."""
     if job.tenant or not job.options:
         return job.tenant
     return readable_options(job.options).tenant or ""
 
 
 def sees(principal: Principal, job: Job) -> bool:
-    """Whether they may know of this job."""
+    """Whether the caller may see this job."""
     return not principal.bound or principal.sees(job.queue, tenant_of(job))
 
 
 def no_job() -> Problem:
-    """There is none, or none that they may know of."""
+    """The error for a job that does not exist, or that the caller may not see."""
     return Problem(404, "job_not_found", "there is no such job: it was pruned or deleted, or its id is mistyped")
 
 
@@ -47,24 +47,24 @@ async def job(call: Call, id: JobId) -> Job:
 
 
 async def jobs(call: Call, ids: list[JobId]) -> list[Job]:
-    """Those of these jobs that there are and that the caller may see."""
+    """Those of these jobs that exist and that the caller may see."""
     found = await call.service.store.get(ids)
     return [each for each in found if each is not None and sees(call.principal, each)]
 
 
 def queue(principal: Principal, name: str) -> None:
-    """A 404 unless they may know of this queue as a whole."""
+    """Raise a 404 unless the caller may see this whole queue."""
     if not principal.sees(name, None):
         raise not_found("there is no such queue")
 
 
 def stats(principal: Principal, found: Stats) -> list[QueueStats]:
-    """The figures of the queues that they may know of as a whole."""
+    """The figures of the queues that the caller may see as a whole."""
     return [each for each in found.queues if principal.sees(each.queue, None)]
 
 
 def workers(principal: Principal, found: Sequence[Presence]) -> list[Presence]:
-    """Workers of the queues that they may know of, without a word of what else those do."""
+    """Workers of the queues that the caller may see, without their other queues."""
     if not principal.bound:
         return list(found)
     seen = [changed(each, queues=_known(principal, each.queues), tasks=()) for each in found]
@@ -79,7 +79,7 @@ def _known(principal: Principal, queues: Sequence[str]) -> tuple[str, ...]:
 
 
 def owns(principal: Principal, kind: PauseKind, name: str) -> bool:
-    """Whether it is theirs to pause: a queue is the affair of all its tenants, a tenant that of all its queues."""
+    """Whether the caller may pause it. A paused queue concerns all its tenants, a paused tenant all its queues."""
     match kind:
         case "queue":
             return principal.sees(name, None)
@@ -90,7 +90,7 @@ def owns(principal: Principal, kind: PauseKind, name: str) -> bool:
 
 
 def pause(principal: Principal, found: Pause) -> Pause | None:
-    """What they may know of a pause; by whom it is, only where they could have been it. A task's holds for everybody."""
+    """A pause as the caller may see it. The author is shown only if the caller could have made the pause."""
     if owns(principal, found.kind, found.name):
         return found
     match found.kind:
@@ -107,7 +107,7 @@ def pause(principal: Principal, found: Pause) -> Pause | None:
 
 
 async def find(service: ServerState, principal: Principal, where: Filter, *, before: JobId | None, limit: int) -> Page:
-    """Jobs by filter, of those that they may see; a page may be shorter than it could be."""
+    """Jobs by filter that the caller may see. A page may be shorter than the limit."""
     if not principal.bound:
         return await service.store.find(where, before=before, limit=limit)
     asked = _parts(service, principal, where)
@@ -116,7 +116,7 @@ async def find(service: ServerState, principal: Principal, where: Filter, *, bef
 
 
 def _parts(service: ServerState, principal: Principal, where: Filter) -> list[Filter]:
-    """Filters that together find whatever of it they may see, and little else."""
+    """Filters that together find what the caller may see, and little else."""
     tenant = principal.tenant
     if tenant is not None:
         if where.tenant not in {None, tenant}:
@@ -128,7 +128,7 @@ def _parts(service: ServerState, principal: Principal, where: Filter) -> list[Fi
     found = [where] if queues is None else [replace(where, queue=name) for name in sorted(queues)]
     if tenant is None:
         return found
-    # Where tenants do not take turns, whose job it is stands in the job alone.
+    # In queues where tenants do not take turns, only the job itself has the tenant.
     unfair = [each.name for each in service.app.queues.values() if each.fair == "off"]
     seen = [name for name in unfair if where.queue in {None, name} and (queues is None or name in queues)]
     return found + [replace(where, queue=name, tenant="") for name in seen]

@@ -1,7 +1,7 @@
-"""Waiting claims: thousands of idle claims asleep on one `store.wait` per set of queues, woken one after the other.
+"""Waiting claims: thousands of idle claims share one `store.wait` per set of queues, and wake one after the other.
 
-A hint wakes one claim of a line. One that finds something wakes the next; one that finds nothing goes back to its place,
-and nobody after it is bothered. So a thousand idle workers cost one job as much as one of them does.
+A hint wakes one claim of a line. A claim that finds a job wakes the next one. A claim that finds nothing goes back to
+its place and wakes no other. So one job costs the same with a thousand idle workers as with one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headrace.store.contract import Store
 log = logging.getLogger("headrace.server")
 
 POLL: Final = 1.0
-"""Seconds between two looks of a line, should every hint be lost."""
+"""Seconds between two tries of a line, in case hints are lost."""
 
 T = TypeVar("T")
 
 
 class _Line:
-    """Those who wait for the same jobs, the longest waiting first."""
+    """The claims that wait for the same jobs, the longest waiting first."""
 
     __slots__ = ("empty", "hints", "people", "sleepers")
 
@@ -36,10 +36,10 @@ class _Line:
         self.people = 0
         self.hints = 0
         self.empty = False
-        """The last look found nothing, and no hint came since: a newcomer need not look."""
+        """The last try found nothing, and no hint came since, so a new claim need not try."""
 
     def wake(self) -> None:
-        """The first one, to have a look."""
+        """Wake the first claim."""
         self.hints += 1
         self.empty = False
         while self.sleepers:
@@ -49,7 +49,7 @@ class _Line:
                 return
 
     def dismiss(self) -> None:
-        """Everybody: there is nothing to wait for any more."""
+        """Wake all claims, because waiting has ended."""
         while self.sleepers:
             sleeper, _ = self.sleepers.popitem(last=False)
             if not sleeper.done():
@@ -63,13 +63,13 @@ class _Line:
 
 
 class _WakeListener:
-    """One `store.wait` after the other for one set of queues, while somebody waits."""
+    """Runs one `store.wait` after the other for one set of queues, while claims wait."""
 
     __slots__ = ("lines", "people", "task")
 
     def __init__(self) -> None:
         self.lines: dict[str | None, _Line] = {}
-        """By the tenant that they claim for."""
+        """Lines by tenant."""
         self.people = 0
         self.task: asyncio.Task[None] | None = None
 
@@ -84,21 +84,21 @@ class WaitingClaims:
 
     @property
     def waiting(self) -> int:
-        """How many are here."""
+        """The number of claims."""
         return sum(ear.people for ear in self._ears.values())
 
     @property
     def sleeping(self) -> int:
-        """How many of them are not just looking."""
+        """The number of claims that sleep."""
         return sum(len(line.sleepers) for ear in self._ears.values() for line in ear.lines.values())
 
     @property
     def listening(self) -> int:
-        """How many calls of `store.wait` that takes."""
+        """The number of `store.wait` calls."""
         return len(self._ears)
 
     def poke(self) -> None:
-        """There may be something, for anybody."""
+        """Wake one claim of every line, because there may be a job."""
         for ear in self._ears.values():
             for line in ear.lines.values():
                 line.wake()
@@ -111,9 +111,9 @@ class WaitingClaims:
         look: Callable[[], Awaitable[T | None]],
         woken_look: Callable[[], Awaitable[T | None]] | None = None,
     ) -> T | None:
-        """Look until something is found; None: nothing was within that time, or the server stops.
+        """Try until a job is found. None: none was found in time, or the server stops.
 
-        `woken_look`: how one looks that has slept, if that is another matter.
+        `woken_look`: how a claim that was woken tries, if that differs.
         """
         until = monotonic() + seconds
         queues = tuple(sorted(set(queues)))
@@ -123,7 +123,7 @@ class WaitingClaims:
         found: T | None = None
         woken = False
         try:
-            await asyncio.sleep(0)  # listening has begun before the first look
+            await asyncio.sleep(0)  # Listening begins before the first try.
             if not line.empty:
                 found = await line.look(look)
             while found is None and not self.closed and (left := until - monotonic()) > 0:
@@ -135,12 +135,12 @@ class WaitingClaims:
             return found
         finally:
             if found is not None or (woken and not line.empty):
-                # There may be more where this came from; or this one was woken and has left, or something went wrong.
+                # There may be more jobs, or this claim was woken and left or failed. So the next claim tries.
                 line.wake()
             self._leave(queues, ear, tenant, line)
 
     async def _sleep(self, line: _Line, seconds: float) -> bool:
-        """True: woken to look."""
+        """True: woken to try."""
         loop = asyncio.get_running_loop()
         sleeper: asyncio.Future[bool] = loop.create_future()
         line.sleepers[sleeper] = None
@@ -149,7 +149,7 @@ class WaitingClaims:
             return await sleeper
         except asyncio.CancelledError:
             if sleeper.done() and not sleeper.cancelled() and sleeper.result():
-                line.wake()  # it was this one's turn: the next one takes it
+                line.wake()  # This claim was woken, so the next one replaces it.
             raise
         finally:
             timer.cancel()
@@ -180,12 +180,12 @@ class WaitingClaims:
             except HeadraceError as error:
                 log.warning("listening for new jobs failed, trying again: %s", error)
                 await asyncio.sleep(POLL)
-            # Whether by a hint or because time is up: hints may be lost.
+            # Wake one, after a hint or after the time, because hints may be lost.
             for line in list(ear.lines.values()):
                 line.wake()
 
     def dismiss(self) -> None:
-        """Send everybody home, and let nobody in any more."""
+        """End all waiting claims, and accept no new ones."""
         self.closed = True
         for ear in self._ears.values():
             for line in ear.lines.values():

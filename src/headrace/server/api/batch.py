@@ -33,7 +33,7 @@ class BatchPlaced(msgspec.Struct):
 
     ids: list[UUID]
     existing: list[int]
-    """The places of those whose key or lock had made them before."""
+    """The places of jobs that existed before, by their key or lock."""
 
 
 async def create(call: Call) -> Response:
@@ -52,7 +52,7 @@ async def create(call: Call) -> Response:
 
 
 def _keyed(jobs: list[JobRequest], header: bytes) -> list[JobRequest]:
-    """The header's key is that of the whole batch: each job has its place in it, unless it has a key of its own."""
+    """The header's key counts for the batch. Each job gets it with its place, unless it has a key of its own."""
     key = job_request.check(check_key, read_key(header), "invalid_key", "jobs")
     return [each if each.key is not None else replace(each, key=f"{key}#{place}") for place, each in enumerate(jobs)]
 

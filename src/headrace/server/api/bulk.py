@@ -23,15 +23,15 @@ Action = Literal["cancel", "retry", "delete"]
 
 
 class BulkRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What to do with which jobs."""
+    """The action, and the jobs it applies to."""
 
     action: Action
     ids: Annotated[list[str], Meta(max_length=1000)] = []
     """These, or:"""
     filter: Where | None = None
-    """All that fit."""
+    """All jobs that match the filter."""
     everything: bool = False
-    """A filter that leaves nothing out needs this beside it."""
+    """Required for a filter that matches all jobs."""
     before: str | None = None
     """The `next` of the call before."""
     limit: Limit = 1000
@@ -41,7 +41,7 @@ class BulkRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class BulkAnswer(msgspec.Struct):
-    """What was done, and whether there is more."""
+    """How many jobs were changed, and whether there are more."""
 
     found: int
     changed: int
@@ -67,7 +67,7 @@ async def _chosen(call: Call, asked: BulkRequest) -> tuple[list[Job], JobId | No
         return await visibility.jobs(call, [read_id(each) for each in dict.fromkeys(asked.ids)]), None
     where = asked.filter or Where()
     if not where.narrow and not asked.everything:
-        raise Problem(422, "invalid_choice", 'which jobs? give ids, a filter, or "everything": true')
+        raise Problem(422, "invalid_choice", 'no jobs are selected: give ids, a filter, or "everything": true')
     before = None if asked.before is None else read_id(asked.before)
     page = await visibility.find(call.service, call.principal, where.filter(), before=before, limit=asked.limit)
     return page.jobs, page.next

@@ -1,4 +1,4 @@
-"""`/v1/dead`: dead letters by the bugs they died of, replayed and discarded."""
+"""`/v1/dead`: dead letters by the cause of their failure, replayed and discarded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.server.http.problems import Problem
 
 PAGE = 250
 MOST = 5000
-"""Dead jobs looked at in one call: their tracebacks are read."""
+"""Dead jobs that one call reads, with their tracebacks."""
 _CALLS = 2 * MOST // PAGE
 """Pages per request, short and empty ones included."""
 _SLOWEST = 30.0
@@ -60,7 +60,7 @@ class DeadQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class GroupView(msgspec.Struct, kw_only=True):
-    """Dead jobs that died of one bug."""
+    """Dead jobs with the same cause of failure."""
 
     fingerprint: str
     title: str
@@ -74,12 +74,12 @@ class GroupView(msgspec.Struct, kw_only=True):
 
 
 class Groups(msgspec.Struct):
-    """The bugs, the most frequent first."""
+    """The causes of failures, the most frequent first."""
 
     groups: list[GroupView]
     looked_at: int
     more: bool
-    """There are older dead letters than those that were looked at."""
+    """There are older dead letters that were not read."""
 
 
 async def groups(call: Call) -> Response:
@@ -123,7 +123,7 @@ def _view(group: Group) -> GroupView:
 
 
 class DeadChoice(DeadQuery, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters: ids, or a bug and filters."""
+    """Which dead letters: ids, or a group and filters."""
 
     ids: Annotated[list[str], Meta(max_length=1000)] = []
     group: str | None = None
@@ -153,7 +153,7 @@ class DeadAnswer(msgspec.Struct):
 
     changed: int
     refused: int
-    """Not dead any more, or not there, or too late to start: its `expires` or `deadline` has passed."""
+    """Jobs that are no longer dead, do not exist, or are too late to start: `expires` or `deadline` has passed."""
     more: bool
     next: UUID | None
 
@@ -178,7 +178,7 @@ async def discard(call: Call) -> Response:
     """POST /v1/dead/discard"""
     asked: DiscardRequest = call.body
     if not asked.reason.strip():
-        raise Problem(422, "invalid_field", "a discard needs a reason: it is all that will say why these jobs are gone")
+        raise Problem(422, "invalid_field", "a discard needs a reason: it is the only record of why jobs were deleted")
     ids, missing, next_ = await _chosen(call, asked)
     choice, what = Choice(ids=tuple(ids)), _what(asked)
     done = await _operations(call).discard(choice, reason=asked.reason, what=what) if ids else None
@@ -193,13 +193,13 @@ def _operations(call: Call) -> DeadLetterOperations:
 
 
 def _what(asked: DeadChoice) -> str:
-    """The choice as the caller made it: the ids of a page of it say less."""
+    """The caller's selection, for the audit log. It says more than the ids of one page."""
     where = replace(asked.where().filter(), states=frozenset())
     return chosen([UUID(each) for each in asked.ids], where, group=asked.group)
 
 
 async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobId | None]:
-    """Which ones, how many of the ids are none, and where to go on."""
+    """The selected jobs, how many of the ids are not dead letters, and where to go on."""
     bug = None if asked.group is None else check(fingerprint.check, asked.group, "invalid_group", "group")
     narrow = bug is not None or asked.where() != Where(state=[JobState.DEAD])
     if asked.ids:
@@ -209,7 +209,7 @@ async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobI
         dead = [job.id for job in await visibility.jobs(call, ids) if job.state is JobState.DEAD]
         return dead, len(ids) - len(dead), None
     if not narrow and not asked.everything:
-        raise Problem(422, "invalid_choice", 'which ones? give ids, a group, a filter, or "everything": true')
+        raise Problem(422, "invalid_choice", 'no jobs are selected: give ids, a group, a filter, or "everything": true')
     before = None if asked.before is None else read_id(asked.before)
     chosen: list[JobId] = []
     seen = 0
@@ -236,7 +236,7 @@ ENDPOINTS = (
         scope=Scope.READ,
         does="Group the newest 5,000 dead letters by the bug that caused them.",
         handler=groups,
-        looks=10,  # it reads up to 5,000 jobs
+        looks=10,  # One call reads up to 5,000 jobs.
         long=True,
         query=DeadQuery,
         answers={200: Groups},

@@ -27,7 +27,7 @@ class ShortRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     payload: Payload = msgspec.field(default_factory=lambda: NO_KWARGS)
     """Its arguments: an object by name, an array by place."""
     run_at: When | None = None
-    """Not before this time; `now` is the same as nothing."""
+    """Not before this time. `now` is the default."""
 
 
 class Made(msgspec.Struct):

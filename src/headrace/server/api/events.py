@@ -25,13 +25,13 @@ async def follow_one(call: Call) -> Response:
         raise visibility.no_job()
     heard = follow.read_id(call.request.headers.get("last-event-id"))
     if heard.over and job.state.finished and job.attempt == heard.attempt:
-        # The browser's way of being told not to come again.
+        # A 204 tells a browser not to connect again.
         return nothing()
     return call.service.hub.follow(id, heard, shown, call.still_welcome)
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which ends. Everything given must hold."""
+    """Which ends to report. All given conditions must hold."""
 
     queue: str | None = None
     task: str | None = None

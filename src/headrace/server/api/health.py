@@ -14,7 +14,7 @@ from headrace.server.http.endpoint import Endpoint
 from headrace.server.http.problems import Problem
 
 _PATIENCE = 2.0
-"""Seconds that the store has to answer."""
+"""Seconds in which the store must answer."""
 
 
 class Health(msgspec.Struct):

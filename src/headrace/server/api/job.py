@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}`: one job looked at, explained and moved."""
+"""`/v1/jobs/{id}`: show, explain and change one job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Explained(msgspec.Struct):
     reason: Reason
     sentence: str
     until: datetime | None
-    """When that is over, where it can be known."""
+    """When the reason ends, where that can be known."""
     details: dict[str, Any]
 
 
@@ -61,11 +61,11 @@ class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CancelResponse(msgspec.Struct):
-    """What became of it."""
+    """The outcome of the call."""
 
     id: UUID
     answer: CancelAnswer
-    """`cancelled`: it never will run; `asked`: it runs and its worker is told; `finished`: too late."""
+    """`cancelled`: it will never run; `asked`: it runs and its worker is asked to stop it; `finished`: it had ended."""
 
 
 async def cancel(call: Call) -> Response:
@@ -90,7 +90,7 @@ async def retry(call: Call) -> Response:
     id = call.job_id
     job = await visibility.job(call, id)
     if not await call.operations.jobs.retry([id]):
-        raise Problem(409, "not_retryable", f"the job is {job.state}: only finished and scheduled ones can be retried")
+        raise Problem(409, "not_retryable", f"the job is {job.state}: only finished and scheduled jobs can be retried")
     return answer(Retried(id))
 
 

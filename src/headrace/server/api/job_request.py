@@ -1,4 +1,4 @@
-"""From a request to a job: names, times and arguments checked, before anything is stored."""
+"""Makes a job from a request. Names, times and arguments are checked before anything is stored."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
     priority: int | None = None
     """From -1000 to 1000; higher runs first."""
     delay: str | None = None
-    """Not before so long from now."""
+    """Not before this time from now."""
     run_at: When | None = None
-    """Not before this time; `now` is the same as nothing."""
+    """Not before this time. `now` is the default."""
     tenant: str | None = None
     """The tenant that the job belongs to. Leave it out if the token is bound to a tenant."""
     key: str | None = None
@@ -64,14 +64,14 @@ class JobRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
     deadline: str | None = None
     """Over all attempts, so long after the enqueue, or this time."""
     webhook: str | None = None
-    """A URL that is told how the job ended, done or dead."""
+    """A URL that receives the job's end, done or dead."""
 
 
 def make(service: ServerState, principal: Principal, asked: JobRequest, path: str = "") -> NewJob:
-    """The job that is asked for, or the Problem with it; `path` says where in the body it stands."""
+    """The requested job. Raises Problem; `path` is its place in the body."""
     app = service.app
     task = app.tasks.get(asked.task)
-    if task is None:  # the name of a task that is known was checked when it was declared
+    if task is None:  # The name of a known task was checked at its declaration.
         check(check_task_name, asked.task, "invalid_task_name", path + "task")
     call = b'{"args":%b,"kwargs":%b}' % (asked.args, asked.kwargs)
     boundary.check_names(call, service.settings)
@@ -95,7 +95,7 @@ def make(service: ServerState, principal: Principal, asked: JobRequest, path: st
 
 
 def _queue(app: Headrace, principal: Principal, task: Task[..., Any] | None, asked: JobRequest, path: str) -> str:
-    """Where the job goes, if it may."""
+    """The job's lane. Raises Problem if the caller may not use it."""
     if asked.queue is not None:
         queue = check(check_queue, asked.queue, "invalid_queue_name", path + "queue")
         if not principal.sees(queue, principal.tenant):
@@ -109,15 +109,15 @@ def _queue(app: Headrace, principal: Principal, task: Task[..., Any] | None, ask
     raise Problem(
         422,
         "unknown_task",
-        f"there is no task {asked.task}: GET /v1/tasks lists them; a queue for workers elsewhere takes any if it is "
-        "declared with foreign=True",
+        f"there is no task {asked.task}: GET /v1/tasks lists them; a queue that is "
+        "declared with foreign=True accepts any task",
         path=path + "task",
     )
 
 
 def _bad_arguments(asked: JobRequest, error: BadArguments, path: str) -> Problem:
     for raw in (asked.args, asked.kwargs):
-        # What the signature stumbled over may be no JSON value at all.
+        # The value that the signature refuses may not be a JSON value.
         json_value(raw)
     found = _ARGUMENT.search(str(error))
     if found is None:
@@ -128,7 +128,7 @@ def _bad_arguments(asked: JobRequest, error: BadArguments, path: str) -> Problem
 
 
 def json_value(raw: Raw) -> Any:
-    """The value of a part of a body that nobody has looked into yet."""
+    """Decode a part of a body that was not decoded before."""
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError:
@@ -136,7 +136,7 @@ def json_value(raw: Raw) -> Any:
 
 
 def check(checker: Callable[[Any], T], value: Any, code: str, path: str) -> T:
-    """What a checker says of a value, its complaint as a Problem."""
+    """The result of a check. Its ConfigError becomes a Problem."""
     try:
         return checker(value)
     except ConfigError as error:
@@ -144,19 +144,19 @@ def check(checker: Callable[[Any], T], value: Any, code: str, path: str) -> T:
 
 
 async def reveal(call: Call, ids: Iterable[JobId]) -> None:
-    """A 409 if one of these jobs, which stand in for new ones, is none that the caller may know of."""
+    """Raise a 409 if the caller may not see one of these existing jobs, which replace new ones."""
     if not call.principal.bound:
         return
     for job in await call.service.store.get(list(ids)):
         if job is not None and not visibility.sees(call.principal, job):
-            raise Problem(409, "unique_conflict", "a job that is there already holds the lock of this one")
+            raise Problem(409, "unique_conflict", "another job holds the unique lock of this one")
 
 
 # ── options ──────────────────────────────────────────────────────────────────
 
 
 def _options(app: Headrace, principal: Principal, asked: JobRequest, path: str) -> dict[str, Any]:
-    """What the job asks for other than its task does, for `Task.using`."""
+    """The job's own options, for `Task.using`."""
     found: dict[str, Any] = {}
     if asked.queue is not None:
         found["queue"] = asked.queue
@@ -252,7 +252,7 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def _foreign(app: Headrace, principal: Principal, asked: JobRequest, queue: str, path: str) -> NewJob:
-    """A job for a worker elsewhere: its arguments are kept as the JSON they are."""
+    """A job for a worker in another language. Its arguments are stored as JSON."""
     args, kwargs = json_value(asked.args), json_value(asked.kwargs)
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise Problem(422, "bad_arguments", "args is an array and kwargs an object", path=path + "args")
@@ -281,7 +281,7 @@ def _foreign(app: Headrace, principal: Principal, asked: JobRequest, queue: str,
     )
     tenant = options.get("tenant", "")
     if tenant and app.queues[queue].fair == "off":
-        # Tenants do not take turns here, so they are no part of the lane.
+        # Tenants do not take turns in this queue, so the lane has no tenant.
         own, tenant = msgspec.structs.replace(own, tenant=tenant), ""
     lane = Lane(queue, options.get("priority", 0), tenant)
     return NewJob(asked.task, payload, lane, due, key, encode_options(own))

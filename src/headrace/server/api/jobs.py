@@ -1,4 +1,4 @@
-"""`/v1/jobs`: jobs in, and jobs found."""
+"""`/v1/jobs`: enqueue and find jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Text = Annotated[str, Meta(max_length=256)]
 
 
 class Created(msgspec.Struct):
-    """The job that was made, or that its key or its lock had made before."""
+    """The new job, or the existing job with the same key or lock."""
 
     id: UUID
 
@@ -52,7 +52,7 @@ def read_key(header: bytes) -> str:
 
 
 def with_key(asked: JobRequest, header: bytes) -> JobRequest:
-    """The key of the header stands in for that of the body."""
+    """The key of the header counts if the body has none."""
     key = read_key(header)
     if asked.key is not None and asked.key != key:
         raise Problem(422, "invalid_key", "the header Idempotency-Key and the field key differ: give one of them")
@@ -63,7 +63,7 @@ def with_key(asked: JobRequest, header: bytes) -> JobRequest:
 
 
 class Where(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which jobs: everything given must hold."""
+    """Which jobs. All given conditions must hold."""
 
     state: list[JobState] = []
     queue: str | None = None
@@ -74,10 +74,10 @@ class Where(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     until: Time | None = None
     """Enqueued before."""
     q: Text | None = None
-    """Literally in the task's name, the note, or a failure's kind or message."""
+    """A text in the task's name, the note, or a failure's kind or message."""
 
     def filter(self) -> Filter:
-        """For the store."""
+        """The filter for the store."""
         if self.queue is not None:
             job_request.check(check_queue, self.queue, "invalid_queue_name", "queue")
         if self.task is not None:
@@ -96,7 +96,7 @@ class Where(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def narrow(self) -> bool:
-        """Whether it leaves anything out."""
+        """Whether it has a condition."""
         return self.filter() != Filter()
 
 
@@ -113,7 +113,7 @@ class JobPage(msgspec.Struct):
 
     jobs: list[JobSummary]
     next: UUID | None
-    """Give it as `before` for the next page, also where this one is shorter than asked or empty; null: this was the last."""
+    """Give it as `before` for the next page, also if this page is short or empty. null: this was the last page."""
 
 
 async def find(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""`/v1/limits`: what limits allow right now, and other figures in place of the declared ones."""
+"""`/v1/limits`: show what limits allow now, and replace their declared figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LimitView(msgspec.Struct, kw_only=True):
     burst: float
     closed_until: datetime | None
     half_open: bool
-    """It was closed, and lets one job at a time through until one succeeds."""
+    """It was closed, and one job at a time runs until one succeeds."""
 
 
 class LimitList(msgspec.Struct):
@@ -41,13 +41,13 @@ class LimitList(msgspec.Struct):
 
 
 class LimitAnswer(msgspec.Struct):
-    """How it is now; null: no code declares it, so it is gone."""
+    """The limit now. null: no code declares it, so it was removed."""
 
     limit: LimitView | None
 
 
 class LimitRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Other figures; at least one."""
+    """New figures, at least one."""
 
     concurrency: int | None = None
     rate: str | None = None
@@ -70,7 +70,7 @@ def _view(entry: LimitEntry) -> LimitView:
 
 async def all_of(call: Call) -> Response:
     """GET /v1/limits"""
-    # A limit belongs to no queue and to no tenant: a bound token sees none.
+    # A limit does not belong to a queue or a tenant, so a bound token sees no limits.
     found: dict[str, Any] = {} if call.principal.bound else await Limits(call.service.store).all()
     return answer(LimitList([_view(each) for each in found.values()]))
 
@@ -83,7 +83,7 @@ def _name(call: Call) -> str:
 
 
 def _unknown() -> Problem:
-    return Problem(404, "limit_not_found", "there is no such limit: it is there once a worker that declares it has run")
+    return Problem(404, "limit_not_found", "there is no such limit: it exists once a worker that declares it has run")
 
 
 async def put(call: Call) -> Response:

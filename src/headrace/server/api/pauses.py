@@ -51,7 +51,7 @@ async def all_of(call: Call) -> Response:
 
 
 def _told(call: Call, pause: Pause) -> bool:
-    """Of tasks they hear as far as they may enqueue them."""
+    """They see a task's pause if they may enqueue the task."""
     if pause.kind != "task" or not call.principal.bound:
         return True
     task = call.service.app.tasks.get(pause.name)
@@ -59,7 +59,7 @@ def _told(call: Call, pause: Pause) -> bool:
 
 
 class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What: one of the three."""
+    """What to resume: one of the three."""
 
     queue: str | None = None
     task: str | None = None
@@ -67,14 +67,14 @@ class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PauseRequest(ResumeRequest, forbid_unknown_fields=True, kw_only=True):
-    """What, one of the three, and until when."""
+    """What to pause, one of the three, and until when."""
 
     until: str | None = None
     """A time, or a duration from now; left out: until it is resumed."""
 
 
 class Turned(msgspec.Struct, kw_only=True):
-    """How it is now."""
+    """The state after the call."""
 
     kind: PauseKind
     name: str
@@ -108,7 +108,7 @@ def _chosen(call: Call, asked: ResumeRequest) -> tuple[str, PauseKind]:
 
 
 async def pause_now(call: Call, kind: PauseKind, name: str, until: str | None) -> datetime | None:
-    """Pause until what a caller wrote; answers when that is."""
+    """Pause until the caller's time. Returns that time."""
     end = await call.operations.pauses.pause(
         name, kind=kind, until=None if until is None else moment(until, "until", "")
     )
@@ -117,7 +117,7 @@ async def pause_now(call: Call, kind: PauseKind, name: str, until: str | None) -
 
 
 async def resume_now(call: Call, kind: PauseKind, name: str) -> None:
-    """Undo it; jobs that workers put off because of it are due at once."""
+    """Undo a pause. Jobs that workers put off because of it are due at once."""
     await call.operations.pauses.resume(name, kind=kind)
     call.service.figures.forget_pauses()
 

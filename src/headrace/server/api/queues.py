@@ -1,4 +1,4 @@
-"""`/v1/queues`: every queue in figures; pause and resume."""
+"""`/v1/queues`: the figures of every queue; pause and resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.server.http.endpoint import Endpoint, Scope
 
 
 class QueueView(msgspec.Struct, kw_only=True):
-    """A queue in figures."""
+    """The figures of a queue."""
 
     name: str
     ready: int = 0
@@ -40,7 +40,7 @@ class QueueView(msgspec.Struct, kw_only=True):
 
 
 class Queues(msgspec.Struct):
-    """Every queue that has jobs, totals or a pause, or that the app names; by name."""
+    """Every queue that has jobs, totals or a pause, or that the app declares, by name."""
 
     queues: list[QueueView]
 
@@ -89,7 +89,7 @@ class QueuePauseRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Paused(msgspec.Struct):
-    """How it is now."""
+    """The state after the call."""
 
     queue: str
     paused: bool

@@ -1,4 +1,4 @@
-"""Which resources there are; each file has its `ENDPOINTS`. Routes, the OpenAPI document and the scope matrix go by this list."""
+"""The list of resources; each file has its `ENDPOINTS`. Routes, the OpenAPI document and the scope matrix use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}/result`: how a job ended, as soon as it has."""
+"""`/v1/jobs/{id}/result`: how a job ended, as soon as it has ended."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class ResultQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How long to wait."""
 
     wait: str = "0s"
-    """For the job's end, up to 30s; a number without a unit is one of seconds."""
+    """How long to wait for the job's end, up to 30s. A number without a unit means seconds."""
 
 
 class ResultView(msgspec.Struct, kw_only=True):
-    """How a job ended; with 202: that it has not."""
+    """How a job ended. With 202: it has not ended."""
 
     id: UUID
     state: JobState
     result: Any = None
     """What the task returned, if it is done."""
     result_expired: bool = False
-    """It returned something that is not kept: its `result_ttl` is over, or 0."""
+    """It returned a result that is not kept: its `result_ttl` is over, or 0."""
     failure: FailureView | None = None
-    """The last one, if it is dead."""
+    """The last failure, if it is dead."""
     note: str | None = None
     """Why it is dead or cancelled."""
     finished_at: datetime | None = None
 
 
 def shown(job: Job) -> ResultView:
-    """A job's end as it is answered."""
+    """The answer for a job's end."""
     result, unreadable = result_of(job.result, sys.maxsize) if job.state is JobState.DONE else (None, False)
     if unreadable:
         result = {"unreadable": f"{len(job.result or b'')} bytes"}
@@ -68,7 +68,7 @@ async def show(call: Call) -> Response:
     id, wait = call.job_id, _seconds(call.query.wait)
     hub = call.service.hub
     job = await hub.look(id)
-    # Whose it is comes first: nobody may learn by waiting that somebody else's job ends.
+    # The check of the owner comes first, so that a caller cannot learn by waiting that another tenant's job ends.
     if job is not None and visibility.sees(call.principal, job) and not job.state.finished and wait:
         job = await hub.finished(id, wait)
         await call.still_welcome()

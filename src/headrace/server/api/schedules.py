@@ -1,4 +1,4 @@
-"""`/v1/schedules`: cron and interval rules, looked at and changed at run time."""
+"""`/v1/schedules`: show and change cron and interval rules at run time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.task.job_checks import tenant_of
 
 
 class DecisionView(msgspec.Struct, kw_only=True):
-    """What became of a slot, or of several in a row."""
+    """The outcome of a slot, or of several in a row."""
 
     answer: str
     slot: datetime
@@ -48,7 +48,7 @@ class ScheduleView(msgspec.Struct, kw_only=True):
     priority: int
     tenant: str
     declared: bool
-    """By code: it comes back with the next worker."""
+    """Declared by code: it comes back with the next worker."""
     paused: bool
     paused_by: str
     next: datetime | None
@@ -96,7 +96,7 @@ def _next(entry: ScheduleEntry, now: datetime) -> datetime | None:
     try:
         return entry.next_slot(now)
     except ConfigError:
-        return None  # a time zone that this machine does not know
+        return None  # This machine does not know the time zone.
 
 
 def _sees(call: Call, entry: ScheduleEntry) -> bool:
@@ -105,7 +105,7 @@ def _sees(call: Call, entry: ScheduleEntry) -> bool:
 
 
 def _own(call: Call, name: str) -> str:
-    """A schedule's name as the store has it: a tenant can neither meet nor learn of another tenant's names."""
+    """The stored form of a schedule's name. It contains the tenant, so that tenants cannot see each other's names."""
     tenant = call.principal.tenant
     return name if tenant is None else f"{tenant}:{name}"
 
@@ -128,7 +128,7 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cron: str | None = None
     """`0 3 * * *`, six fields with seconds first, or `@daily`."""
     every: str | None = None
-    """`15m`, counted from 1970 on."""
+    """`15m`, counted from 1970."""
     tz: str = "UTC"
     overlap: Literal["allow", "skip", "cancel"] = "allow"
     catch_up: str = "last"
@@ -136,7 +136,7 @@ class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     jitter: str | None = None
     job: JobRequest
     replace: bool = False
-    """One of that name may be there."""
+    """Replace a schedule of that name."""
 
 
 async def add(call: Call) -> Response:
@@ -165,9 +165,7 @@ async def add(call: Call) -> Response:
     made = await admit_schedule(call.service, call.principal, made)
     there = (await Schedules(call.service.store).all()).get(made.name)
     if there is not None and (not asked.replace or not _sees(call, there)):
-        raise Problem(
-            409, "schedule_exists", f"there is a schedule {asked.name} already: remove it first, or replace it"
-        )
+        raise Problem(409, "schedule_exists", f"a schedule {asked.name} exists already: remove it first, or replace it")
     entry = await call.operations.schedules.add(made, replace=asked.replace)
     return answer(_view(call, entry, await call.service.store.now()), 201)
 
@@ -252,7 +250,7 @@ ENDPOINTS = (
         method="POST",
         path="/v1/schedules/{name}/resume",
         scope=Scope.OPERATE,
-        does="Let a schedule fire again, from the next slot on.",
+        does="Let a schedule fire again, from the next slot.",
         handler=resume,
         answers={200: ScheduleView},
         problems=_NAMED,
@@ -261,7 +259,7 @@ ENDPOINTS = (
         method="POST",
         path="/v1/schedules/{name}/run-now",
         scope=Scope.OPERATE,
-        does="Make the job of a schedule now, outside of its slots.",
+        does="Make the job of a schedule now, outside its slots.",
         handler=run_now,
         answers={201: RunNow},
         problems=_NAMED,

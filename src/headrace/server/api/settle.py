@@ -1,4 +1,4 @@
-"""`/v1/settle`: how attempts ended, from workers in any language; what follows is decided by the one retry rule."""
+"""`/v1/settle`: how attempts ended, from workers in any language; the one retry rule decides what follows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Position = Annotated[int, Meta(ge=0, lt=MAX_LEASE)]
 class _Settled(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="outcome"):
     position: Position
     id: UUID
-    """The job's, as a check, and for a server that has not claimed it."""
+    """The job's id, as a check, and for a server that has not claimed it."""
 
 
 class SucceededRequest(_Settled, tag="succeeded", forbid_unknown_fields=True, kw_only=True):
@@ -41,33 +41,33 @@ class SucceededRequest(_Settled, tag="succeeded", forbid_unknown_fields=True, kw
 
 
 class FailedRequest(_Settled, tag="failed", forbid_unknown_fields=True, kw_only=True):
-    """It went wrong; the task's retry rule says what follows."""
+    """The attempt failed. The task's retry rule decides what follows."""
 
     kind: Annotated[str, Meta(min_length=1, max_length=256)] = "Error"
     """The error's name."""
     message: str = ""
     traceback: str = ""
     retry_after: Seconds | None = None
-    """Try again after exactly so long."""
+    """Try again after exactly this time."""
     final: bool = False
-    """Trying again cannot help."""
+    """Do not try again."""
 
 
 class SnoozedRequest(_Settled, tag="snoozed", forbid_unknown_fields=True, kw_only=True):
-    """Again later; this is no failure."""
+    """Run again later. This is not a failure."""
 
     after: Seconds
     note: Annotated[str, Meta(max_length=1000)] | None = None
 
 
 class CancelledRequest(_Settled, tag="cancelled", forbid_unknown_fields=True, kw_only=True):
-    """There is nothing to do any more, or you were told to stop."""
+    """There is nothing left to do, or the job was cancelled."""
 
     reason: Annotated[str, Meta(max_length=1000)] = ""
 
 
 class ReleasedRequest(_Settled, tag="released", forbid_unknown_fields=True, kw_only=True):
-    """Handed back unfinished; this is no failure."""
+    """Handed back unfinished. This is not a failure."""
 
 
 OutcomeRequest = SucceededRequest | FailedRequest | SnoozedRequest | CancelledRequest | ReleasedRequest
@@ -121,7 +121,7 @@ async def settle(call: Call) -> Response:
 
 
 async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> dict[int, str]:
-    """Settle; position → what the job is now, for those that were not refused."""
+    """Settle. Returns position → the job's new state, without refused positions."""
     service = call.service
     settlements = await service.leases.decide(token, ended)
     await service.leases.announce(ended, settlements)
@@ -144,11 +144,11 @@ def _state(settlement: Settlement) -> str:
 
 
 def _check_once(settlements: Sequence[OutcomeRequest]) -> None:
-    """A job has one outcome, whichever of two would be taken."""
+    """Refuse two outcomes for one job."""
     seen: set[int] = set()
     for place, each in enumerate(settlements):
         if each.position in seen:
-            text = f"position {each.position} is there twice: say once how each job ended"
+            text = f"position {each.position} is given twice: send one outcome for each job"
             raise Problem(422, "invalid_value", text, path=f"settlements[{place}].position")
         seen.add(each.position)
 
@@ -182,7 +182,7 @@ def _packed(result: Any, place: int, max_result: int) -> bytes:
     try:
         data = msgspec.msgpack.encode(result)
     except OverflowError:
-        text = "a whole number in it is beyond 64 bits: send it as a text; nothing of this call was written"
+        text = "it contains a whole number beyond 64 bits: send it as text; nothing of this call was written"
         raise Problem(422, "invalid_value", text, path=f"settlements[{place}].result") from None
     if len(data) > max_result:
         error = ResultTooLarge(len(data), max_result)

@@ -1,4 +1,4 @@
-"""`/v1/stats` and `/metrics`: the figures, for programs and for Prometheus; asked of the store at most once a second."""
+"""`/v1/stats` and `/metrics`: the figures, for programs and Prometheus, read from the store at most once a second."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class QueueFigures(msgspec.Struct, kw_only=True):
     oldest_ready: float | None
     """In seconds."""
     oldest_at_least: bool
-    """The store did not look at every lane for `oldest_ready`, because the queue has too many: a job may be older."""
+    """The queue has too many lanes, so the store did not read all of them for `oldest_ready`. A job may be older."""
     paused: bool
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """All queues together, and each."""
+    """The figures of all queues together, and of each."""
 
     ready: int
     scheduled: int

@@ -32,7 +32,7 @@ class TaskView(msgspec.Struct, kw_only=True):
     parameters: dict[str, Any]
     """JSON Schema of an object with the arguments by name."""
     positional: list[str]
-    """The names of those that may be given by place, in their order."""
+    """The names of positional arguments, in their order."""
     returns: dict[str, Any]
     """JSON Schema of its result."""
 
@@ -53,7 +53,7 @@ async def all_of(call: Call) -> Response:
 
 @functools.lru_cache(maxsize=4096)
 def describe(task: Task[..., Any]) -> TaskView:
-    """A task for people and programs elsewhere."""
+    """The description of a task for programs elsewhere."""
     options = task.options
     return TaskView(
         name=task.name,
@@ -95,7 +95,7 @@ def _signature(task: Task[..., Any]) -> dict[str, Any]:
 
 
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of an annotation; {}: whatever."""
+    """The JSON Schema of an annotation. {}: any value."""
     try:
         (schema,), found = msgspec.json.schema_components([kind], schema_hook=_hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, RecursionError):

@@ -1,4 +1,4 @@
-"""How jobs look over HTTP."""
+"""Jobs as HTTP answers show them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class JobSummary(msgspec.Struct, kw_only=True):
     key: str | None = None
     """Its idempotency key."""
     enqueued_by: str | None = None
-    """The name of the token that enqueued it, or what its producer's settings say. A bound token sees its own only."""
+    """The name of the token that enqueued it, or its producer's setting. A bound token sees only its own name."""
 
 
 class FailureView(msgspec.Struct, kw_only=True):
-    """An attempt that went wrong."""
+    """A failed attempt."""
 
     attempt: int
     kind: str
@@ -68,7 +68,7 @@ class Moment(msgspec.Struct):
 
 
 class JobView(JobSummary, kw_only=True):
-    """One job, with everything that is known of it. Arguments are masked where the task says so."""
+    """One job, with everything that the store has. Arguments are masked by the task's rules."""
 
     limits: list[str]
     arguments: dict[str, Any]
@@ -82,11 +82,11 @@ class JobView(JobSummary, kw_only=True):
     timeline: list[Moment] = []
     result_expired: bool = False
     worker_name: str | None = None
-    """Host and process of the worker that has the job, or had it last."""
+    """Host and process of the worker that runs the job, or ran it last."""
 
 
 def text(value: str) -> str:
-    """Text that can be sent: a store in memory may hold half a surrogate pair."""
+    """Text that can be sent, because a store in memory may hold half a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def text(value: str) -> str:
 def _common(job: Job, who: Principal) -> dict[str, Any]:
     found = shown.plain(job) | {"tenant": tenant_of(job), "note": None if job.note is None else text(job.note)}
     if who.bound and found["enqueued_by"] != who.name:
-        found["enqueued_by"] = None  # names of tokens are not for tenants
+        found["enqueued_by"] = None  # Tenants must not see names of tokens.
     return found
 
 
@@ -112,7 +112,7 @@ def arguments(app: Headrace, job: Job) -> dict[str, Any]:
 
 
 def whole(app: Headrace, job: Job, who: Principal) -> JobView:
-    """One job, with everything that `get` knows."""
+    """One job, with everything that `get` returns."""
     common = _common(job, who)
     return JobView(
         **common,
@@ -142,7 +142,7 @@ def failure(each: Failure) -> FailureView:
 
 
 def _timeline(job: Job, by: str | None) -> list[Moment]:
-    """What happened, in its order, as far as it is kept."""
+    """The stored events of a job, in their order."""
     found = [Moment(job.enqueued_at, "enqueued", f"by {by}" if by else "")]
     found += [Moment(each.at, "failed", f"attempt {each.attempt}: {text(each.kind)}") for each in job.history]
     if job.claimed_at is not None:

@@ -1,4 +1,4 @@
-"""`/v1/claim`, `/v1/heartbeat`, `/v1/progress`, `/v1/log`: workers in any language; how they end jobs is in `settle.py`."""
+"""`/v1/claim`, `/v1/heartbeat`, `/v1/progress`, `/v1/log`: workers in any language. For ends see `settle.py`."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class ClaimRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     wait: Seconds = 0
     """How long the call may wait for the first job, up to 30 s."""
     lease: Seconds = 60
-    """How long the jobs are yours without a heartbeat, from 1 s to 1 h."""
+    """How long the worker holds the jobs without a heartbeat, from 1 s to 1 h."""
     worker: Name | None = None
-    """Your name among the workers, e.g. host:pid; your address if you give none."""
+    """The worker's name, e.g. host:pid. The default is its address."""
     tasks: Annotated[list[str], Meta(max_length=1000)] = []
-    """The tasks you know, so that others can be told why a job waits."""
+    """The tasks that the worker knows, for explanations why a job waits."""
 
 
 class ClaimedJob(msgspec.Struct, kw_only=True):
-    """A job that is yours while the lease lives."""
+    """A job that the worker holds while the lease is valid."""
 
     position: int
-    """Its place in the lease: settlements, progress and log name it by this."""
+    """Its place in the lease, which names it in settlements, progress and log."""
     id: UUID
     task: str
     queue: str
@@ -65,7 +65,7 @@ class ClaimedJob(msgspec.Struct, kw_only=True):
     """Earlier attempts that failed."""
     enqueued_at: datetime
     timeout: float | None
-    """Seconds that the attempt may take; None: no limit. It is yours to keep."""
+    """Seconds that the attempt may take. None: no limit. The worker must keep to it."""
     args: list[Any]
     kwargs: dict[str, Any]
     problem: str | None = None
@@ -80,7 +80,7 @@ class ClaimAnswer(msgspec.Struct, kw_only=True):
     expires_in: float
     """Seconds until another worker may get the jobs, unless you send a heartbeat before."""
     suspect: bool
-    """A worker died with this job: run it with as little company as possible."""
+    """A worker died while it ran this job: run it beside as few other jobs as possible."""
     jobs: list[ClaimedJob]
 
 
@@ -101,7 +101,7 @@ async def claim(call: Call) -> Response:
         found = None
         while found is None:
             if await call.request.is_disconnected():
-                raise Gone  # None would say that there is nothing, and nobody else in line would look
+                raise Gone  # After None, no other waiting claim would look.
             ask = Ask(worker, queues, asked.limit, timedelta(seconds=ttl), new_token(), tenant=principal.tenant)
             lease = await service.store.claim(ask)
             if lease is None:
@@ -110,7 +110,7 @@ async def claim(call: Call) -> Response:
             if await call.request.is_disconnected():
                 await write(call, lease.token, [(at, job, Released()) for at, job in enumerate(lease.jobs)])
                 raise Gone
-            found = await _hand_out(call, lease)  # None: all of them came too late, and there may be others behind
+            found = await _hand_out(call, lease)  # None: all of them came too late, and there may be more.
         return found
 
     async def woken() -> tuple[Lease, list[ClaimedJob]] | None:
@@ -120,7 +120,7 @@ async def claim(call: Call) -> Response:
     try:
         found = await leases.room.until_found(queues, principal.tenant, wait, look, woken)
     except Gone:
-        found = None  # nobody reads the answer
+        found = None  # The client has gone.
     if found is None:
         return nothing()
     lease, jobs = found
@@ -130,7 +130,7 @@ async def claim(call: Call) -> Response:
 
 
 async def _hand_out(call: Call, lease: Lease) -> tuple[Lease, list[ClaimedJob]] | None:
-    """The jobs that may start; what came too late is ended here, and what is paused is put off."""
+    """The jobs that may start. Jobs that came too late are ended here, and paused ones are put off."""
     leases = call.service.leases
     unfit = await leases.unfit(lease)
     if unfit:
@@ -167,7 +167,7 @@ def _show(job: Claimed, position: int, timeout: float | None) -> ClaimedJob:
 
 
 class HeartbeatRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Leases to hold on to."""
+    """Leases to renew."""
 
     leases: Annotated[list[LeaseText], Meta(max_length=1000)]
     lease: Seconds = 60

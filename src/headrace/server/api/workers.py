@@ -1,4 +1,4 @@
-"""`/v1/workers`: who works, as seen within the last minute."""
+"""`/v1/workers`: the workers seen within the last minute."""
 
 from __future__ import annotations
 

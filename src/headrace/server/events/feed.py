@@ -1,4 +1,4 @@
-"""Feeds: events on their way to one listener, as server-sent events; a buffer with an end, and a stream over HTTP."""
+"""Feeds: server-sent events for one listener. A bounded buffer, and a stream over HTTP."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from headrace.server.http.problems import Problem
 
 MEDIA: Final = "text/event-stream"
 MOST: Final = 1000
-"""Events that wait for a slow listener; with one more it is sent away."""
+"""Events that may wait for a slow listener. One more ends its stream."""
 CHUNK: Final = 16 * 1024
-"""Bytes after which no further event is written in the same step: a listener that does not read costs that much and what
-its socket holds, because the events that still wait are shared with the other listeners."""
+"""Bytes after which no further event is written in the same step. A listener that does not read takes this much memory
+and its socket's buffer, because waiting events are shared with other listeners."""
 HEARTBEAT: Final = 15.0
-"""Seconds without an event after which a comment says that the stream lives."""
+"""Seconds without an event after which a comment keeps the stream alive."""
 LONGEST: Final = 15 * 60.0
-"""Seconds of one stream: whoever wants more comes again, with a token that is still good."""
+"""Seconds of one stream. A listener connects again after that, with a token that is still valid."""
 RETRY: Final = b"retry: 2000\n\n"
 
 
 def event(name: str, data: Any, id: str = "") -> bytes:
-    """One event as it is sent. JSON has no line breaks outside of strings, and escapes those inside."""
+    """One event as it is sent. JSON has no line breaks outside strings, and escapes those inside."""
     head = f"id: {id}\nevent: {name}\n" if id else f"event: {name}\n"
     return head.encode() + b"data: " + encode(data) + b"\n\n"
 
 
 class Feed:
-    """What one listener has not been sent yet."""
+    """The events that one listener has not received yet."""
 
     def __init__(self, most: int = MOST) -> None:
         self._waiting: deque[bytes] = deque()
@@ -44,12 +44,12 @@ class Feed:
         self.ended = False
 
     def put(self, event_: bytes) -> None:
-        """One more. A listener that is too slow gets a last event instead, and that is its end."""
+        """Add an event. A listener that is too slow gets a last event instead, and its stream ends."""
         if self.ended:
             return
         if len(self._waiting) >= self._most:
             self._waiting.clear()
-            detail = f"over {self._most:,} events wait for you: come again with Last-Event-ID"
+            detail = f"more than {self._most:,} events wait: connect again with Last-Event-ID"
             self.end(event("dropped", {"reason": "slow", "detail": detail}))
             return
         self._waiting.append(event_)
@@ -64,7 +64,7 @@ class Feed:
             self._bell.set()
 
     async def next(self, seconds: float) -> bytes | None:
-        """What waits, up to a chunk, as soon as there is something; empty: nothing came; None: that was all."""
+        """The next events, up to one chunk. Empty: nothing came in time. None: the feed has ended."""
         if not self._waiting and not self.ended:
             self._bell.clear()
             try:
@@ -82,12 +82,12 @@ class Feed:
 
 
 class EventStream(Response):
-    """The answer that a feed is."""
+    """The HTTP answer that streams a feed."""
 
     media_type = MEDIA
 
     def __init__(self, feed: Feed, close: Callable[[], None], welcome: Callable[[], Awaitable[None]]) -> None:
-        """`close` is called when the listener has gone, however that comes about; `welcome` raises if it must go."""
+        """`close` is called when the listener has gone. `welcome` raises if its token is no longer valid."""
         self.status_code = 200
         self.body = b""
         self.background = None
@@ -95,7 +95,7 @@ class EventStream(Response):
         self._close = close
         self._welcome = welcome
         self.init_headers({"X-Accel-Buffering": "no"})
-        # It has no length that anybody knows.
+        # The length of the body is unknown.
         self.raw_headers = [each for each in self.raw_headers if each[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,13 +121,13 @@ class EventStream(Response):
                 some = None
 
     async def _may_hear(self) -> bool:
-        """Whether the token is still good: what happens from then on is none of the listener's business."""
+        """Whether the token is still valid. If not, the listener must see no further events."""
         try:
             await self._welcome()
         except Problem:
             return False
         except StoreError:
-            # Then nothing new is heard of it either, and streams outlast that.
+            # The store is away, so there are no new events either, and the stream waits for it.
             return True
         return True
 

@@ -1,4 +1,4 @@
-"""Following one job: what is new of it since somebody last heard, and how far that somebody is. Pure but for the feed."""
+"""Following one job: what has changed since a listener's last event, and the listener's position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ID = re.compile(r"(\d{1,9})-([a-z]{4,9})-(\d{1,9})-(\d{1,17})-(\d{1,3})-([0-9a-
 
 
 class StateEvent(msgspec.Struct, kw_only=True):
-    """`state`: it is another one, or begins another attempt."""
+    """`state`: the job has a new state, or begins another attempt."""
 
     state: JobState
     attempt: int
@@ -33,31 +33,31 @@ class StateEvent(msgspec.Struct, kw_only=True):
 
 
 class ProgressEvent(msgspec.Struct, kw_only=True):
-    """`progress`: what its task last said of it."""
+    """`progress`: the last report of its task."""
 
     progress: float | None = None
     doing: str | None = None
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What a listener knows of a job; as text it is the id of the event that it heard last."""
+    """A listener's position in the events of a job. As text it is the id of its last event."""
 
     attempt: int = -1
     state: str = ""
     failures: int = 0
     line_at: int = 0
-    """Of the last line of the log, in microseconds."""
+    """The time of the last log line, in microseconds."""
     lines: int = 0
-    """How many lines of that very time."""
+    """The number of lines with that time."""
     said: str = ""
-    """Of the progress, a hash."""
+    """A hash of the progress."""
 
     def __str__(self) -> str:
         return f"{self.attempt}-{self.state}-{self.failures}-{self.line_at}-{self.lines}-{self.said}"
 
     @property
     def over(self) -> bool:
-        """The end is known."""
+        """The listener has received the end."""
         return bool(self.state) and JobState(self.state).finished
 
 
@@ -65,7 +65,7 @@ NOTHING: Final = Heard()
 
 
 def read_id(given: str | None) -> Heard:
-    """From a Last-Event-ID; one that cannot be read is none."""
+    """The position from a Last-Event-ID. An unreadable one counts as none."""
     found = _ID.fullmatch(given or "")
     if found is None or found[2] not in set(JobState):
         return NOTHING
@@ -83,7 +83,7 @@ def _said(job: Job) -> str:
 
 
 def unheard(lines: tuple[LogLine, ...], heard: Heard) -> tuple[LogLine, ...]:
-    """The lines of a log after those that a listener knows."""
+    """The lines of a log that a listener has not received."""
     same = heard.lines
     found: list[LogLine] = []
     for line in lines:
@@ -96,7 +96,7 @@ def unheard(lines: tuple[LogLine, ...], heard: Heard) -> tuple[LogLine, ...]:
 
 
 def added(before: tuple[LogLine, ...], now: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
-    """The lines that came since, though the first ones may have gone."""
+    """The new lines. The first of them may be dropped already."""
     for start in range(len(before) + 1):
         rest = before[start:]
         if now[: len(rest)] == rest:
@@ -105,7 +105,7 @@ def added(before: tuple[LogLine, ...], now: tuple[LogLine, ...]) -> tuple[LogLin
 
 
 class Follower:
-    """One listener of one job: turns what looks see into events."""
+    """One listener of one job. It turns reads into events."""
 
     def __init__(self, feed: Feed, heard: Heard, ending: Callable[[Job], Any]) -> None:
         """`ending` makes the data of the last event."""
@@ -129,7 +129,7 @@ class Follower:
         self._feed.end()
 
     def news(self, job: Job) -> Iterator[bytes]:
-        """Events: a new state before what is said in it, but the end last."""
+        """The events of a read: a new state before its reports, and the end last."""
         if job.state.finished:
             yield from self._reports(job)
             yield from self._state(job)
@@ -161,5 +161,5 @@ class Follower:
 
     def _event(self, name: str, data: Any, **changed: Any) -> bytes:
         self._heard = msgspec.structs.replace(self._heard, **changed)
-        # Before the first state is told there is none to be named: the listener would come back to the beginning.
+        # Before the first state there is no position, so a listener that reconnects begins again.
         return event(name, data, str(self._heard) if self._heard.state else "")

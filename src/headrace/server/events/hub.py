@@ -1,4 +1,4 @@
-"""The hub: everybody who waits for a job's end or listens to events, on one look at the store for all of them."""
+"""The hub: all callers that wait for a job's end or listen to events share one read of the store."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from headrace.store.contract import Store
 
 
 class _Stopping(Exception):
-    """The server is about to stop: long polls answer now."""
+    """The server stops, so long polls answer now."""
 
 
 log = logging.getLogger("headrace.server")
 
 MANY: Final = 200
-"""Jobs that are waited for, from which on reading what has ended is cheaper than looking at each of them."""
+"""The number of awaited jobs from which reading all ends is cheaper than reading each job."""
 
 
 class _EndListener:
-    """Hears of ends for those who wait for one. Only a hint: what is passed over is seen by the next look at all."""
+    """Passes ends on to the waiter. This is only a hint: the next read of all jobs finds what it missed."""
 
     def __init__(self, waiter: Waiter) -> None:
         self._waiter = waiter
@@ -41,7 +41,7 @@ class _EndListener:
         self._waiter.wake(each.id for each in endings)
 
     def end(self) -> None:
-        """They are dismissed by other means."""
+        """Nothing to do: `Waiter.dismiss` ends the waiting calls."""
 
 
 class Hub:
@@ -63,24 +63,24 @@ class Hub:
 
     @property
     def waiting(self) -> int:
-        """Jobs that somebody waits for."""
+        """The number of awaited jobs."""
         return self._waiter.watched
 
     @property
     def listening(self) -> int:
-        """Streams of all events, and this hub itself if very many wait."""
+        """Streams of all events, and the hub itself if very many calls wait."""
         return self._tail.listeners
 
     async def look(self, id: JobId) -> Job | None:
-        """One job as it is, by a look that is shared with others who ask at the same time."""
+        """One job as it is now. Calls that come at the same time share one read."""
         try:
             return await self._waiter.look(id)
         except _Stopping:
-            [job] = await self._store.get([id])  # the shared look was called off in the middle
+            [job] = await self._store.get([id])  # The shared read was cancelled.
             return job
 
     async def finished(self, id: JobId, timeout: float) -> Job | None:
-        """The job when it has ended, or as it is when the time is up or the server stops; None: there is none."""
+        """The job when it has ended, or as it is when the time is over or the server stops. None: there is none."""
         until = monotonic() + timeout
         job = await self.look(id)
         if job is None or job.state.finished or self._stopping:
@@ -102,13 +102,13 @@ class Hub:
             self._ear = ear = _EndListener(self._waiter)
             try:
                 await self._tail.join(ear, None)
-                self._waiter.wake()  # what ended before the tail began is no news to it
+                self._waiter.wake()  # The tail does not report what ended before it began.
             except HeadraceError as error:
-                log.warning("following the ends of jobs failed, looking at each of them: %s", error)
+                log.warning("following the ends of jobs failed, reading each job instead: %s", error)
                 self._ear = None
 
     def settled(self, ids: Iterable[JobId]) -> None:
-        """These ended through this server: who waits for them hears at once."""
+        """These jobs ended through this server, so waiting calls get them at once."""
         self._waiter.wake(ids)
         self._tail.wake()
 
@@ -127,7 +127,7 @@ class Hub:
     async def follow_all(
         self, wants: Callable[[Ending], bool], after: Place | None, welcome: Callable[[], Awaitable[None]]
     ) -> EventStream:
-        """The ends of all jobs that this listener wants to hear of, from now on or from that place."""
+        """The ends of all jobs that match the listener's filter, from now on or from that position."""
         listener = Listener(Feed(), wants)
         if self._stopping:
             listener.feed.end()
@@ -136,7 +136,7 @@ class Hub:
         return EventStream(listener.feed, lambda: self._tail.leave(listener), welcome)
 
     def dismiss(self) -> None:
-        """Answer every long poll and end every stream: the server is about to stop."""
+        """Answer every long poll and end every stream, because the server stops."""
         self._stopping = True
         self._waiter.dismiss(_Stopping())
         self._tail.close()

@@ -1,4 +1,4 @@
-"""The tail: ends of all jobs as they come, read once for everybody who listens and only while somebody does."""
+"""The tail: ends of all jobs as they come, read once for all listeners, and only while there are listeners."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from headrace.store.contract import Store
 log = logging.getLogger("headrace.server")
 
 EVERY: Final = 0.25
-"""Seconds between two looks, at least."""
+"""Seconds between two reads, at least."""
 SHARE: Final = 0.1
-"""Of the time that looking may take."""
+"""Share of the time that reads may take."""
 OVERLAP: Final = timedelta(seconds=3)
-"""How far back a look begins: an end that is committed late has an earlier time than others seen already."""
+"""How far back a read begins, because an end that is committed late has an earlier time than others."""
 OVERLAP_JOBS: Final = 500
-"""And how many ends back at most, so that a busy queue is not read twice over."""
+"""How many ends back a read begins at most, so that a busy queue is not read twice."""
 PAGE, PAGES = 1000, 4
-"""Ends of one call, and calls of one look: beyond, the rest is passed over and listeners are told so."""
+"""Ends of one call, and calls of one read. The rest is skipped, and listeners get an event about it."""
 RATE: Final = 200
-"""Events a second for one listener; beyond, it hears how many it did not get."""
+"""Events per second for one listener. Beyond it, the listener gets the number of skipped events."""
 REMEMBERED: Final = 5000
 TURN: Final = 0.01
-"""Seconds for which listeners are told in one go."""
+"""Seconds for which the tail notifies listeners without a pause."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ID = re.compile(r"(\d{1,17})-([0-9a-f]{32})", re.ASCII)
 
 
 class EndedEvent(msgspec.Struct, kw_only=True):
-    """`ended`: a job came to its end."""
+    """`ended`: a job has ended."""
 
     id: UUID
     state: JobState
@@ -57,15 +57,15 @@ class EndedEvent(msgspec.Struct, kw_only=True):
 
 
 class SkippedEvent(msgspec.Struct, kw_only=True):
-    """`skipped`: there were more than can be told."""
+    """`skipped`: there were more ends than the rate allows."""
 
     count: int
     more: bool = False
-    """And others that nobody has counted."""
+    """There were others that were not counted."""
 
 
 Place = tuple[datetime, JobId]
-"""Of an end, in the order of the tail."""
+"""The position of an end, in the order of the tail."""
 
 
 def place(ending: Ending) -> Place:
@@ -78,29 +78,29 @@ def event_id(ending: Ending) -> str:
 
 
 def read_id(given: str | None) -> Place | None:
-    """From a Last-Event-ID; one that cannot be read is none."""
+    """The position from a Last-Event-ID. An unreadable one counts as none."""
     found = _ID.fullmatch(given or "")
     return None if found is None else (_EPOCH + timedelta(microseconds=int(found[1])), JobId(UUID(found[2])))
 
 
 class Hears(Protocol):
-    """One who is told of ends."""
+    """Receives ends."""
 
     def begin(self, missed: Iterable[Ending] = (), *, more: bool = False) -> None:
-        """What was missed, once, before anything else."""
+        """Take the missed ends, once, before all others."""
         ...
 
     def hear(self, endings: Iterable[Ending], *, more: bool = False) -> None:
-        """What has just ended; `more`: and something else that was passed over."""
+        """Take new ends. `more`: further ends were skipped."""
         ...
 
     def end(self) -> None:
-        """There will be nothing more."""
+        """No further ends will come."""
         ...
 
 
 class Listener:
-    """One who listens over HTTP: what concerns them, and how much they get."""
+    """A listener over HTTP, with its filter and its rate."""
 
     def __init__(self, feed: Feed, wants: Callable[[Ending], bool], *, rate: int = RATE) -> None:
         self.feed = feed
@@ -110,10 +110,10 @@ class Listener:
         self._at = monotonic()
         self._had: set[Place] = set()
         self._held: list[Ending] | None = []
-        """What came while it was being told what came before; None: that is over."""
+        """Ends that came while the missed ones are sent. None: those are sent."""
 
     def hear(self, endings: Iterable[Ending], *, more: bool = False) -> None:
-        """Tell these, as far as the rate allows, and how many not."""
+        """Send these, as far as the rate allows, and the number of skipped ones."""
         if self._held is not None:
             self._held += endings
             return
@@ -141,7 +141,7 @@ class Listener:
         self.feed.end()
 
     def begin(self, missed: Iterable[Ending] = (), *, more: bool = False) -> None:
-        """Tell what was missed, once, up to a page of it whatever the rate; and then what came meanwhile."""
+        """Send the missed ends once, up to one page whatever the rate, and then those that came meanwhile."""
         held, self._held = self._held or [], None
         all_ = list(missed)
         wanted = [each for each in all_ if self._wants(each)]
@@ -150,7 +150,7 @@ class Listener:
             skipped = SkippedEvent(count=max(0, len(wanted) - PAGE), more=more)
             events.append(event("skipped", skipped, event_id(all_[-1]) if all_ else ""))
         if events:
-            # As one: who has come back for them is not too slow to take them.
+            # As one event, so that a listener that has reconnected is not treated as too slow.
             self.feed.put(b"".join(events))
         self._had.update(place(each) for each in all_)
         self.hear(held)
@@ -158,7 +158,7 @@ class Listener:
 
 @lru_cache(maxsize=REMEMBERED)
 def _told(ending: Ending) -> bytes:
-    """Its event, made once: all who listen are sent the same bytes, and those who are slow wait with the same bytes."""
+    """The event of an end, made once. All listeners share the same bytes."""
     return event("ended", _shown(ending), event_id(ending))
 
 
@@ -178,11 +178,11 @@ class Tail:
         self._starting = asyncio.Lock()
         self._cursor = _EPOCH
         self._jumped = False
-        """The last look passed something over: the next one does not go back for it."""
+        """The last read skipped ends. The next one does not go back for them."""
         self._seen: dict[Place, None] = {}
-        """What was told, in the order in which it was, as far back as a look reads again."""
+        """The ends sent so far, in their order, as far back as a read begins again."""
         self._recent: deque[Ending] = deque(maxlen=REMEMBERED)
-        """For those who come back."""
+        """Ends for listeners that reconnect."""
         self._bell = asyncio.Event()
 
     @property
@@ -190,7 +190,7 @@ class Tail:
         return len(self._listeners)
 
     async def join(self, listener: Hears, after: Place | None) -> None:
-        """Tell it what comes from now on and, first, what came after that place."""
+        """Add a listener. It gets the ends after that position first, then new ones."""
         self._listeners.add(listener)
         try:
             async with self._starting:
@@ -201,13 +201,13 @@ class Tail:
             else:
                 await self._catch_up(listener, after)
             if listener not in self._listeners:
-                self.leave(listener)  # it went meanwhile
+                self.leave(listener)  # The listener left meanwhile.
         except BaseException:
             self.leave(listener)
             raise
 
     async def _start(self) -> None:
-        """From now on: what ended before is not news, though looks begin a little earlier."""
+        """Begin now. Earlier ends are not reported, although reads begin a little earlier."""
         self._cursor, self._jumped = await self._store.now(), False
         self._seen.clear()
         self._recent.clear()
@@ -215,18 +215,18 @@ class Tail:
         self._task = asyncio.create_task(self._run(), name="headrace-tail")
 
     def leave(self, listener: Hears) -> None:
-        """It has gone; may be called twice. With the last one the looking ends."""
+        """Remove a listener. May be called twice. Reading stops with the last listener."""
         self._listeners.discard(listener)
         if not self._listeners and self._task is not None:
             self._task.cancel()
             self._task = None
 
     def wake(self) -> None:
-        """Something ended, it is said."""
+        """A hint that a job has ended."""
         self._bell.set()
 
     def close(self) -> None:
-        """Every stream ends; who wants more comes again, to whoever is there then."""
+        """End every stream. Listeners may connect again to another server."""
         for listener in list(self._listeners):
             listener.end()
             self.leave(listener)
@@ -235,13 +235,13 @@ class Tail:
         known = list(self._recent)
         places = [place(each) for each in known]
         if after in places:
-            # In the order in which they were told, so that nothing that came late is missed.
+            # In the order of sending, so that late ends are not missed.
             listener.begin(known[places.index(after) + 1 :])
             return
         page = await self._store.ended(after[0], PAGE)
         listener.begin([each for each in page if place(each) > after], more=len(page) >= PAGE)
 
-    # ── looking ─────────────────────────────────────────────────────────────
+    # ── reading ─────────────────────────────────────────────────────────────
     async def _run(self) -> None:
         pause = EVERY
         while True:
@@ -256,7 +256,7 @@ class Tail:
             if pause > EVERY:
                 await asyncio.sleep(pause)
                 continue
-            # However many ends pass through this server, looks stay apart.
+            # Reads keep their distance, however many hints come.
             await asyncio.sleep(EVERY / 5)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVERY * 4 / 5):
@@ -271,12 +271,12 @@ class Tail:
             for listener in list(self._listeners):
                 listener.hear(fresh, more=more)
                 if monotonic() - since > TURN:
-                    # However many listen, other callers are answered in between.
+                    # Other callers get a turn of the loop, however many listeners there are.
                     await asyncio.sleep(0)
                     since = monotonic()
 
     async def _read(self) -> tuple[list[Ending], bool]:
-        """What has ended since; True: there was more, and it is passed over."""
+        """The ends since the last read. True: there were more, which are skipped."""
         since, fresh, more = self._begin(), list[Ending](), True
         for _ in range(PAGES):
             page = await self._store.ended(since, PAGE)
@@ -286,7 +286,7 @@ class Tail:
             if len(page) < PAGE:
                 more = False
                 break
-            # A page of one and the same moment cannot be turned: what else there is of it is passed over.
+            # All ends of the page have the same time, so the next page cannot be read. The rest is skipped.
             since = page[-1].at if page[-1].at > since else page[-1].at + timedelta(microseconds=1)
         if fresh:
             self._cursor = max(self._cursor, *(each.at for each in fresh))

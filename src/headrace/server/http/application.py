@@ -1,4 +1,4 @@
-"""The ASGI application around the routes, and uvicorn around that."""
+"""The ASGI application with the routes, and how uvicorn serves it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.store.contract import Store
 
 
 class _Held:
-    """A service that a task of its loop holds open: should the loop end without a word, that task closes it."""
+    """A service that a task of its loop keeps open. If the loop ends unexpectedly, that task closes the service."""
 
     def __init__(self, opening: AbstractAsyncContextManager[ServerState]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class _Held:
             self._opened.set_exception(error)
 
     async def opened(self) -> Self:
-        """Return when it is, or raise why it cannot be."""
+        """Wait until the service is open, or raise the error."""
         try:
             await self._opened
         except asyncio.CancelledError:
@@ -55,7 +55,7 @@ class _Held:
 
     @property
     def over(self) -> bool:
-        """Its loop is, and so is everything that was opened in it."""
+        """Whether its loop is closed, and everything in it."""
         return self._loop.is_closed()
 
     async def close(self) -> None:
@@ -64,14 +64,14 @@ class _Held:
 
 
 class Application(Starlette):
-    """The application. Errors become answers in the routes, so that no middleware stands before them."""
+    """The application. The routes turn errors into answers, so no middleware is needed."""
 
     def __init__(self, app: Headrace, settings: ServerSettings, store: Store | None) -> None:
         self._app = app
         self._settings = settings
         self._store = store
         self.told = False
-        """Whoever serves it says by `stop` that the end is near; else signals do."""
+        """The web server calls `stop` before the end. False: signals announce it."""
         self._held: _Held | None = None
         self._opening = asyncio.Lock()
         super().__init__(lifespan=self._lifespan)
@@ -85,7 +85,7 @@ class Application(Starlette):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Most requests go to a path without parameters: a look-up instead of a walk along the routes.
+        # Most requests go to a path without parameters. A dictionary finds it faster than a search in the routes.
         gate = self._exact.get(scope["path"]) if scope["type"] == "http" and not scope.get("root_path") else None
         if gate is None:
             await super().__call__(scope, receive, send)
@@ -98,11 +98,12 @@ class Application(Starlette):
         return self.router
 
     async def service(self) -> ServerState:
-        """The service, opened by the lifespan, or by the first request where a server runs none."""
+        """The service. The lifespan opens it, or the first request if the web server runs no lifespan."""
         held = self._held
         if held is None or held.over:
             if held is not None:
-                # A test client without a lifespan has a loop for each request, and with it goes what was opened in it.
+                # A test client without a lifespan uses a loop for each request, and everything in that loop ends with
+                # it.
                 self._held, self._opening = None, asyncio.Lock()
             async with self._opening:
                 if self._held is None:
@@ -111,7 +112,7 @@ class Application(Starlette):
         return held.service
 
     def stop(self) -> None:
-        """Say that the end is near: no new long polls, and /readyz says no."""
+        """Announce the end: no new long polls, and /readyz fails."""
         if self._held is not None:
             self._held.service.stop()
 
@@ -132,7 +133,7 @@ class Application(Starlette):
 
 
 def asgi(app: Headrace, *, settings: ServerSettings | None = None, store: Store | None = None) -> Application:
-    """The app's queue as an ASGI application, to be served or mounted. A store that is given is open already."""
+    """The app as an ASGI application, to be served or mounted. A given store must be open."""
     if store is None and app.settings.url.startswith(("http://", "https://")):
         raise ConfigError(
             "a server cannot serve another server's jobs: give it the store itself, such as postgresql://… or redis://…"
@@ -143,9 +144,9 @@ def asgi(app: Headrace, *, settings: ServerSettings | None = None, store: Store 
 def serve(
     app: Headrace, settings: ServerSettings | None = None, *, listening: Callable[[int], None] | None = None
 ) -> None:
-    """Serve until told to stop by TERM or INT; what was accepted is finished.
+    """Serve until TERM or INT. Accepted requests are finished.
 
-    `listening` is called once callers are taken, with the port: useful where that was left to the system by port 0.
+    `listening` is called with the port when the server listens, which is useful for port 0.
     """
     from headrace.server.http.listener import run
 

@@ -1,4 +1,4 @@
-"""The boundary: what of a request may come in; everything here is checked before anybody else sees it."""
+"""The boundary: which requests are accepted. Everything here is checked before other code sees the request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Head:
         self.request_id: bytes | None = None
         self.idempotency_key: bytes | None = None
         self.read = False
-        """The body has been."""
+        """Whether the body has been read."""
         size = hosts = 0
         for name, value in headers:
             size += len(name) + len(value)
@@ -76,7 +76,7 @@ class Head:
         if size > settings.max_header_bytes:
             raise too_many_headers()
         if hosts != 1 and (hosts or scope.get("http_version") == "1.1"):
-            # A proxy in front may have gone by another one of them (RFC 9112, 3.2).
+            # A proxy in front may have used another one of them (RFC 9112, 3.2).
             raise Problem(400, "malformed_request", "a request has one Host header", headers=CLOSE)
 
     @property
@@ -86,7 +86,7 @@ class Head:
 
     @property
     def much_unread(self) -> bool:
-        """There may be more of a body to come than is worth waiting for."""
+        """More of the body may follow than the server waits for."""
         return not self.read and (self.transfer or (self.length is not None and len(self.length) > 4))
 
     def check(self, settings: ServerSettings) -> None:
@@ -128,7 +128,7 @@ def body_too_large(settings: ServerSettings) -> Problem:
 
 
 class Gone(Exception):
-    """The client left before it had sent everything, or while it waited: nobody reads an answer."""
+    """The client left before it had sent everything, or while it waited. No answer is needed."""
 
 
 async def read(receive: Receive, settings: ServerSettings) -> bytes:
@@ -167,7 +167,7 @@ async def _rest(receive: Receive, first: bytes, settings: ServerSettings) -> byt
 
 # ── JSON ─────────────────────────────────────────────────────────────────────
 
-# A text that is never closed is taken to the end, so that the search is done in one pass whatever comes.
+# A string without an end matches up to the end of the body, so that one pass is enough for any input.
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -175,17 +175,17 @@ _NOT_NAMES = bytes(set(range(256)) - set(b"[]{}:"))
 _AFTER_TEXT = (b'" ', b'"\t', b'"\r', b'"\n')
 _APART = re.compile(rb'"[ \t\r\n]++:')
 LONGEST_NUMBER = 4300
-"""Digits; Python's own reader takes no more."""
+"""The most digits that Python reads."""
 _LONG = re.compile(rb"(?<![0-9])[0-9]{%d}" % (LONGEST_NUMBER + 1))
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
 def _without_texts(data: bytes) -> bytes:
-    """What stands outside of texts."""
+    """The parts of the body outside strings."""
     if b"\\" in data:
         return _TEXT.sub(b"", data)
-    return b"".join(data.split(b'"')[::2])  # no quote is escaped: every second part is a text
+    return b"".join(data.split(b'"')[::2])  # No quote is escaped, so every second part is a string.
 
 
 def depth(data: bytes) -> int:
@@ -229,7 +229,7 @@ def check_json(data: bytes, settings: ServerSettings) -> None:
 
 
 def _has_long_number(data: bytes) -> bool:
-    # So many digits in a row fill one of these blocks, and most blocks are no digits from their first sign on.
+    # A run of that many digits fills one of these blocks, and most blocks do not begin with a digit.
     block = LONGEST_NUMBER // 2
     if not any(data[start : start + block].isdigit() for start in range(0, len(data), block)):
         return False
@@ -242,10 +242,10 @@ def _named_twice(data: bytes) -> str | None:
         try:
             plain = _encode(_decode(data))
         except (msgspec.MsgspecError, OverflowError, RecursionError):
-            pass  # the slow way reads more kinds of numbers
+            pass  # the slow way accepts more kinds of numbers
         else:
-            # Reading drops all but one of equal names. No text has a quote in it, so a name ends wherever this stands;
-            # what else it stands for (a text that begins with a colon) is in both.
+            # Decoding keeps one of several equal names. No string contains a quote here, so `":` ends a name. A string
+            # that begins with a colon is counted on both sides.
             if data.count(b'":') == plain.count(b'":'):
                 return None
     try:
@@ -253,7 +253,7 @@ def _named_twice(data: bytes) -> str | None:
     except _Twice as error:
         return str(error.args[0])
     except (ValueError, RecursionError):
-        pass  # the decoder says what is wrong
+        pass  # the decoder reports what is wrong
     return None
 
 
@@ -270,7 +270,7 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
 
 
 def check_names(data: bytes, settings: ServerSettings) -> None:
-    """Refuse objects with too many names; for the parts of a body that users fill."""
+    """Refuse objects with too many names, in the parts of a body that hold user data."""
     if data.count(b":") > settings.max_keys and widest(data) > settings.max_keys:
         raise Problem(422, "too_many_keys", f"an object may have {settings.max_keys:,} names")
 
@@ -280,7 +280,7 @@ _AT = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 
 
 def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
-    """The body as its type, or the problem with it."""
+    """The decoded body. Raises Problem."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -292,7 +292,7 @@ def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
 
 
 def invalid(error: msgspec.ValidationError, data: bytes | None = None) -> Problem:
-    """JSON, but not of the right shape."""
+    """The Problem for JSON with the wrong structure."""
     text = str(error)
     if "out of range" in text and data is not None:
         return malformed(data)
@@ -314,9 +314,9 @@ def _path(where: str) -> str:
 
 
 def malformed(data: bytes) -> Problem:
-    """What is wrong with bytes that are no JSON, in the words of the list of problems."""
+    """The Problem for bytes that are not JSON."""
     try:
-        # Python's own reader takes what JSON does not know; so we can say what it is.
+        # Python's reader accepts values that JSON does not have, so that the message can name them.
         value = json.loads(data)
     except (ValueError, RecursionError):
         return Problem(400, "malformed_json", "the body is not JSON")
@@ -324,7 +324,7 @@ def malformed(data: bytes) -> Problem:
         if isinstance(each, float) and not math.isfinite(each):
             return Problem(400, "non_finite_number", "numbers must be finite: NaN, Infinity and 1e999 are not")
         if isinstance(each, str) and any("\ud800" <= sign <= "\udfff" for sign in each):
-            return Problem(422, "invalid_unicode", "text with half a surrogate pair is no Unicode")
+            return Problem(422, "invalid_unicode", "text with half a surrogate pair is not Unicode")
     return Problem(400, "malformed_json", "the body is not JSON")
 
 

@@ -56,13 +56,13 @@ class Call:
         self.head = head
 
     async def still_welcome(self) -> None:
-        """A Problem 401 if the token was revoked, or is over, while this call waited."""
+        """Raise Problem 401 if the token was revoked or has expired while this call waited."""
         await self.service.auth.principal(self.request)
 
     async def while_there(self, answering: Coroutine[Any, Any, T]) -> T:
-        """What this comes to; Gone as soon as the client hangs up: the store must not go on looking when no client waits.
+        """Await the result. Raises Gone when the client disconnects, so that the store does no useless work.
 
-        For what changes nothing, once the body has been read.
+        Only for calls that change nothing, after the body has been read.
         """
         answer = asyncio.ensure_future(answering)
         gone = asyncio.ensure_future(self._hung_up())
@@ -82,7 +82,7 @@ class Call:
 
     @property
     def operations(self) -> Operations:
-        """The operator verbs, as done by this caller."""
+        """The operator verbs, in the name of this caller."""
         service = self.service
         return Operations(service.client.bounded, audit=service.audit, actor=self.principal.name)
 
@@ -100,11 +100,11 @@ def read_id(text: str) -> JobId:
 
 
 encode = msgspec.json.Encoder().encode
-"""Every JSON answer is made by this."""
+"""The encoder of all JSON answers."""
 
 
 class Answer(Response):
-    """A JSON answer, without the work that Starlette does for any kind of content."""
+    """A JSON answer, without Starlette's work for other kinds of content."""
 
     def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
         self.status_code = status
@@ -118,7 +118,7 @@ class Answer(Response):
 
 
 class HtmlPage(Response):
-    """An answer for a browser, with headers of its own on what it may do and how long it is kept."""
+    """An answer for a browser, with its own headers for security and caching."""
 
 
 _JSON = (b"content-type", b"application/json")

@@ -1,4 +1,4 @@
-"""`/docs`: the API for people, drawn from /openapi.json by a small page of our own; it needs no network."""
+"""`/docs`: a small page that shows the API from /openapi.json. It needs no other network access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-"""What a page of ours may do in a browser: load its own files, and nothing inline."""
+"""What a page of this server may do in a browser: load its own files, and nothing inline."""
 
 
 @functools.cache
@@ -48,7 +48,7 @@ ENDPOINTS = (
         method="GET",
         path="/docs",
         scope=None,
-        does="Show this API as a page for people.",
+        does="Show this API as a web page.",
         handler=page,
         answers={200: str},
         media="text/html",

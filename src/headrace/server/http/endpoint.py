@@ -1,4 +1,4 @@
-"""Endpoints: what the server offers, as data; routes, the OpenAPI document and the scope matrix are made from these."""
+"""Endpoints as data. Routes, the OpenAPI document and the scope matrix are made from them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Scope(StrEnum):
     """What a token may do."""
 
     ENQUEUE = "enqueue"
-    """Put jobs in, and hear how one's own end."""
+    """Enqueue jobs, and read how they end."""
     WORK = "work"
     """Claim jobs and settle them."""
     READ = "read"
-    """Look at everything."""
+    """Read everything."""
     OPERATE = "operate"
     """Cancel, retry, delete, pause, replay."""
     ADMIN = "admin"
@@ -38,23 +38,23 @@ class Endpoint:
     path: str
     """With its parameters in braces: `/v1/jobs/{id}`."""
     scope: Scope | None
-    """What the caller's token must have; None: open to everybody."""
+    """The scope that the token needs. None: no token is needed."""
     also: tuple[Scope, ...] = ()
-    """Scopes that will do instead."""
+    """Scopes that are accepted instead."""
     does: str
     """One sentence, for the OpenAPI document."""
     handler: Handler
     body: Any = None
-    """A msgspec Struct that forbids unknown fields; None: a body is not read. An empty body will do where nothing is required."""
+    """A msgspec Struct that forbids unknown fields. It may be empty if no field is required. None: no body is read."""
     query: Any = None
-    """The same for the query string; None: it takes none."""
+    """The same for the query string. None: there is none."""
     answers: Mapping[int, Any] = field(default_factory=dict[int, Any])
-    """status → type of the body, None: it has none."""
+    """status → type of the body. None: no body."""
     problems: tuple[tuple[int, str], ...] = ()
-    """(status, code) beyond those that every endpoint has."""
+    """(status, code) besides those that every endpoint has."""
     looks: int = 0
-    """What a call costs of the looks that a caller has per second; 0: it is not counted. For whatever is polled."""
+    """How many of a caller's reads per second one call uses. 0: it is not counted."""
     long: bool = False
-    """It may keep the store busy for a while and changes nothing: it ends when the client hangs up."""
+    """It may take long and changes nothing, so it ends when the client disconnects."""
     media: str = "application/json"
     """Of its answers."""

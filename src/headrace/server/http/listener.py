@@ -32,13 +32,13 @@ log = logging.getLogger("headrace.server")
 
 BACKLOG = 4096
 SWEEP = 0.5
-"""Seconds between looks at who is slow."""
+"""Seconds between checks for slow clients."""
 DATE = 1.0
 """Seconds between updates of the date header."""
 LINGER = 2.0
-"""Seconds that a client who was refused gets to stop sending."""
+"""Seconds in which a refused client may stop sending."""
 LINGER_BYTES = 2 * 1024 * 1024
-"""What is taken of it meanwhile, and thrown away."""
+"""Bytes that are read meanwhile and discarded."""
 
 _ANSWER = (
     b"HTTP/1.1 %d %b\r\ncontent-type: application/problem+json\r\nx-content-type-options: nosniff\r\n"
@@ -47,7 +47,7 @@ _ANSWER = (
 
 
 def bare(problem: Problem) -> bytes:
-    """A whole answer, for where no application is there to give one."""
+    """A complete answer, for requests that do not reach the application."""
     request_id = new_request_id()
     found = problems.document(problem, request_id)
     body = encode(found)
@@ -55,7 +55,7 @@ def bare(problem: Problem) -> bytes:
 
 
 class _Exit:
-    """What a response uses of its transport; to close it is left to the protocol, which knows what is still coming in."""
+    """The part of a transport that a response uses. The protocol closes it, because it knows what still comes in."""
 
     __slots__ = ("close", "is_closing", "write")
 
@@ -66,7 +66,7 @@ class _Exit:
 
 
 class _State(ServerState):
-    """The connections of a server, and an event that tells when one of them has closed."""
+    """The connections of a server, and an event that is set when one of them closes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,18 +74,18 @@ class _State(ServerState):
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection. When its current request began to arrive is noted here, and looked at by a sweep over all."""
+    """One connection. It notes when its current request began to arrive, and a sweep checks all connections."""
 
     max_head = 64 * 1024
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.waiting_since: float | None = time.monotonic()
-        """Since when a request is on its way; None: it has arrived, or none is expected."""
+        """Since when a request arrives. None: it has arrived, or none is expected."""
         self.stuck_since: float | None = None
-        """Since when the client does not take what we send."""
+        """Since when the client does not read the answer."""
         self.leaving_since: float | None = None
-        """Since when the last answer is out, and what still comes in is thrown away."""
+        """Since when the last answer is sent, and further input is discarded."""
         self._head = 0
         self._thrown = 0
         self._exit: _Exit | None = None
@@ -98,7 +98,7 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if isinstance(self.server_state, _State):
             self.server_state.changed.set()
-        # Otherwise the two would keep each other until the collector comes by.
+        # Otherwise both objects would stay until the garbage collector runs.
         self._exit = None
         if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  # no request has come yet
             self.cycle.transport = self.transport
@@ -112,7 +112,7 @@ class Protocol(HttpToolsProtocol):
             self._head += len(data)
         super().data_received(data)
         if in_head and self._head > self.max_head and self.leaving_since is None:
-            # Still no end of the headers: nothing was handed on yet, so this is the only answer.
+            # The headers are not complete, so the application has not seen the request and this is the only answer.
             self._refuse(boundary.too_many_headers())
 
     def send_400_response(self, msg: str) -> None:
@@ -123,10 +123,10 @@ class Protocol(HttpToolsProtocol):
         self.leave()
 
     def leave(self) -> None:
-        """Close, but so that a client in the middle of its request gets the answer.
+        """Close so that a client that still sends its request gets the answer.
 
-        A socket that is closed with bytes unread resets the connection, and a client that is still sending then sees an
-        error and not what it was told. So our side is closed first, and the rest is thrown away for a while.
+        Closing a socket with unread bytes resets the connection, and a client that still sends sees an error instead of
+        the answer. So the server closes its sending side first, and discards the input for a while.
         """
         if self.waiting_since is None or not self.transport.can_write_eof():
             self.transport.close()
@@ -137,8 +137,8 @@ class Protocol(HttpToolsProtocol):
             self.transport.write_eof()
 
     def _let_go(self) -> None:
-        """Of what came in, for nobody will look at it: a crowd that lingers must cost no more than its sockets."""
-        self.parser = cast("Any", None)  # as uvicorn itself does at the end
+        """Release the memory of the input, so that many closing connections take no more than their sockets."""
+        self.parser = cast("Any", None)  # as uvicorn does at the end
         self.headers = []
         self.pipeline.clear()
         if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison]  # no request has come yet
@@ -147,7 +147,7 @@ class Protocol(HttpToolsProtocol):
     def _throw(self, data: bytes) -> None:
         self._thrown += len(data)
         if self._thrown > LINGER_BYTES:
-            # It has time left to read what it was told; to close now would take that away from it.
+            # The client may still read the answer. Closing now would discard it.
             self.flow.pause_reading()
 
     def on_message_begin(self) -> None:
@@ -158,7 +158,7 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head = -1
         super().on_headers_complete()
-        # The task that answers has not begun yet.
+        # The task of the request has not started yet.
         self.cycle.transport = cast("asyncio.Transport", self._exit)
 
     def on_message_complete(self) -> None:
@@ -174,17 +174,17 @@ class Protocol(HttpToolsProtocol):
         super().resume_writing()
 
     def overdue(self, now: float, patience: float) -> bool:
-        """Whether the client has had time enough."""
+        """Whether the client's time is over."""
         if self.leaving_since is not None:
             return now - self.leaving_since > LINGER
         if self.waiting_since is not None and self.flow.read_paused:
-            self.waiting_since = now  # it is we who do not read: the request before is not answered yet
+            self.waiting_since = now  # the server does not read: it still answers the earlier request
         waiting, stuck = self.waiting_since, self.stuck_since
         return (waiting is not None and now - waiting > patience) or (stuck is not None and now - stuck > 3 * patience)
 
 
 class Server(uvicorn.Server):
-    """A uvicorn that sweeps slow clients out, and tells the service when it is about to stop."""
+    """A uvicorn server that disconnects slow clients, and tells the service when it stops."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class Server(uvicorn.Server):
         self.sweeper: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
-        """Stop at once, after what was accepted; from any thread, and from a signal handler."""
+        """Stop after the accepted requests. May be called from any thread and from a signal handler."""
         self.should_exit = True
         self._wake()
 
@@ -236,7 +236,7 @@ class Server(uvicorn.Server):
     def _wake(self) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            # A plain `set` would wait for the next event of a sleeping loop.
+            # A plain `set` would not wake a sleeping event loop.
             loop.call_soon_threadsafe(self._stopping.set)
             loop.call_soon_threadsafe(self._state.changed.set)
 
@@ -254,12 +254,12 @@ class Server(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """Where it listens, also if that was left to the system."""
+        """The port, also if the system has chosen it."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """The first TERM, INT or closed terminal lets what was accepted finish; a second INT does not. Then the process goes on, and ends well."""
+        """The first TERM, INT or closed terminal lets accepted requests finish, a second INT does not."""
         if not self._signals:
             yield
             return
@@ -272,14 +272,14 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def main_loop(self) -> None:
-        # uvicorn looks ten times a second whether it should stop; here the request to stop is an event.
+        # uvicorn polls ten times a second whether it should stop. Here it waits for an event.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE):
                     await self._stopping.wait()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        """Finish what was accepted, then close the application. Unlike uvicorn's own, it waits for events only."""
+        """Finish accepted requests, then close the application. Unlike uvicorn's method, it waits for events only."""
         self._frame.stop()
         for server in self.servers:
             server.close()
@@ -326,11 +326,11 @@ class Server(uvicorn.Server):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that takes callers from now on; an OSError if it cannot be had."""
+    """A listening socket. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # A name that has both, such as localhost: most callers can do the older one.
+    # A name such as localhost has both. IPv4 works for most clients.
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
-    # Of this very protocol: asyncio sends at once on such sockets only, else answers wait up to 40 ms.
+    # The protocol is given explicitly, because asyncio sets TCP_NODELAY only then. Else answers wait up to 40 ms.
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -345,7 +345,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 @asynccontextmanager
 async def alongside(frame: Application, settings: ServerSettings) -> AsyncGenerator[str, None]:
-    """Serve while something else runs in the same event loop; gives the address. An OSError if it is taken."""
+    """Serve while other code runs in the same event loop. Returns the address. Raises OSError if it is taken."""
     with bound(settings.host, settings.port) as listening:
         server = Server(frame, settings, signals=False)
         serving = asyncio.create_task(server.serve([listening]), name="headrace-server")
@@ -360,7 +360,7 @@ async def alongside(frame: Application, settings: ServerSettings) -> AsyncGenera
 
 
 def run(frame: Application, settings: ServerSettings, listening: Callable[[int], None] | None) -> None:
-    """Serve until told to stop by TERM or INT; what was accepted is finished."""
+    """Serve until TERM or INT. Accepted requests are finished."""
     try:
         sockets = [bound(settings.host, settings.port)]
     except OSError as error:

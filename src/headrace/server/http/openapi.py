@@ -97,7 +97,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _describe(types: Iterable[Any], components: Mapping[str, Any]) -> None:
-    """Put the docstrings of fields into the schemas: msgspec knows those of classes only."""
+    """Put the docstrings of fields into the schemas, because msgspec reads those of classes only."""
     for kind in _structs(types):
         shape = components.get(kind.__name__)
         for name, text in _field_docs(kind).items():
@@ -136,11 +136,11 @@ def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 @functools.cache
 def _bodies(module: str) -> dict[str, list[ast.stmt]]:
-    """The bodies of a module's classes; each module is read once, for that is most of the work."""
+    """The bodies of a module's classes. Each module is parsed once, because parsing takes the most time."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError):
-        return {}  # a build without sources has no descriptions
+        return {}  # A build without sources has no descriptions.
     return {each.name: each.body for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
@@ -172,10 +172,10 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
     if endpoint.query is not None:
         parameters += _query_parameters(shapes[_key(endpoint.query)], components)
     if endpoint.body is not None and any(code == "idempotency_conflict" for _, code in endpoint.problems):
-        text = "The same as the field `key`; in a batch with `#` and its place for each job that has no key of its own."
+        text = "The same as the field `key`. In a batch, a job without a key of its own gets it with `#` and its place."
         parameters.append(_header("Idempotency-Key", text, {"minLength": 1, "maxLength": 256}))
     if endpoint.media == EVENTS:
-        text = "The id of the last event that was heard: what came after it is told first."
+        text = "The id of the last event that was received. The stream begins with the events after it."
         parameters.append(_header("Last-Event-ID", text, {"maxLength": 128}))
     if parameters:
         found["parameters"] = parameters
@@ -218,7 +218,7 @@ def _query_parameters(schema: Mapping[str, Any], components: Mapping[str, Any]) 
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query string has no null: a parameter is left out."""
+    """A query string has no null, so an absent parameter is left out."""
     if "anyOf" not in schema:
         return schema
     options = [each for each in schema["anyOf"] if each != {"type": "null"}]
@@ -241,7 +241,7 @@ def _responses(endpoint: Endpoint, shapes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _KeptDocument:
-    """The document, made once per process by the first who asks for it."""
+    """The document, made once per process at the first request."""
 
     def __init__(self) -> None:
         self.made: bytes | None = None
@@ -264,7 +264,7 @@ encoded = _kept.get
 
 async def show(call: Call) -> Response:  # noqa: ARG001 - every handler takes a call
     """GET /openapi.json"""
-    # To make it takes a while: in a thread, so that no claim waits for it.
+    # Making it takes a while, so it runs in a thread and delays no claim.
     made = _kept.made
     return Answer(await asyncio.to_thread(encoded) if made is None else made, 200, None)
 

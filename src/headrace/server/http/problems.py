@@ -15,7 +15,7 @@ MEDIA = "application/problem+json"
 
 
 class Problem(Exception):
-    """Raised anywhere below an endpoint; becomes its answer."""
+    """Raised anywhere in an endpoint. It becomes the answer."""
 
     def __init__(
         self, status: int, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **extra: Any
@@ -29,7 +29,7 @@ class Problem(Exception):
 
 
 class ProblemDocument(msgspec.Struct, kw_only=True):
-    """What an error looks like."""
+    """The body of an error."""
 
     type: str
     """`urn:headrace:problem:` and the code."""
@@ -38,12 +38,12 @@ class ProblemDocument(msgspec.Struct, kw_only=True):
     detail: str
     """One sentence that says what to do."""
     code: str
-    """Stable: programs go by it."""
+    """Stable, for programs."""
     request_id: str
     path: str | None = None
-    """Where in the body it is, if it is there."""
+    """The place in the request body, if the error is there."""
     scope: str | None = None
-    """The scope that the token lacks, if that is it."""
+    """The scope that the token lacks, if that is the error."""
 
 
 def document(problem: Problem, request_id: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def document(problem: Problem, request_id: str) -> dict[str, Any]:
         "type": f"urn:headrace:problem:{problem.code}",
         "title": HTTPStatus(problem.status).phrase,
         "status": problem.status,
-        # The domain's own words are for those who call it from Python.
+        # Parts of messages that are for Python callers.
         "detail": problem.detail.replace(" or a timedelta", ""),
         "code": problem.code,
         "request_id": request_id,
@@ -76,7 +76,7 @@ _STATUS: dict[type[HeadraceError], int] = {
 
 _AWAY = "the store does not answer: try again in a moment"
 _WORDS: dict[type[HeadraceError], str] = {
-    # The store's own messages are for operators: they may name hosts, files and statements.
+    # The store's own messages are for operators, because they may name hosts, files and statements.
     errors.Unavailable: _AWAY,
     errors.KeyHeld: "a transaction that has not ended holds this key or unique lock: try again in a moment",
     errors.OutcomeUnknown: "the store stopped answering while it was writing: look whether it happened, or repeat the call with a key",
@@ -84,14 +84,14 @@ _WORDS: dict[type[HeadraceError], str] = {
     errors.StoreDamaged: "the store's file is gone or damaged: nothing is stored until the operator restores it",
     errors.SchemaMismatch: "the store's schema does not fit this version: the operator runs `headrace migrate`",
     errors.StoreError: "the store did not do what was asked",
-    # Its own names the job, which may be of somebody else.
+    # The original message names the job, which may belong to another tenant.
     errors.IdempotencyConflict: "this key made a job with other arguments before: use another key, or the same arguments",
 }
 _RETRY_AFTER = {"Retry-After": "1"}
 
 
 def of(error: HeadraceError) -> Problem | None:
-    """The problem that one of our own errors is to a caller; None: it is the server's own fault."""
+    """The Problem for one of headrace's own errors. None: the error is the server's fault."""
     for kind in type(error).__mro__:
         status = _STATUS.get(kind)
         if status is None:
@@ -108,5 +108,5 @@ def missing_scope(scope: str) -> Problem:
 
 
 def not_found(what: str = "there is nothing here") -> Problem:
-    """Nothing here, or nothing that this caller may know of: the same answer."""
+    """The same answer for a missing resource and for one that this caller may not see."""
     return Problem(404, "not_found", what)

@@ -1,4 +1,4 @@
-"""How often somebody may do something: so many at once, then one after the other. Who it is and what follows is said elsewhere."""
+"""Limits how often a caller may do something: a number at once, then one at a time. Callers choose the key."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable
 from typing import Final
 
 KEYS: Final = 10_000
-"""Callers that are remembered."""
+"""Keys that are kept in memory."""
 _NOTHING: Final = 1e-9
 
 
 class RateLimit:
-    """Counts by key, in bounded memory: whoever came longest ago is forgotten first."""
+    """Counts by key, in bounded memory. The key that was used longest ago is forgotten first."""
 
     def __init__(self, burst: int, every: float, clock: Callable[[], float], *, keys: int = KEYS) -> None:
-        """So many at once, and one more every so many seconds."""
+        """`burst` at once, and one more after each period."""
         self._burst = burst
         self._every = every
         self._clock = clock
         self._keys = keys
         self._free_at: OrderedDict[str, float] = OrderedDict()
-        """key → when all of its tries will be back; the one seen last at the end."""
+        """key → when all of its units are available again. The key used last is at the end."""
 
     def __len__(self) -> int:
         return len(self._free_at)
 
     def wait(self, key: str, weight: int = 1) -> float:
-        """Count one of this key, or one that weighs more: 0, or the seconds until it may; then it was not counted."""
+        """Count one use of this key, or a heavier one. Returns 0, or the seconds to wait; then it was not counted."""
         now = self._clock()
         free_at = max(self._free_at.pop(key, now), now)
         cost = weight * self._every

@@ -39,13 +39,13 @@ _ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-re
 _DATA = [(b"cache-control", b"no-store"), (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")]
 
 GONE = 499
-"""Stands in the access log where the client had hung up before it was answered."""
+"""The status in the access log if the client disconnected before the answer."""
 LEVEL = 0.005
 SPREAD = 0.008
 """Seconds."""
 
-NOBODY = Principal(name="", scopes=frozenset(), queues=None, tenant=None)
-"""Who calls an open endpoint."""
+ANONYMOUS = Principal(name="", scopes=frozenset(), queues=None, tenant=None)
+"""The caller of an open endpoint."""
 
 GetService = Callable[[], Awaitable[ServerState]]
 
@@ -72,7 +72,7 @@ def _all_optional(kind: Any) -> bool:
 
 
 class Gate:
-    """Everything that happens to a request of one path, whatever the method."""
+    """Handles all requests of one path, whatever the method."""
 
     def __init__(self, endpoints: Iterable[Endpoint], service: GetService) -> None:
         self._doors = {each.method: _Door(each) for each in endpoints}
@@ -85,7 +85,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         request_id = ""
-        principal = NOBODY
+        principal = ANONYMOUS
         head: Head | None = None
         try:
             service = await self._service()
@@ -122,10 +122,10 @@ class Gate:
 
 
 def levelled(spent: float) -> float:
-    """How long to wait with a 404 to a token that does not see everything, so that time does not tell why it is one.
+    """How long to delay a 404 for a bound token, so that the duration does not reveal its cause.
 
-    To find somebody else's job and not to show it takes longer than to find none. Until a fixed moment after the beginning
-    both wait, and then some whole milliseconds' worth of chance, since timers go by whole milliseconds.
+    Finding another tenant's job takes longer than finding none. So both answers wait until a fixed time after the
+    beginning, and then for a random number of milliseconds, because timers count whole milliseconds.
     """
     return LEVEL * math.ceil(spent / LEVEL) - spent + random.uniform(0, SPREAD)
 
@@ -133,7 +133,7 @@ def levelled(spent: float) -> float:
 async def admit(
     service: ServerState, request: Request, needed: EndpointScope, also: tuple[EndpointScope, ...] = ()
 ) -> Principal:
-    """Who is calling, if they may."""
+    """The caller. Raises Problem if the token lacks the scope."""
     principal = await service.auth.principal(request)
     if not principal.may(needed) and not any(principal.may(scope) for scope in also):
         raise problems.missing_scope(needed)
@@ -169,7 +169,7 @@ def _wrong_method(allow: str) -> Problem:
 
 
 def new_request_id() -> str:
-    """Random, for people to quote."""
+    """Random, for reports to the operator."""
     return os.urandom(8).hex()
 
 
@@ -179,7 +179,7 @@ def _request_id(head: Head) -> str:
 
 
 def refuse(error: Exception, request_id: str) -> Response:
-    """The answer to a call that went wrong."""
+    """The answer to a failed call."""
     problem = error if isinstance(error, Problem) else None
     if isinstance(error, HeadraceError):
         problem = problems.of(error)
@@ -187,14 +187,14 @@ def refuse(error: Exception, request_id: str) -> Response:
             _faults.note(error, request_id)
     if problem is None:
         log.error("request %s failed", request_id, exc_info=error)
-        problem = Problem(500, "internal", "something went wrong here: the operator finds the request id in the log")
+        problem = Problem(500, "internal", "an unexpected error: the operator finds the request id in the log")
     response = Answer(encode(problems.document(problem, request_id)), problem.status, problem.headers)
     response.raw_headers[0] = _PROBLEM
     return response
 
 
 class _Faults:
-    """Complaints of the store in the log: when it is away, every request has the same one."""
+    """Limits log lines about the store, because every request has the same one while it is away."""
 
     def __init__(self) -> None:
         self._said = 0.0
@@ -237,7 +237,7 @@ def _note(scope: Scope, status: int, request_id: str, principal: Principal, bega
         "principal": principal.name,
         "client": client[0] if client else "",
     }
-    # ASCII, so that no sign of a path can begin a line of its own in whatever reads the log.
+    # ASCII, so that no character of a path can begin a new line in a log reader.
     access.info(json.dumps(line))
 
 
@@ -245,7 +245,7 @@ def _note(scope: Scope, status: int, request_id: str, principal: Principal, bega
 
 
 def routes(endpoints: Iterable[Endpoint], service: GetService) -> list[Route]:
-    """A route per path; those without parameters first, so that `/v1/jobs/batch` is not taken for an id."""
+    """One route per path. Paths without parameters come first, so that `/v1/jobs/batch` is not read as an id."""
     by_path: dict[str, list[Endpoint]] = {}
     for each in endpoints:
         by_path.setdefault(each.path, []).append(each)
@@ -254,12 +254,12 @@ def routes(endpoints: Iterable[Endpoint], service: GetService) -> list[Route]:
 
 
 def nowhere(service: GetService) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """The answer where there is no route: below /v1 only to those whom we know."""
+    """The answer where there is no route. Below /v1 it needs a valid token."""
 
     async def no_route(scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         request_id = new_request_id()
-        principal = NOBODY
+        principal = ANONYMOUS
         try:
             frame = await service()
             request_id = _request_id(Head(scope, frame.settings))

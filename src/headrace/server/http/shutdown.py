@@ -1,7 +1,7 @@
-"""The end of the process, heard as soon as it is told to stop.
+"""Reacts to the signals that end the process.
 
-Web servers close what runs inside them after the last answer. A stream of events has no last answer, and a long poll has
-time: they have to hear of it before.
+Web servers close an application after the last answer. A stream of events has no last answer, and a long poll waits, so
+the application must learn of the end before.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def at_signal(stop: Callable[[], None]) -> Generator[None]:
-    """Have the running loop call `stop` at TERM or INT, besides whatever the web server does about them."""
+    """Make the running loop call `stop` at TERM or INT, in addition to the web server's own handlers."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's: whoever runs servers elsewhere stops them by other means
+        yield  # Only the main thread gets signals. Servers in other threads are stopped by other means.
         return
     loop = asyncio.get_running_loop()
     before: dict[int, _Handler] = {}
@@ -32,7 +32,7 @@ def at_signal(stop: Callable[[], None]) -> Generator[None]:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
-        if callable(handler):  # else the process ends without a word, or not at all
+        if callable(handler):  # Else the default action ends the process, or the signal is ignored.
             before[number] = handler
             signal.signal(number, heard)
     try:

@@ -1,4 +1,4 @@
-"""What an operator does through the http store, read from what is written of a limit, a schedule, a token or old jobs."""
+"""Audit entries for the http store, derived from what is written: limits, schedules, tokens, old jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OperatorAction(NamedTuple):
 
 
 def limit(rules: Mapping[str, LimitRule], name: str, rule: LimitRule | None) -> OperatorAction | None:
-    """What writing this rule is."""
+    """The action of writing this rule."""
     return of_limit(name, _override(rules.get(name)), _override(rule))
 
 
@@ -35,13 +35,13 @@ def _override(rule: LimitRule | None) -> LimitFigures | None:
 
 
 async def token(store: Store, id: str, value: bytes | None) -> OperatorAction | None:
-    """What writing this token is; a ConfigError if it is none."""
+    """The action of writing this token. Raises ConfigError if it is not a token."""
     before = tokens.read(await store.records(tokens.KIND)).get(id)
     if value is None:
         return None if before is None else _revoked(before)
     after = tokens.read({id: Record(0, value)}).get(id)
     if after is None or after.id != id:
-        raise ConfigError("that is no token: make tokens by `headrace tokens create`")
+        raise ConfigError("that is not a token: make tokens with `headrace tokens create`")
     if after.revoked_at is not None:
         return None if before is None or before.revoked_at is not None else _revoked(after)
     return OperatorAction("tokens.create", tokens.describe(after))
@@ -52,21 +52,21 @@ def _revoked(token: tokens.Token) -> OperatorAction:
 
 
 def pruning(keep: Retention, usual: Settings, jobs: int) -> OperatorAction | None:
-    """None: no more than workers do all the time."""
+    """None: a worker writes this, too."""
     if not jobs or keep.done >= usual.keep_done:
         return None
     return OperatorAction("jobs.prune", f"kept: done {show(keep.done)}", jobs)
 
 
 def of_limit(name: str, before: LimitFigures | None, after: LimitFigures | None) -> OperatorAction | None:
-    """An operator's figures; whatever else is written to a limit, workers write."""
+    """An operator writes figures. Everything else in a limit is written by workers."""
     if before == after:
         return None
     return OperatorAction("limits.reset" if after is None else "limits.set", audit.of_limit(name, after))
 
 
 def of_schedule(name: str, before: ScheduleEntry | None, after: ScheduleEntry | None) -> OperatorAction | None:
-    """None: it was a worker's tick, or a deploy."""
+    """None: a worker's tick, or a deploy."""
     if after is None:
         return None if before is None else OperatorAction("schedules.remove", name)
     if before is None:

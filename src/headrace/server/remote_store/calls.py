@@ -1,8 +1,7 @@
-"""The store itself over HTTP, for `store/http`: what each token may do and see is decided here; its endpoints are in `verbs.py`.
+"""The store over HTTP, for `store/http`: what each token may do and see. `verbs.py` has the endpoints.
 
-Whoever is bound to a tenant or to queues sees only those:
-what is everybody's (figures, pauses, limits, schedules, other workers) is not there for them, and tidying up is the
-server's own business.
+A token that is bound to a tenant or to queues sees only those. It does not see what all tenants share (figures, pauses,
+limits, schedules, other workers). The server itself promotes, reaps and prunes.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ from headrace.task import job_checks
 from headrace.webhooks.deliver import all_deliveries
 
 HARMLESS = frozenset({SCHEDULES})
-"""Kinds of records that who is no admin may read and write."""
+"""Kinds of records that a principal without `admin` may read and write."""
 
 
 class Calls:
-    """The store as one principal may use it: a method per verb, with the arguments of the wire."""
+    """The store as one principal may use it: one method per verb, with the arguments of the wire."""
 
     def __init__(self, service: ServerState, principal: Principal) -> None:
         self._service = service
@@ -72,7 +71,7 @@ class Calls:
         return wire.Hello(wire.VERSION, self._service.settings.tidy)
 
     async def check(self) -> list[Finding]:
-        self._everybodys()
+        self._refuse_bound()
         return await self._store.check()
 
     async def now(self) -> datetime:
@@ -84,8 +83,8 @@ class Calls:
         batch = wire.read_batch(packed)
         checks.check_batch(batch)
         if all_deliveries(batch):
-            # A worker tells of its jobs' ends, also one that may do nothing but work. Whoever sends them, they are made
-            # anew from those jobs: what is signed is never the caller's word.
+            # A worker enqueues webhook deliveries for its jobs' ends, even with the scope `work` only. The server makes
+            # them again from the stored jobs, so that it never signs a caller's text.
             batch = await self._service.leases.deliveries(batch, self._who)
             return {} if not batch.jobs else dict((await self._store.enqueue(batch)).existing)
         self._must(Scope.ENQUEUE)
@@ -96,11 +95,11 @@ class Calls:
         try:
             existing: dict[int, UUID] = dict((await self._store.enqueue(batch)).existing)
         except IdempotencyConflict as error:
-            await self._reveal([error.existing], error.code, "a key of these jobs made another one before")
+            await self._reveal([error.existing], error.code, "a key of these jobs was used for another job before")
             raise IdempotencyConflict(error.task, given_key(self._who, error.key), error.existing) from None
         if existing:
             await self._reveal(
-                existing.values(), "unique_conflict", "a job that is there already stands for one of these"
+                existing.values(), "unique_conflict", "an existing job has the same key or lock as one of these"
             )
         return existing
 
@@ -158,7 +157,7 @@ class Calls:
         checks.check_queues(queues)
         self._see_queues(queues)
         heard = asyncio.create_task(self._store.wait(queues, min(max(timeout, 0.0), wire.LONGEST_WAIT)))
-        # A server that stops lets nobody wait.
+        # No call waits while the server stops.
         ending = asyncio.create_task(self._service.ending.wait())
         try:
             await asyncio.wait({heard, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -183,7 +182,7 @@ class Calls:
 
     async def prune(self, keep: Retention, limit: int) -> Pruned:
         if self._who.bound or not self._who.may(Scope.OPERATE):
-            return Pruned(0, more=False)  # the server does it by itself, and keeps what its app says
+            return Pruned(0, more=False)  # The server prunes by itself, by its app's retention.
         checks.check_retention(keep)
         pruned = await self._store.prune(keep, checks.bounded(limit))
         await self._did(store_audit.pruning(keep, self._service.app.settings, pruned.jobs))
@@ -191,7 +190,7 @@ class Calls:
 
     async def expired_dead(self, keep: Retention, limit: int) -> list[JobId]:
         if self._who.bound or not (self._who.may(Scope.OPERATE) and self._who.may(Scope.READ)):
-            return []  # as with prune; without both a caller could not read and delete them
+            return []  # As with prune. A caller needs both scopes to read and delete.
         checks.check_retention(keep)
         return await self._store.expired_dead(keep, checks.bounded(limit))
 
@@ -239,7 +238,7 @@ class Calls:
     async def retry(self, ids: list[JobId], afresh: bool) -> frozenset[JobId]:
         checks.check_ids(ids)
         moved = await self._store.retry(await self._visible(ids), afresh=afresh)
-        if afresh:  # else the end of a pause brings forward what waited for it
+        if afresh:  # Else the call comes from the end of a pause.
             await self._note("jobs.retry", chosen(ids), len(moved))
         return moved
 
@@ -259,7 +258,7 @@ class Calls:
     async def pause(self, name: str, kind: PauseKind, by: str, until: datetime | None) -> None:
         checks.check_pause(name, kind, until)
         self._may_pause(name, kind)
-        # A token says who its holder is. Without tokens the caller's word is all there is.
+        # A token gives the author's name. Without tokens, the caller's own name is used.
         by = by if self._who is LOCAL else self._who.name
         await self._store.pause(name, kind=kind, by=by, until=until)
         self._service.figures.forget_pauses()
@@ -281,12 +280,12 @@ class Calls:
         return {} if self._who.bound else await self._store.limits()
 
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
-        self._everybodys()
+        self._refuse_bound()
         checks.check_rule(name, rule)
         rules = await self._store.limits()
         known = rules.get(name)
         if (None if known is None else known.version) != expect:
-            return None  # the caller has read another version: what it would change of this one is not its word
+            return None  # The caller has read another version, so its change does not apply.
         operator_action = self._may_do(store_audit.limit(rules, name, rule))
         if not self._who.may(Scope.OPERATE):
             rule = limit_reports.by_worker(rules, name, rule)
@@ -307,7 +306,7 @@ class Calls:
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
         check_key(kind)
         check_key(name)
-        # The audit log is this server's own to write: what stands in it was done.
+        # Only the server writes the audit log, so that it contains only what was done.
         if self._who.bound or not self._may_know(kind) or kind.partition(".")[0] == AUDIT:
             raise not_found(f"there are no records of kind {kind[:60]!r} here that a caller writes")
         operator_action = None
@@ -322,17 +321,17 @@ class Calls:
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         if not 0 <= position < MAX_LEASE:
-            return False  # no lease ever had it
+            return False  # No lease ever had this token.
         return await self._store.detach(self._own(token), position, self._own(fresh))
 
-    # ── who may what ────────────────────────────────────────────────────────
+    # ── permissions ─────────────────────────────────────────────────────────
     def _shown(self, job: Job) -> Job:
         return shown(self._service.app, self._who, job)
 
     def _own(self, id: Any) -> Any:
         return self._service.leases.signer.own(id, self._who)
 
-    def _everybodys(self) -> None:
+    def _refuse_bound(self) -> None:
         if self._who.bound:
             raise _not_yours()
 
@@ -343,7 +342,7 @@ class Calls:
                 raise not_found(f"there is no queue {queue}")
 
     async def _reveal(self, ids: Iterable[UUID], code: str, said: str) -> None:
-        """A 409 that names no job if one of these is none that they may know of."""
+        """Raise a 409 without an id if the caller may not see one of these jobs."""
         if self._who.bound:
             found = await self._store.get([JobId(id) for id in ids])
             if any(job is not None and not visibility.sees(self._who, job) for job in found):
@@ -368,7 +367,7 @@ class Calls:
             raise missing_scope(scope)
 
     def _may_do(self, operator_action: store_audit.OperatorAction | None) -> store_audit.OperatorAction | None:
-        """Workers write limits and schedules, too; what an operator changes in them is an operator's."""
+        """Workers write limits and schedules, too. An operator's change needs the operator's scope."""
         if operator_action is not None:
             self._must(Scope.OPERATE)
         return operator_action

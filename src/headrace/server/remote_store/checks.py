@@ -1,6 +1,6 @@
-"""What of a store's call may come in: names, figures and times that no store of ours would send are refused or cut here.
+"""Checks the arguments of store calls. Names, figures and times that headrace would never send are refused or bounded.
 
-Everything raised is a ConfigError, which is a 422: the caller is wrong, not the store behind this server.
+Every error is a ConfigError, which becomes a 422: the mistake is the caller's, not the store's.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from headrace.store.http import wire
 from headrace.task.job_checks import check_due, check_span, check_time
 
 MOST: Final = 10_000
-"""Of anything in one call."""
+"""The most entries of any list in one call."""
 MOST_QUEUES: Final = 1000
 MOST_IDS: Final = wire.MOST_IDS
 MOST_LANES: Final = 1000
 MOST_REASON: Final = 10_000
 """Characters."""
 LARGEST: Final = 2**31 - 1
-"""Of any count that is kept."""
+"""The largest count that is stored."""
 
 check_queue: Callable[[str], str] = lru_cache(maxsize=4096)(_check_queue)
-"""Workers name the same few all the time."""
+"""Cached, because workers send the same few names."""
 
 
 # ── enqueue ──────────────────────────────────────────────────────────────────
 
 
 def check_batch(batch: Batch) -> None:
-    """Its id and its size; the jobs themselves are the same business at every door."""
+    """Check its id and its size. `admission` checks the jobs for both APIs."""
     if split_id(batch.id)[1] or len(batch.jobs) > MAX_BATCH:
         raise ConfigError(f"a batch has at most {MAX_BATCH:,} jobs, and an id whose last 16 bits are 0")
 
 
 def check_lanes(lanes: Sequence[Lane]) -> None:
-    """A store writes something for each lane, all of it in one step."""
+    """Bound the lanes, because a store writes to each lane in one step."""
     if len(lanes) > MOST_LANES:
         raise ConfigError(f"the jobs of one call are in at most {MOST_LANES:,} lanes: send them in several calls")
 
@@ -133,11 +133,11 @@ def lease_time(ttl: timedelta) -> timedelta:
     return ttl
 
 
-# ── onlookers and operators ──────────────────────────────────────────────────
+# ── readers and operators ────────────────────────────────────────────────────
 
 
 def bounded(limit: int) -> int:
-    """No call takes longer than this server's own would."""
+    """Bound a page, so that a call takes no longer than one of this server's own."""
     return max(0, min(limit, MOST))
 
 
@@ -183,7 +183,7 @@ def check_rule(name: str, rule: LimitRule | None) -> None:
 
 
 def short(reason: str) -> str:
-    """For a line in the log."""
+    """Check a reason, which becomes a log line."""
     if not reason.strip() or len(reason) > MOST_REASON:
         raise ConfigError(f"reason: up to {MOST_REASON:,} characters that say why")
     return reason.strip()

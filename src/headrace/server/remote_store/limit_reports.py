@@ -1,7 +1,7 @@
 """Limits written through the http store: a worker declares and reports, an operator sets figures.
 
-A worker reports what became of jobs and what its code declares. Both stand in the rule's `state`, and the figures that
-stores go by follow from it. The server works these figures out itself, so a worker cannot write others.
+A worker reports the outcomes of jobs and what its code declares. Both are in the rule's `state`, and the stored figures
+follow from it. The server computes these figures itself, so a worker cannot write others.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MOST: Final = 2**31 - 1
 
 
 def by_worker(rules: Mapping[str, LimitRule], name: str, rule: LimitRule | None) -> LimitRule | None:
-    """What a worker's report makes of a rule; a Problem or a ConfigError if it is no report."""
+    """The rule after a worker's report. Raises Problem or ConfigError if it is not a report."""
     known = _state(rules.get(name))
     if rule is None:
-        # A key that has recovered has no rule of its own; a whole limit goes by an operator's word only.
+        # A recovered key has no rule of its own. Only an operator removes a whole limit.
         if ":" not in name or known.override is not None:
             raise missing_scope(Scope.OPERATE)
         return None
     state = unpack(rule.state)
-    # Figures that nothing explains, and a limit that no code declares any more, are an operator's business.
+    # Only an operator writes figures without a declaration, or removes a limit that no code declares.
     if state == State() or state.override != known.override or (known.declared and not state.declared):
         raise missing_scope(Scope.OPERATE)
     if ":" in name and state.declared is not None:
@@ -67,6 +67,6 @@ def _check_health(name: str, health: LimitHealth) -> None:
     for at in (health.closed_at, health.closed_until, health.grown_at, health.failed_at):
         check_time(at)
     if not LEAST_FACTOR <= health.factor <= 1.0:
-        raise ConfigError(f"limit {name}: a limit is cut down to {LEAST_FACTOR} of its figures at most")
+        raise ConfigError(f"limit {name}: a limit is never reduced below {LEAST_FACTOR} of its figures")
     if not (0 <= health.closings <= _MOST and 0 <= health.failures <= _MOST):
         raise ConfigError(f"limit {name}: closings and failures are counts")

@@ -17,14 +17,14 @@ class VerbRule:
     scope: Scope
     also: tuple[Scope, ...] = ()
     looks: int = 0
-    """As `Endpoint.looks`: the same look costs the same at both doors."""
+    """As `Endpoint.looks`: a read counts the same in both APIs."""
     free: Callable[[frozenset[Scope]], bool] = lambda _: False
-    """Under which scopes it is not counted: a fleet of workers that share a token asks for some of these every second."""
+    """Scopes under which it is not counted, because many workers with one token call some of these every second."""
     long: bool = False
     """As `Endpoint.long`."""
 
     def counts(self, principal: Principal) -> bool:
-        """Whether this call is a look of the caller's."""
+        """Whether this call counts as a read of the caller."""
         return self.looks > 0 and not self.free(principal.scopes)
 
 
@@ -39,15 +39,15 @@ def _only_works(scopes: frozenset[Scope]) -> bool:
 _ANY = (Scope.ENQUEUE, Scope.READ, Scope.OPERATE)
 RULES: dict[str, VerbRule] = {
     "hello": VerbRule("The version of this wire.", Scope.WORK, _ANY),
-    "check": VerbRule("What a careful operator would look at.", Scope.READ, looks=1, long=True),
+    "check": VerbRule("Findings about the store for an operator.", Scope.READ, looks=1, long=True),
     "now": VerbRule("The store's clock.", Scope.WORK, _ANY),
     "enqueue": VerbRule("Store a batch of jobs.", Scope.ENQUEUE, (Scope.WORK,)),
     "claim": VerbRule("Take jobs under a lease.", Scope.WORK),
     "heartbeat": VerbRule("Renew leases.", Scope.WORK),
     "settle": VerbRule("Apply settlements.", Scope.WORK),
-    "report": VerbRule("Write what running tasks say.", Scope.WORK),
+    "report": VerbRule("Write the reports of running tasks.", Scope.WORK),
     "wait": VerbRule("Sleep until there may be something to claim.", Scope.WORK),
-    "promote": VerbRule("Make ready what is due.", Scope.WORK),
+    "promote": VerbRule("Make due jobs ready.", Scope.WORK),
     "reap": VerbRule("Take over expired leases.", Scope.WORK),
     "abandon": VerbRule("Expire a dead worker's leases.", Scope.WORK),
     "retire": VerbRule("Forget a worker's presence.", Scope.WORK),
@@ -55,7 +55,7 @@ RULES: dict[str, VerbRule] = {
     "expired_dead": VerbRule("Dead letters past retention.", Scope.WORK, (Scope.OPERATE,)),
     "get": VerbRule("Jobs by id.", Scope.READ, (Scope.ENQUEUE,)),
     "find": VerbRule("Jobs by filter.", Scope.READ, looks=1, long=True),
-    "stats": VerbRule("Every queue in figures.", Scope.READ, (Scope.WORK,), looks=1, free=_only_works),
+    "stats": VerbRule("The figures of every queue.", Scope.READ, (Scope.WORK,), looks=1, free=_only_works),
     "workers": VerbRule("Workers seen within the last minute.", Scope.READ, looks=1),
     "ended": VerbRule("Jobs that ended since.", Scope.READ, looks=1, long=True),
     "lanes": VerbRule("Lanes that have ready jobs.", Scope.READ, (Scope.WORK,), looks=1, free=_works, long=True),
@@ -66,11 +66,11 @@ RULES: dict[str, VerbRule] = {
     "drop": VerbRule("Forget dead letters, with a line in the log for each.", Scope.OPERATE),
     "pause": VerbRule("Pause a queue, a tenant or a task.", Scope.OPERATE),
     "resume": VerbRule("Undo a pause.", Scope.OPERATE),
-    "pauses": VerbRule("Everything that is paused.", Scope.READ, (Scope.WORK,), looks=1, free=_works),
+    "pauses": VerbRule("All pauses.", Scope.READ, (Scope.WORK,), looks=1, free=_works),
     "limits": VerbRule("Every limit's rule.", Scope.READ, (Scope.WORK,), looks=1, free=_works),
     "limit": VerbRule("Write a limit's rule.", Scope.WORK, (Scope.OPERATE,)),
     "records": VerbRule(
-        "Small named values of other parts.", Scope.WORK, (Scope.READ, Scope.OPERATE), looks=1, free=_works
+        "Small named values of other components.", Scope.WORK, (Scope.READ, Scope.OPERATE), looks=1, free=_works
     ),
     "record": VerbRule("Write a small named value.", Scope.WORK, (Scope.OPERATE,)),
     "detach": VerbRule("Move a job into a lease of its own.", Scope.WORK),

@@ -1,4 +1,4 @@
-"""Schedules written through the http store: a worker declares and ticks, an operator changes, and neither forges a job."""
+"""Schedules written through the http store: checks what workers and operators may change, and the job."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headrace.server.state import ServerState
 
 
 class Change(NamedTuple):
-    """What is written, and what it is for the audit log."""
+    """What is written, and the action for the audit log."""
 
     value: bytes | None
     operator_action: OperatorAction | None
 
 
 async def schedule(service: ServerState, principal: Principal, name: str, value: bytes | None) -> Change:
-    """What this caller may write as this schedule; a Problem or a ConfigError otherwise."""
+    """What this caller may write as this schedule. Raises Problem or ConfigError."""
     old = (await service.store.records(KIND)).get(name)
     before = None if old is None else decode(name, old)
     after = None if value is None else read(name, value)
@@ -37,7 +37,7 @@ async def schedule(service: ServerState, principal: Principal, name: str, value:
     operator_action = store_audit.of_schedule(name, before, after)
     if not principal.may(Scope.OPERATE):
         if not principal.may(Scope.ENQUEUE):
-            raise missing_scope(Scope.ENQUEUE)  # a schedule has jobs enqueued
+            raise missing_scope(Scope.ENQUEUE)  # A schedule enqueues jobs.
         if operator_action is not None or after is None or not _by_worker(name, before, after):
             raise missing_scope(Scope.OPERATE)
     if after is None:
@@ -51,7 +51,7 @@ async def schedule(service: ServerState, principal: Principal, name: str, value:
 
 
 def _unmasked(service: ServerState, before: ScheduleEntry, after: ScheduleEntry) -> ScheduleEntry:
-    """An operator who changes a schedule writes back its job as it was shown: the arguments stay what they are."""
+    """An operator writes the job of a changed schedule back as it was shown, masked. The stored arguments stay."""
     stored, given = before.schedule.job, after.schedule.job
     if given == stored or given != masked_template(service.app, stored):
         return after
@@ -59,7 +59,7 @@ def _unmasked(service: ServerState, before: ScheduleEntry, after: ScheduleEntry)
 
 
 def _by_worker(name: str, before: ScheduleEntry | None, after: ScheduleEntry) -> bool:
-    """Whether a deploy or a tick does this. The jobs that a tick cancels must be the schedule's own."""
+    """Whether this is a change by a deploy or a tick. A tick may cancel only jobs of the schedule."""
     if after.declared and (before is None or before.schedule != after.schedule):
         if after.digest != fingerprint(after.schedule):
             return False

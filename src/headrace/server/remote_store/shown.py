@@ -1,4 +1,4 @@
-"""What of a job a caller of the http store gets to see: as much as `/v1` shows under the same scopes."""
+"""What the http store shows of a job: the same as `/v1` under the same scopes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def shown(app: Headrace, principal: Principal, job: Job) -> Job:
-    """Whole to a worker, masked to an onlooker, and only how it ended to a producer."""
+    """A worker sees the whole job, a reader sees it masked, and a producer sees only how it ended."""
     if principal.may(Scope.WORK):
         return job
     return _masked(app, job) if principal.may(Scope.READ) else _ended(job)
 
 
 def shown_schedule(app: Headrace, principal: Principal, name: str, record: Record) -> Record:
-    """A schedule's record, with the arguments of its job masked as those of a job are."""
+    """A schedule's record, with the arguments of its job masked."""
     if principal.may(Scope.WORK) or (entry := decode(name, record)) is None:
         return record
     template = entry.schedule.job
@@ -39,7 +39,7 @@ def shown_schedule(app: Headrace, principal: Principal, name: str, record: Recor
 
 
 def masked_template(app: Headrace, template: Template) -> Template:
-    """The job of a schedule for an onlooker."""
+    """The job of a schedule for a reader."""
     payload = _arguments(app, template.task, template.payload)
     return replace(template, payload=payload, options=_options(template.options))
 
@@ -57,7 +57,7 @@ def _arguments(app: Headrace, name: str, payload: bytes) -> bytes:
     try:
         return b"" if "problem" in arguments else _encode((arguments["args"], arguments["kwargs"]))
     except (OverflowError, UnicodeEncodeError):
-        return b""  # a number beyond 64 bits, or half a surrogate pair: nothing is shown rather than too much
+        return b""  # A number beyond 64 bits or half a surrogate pair cannot be masked, so nothing is shown.
 
 
 def _options(options: bytes | None) -> bytes | None:
@@ -71,7 +71,7 @@ def _options(options: bytes | None) -> bytes | None:
 
 
 def _ended(job: Job) -> Job:
-    """What `result()` reads: the state, the result, and why there is none."""
+    """The fields that `result()` reads: the state, the result, and why there is none."""
     last = job.history[-1:] if job.state is JobState.DEAD else ()
     return replace(
         job, payload=b"", options=None, limits=(), worker=None, history=last, progress=None, doing=None, log=()

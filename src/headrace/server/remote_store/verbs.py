@@ -34,7 +34,7 @@ async def _answer(verb: wire.Verb, call: Call) -> Response:
     try:
         arguments = wire.read_arguments(verb, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
-        raise Problem(422, "invalid_value", f"these are no arguments for {verb.name}: see store/http/wire.py") from None
+        raise Problem(422, "invalid_value", f"these are not arguments of {verb.name}: see store/http/wire.py") from None
     try:
         found = await (call.while_there(method(*arguments)) if rule.long else method(*arguments))
     except IdempotencyConflict as error:
