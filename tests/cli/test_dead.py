@@ -129,7 +129,7 @@ def test_everything_asks_first(shell: Shell) -> None:
     assert shell.states() == {"dead": 2}
     shell("dead", "replay", "--everything", input="y\n")
     assert shell.states() == {"ready": 2}
-    assert "which jobs?" in shell.error("dead", "replay", code=2)
+    assert "no jobs are selected" in shell.error("dead", "replay", code=2)
 
 
 def test_what_is_too_late_stays_dead(shell: Shell) -> None:

@@ -119,7 +119,7 @@ def test_a_helper_that_is_none(shell: Shell, function: str, says: str) -> None:
 
 @pytest.mark.parametrize("command", ["dev", "worker"])
 def test_they_need_an_app(shell: Shell, command: str) -> None:
-    assert "which app?" in shell.error(command, code=78)
+    assert "no app is named" in shell.error(command, code=78)
 
 
 @pytest.mark.parametrize("command", ["dev", "worker"])

@@ -109,7 +109,7 @@ def test_retry_and_delete(shell: Shell) -> None:
 
 def test_a_bulk_move_needs_a_choice(shell: Shell) -> None:
     (id,) = shell.put(1)
-    assert "which jobs?" in shell.error("jobs", "cancel", code=2)
+    assert "no jobs are selected" in shell.error("jobs", "cancel", code=2)
     assert "not both" in shell.error("jobs", "cancel", str(id), "--queue", "default", code=2)
     shell("jobs", "delete", "--everything", code=1, input="n\n")
     assert shell.states() == {"ready": 1}

@@ -27,7 +27,7 @@ class BenchFailed(HeadraceError):
 
 
 class Member(Protocol):
-    """One role under way."""
+    """One running role."""
 
     @property
     def settled(self) -> int:
@@ -36,11 +36,11 @@ class Member(Protocol):
 
     @property
     def over(self) -> bool:
-        """It has ended, well or not."""
+        """Whether it has ended."""
         ...
 
     def last_words(self) -> str:
-        """The last line it complained with."""
+        """The last line of its errors."""
         ...
 
     async def until_ready(self) -> None: ...
@@ -52,7 +52,7 @@ class Member(Protocol):
     async def report(self, within: float) -> RoleReport: ...
 
     async def end(self) -> None:
-        """Whatever it is doing, it is over when this returns."""
+        """End the member. It has ended when this returns."""
         ...
 
 
@@ -93,7 +93,7 @@ class ProcessMember:
             self._process.stdin.write(line.encode() + b"\n")
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None  # asked for a pipe
+        assert self._process.stdout is not None  # It was started with a pipe.
         async for line in self._process.stdout:
             word, _, rest = line.decode().strip().partition(" ")
             match word:
@@ -104,7 +104,7 @@ class ProcessMember:
                 case "report":
                     self._report = msgspec.json.decode(rest, type=RoleReport)
                 case _:
-                    pass  # a library's remark
+                    pass  # A library printed this line.
         self._is_ready.set()
 
     async def until_ready(self) -> None:
@@ -136,7 +136,7 @@ class ProcessMember:
     def last_words(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"
 
     def _failure(self) -> BenchFailed:
         return BenchFailed(f"the {self._spec.role} process failed: {self.last_words()}")
@@ -171,7 +171,7 @@ class LocalLine:
 
 
 class LocalMember:
-    """A role in this process: for a store that lives in one process only."""
+    """A role in this process, for a store that exists in one process only."""
 
     def __init__(self, spec: Spec, load: Load) -> None:
         self._spec = spec
@@ -187,7 +187,7 @@ class LocalMember:
         return self._task.done()
 
     def last_words(self) -> str:
-        return "it said nothing"
+        return "it printed nothing"
 
     async def until_ready(self) -> None:
         waiter = asyncio.create_task(self._line.is_ready.wait())
@@ -225,7 +225,7 @@ class Crew:
 
     @asynccontextmanager
     async def members(self, specs: Sequence[Spec]) -> AsyncGenerator[list[Member]]:
-        """Members that are ready; whatever happens, they are gone in the end."""
+        """Start members and wait until they are ready. They are ended in any case."""
         started: list[Member] = []
         try:
             for spec in specs:

@@ -21,7 +21,7 @@ _SETTLE_DOWN = 2.0
 
 
 class Everyday:
-    """These workloads on the store of others."""
+    """The everyday workloads on one store."""
 
     def __init__(self, workloads: Workloads) -> None:
         self._on = workloads
@@ -121,13 +121,13 @@ class Everyday:
             before, again = await floor.calls() or 0, await floor.calls() or 0
             await asyncio.sleep(self._plan.idle)
             after = await floor.calls() or 0
-        # A look is itself a call or several: what two looks in a row differ by.
+        # Reading the counter makes calls, too. The difference of two reads in a row is subtracted.
         measured.server_calls_per_s = round(max(0, after - again - (again - before)) / self._plan.idle, 2)
         return measured
 
 
 async def _script(spec: Spec) -> tuple[float, float]:
-    """When the script's job was stored, and when its process was over."""
+    """When the script's job was stored, and when its process ended."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "headrace.bench.one_shot", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -1,7 +1,7 @@
-"""Jobs on Redis in the layout that queues there usually have: a hash per job, ready ones and leases in sorted sets.
+"""Jobs on Redis in the layout of most queues there: a hash per job, ready jobs and leases in sorted sets.
 
-Only what the benchmark's producer and worker do is laid out so: enqueue, claim, heartbeat, settle, wait. All other verbs
-that a worker calls are the Redis store's own and find nothing to do. Each verb is one script that loops over the jobs of its
+Only the verbs of the benchmark's producer and worker use this layout: enqueue, claim, heartbeat, settle, wait. All
+other verbs are those of the Redis store and find nothing to do. Each verb is one script that loops over the jobs of its
 batch, fenced by the token in each job's hash: the same promises, the same batches, the same worker around it.
 """
 
@@ -26,7 +26,7 @@ from headrace.store.redis.store import RedisStore
 
 PREFIX: Final = "headrace_bench:h:"
 
-# KEYS in all of them: 1 what a job's hash begins with, 2 ready ZSET by number of arrival, 3 leases ZSET by expiry,
+# KEYS in all of them: 1 prefix of a job's hash, 2 ready ZSET by number of arrival, 3 leases ZSET by expiry,
 # 4 the marker that waiting workers block on, 5 the number of arrivals.
 
 _ENQUEUE: Final = """
@@ -113,7 +113,7 @@ ENQUEUE, CLAIM = _script("enqueue", _ENQUEUE), _script("claim", _CLAIM)
 HEARTBEAT, SETTLE = _script("heartbeat", _HEARTBEAT), _script("settle", _SETTLE)
 
 KEEP: Final = 86_400
-"""Seconds that a finished job is kept, as ours are."""
+"""Seconds that a finished job is kept, as in the Redis store."""
 
 
 class HashLayoutStore(RedisStore):

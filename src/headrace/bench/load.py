@@ -20,8 +20,8 @@ TEXT = "x" * 90
 
 
 Traffic = Literal["fifo", "uniform", "skewed", "limited", "keyed"]
-"""Whose jobs come: nobody's; every tenant's alike; nine in ten one tenant's; nobody's under one limit; every tenant's under a
-limit of its own. No limit is ever reached: what is measured is what it costs."""
+"""Kinds of traffic: without tenants; equal tenants; nine in ten jobs of one tenant; without tenants under one limit;
+equal tenants, each with its own limit. No limit is ever reached, so its overhead is measured."""
 
 
 Body = Literal["noop", "sync", "fail_once"]
@@ -29,7 +29,7 @@ Body = Literal["noop", "sync", "fail_once"]
 
 
 class Load:
-    """An app with a few tasks on one queue: some do nothing, one notes when it began."""
+    """An app with a few tasks on one queue. Some do nothing, one notes its start."""
 
     def __init__(self, url: str, queue: str, *, app: Callable[[str], Headrace] = Headrace) -> None:
         self.app = app(url)
@@ -70,7 +70,7 @@ class Load:
         self.mark: Task[[int, str], None] = mark
 
     def jobs(self, traffic: Traffic, count: int, tenants: int) -> Iterator[JobCall[Any]]:
-        """So many jobs as this traffic brings them, every tenant's mixed with every other's."""
+        """Jobs of this kind of traffic, with the tenants mixed."""
         if traffic in {"fifo", "limited"}:
             task = self.limited if traffic == "limited" else self.noop
             return (task.job(TEXT) for _ in range(count))
@@ -83,7 +83,7 @@ class Load:
         return (task.job(TEXT) for task in random.choices(each, chances, k=count))
 
     def bodies(self, body: Body, count: int, size: int) -> Iterator[JobCall[Any]]:
-        """So many jobs that do this, each with a text of so many characters that hardly compresses."""
+        """Jobs of this kind, each with a random text of that length."""
         text = "".join(random.choices("0123456789abcdef", k=size))
         return itertools.repeat(self._bodies[body].job(text), count)
 
@@ -104,4 +104,4 @@ def _hash_per_job(url: str) -> Headrace:
 
 
 USUAL: dict[str, Callable[[str], Headrace]] = {"redis": _hash_per_job}
-"""By engine: an app whose jobs lie there in the layout that queues usually have, where that is not ours."""
+"""By engine: an app that stores jobs in the usual layout of that engine, if headrace's differs."""

@@ -1,4 +1,4 @@
-"""One process of a run: `python -m headrace.bench.member`. Its orders come on stdin, its answers go to stdout."""
+"""One process of a run: `python -m headrace.bench.member`. It reads orders from stdin and writes answers to stdout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.bench.roles import ROLES, Spec
 from headrace.runtime.event_loop import run
 
 TELL_EVERY = 0.02
-"""Seconds between two counts sent while working: few enough to cost nothing."""
+"""Seconds between two counts that a member sends: rare enough to cost nothing."""
 
 
 class PipeLine:
@@ -33,7 +33,7 @@ class PipeLine:
     def _listen(self) -> None:
         for order in sys.stdin:
             self._loop.call_soon_threadsafe((self._go if order.strip() == "go" else self._stop).set)
-        # The run is gone: so are we.
+        # The run has ended, so this process ends, too.
         self._loop.call_soon_threadsafe(self._go.set)
         self._loop.call_soon_threadsafe(self._stop.set)
 
@@ -56,7 +56,7 @@ class PipeLine:
 
 
 def tell(line: str) -> None:
-    """One line to whoever runs this."""
+    """Write one line to the run."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -70,7 +70,7 @@ async def serve(spec: Spec) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING)
-    # The orders carry the URL, which may hold a password: it must not stand in the list of processes.
+    # The orders contain the URL, which may have a password that must not be in the list of processes.
     spec = msgspec.json.decode(sys.stdin.readline(), type=Spec)
     run(serve(spec))
 

@@ -12,7 +12,7 @@ from headrace.bench.roles import Spec
 
 
 def main() -> None:
-    # The orders carry the URL, which may hold a password: it must not stand in the list of processes.
+    # The orders contain the URL, which may have a password that must not be in the list of processes.
     spec = msgspec.json.decode(sys.stdin.readline(), type=Spec)
     Load(spec.url, spec.queue).mark.enqueue(spec.count, TEXT)
     sys.stdout.write(f"{time.monotonic()}\n")

@@ -23,7 +23,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     large: int = 200
     """Megabytes of jobs with a large payload."""
     idle: float = 10.0
-    """Seconds for which an idle worker is watched."""
+    """Seconds for which an idle worker is measured."""
     held: int = 500_000
     """Jobs that pass while a transaction is held open."""
     repeats: int = 3
@@ -65,6 +65,6 @@ def make(*, quick: bool, jobs: int | None) -> Plan:
         large=max(1, min(plan.large, jobs // 1000)),
         idle=min(plan.idle, max(0.5, jobs / 1000)),
         held=min(plan.held, 5 * jobs),
-        # So few jobs are for trying it out: what they tell is no better for being told three times.
+        # So few jobs are only for a trial, so they are not repeated.
         repeats=1 if jobs <= 1000 else plan.repeats,
     )

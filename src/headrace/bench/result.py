@@ -1,4 +1,4 @@
-"""What a measurement is: one object per workload, and the arithmetic of medians and percentiles."""
+"""Measurements: one object per workload, and the arithmetic of medians and percentiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKLOADS = (
 )
 
 USUAL = "usual_layout"
-"""One more, on engines where queues usually have a layout of their own: Redis, a hash per job."""
+"""An additional workload on engines where queues usually have another layout: Redis, a hash per job."""
 
 FLOW = (
     "fifo",
@@ -72,7 +72,7 @@ class Measurement(msgspec.Struct, kw_only=True):
     """Jobs per repeat."""
     repeats: int = 1
     waiting: int | None = None
-    """`backlog_1m`: how many jobs really waited."""
+    """`backlog_1m`: how many jobs waited."""
     claim_p99_ms_at_1k: float | None = None
     """`backlog_1m`: p99 of a claim with 1,000 waiting; beside p99_ms, which is with the backlog."""
     floor_p50_ms: float | None = None
@@ -95,7 +95,7 @@ class Measurement(msgspec.Struct, kw_only=True):
     exit_p50_ms: float | None = None
     """`one_shot`: from the end of the enqueue call to the end of the script's process."""
     server_calls_per_s: float | None = None
-    """`idle_chatter`: transactions or commands that one idle worker asks of the server."""
+    """`idle_chatter`: transactions or commands that one idle worker sends to the server."""
     http_cpu_us_per_job: float | None = None
     """Over HTTP: of the server process."""
     bare_cpu_us_per_job: float | None = None
@@ -111,7 +111,7 @@ class Measurement(msgspec.Struct, kw_only=True):
 
 
 def median(values: Sequence[float]) -> float | None:
-    """The median, None of nothing."""
+    """The median. None without values."""
     return statistics.median(values) if values else None
 
 
@@ -124,7 +124,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def rounded(value: float | None, digits: int = 3) -> float | None:
-    """Short enough to read."""
+    """A number with few digits."""
     return None if value is None else round(value, digits)
 
 

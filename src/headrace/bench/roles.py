@@ -42,7 +42,7 @@ SETTLE = 500
 
 
 class Spec(msgspec.Struct, kw_only=True):
-    """What a member is told at its start."""
+    """The orders of a member."""
 
     role: RoleName
     url: str
@@ -51,9 +51,9 @@ class Spec(msgspec.Struct, kw_only=True):
     count: int = 0
     traffic: Traffic = "fifo"
     tenants: int = 1
-    """`bulk`: how many tenants, where the traffic has some."""
+    """`bulk`: the number of tenants, if the traffic has any."""
     apart: bool = False
-    """`bulk`: every thousand is a call of its own, so that none can go with jobs of the next."""
+    """`bulk`: every thousand jobs are a call of their own, so that they are not grouped with later jobs."""
     body: Body = "noop"
     """`bodies`: what the jobs do."""
     size: int = len(TEXT)
@@ -61,11 +61,11 @@ class Spec(msgspec.Struct, kw_only=True):
     usual: bool = False
     """`bulk` and `work`: in the layout that is usual on this engine."""
     late: bool = False
-    """`work`: start the worker when told to go, not before being ready."""
+    """`work`: start the worker with the signal to go, not before the member is ready."""
 
 
 class RoleReport(msgspec.Struct, kw_only=True):
-    """What a member answers at its end. Times are time.monotonic(), the same in every process of a machine."""
+    """The answer of a member at its end. Times are time.monotonic(), the same in every process of a machine."""
 
     began: float
     ended: float
@@ -78,18 +78,18 @@ class RoleReport(msgspec.Struct, kw_only=True):
 
 
 class Line(Protocol):
-    """A member's line to whoever runs it."""
+    """A member's connection to the run."""
 
     async def ready(self) -> None:
-        """Say so, and come back when told to go."""
+        """Report that the member is ready, and wait for the signal to go."""
         ...
 
     async def stopped(self) -> None:
-        """Come back when told to stop."""
+        """Wait for the signal to stop."""
         ...
 
     def settled(self, count: int) -> None:
-        """So many jobs so far."""
+        """Report the number of jobs so far."""
         ...
 
 
@@ -151,7 +151,7 @@ async def single_sync(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 
 async def paced(spec: Spec, load: Load, line: Line) -> RoleReport:
-    """Enqueue one marked job after the other, with time for the worker to fall asleep in between."""
+    """Enqueue one marked job after the other, with time for the worker to become idle in between."""
     await load.app.aenqueue_many([])
     await line.ready()
     samples: list[float] = []
@@ -198,7 +198,7 @@ class Counting:
 
 
 async def work(spec: Spec, load: Load, line: Line) -> RoleReport:
-    """A real worker until told to stop."""
+    """Run a worker until stopped."""
     inner = load.connect()
     store = Counting(inner, line)
     await inner.open()
@@ -242,7 +242,7 @@ async def claim(spec: Spec, load: Load, line: Line) -> RoleReport:
 async def floor(spec: Spec, _load: Load, line: Line) -> RoleReport:
     """Write the rows of `count` jobs without any queue."""
     base = floors.of(spec.engine, spec.url)
-    assert base is not None  # nobody asks an engine without a floor
+    assert base is not None  # Only engines with a floor get this role.
     async with base.connection() as connection:
         await connection.one()  # prepares what can be prepared
         await line.ready()

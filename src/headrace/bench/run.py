@@ -23,7 +23,7 @@ GROUPS: tuple[Group, ...] = (
     Workloads.with_open_transaction,
     Workloads.beside_usual,
 )
-"""Each group gets a fresh store, so that no group's leftovers weigh on the next."""
+"""Each group gets a fresh store, so that jobs of one group do not affect the next."""
 
 
 async def measure(place: stand.Stand, plan: Plan, progress: Progress) -> list[Measurement]:
@@ -49,7 +49,7 @@ async def measure_flow(place: stand.Stand, plan: Plan, tenants: int, progress: P
 
 
 async def measure_everyday(place: stand.Stand, plan: Plan, progress: Progress) -> list[Measurement]:
-    """What most users do all day, on this stand."""
+    """The everyday workloads on this stand."""
     found: list[Measurement] = []
     progress(0, len(EVERYDAY), EVERYDAY[0])
     async with _ground(place, plan) as workloads:

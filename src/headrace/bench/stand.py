@@ -1,4 +1,4 @@
-"""Where a run takes place: a throw-away file or server for a bare name, or the store behind a URL."""
+"""The store of a run: a temporary file or server for a plain name, or the store behind a URL."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Stand:
 
     engine: str
     fresh: Callable[[], str]
-    """The URL of a store for the next group of workloads: an empty one where that can be had."""
+    """The URL of a store for the next group of workloads, an empty one if possible."""
     shared: bool = True
     """Whether several processes can use one store."""
     folder: Path | None = None
-    """Where its files lie; None: that is not known here."""
+    """The folder of its files. None: unknown."""
 
     @property
     def in_memory(self) -> bool:
-        """Its files lie in memory, where a durable commit costs nothing."""
+        """Whether its files are in memory, where a durable commit costs nothing."""
         return self.folder is not None and _file_system(self.folder) in {"tmpfs", "ramfs"}
 
 
@@ -42,7 +42,7 @@ def _sqlite() -> Generator[Stand]:
 
 @contextmanager
 def _throw_away(engine: str) -> Generator[None]:
-    """Servers that are started for the occasion belong to the source tree and to development packages."""
+    """Temporary servers need the source tree and development packages."""
     try:
         yield
     except ModuleNotFoundError:
@@ -65,7 +65,7 @@ def _redis() -> Generator[Stand]:
     with _throw_away("redis"):
         from headrace.testing.redis_servers import RedisServer
 
-    # A rewrite would make the log shorter in the middle of measuring what is written to it.
+    # A rewrite would shorten the log while the bytes written to it are measured.
     with RedisServer.start(settings={"auto-aof-rewrite-percentage": "0"}) as server:
 
         def fresh() -> str:
@@ -96,14 +96,14 @@ _ENGINES = {
 
 @contextmanager
 def open_stand(store: str) -> Generator[Stand]:
-    """The stand for `--store`; a ConfigError for a name or URL that means nothing."""
+    """The stand for `--store`. Raises ConfigError for an unknown name or URL."""
     if "://" not in store:
         if store not in STANDS:
             raise ConfigError(f"no store {store!r} to measure: use {', '.join(STANDS)}, or the URL of an empty store")
         with STANDS[store]() as stand:
             yield stand
         return
-    connect(store)  # refuses a scheme that nobody knows, before anything is started
+    connect(store)  # refuses an unknown scheme before anything is started
     scheme = urlsplit(store).scheme
     if scheme == "memory":
         with _memory() as stand:
@@ -114,7 +114,7 @@ def open_stand(store: str) -> Generator[Stand]:
 
 
 async def prepare(url: str) -> None:
-    """Bring a store up to date, and make sure that nobody else's jobs are in it."""
+    """Update a store's schema, and refuse a store that has jobs."""
     store = connect(url)
     try:
         await store.migrate()
@@ -129,7 +129,7 @@ async def prepare(url: str) -> None:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that holds a folder, "" where the system does not tell."""
+    """The type of the file system of a folder. "": unknown."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:

@@ -1,4 +1,4 @@
-"""The workloads: what is done, what is timed, and what stands beside it."""
+"""The workloads: what each does, what is timed, and what it is compared with."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Workloads:
         yield await self._pickup()
 
     async def with_backlog(self) -> AsyncIterator[Measurement]:
-        """Claims and the usual traffic in front of a long line."""
+        """Claims and the usual traffic with a large backlog."""
         queue = self.queue("backlog")
         await self.all(self.spec("bulk", queue, FEW))
         few = await self.all(self.spec("claim", queue, min(self.plan.claims, FEW // 2)))
@@ -69,7 +69,7 @@ class Workloads:
         )
 
     async def with_open_transaction(self) -> AsyncIterator[Measurement]:
-        """The usual traffic while somebody keeps a transaction open."""
+        """The usual traffic while another connection keeps a transaction open."""
         count = self.plan.held
         free: list[float] = []
         held: list[float] = []
@@ -88,7 +88,7 @@ class Workloads:
         yield measured
 
     async def flow(self, tenants: int) -> AsyncIterator[Measurement]:
-        """What fairness and limits cost: a producer and a worker with many tenants, beside the same without."""
+        """The cost of fairness and limits: a producer and a worker with many tenants, and the same without."""
         beside: dict[str, tuple[Traffic, bool, str | None]] = {
             "fifo": ("fifo", False, None),
             "tenants_uniform": ("uniform", False, "fifo"),
@@ -102,7 +102,7 @@ class Workloads:
         rates: dict[str, list[float]] = {name: [] for name in beside}
 
         async def each() -> None:
-            # In turns, so that whatever else the machine does weighs on all of them.
+            # In turns, so that other load of the machine affects all of them.
             for name, (traffic, apart, _) in beside.items():
                 queue, count = self.queue(traffic), self.plan.jobs
                 rates[name].append(await self._together(queue, count, traffic=traffic, tenants=tenants, apart=apart))
@@ -124,7 +124,7 @@ class Workloads:
         memory: dict[bool, float] = {}
 
         async def pair() -> None:
-            # In turns, so that whatever else the machine does weighs on both.
+            # In turns, so that other load of the machine affects both.
             for usual in (False, True):
                 before = await floor.spent()
                 rates[usual].append(await self._together(self.queue("usual"), count, usual=usual))
@@ -198,7 +198,7 @@ class Workloads:
         return _rate([filled], self.plan.jobs)
 
     async def drain(self, queue: str, *, workers: int, count: int) -> float:
-        """Settlements per second of so many workers that begin together."""
+        """Settlements per second of this many workers that begin together."""
         async with self.crew.members([self.spec("work", queue, late=True) for _ in range(workers)]) as members:
             reports = await self.finish(members, count)
         return count / (_reached(reports, count) - min(report.began for report in reports))
@@ -223,7 +223,7 @@ class Workloads:
     async def _pickup(self) -> Measurement:
         """From the start of the enqueue call to the start of the task, on a worker that has nothing to do.
 
-        The first jobs are left out: they connect, and have the server plan its statements.
+        The first jobs are left out, because they connect and make the server plan its statements.
         """
         latencies = await self.latencies("paced", WARM_UP + self.plan.pickups)
         return self.measurement("pickup", [], jobs=len(latencies), samples=latencies)
@@ -273,7 +273,7 @@ class Workloads:
     # ── how ─────────────────────────────────────────────────────────────────
 
     async def finish(self, members: list[Member], count: int) -> list[RoleReport]:
-        """Let workers settle so many jobs, then stop them."""
+        """Let workers settle this many jobs, then stop them."""
         for member in members:
             member.go()
         within = patience(count)
@@ -288,7 +288,7 @@ class Workloads:
         return [await member.report(within) for member in members]
 
     async def _floor_rows(self, role: RoleName, *, members: int = 1) -> list[float]:
-        """How fast one kind of row is written by so many processes; nothing where there is no floor."""
+        """How fast this many processes write one kind of row. Nothing if there is no floor."""
         if self.floor is None:
             return []
         share = self.plan.jobs // members
@@ -296,7 +296,7 @@ class Workloads:
         return [_rate(reports, share * members)]
 
     async def _floor_together(self) -> list[float]:
-        """How fast both kinds of rows are written by two processes at the same time."""
+        """How fast two processes write both kinds of rows at the same time."""
         if self.floor is None:
             return []
         count = self.plan.jobs
@@ -306,7 +306,7 @@ class Workloads:
     async def _repeat(
         self, once: Callable[[], Awaitable[float]], beneath: Callable[[], Awaitable[list[float]]]
     ) -> tuple[list[float], list[float]]:
-        """Rates and floors in turns, so that whatever else the machine does weighs on both."""
+        """Measure rates and floors in turns, so that other load of the machine affects both."""
         rates: list[float] = []
         floor: list[float] = []
 
@@ -363,7 +363,7 @@ class Workloads:
 
 
 def patience(count: int) -> float:
-    """Seconds that so many jobs may take on the slowest machine worth measuring."""
+    """Seconds that this many jobs may take on the slowest supported machine."""
     return 30.0 + count / 4000
 
 
@@ -377,7 +377,7 @@ def _rate(reports: list[RoleReport], count: int) -> float:
 
 
 def _reached(reports: list[RoleReport], count: int) -> float:
-    """When the workers together had settled so many jobs."""
+    """When the workers together had settled this many jobs."""
     settled = 0
     for moment, amount in sorted(entry for report in reports for entry in report.trace):
         settled += amount

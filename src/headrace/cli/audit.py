@@ -1,4 +1,4 @@
-"""`headrace audit`: what operators did; and how the commands that change something leave an entry."""
+"""`headrace audit`: what operators did. Commands that change something write an entry here."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--since", type=params.PAST, default="7d", show_default=True, help='A time, or an age such as "7d".')
-@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="The newest so many.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="How many entries, the newest first.",
+)
 @json_option
 @store_command()
 def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
-    """What operators did: who, what, when and to how many jobs; the newest first. Kept for 90 days."""
+    """List what operators did: author, action, time and number of jobs, the newest first. Kept for 90 days."""
 
     async def look(store: Store) -> None:
         entries = await Audit(store).read(since, limit=limit)
@@ -42,6 +48,6 @@ def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
 
 
 async def note(target: Target, store: Store, action: str, what: str, jobs: int = 0) -> None:
-    """Leave an entry for what this command did. A remote server writes its own, under the name of the token."""
+    """Write an audit entry for this command. A remote server writes its own, under the name of the token."""
     if not target.settings.url.startswith(("http://", "https://")):
         await note_here(store, action, what, jobs)

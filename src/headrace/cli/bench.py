@@ -21,7 +21,7 @@ _BAR = 20
 @click.option(
     "--store", default="sqlite", show_default=True, help="sqlite, postgres, redis, memory (made for the run), or a URL."
 )
-@click.option("--quick", is_flag=True, help="Within a minute: smaller counts.")
+@click.option("--quick", is_flag=True, help="Smaller counts, for a run of about a minute.")
 @click.option("--jobs", type=click.IntRange(1, 10_000_000), help="Scale everything to so many jobs.")
 @click.option(
     "--tenants", type=click.IntRange(2, 100_000), help="Measure what so many tenants, and limits, cost instead."
@@ -91,7 +91,7 @@ def bar(ratio: float | None) -> str:
 
 
 def remarks(each: Measurement) -> str:
-    """What only one workload has to say."""
+    """The figures that only some workloads have."""
     parts = [
         f"beside {each.beside}" if each.beside is not None else "",
         f"{each.waiting:,} waiting" if each.waiting is not None else "",

@@ -1,4 +1,4 @@
-"""What a live view shows: snapshots of a store, and rates as the differences between them."""
+"""The data of a live view: snapshots of a store, and rates as the differences between them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TOTALS = ("enqueued_total", "done_total", "failed_total")
 _CALLS = 5
-"""Of `find`, for each list of a look."""
+"""Calls of `find` for each list of a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second, between two looks."""
+    """Rates per second, between two snapshots."""
 
     enqueued: float = 0.0
     done: float = 0.0
@@ -32,7 +32,7 @@ class Rates:
 
 @dataclass(slots=True)
 class Board:
-    """The latest look at a store, and what is remembered of earlier ones."""
+    """The latest snapshot of a store, and rates from earlier ones."""
 
     now: datetime | None = None
     queues: list[QueueStats] = field(default_factory=list[QueueStats])
@@ -42,12 +42,12 @@ class Board:
     retrying: list[Job] = field(default_factory=list[Job])
     dead: list[Job] = field(default_factory=list[Job])
     trouble: str | None = None
-    """Why the last look failed; the figures are older then."""
+    """Why the last snapshot failed. The figures are older then."""
     history: deque[float] = field(default_factory=lambda: deque[float](maxlen=60))
     """Done per second, oldest first."""
 
     async def look(self, store: Store, *, jobs: int) -> None:
-        """Look again; `jobs` says how many of each kind to list. A store that is away leaves the old figures."""
+        """Take a new snapshot with up to `jobs` jobs of each kind. The old figures stay while the store is away."""
         try:
             now = await store.now()
             stats = sorted((await store.stats()).queues, key=lambda queue: queue.queue)
@@ -86,7 +86,7 @@ class Board:
 
 
 async def _newest(store: Store, state: JobState, limit: int) -> list[Job]:
-    """The newest jobs in a state; of a long history without one only as far as a few calls look."""
+    """The newest jobs in a state, as far as a few calls find them."""
     page = await pages.fill(store, Filter(states=frozenset({state})), limit=limit, calls=_CALLS)
     return page.jobs
 

@@ -1,4 +1,4 @@
-"""`headrace dead`: the dead letters by the bugs they died of, and what can be done with them."""
+"""`headrace dead`: lists dead letters by the cause of their failure, and replays or discards them."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def _choose(ids: Sequence[JobId], where: Filter, group: str | None, *, every: bo
 
 
 def _end(choice: Choice, refused: Collection[JobId], *, found: bool, failed: bool = False) -> None:
-    """What was asked for by name and is not there is an error; what a filter does not find is none."""
+    """An unknown id is an error. A filter that finds nothing is not."""
     if choice.ids and refused:
         complain(f"not dead, or not there: {filters.listed(refused)}: see `headrace jobs show ID`")
         failed = True

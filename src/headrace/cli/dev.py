@@ -53,12 +53,12 @@ def command(
 ) -> None:
     """Run APP on this machine: worker, janitor, server and a live view in one process.
 
-    The store's schema is made or brought up to date first. Ctrl-C drains and hands back what is not done;
-    a second Ctrl-C does not wait for what runs.
+    The store's schema is created or updated first. Ctrl-C drains and hands back unfinished jobs; a second Ctrl-C does
+    not wait for running jobs.
     """
     target = must_have_app(resolve(app=app, url=url, create=True, queues=queues, concurrency=concurrency))
     background = [_function(spec) for spec in functions]
-    # What fails is on the view, with its reason; on a pipe it is worth a line each.
+    # The view shows failures with their reasons. On a pipe, each failure is a log line.
     logging.basicConfig(level=logging.ERROR if on_terminal() else logging.WARNING, format="%(levelname)s %(message)s")
     run_long(_dev(target, background, max(every.total_seconds(), 0.1), port if server else None))
 
@@ -73,7 +73,7 @@ def _function(spec: str) -> Background:
 async def _dev(target: Target, background: list[Background], every: float, port: int | None) -> None:
     from headrace.worker import Worker
 
-    assert target.app is not None  # the caller looked
+    assert target.app is not None  # The caller has checked this.
     store = target.connect()
     try:
         await store.migrate()
@@ -104,7 +104,7 @@ async def _dev(target: Target, background: list[Background], every: float, port:
 
 @asynccontextmanager
 async def _serving(app: Headrace, store: Store, port: int | None) -> AsyncGenerator[str | None, None]:
-    """The server beside the worker, where it can be; None: it cannot."""
+    """The server beside the worker. None: it cannot run."""
     if port is None:
         yield None
         return
@@ -145,7 +145,7 @@ def _listen(worker: Worker) -> asyncio.Event:
 async def _watch(
     store: Store, helpers: Sequence[asyncio.Future[object]], stop: asyncio.Event, *, title: str, every: float
 ) -> None:
-    """Show the board until told to stop, or until a helper fails."""
+    """Show the view until stopped, or until a helper fails."""
     from headrace.cli.view import JOBS, screen
 
     board = Board()

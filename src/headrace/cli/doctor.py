@@ -1,4 +1,4 @@
-"""`headrace doctor`: what is set and where it came from, and what a careful operator would change."""
+"""`headrace doctor`: lists the settings with their origin, and what should be changed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(target: Target, strict: bool, as_json: bool) -> None:
 
 
 def _origins(target: Target) -> list[Origin]:
-    """The settings, with what is true of `durability`: the URL's own word counts, and Redis is not refused for the default."""
+    """The settings with the effective `durability`: the URL overrides it, and Redis has its own configuration."""
     url = target.settings.store_url
     if url.partition(":")[0] not in REDIS_SCHEMES:
         return target.settings.explain()

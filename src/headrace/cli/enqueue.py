@@ -86,7 +86,7 @@ def make_job(
     run_at: datetime | None = None,
     **options: Any,
 ) -> NewJob:
-    """A job from what stands on the command line, checked by the app's task unless it is raw."""
+    """A job from the command line, checked by the app's task unless it is raw."""
     given = [params.read_json(text, f"args[{place}]") for place, text in enumerate(args)]
     named: Any = params.read_json(kwargs, "--kwargs") if kwargs else {}
     if not isinstance(named, dict):
@@ -103,7 +103,7 @@ def make_job(
 
 
 def _checked(target: Target, name: str, call: Call, **options: Any) -> NewJob:
-    """Through the app's own task: its signature says what the JSON means."""
+    """Make the job through the app's task, whose signature types the JSON."""
     task = target.task(name)
     if task is None:
         raise UnknownTask(name)
@@ -125,7 +125,7 @@ def _raw(
     expires: timedelta | datetime | None = None,
     deadline: timedelta | datetime | None = None,
 ) -> NewJob:
-    # Sorted, as a task's own jobs with a key are: the same arguments make the same digest.
+    # Sorted like the jobs of a task with a key, so that the same arguments make the same digest.
     payload = msgspec.msgpack.Encoder(order="sorted").encode(call)
     if len(payload) > target.settings.max_payload:
         raise PayloadTooLarge(len(payload), target.settings.max_payload)

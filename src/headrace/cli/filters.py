@@ -1,4 +1,4 @@
-"""Which jobs a command is about: the filter options, and moves applied to many jobs page by page."""
+"""Which jobs a command changes: the filter options, and moves of many jobs, page by page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.store.contract import Store
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PAGE = 500
-"""Jobs per step of a bulk move: one round trip each, and a bar that moves."""
+"""Jobs per step of a bulk move: one round trip, and one step of the progress bar."""
 
 
 def filter_options(*, state: bool) -> Callable[[Command], Command]:
@@ -61,17 +61,18 @@ def empty(where: Filter) -> bool:
 
 
 def must_choose(ids: Sequence[JobId], where: Filter, *, every: bool) -> None:
-    """A bulk move needs exactly one kind of choice."""
+    """Check that a bulk move has exactly one kind of selection."""
     if ids and (every or not empty(where)):
         raise click.UsageError("give job ids or filters, not both", click.get_current_context(silent=True))
     if not ids and not every and empty(where):
         raise click.UsageError(
-            "which jobs? give ids, a filter such as --task, or --everything", click.get_current_context(silent=True)
+            "no jobs are selected: give ids, a filter such as --task, or --everything",
+            click.get_current_context(silent=True),
         )
 
 
 async def pages(store: Store, ids: Sequence[JobId], where: Filter) -> AsyncIterator[list[Job | JobId]]:
-    """The chosen jobs, a page at a time; an id that no job has stays an id."""
+    """The selected jobs, a page at a time. An unknown id is passed on."""
     if ids:
         for start in range(0, len(ids), PAGE):
             chunk = ids[start : start + PAGE]
@@ -89,7 +90,7 @@ async def pages(store: Store, ids: Sequence[JobId], where: Filter) -> AsyncItera
 
 
 async def expected(store: Store, ids: Sequence[JobId], where: Filter) -> int:
-    """How many jobs a bulk move will meet, where that is known without counting; 0: unknown."""
+    """How many jobs a bulk move will find, if that is known without counting. 0: unknown."""
     if ids:
         return len(ids)
     states = where.states

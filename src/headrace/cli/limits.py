@@ -1,4 +1,4 @@
-"""`headrace limits`: what may run at once and how fast, looked at and changed at run time."""
+"""`headrace limits`: shows and changes at run time how many jobs run at once and how fast."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def reset(target: Target, name: str, as_json: bool) -> None:
 def remove(target: Target, name: str, as_json: bool) -> None:
     """Forget a limit that no code declares any more, or one key's own figures.
 
-    Nothing holds its jobs back any more. A worker whose code declares it after all stores it when it starts.
+    The limit no longer holds jobs back. A worker whose code still declares it stores it again at its start.
     """
 
     async def act(store: Store) -> list[str]:

@@ -15,7 +15,7 @@ def command(target: Target, as_json: bool) -> None:
     """Bring the store's schema up to date; safe to repeat, and while others do the same."""
 
     async def act() -> list[str]:
-        # Not opened first: opening is what refuses a schema that is missing or old.
+        # The store is not opened first, because `open` refuses a missing or old schema.
         store = target.connect()
         try:
             with progress("migrate", quiet=as_json) as meter:

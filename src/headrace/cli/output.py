@@ -38,7 +38,7 @@ def emit(document: object) -> None:
     click.echo(_UNSEEN.sub(_escaped, text))
 
 
-# The signs of a text that a terminal may obey instead of showing them: controls, and those that turn the direction.
+# Characters that a terminal may execute instead of showing them: controls, and changes of the text direction.
 _UNSEEN = re.compile(r"[^\n\x20-\x7e]")
 
 
@@ -48,19 +48,19 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether a person reads stdout."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that never guesses at markup or highlights in users' texts."""
+    """A console without markup and highlighting in users' texts."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def clean(text: object, *, lines: bool = False) -> str:
-    """A text from outside, without anything that could move a terminal's cursor."""
+    """A text from outside, without characters that could move a terminal's cursor."""
     return "".join(c if c.isprintable() or (lines and c in "\n\t") else "\ufffd" for c in str(text))
 
 
@@ -80,7 +80,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Se
 
         grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
         for place, header in enumerate(headers):
-            # An id is copied, so it stays in one piece.
+            # An id is copied by hand, so it is never wrapped.
             whole = header == "id"
             grid.add_column(header, justify="right" if place in right else "left", overflow="fold", no_wrap=whole)
         for row in cells:
@@ -98,7 +98,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Se
 
 
 def say(message: str) -> None:
-    """A remark for people, on stderr, so that stdout stays data."""
+    """Print a remark on stderr, so that stdout has only data."""
     click.echo(message, err=True)
 
 
@@ -110,7 +110,7 @@ class Meter(Protocol):
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Generator[Meter]:
-    """A progress bar on stderr while long work runs; nothing when stderr is no terminal. Total 0: unknown."""
+    """A progress bar on stderr while long work runs; nothing if stderr is not a terminal. Total 0: unknown."""
     if quiet or not sys.stderr.isatty():
 
         def silent(_done: int, _total: int, _what: str, /) -> None:
@@ -137,7 +137,7 @@ def progress(title: str, *, quiet: bool = False) -> Generator[Meter]:
 
 
 def age(moment: datetime | None, now: datetime | None = None) -> str:
-    """How long ago, or in how long, in one short word."""
+    """The distance of a time from now, in one short word."""
     if moment is None:
         return ""
     gone = (now or datetime.now(UTC)) - moment
@@ -145,5 +145,5 @@ def age(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def span(length: timedelta | None) -> str:
-    """A duration for people: `350ms`, `12s`, `4m`, `3h`, `9d`."""
+    """A duration for display: `350ms`, `12s`, `4m`, `3h`, `9d`."""
     return "" if length is None else duration.about(length)

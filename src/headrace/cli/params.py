@@ -1,4 +1,4 @@
-"""What may stand on the command line: names, durations, times, ids and JSON, each refused with a reason."""
+"""Types of command line arguments: names, durations, times, ids and JSON. Bad values are refused with a reason."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headrace.policy import flow
 if TYPE_CHECKING:
     Base = click.ParamType[Any]
 else:
-    Base = click.ParamType  # became generic only lately
+    Base = click.ParamType  # generic only in newer versions
 
 
 class Checked(Base):
-    """A text that one of our own checks must accept."""
+    """A text that one of headrace's checks must accept."""
 
     def __init__(self, name: str, check: Callable[[str], object]) -> None:
         self.name = name
@@ -95,13 +95,13 @@ PAST = Checked("time or age", past)
 
 
 def _storable(value: object, path: str) -> None:
-    """Python's own reader takes what is not JSON; say where it sits."""
+    """Refuse values that Python's reader accepts and JSON does not have, and name their place."""
     match value:
         case float() if not math.isfinite(value):
             raise _usage(f"{path} is {value}: only finite numbers can be stored")
         case str():
             if any("\ud800" <= c <= "\udfff" for c in value):
-                raise _usage(f"{path} holds half a surrogate pair: that is no text")
+                raise _usage(f"{path} contains half a surrogate pair, which is not text")
         case list():
             for place, item in enumerate(cast("list[object]", value)):
                 _storable(item, f"{path}[{place}]")
@@ -114,7 +114,7 @@ def _storable(value: object, path: str) -> None:
 
 
 def read_json(text: str, what: str) -> Any:
-    """The value of a JSON text; a usage error that names the argument otherwise."""
+    """The value of a JSON text. Raises a usage error that names the argument."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

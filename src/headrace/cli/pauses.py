@@ -1,4 +1,4 @@
-"""`headrace pause`, `resume` and `pauses`: hold back a queue, a task or a tenant, and let it go on."""
+"""`headrace pause`, `resume` and `pauses`: pause and resume a queue, a task or a tenant."""
 
 from __future__ import annotations
 

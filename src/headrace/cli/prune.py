@@ -1,4 +1,4 @@
-"""`headrace prune`: drop finished jobs past their retention now instead of when a worker gets to it."""
+"""`headrace prune`: drops finished jobs past their retention now, instead of waiting for a worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def command(target: Target, done: timedelta | None, dead: timedelta | None, as_json: bool) -> None:
     """Drop finished jobs past their retention now."""
     settings = target.settings
-    # A time given here is for all; otherwise queues keep their own.
+    # A time given here counts for all queues. Otherwise queues use their own.
     own = dead_retentions(target.app.queues) if target.app is not None and dead is None else {}
     keep = Retention(
         done=settings.keep_done if done is None else done,
@@ -50,7 +50,7 @@ def command(target: Target, done: timedelta | None, dead: timedelta | None, as_j
                     gone, more = gone + expired.jobs, pruned.more or expired.more
                     meter(gone, 0, "")
         finally:
-            if gone:  # also before somebody lost patience
+            if gone:  # Also printed after Ctrl-C.
                 await audit.note(target, store, "jobs.prune", kept, gone)
         return gone
 

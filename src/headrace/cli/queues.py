@@ -48,7 +48,7 @@ def end_of(until: datetime | None, lasting: timedelta | None) -> datetime | time
     if until is not None and lasting is not None:
         raise click.UsageError("--until or --for, not both", click.get_current_context(silent=True))
     if lasting is not None and not lasting:
-        raise click.UsageError("--for 0s pauses nothing: how long?", click.get_current_context(silent=True))
+        raise click.UsageError("--for 0s pauses nothing: give a longer time", click.get_current_context(silent=True))
     return until if until is not None else lasting
 
 

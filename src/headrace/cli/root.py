@@ -1,4 +1,4 @@
-"""The root of the command line: which command lives where, and how errors become one line and an exit code."""
+"""The root of the command line: the module of each command, and how errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.errors import ConfigError, HeadraceError, StoreDamaged
 
 OK, FAILED, USAGE, INTERRUPTED, DAMAGED, CONFIG = 0, 1, 2, 130, 74, 78
 
-# The help texts stand here so that `headrace --help` imports no command.
+# The help texts are here, so that `headrace --help` imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "dev": ("headrace.cli.dev", "Run an app on this machine with a live view: the way to start."),
     "worker": ("headrace.cli.worker", "Run workers for an app."),
@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class Root(click.Group):
-    """A group that imports a command when it is asked for, and answers errors in one line."""
+    """A group that imports a command when it is called, and prints errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 — click's signature
         return list(COMMANDS)
@@ -56,7 +56,7 @@ class Root(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib  # only for the words of an error
+            import difflib  # imported here, because only an error needs it
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             raise click.UsageError(f"no command {args[0]!r}" + (f": did you mean {near[0]!r}?" if near else ""), ctx)
@@ -86,7 +86,7 @@ class Root(click.Group):
             )
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader has seen enough (`headrace jobs list | head`); Python must not complain at exit.
+            # The reader has closed the pipe (`headrace jobs list | head`). Python must not print an error at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             sys.exit(FAILED)
         except (click.exceptions.NoArgsIsHelpError, click.Abort, click.ClickException) as error:
@@ -107,7 +107,7 @@ def _code_of(error: HeadraceError) -> int:
 
 
 def complain(message: str, *, code: int = FAILED) -> int:
-    """One line on stderr; answers the exit code."""
+    """Print one line on stderr. Returns the exit code."""
     click.echo(f"error: {' '.join(message.split())}", err=True)
     return code
 

@@ -1,4 +1,4 @@
-"""`headrace schedules`: cron and interval rules, looked at and changed at run time."""
+"""`headrace schedules`: shows and changes cron and interval rules at run time."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def remove(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 
 def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
     async def do(store: Store) -> dict[str, str]:
-        # One by one: what was done before a wrong name was done.
+        # One by one: changes before a wrong name stay.
         book = Operations(store).schedules
         return {name: await act(book, name) for name in names}
 
@@ -198,7 +198,7 @@ def _next(entry: ScheduleEntry, now: datetime) -> datetime | None:
     try:
         return entry.next_slot(now)
     except ConfigError:
-        return None  # a time zone that this machine does not know
+        return None  # This machine does not know the time zone.
 
 
 def _document(entry: ScheduleEntry, now: datetime) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def command(app: str | None, url: str | None, host: str, port: int, access_log: 
     _log(target, access_log=access_log)
     from headrace.server import ServerSettings, serve
 
-    assert target.app is not None  # must_have_app looked
+    assert target.app is not None  # `must_have_app` has checked this.
     shown = f"[{host}]" if ":" in host else host
 
     def listening(port: int) -> None:
@@ -57,7 +57,7 @@ def _import_server() -> None:
 
 
 def _check(target: Target, host: str) -> None:
-    """The store is there and fits; and nobody opens a queue to the world by leaving something out."""
+    """Check that the store can be opened, and that a server without tokens listens on this machine only."""
 
     async def look(store: Store) -> bool:
         from headrace.server import tokens
@@ -68,7 +68,7 @@ def _check(target: Target, host: str) -> None:
     guarded = run(target.with_store(look))
     if not guarded and not on_this_machine(host):
         raise ConfigError(
-            f"--host {host} lets others in, and there is no token: make one with "
+            f"--host {host} makes the server reachable from other machines, and there is no token: make one with "
             "`headrace tokens create NAME --scope enqueue`, or leave out --host to listen on this machine only"
         )
 

@@ -1,4 +1,4 @@
-"""Jobs as people and programs read them: rows, JSON documents and a page about one job."""
+"""Jobs as output: rows, JSON documents, and a page about one job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(job: Job, now: datetime) -> tuple[object, ...]:
 
 
 def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
-    """One job as JSON; `full` adds what only `get` knows."""
+    """One job as JSON. `full` adds the fields that only `get` fills."""
     found = shown.plain(job) | {
         "limits": job.limits,
         "payload": payload(job, target),
@@ -52,7 +52,7 @@ def failure(entry: Failure) -> dict[str, Any]:
 
 
 def payload(job: Job, target: Target) -> dict[str, Any]:
-    """The arguments; where the app is known its tasks say what to mask."""
+    """The arguments, masked by the rules of the task if the app is known."""
     return shown.arguments(target.task(job.task), job)
 
 
@@ -62,7 +62,7 @@ def result(job: Job) -> Any:
 
 
 def _decoded(data: bytes | None) -> Any:
-    """Stored bytes without knowing their types: MessagePack or JSON, else how many there are."""
+    """Stored bytes without their types: as MessagePack or JSON, else their number."""
     if data is None:
         return None
     for decode in (msgspec.msgpack.decode, msgspec.json.decode):
@@ -76,7 +76,7 @@ def _decoded(data: bytes | None) -> Any:
 
 
 def reason(job: Job) -> str:
-    """Why a job is dead, in one line: the note and the last failure, nothing said twice."""
+    """Why a job is dead, in one line: the note and the last failure, without repetition."""
     note = job.note or ""
     if not job.history:
         return note

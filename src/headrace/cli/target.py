@@ -37,7 +37,7 @@ class Target:
     settings: Settings
     app: Headrace | None
     create: bool = False
-    """Whether a SQLite file that is not there may be made."""
+    """Whether a missing SQLite file may be created."""
 
     @property
     def shown_url(self) -> str:
@@ -45,7 +45,7 @@ class Target:
         return mask_url(self.settings.url)
 
     def task(self, name: str) -> Task[..., Any] | None:
-        """The app's task of that name, where there is an app and it has one."""
+        """The app's task of that name, if there is an app and it has one."""
         return self.app.tasks.get(name) if self.app is not None else None
 
     def connect(self) -> Store:
@@ -59,7 +59,7 @@ class Target:
         return connect(self.settings.store_url)
 
     def must_agree(self) -> None:
-        """Running an app on another store than it names itself would split its jobs between the two."""
+        """Refuse to run an app on a store other than its own, because its jobs would be split between the two."""
         if self.app is not None and self.app.settings.url != self.settings.url:
             raise ConfigError(
                 f"the app names its own store, {mask_url(self.app.settings.url)}, and --url another: leave out --url, "
@@ -67,7 +67,7 @@ class Target:
             )
 
     def _must_exist(self) -> None:
-        # A typing error in a path must not leave an empty file behind that then has "no jobs".
+        # A mistyped path must not create an empty file without jobs.
         url = urlsplit(self.settings.url)
         path = Path(unquote(url.path[1:]))
         if url.scheme == "sqlite" and not path.exists():
@@ -85,7 +85,7 @@ class Target:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a short command's coroutine: asyncio's own loop, which needs no further import."""
+    """Run a short command's coroutine in asyncio's own loop, which needs no further import."""
     return asyncio.run(main)
 
 
@@ -99,7 +99,7 @@ def run_long(main: Coroutine[Any, Any, T]) -> T:
 def must_have_app(target: Target) -> Target:
     """The target of a command that runs tasks."""
     if target.app is None:
-        raise ConfigError("which app? give APP as package.module:app, set HEADRACE_APP, or [tool.headrace] app")
+        raise ConfigError("no app is named: give APP as package.module:app, set HEADRACE_APP, or [tool.headrace] app")
     target.must_agree()
     return target
 
@@ -111,11 +111,11 @@ def resolve(*, app: str | None = None, url: str | None = None, create: bool = Fa
     if not settings.app:
         return Target(settings, None, create)
     if url is not None:
-        # Before the import: an app that names no store of its own, and what it starts, then uses this one.
+        # Set before the import, so that an app without a store of its own, and its child processes, use this one.
         os.environ["HEADRACE_URL"] = url
     found = load_app(settings.app)
     own = found.settings.replace(app=settings.app, url=url, **flags)
-    # The app itself may not know yet what it is called; who said so, these settings know.
+    # The app may not know its own name yet. These settings have the name and its origin.
     return Target(replace(own, sources={**own.sources, "app": settings.sources["app"]}), found, create)
 
 
@@ -133,7 +133,7 @@ def dotted(spec: str) -> str:
 
 
 def load_app(spec: str) -> Headrace:
-    """Import `package.module:app`; a ConfigError that says what is wrong otherwise."""
+    """Import `package.module:app`. Raises ConfigError, which says what is wrong."""
     from headrace.app import Headrace
 
     found = load_object(spec, "APP")
@@ -145,7 +145,7 @@ def load_app(spec: str) -> Headrace:
 
 
 def load_object(spec: str, what: str) -> object:
-    """What `package.module:name` names."""
+    """The object that `package.module:name` names."""
     module_name, _, path = spec.partition(":")
     if not re.fullmatch(r"[A-Za-z_][\w.]*", module_name) or not re.fullmatch(r"[A-Za-z_][\w.]*", path):
         raise ConfigError(f"{what} = {spec!r}: write package.module:name, e.g. shop.tasks:app")
@@ -165,7 +165,7 @@ def _import(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
-        # Only when the module itself is missing; a missing import inside it is its own affair.
+        # Only if the module itself is missing. A missing import inside it is reported below.
         if missing.name and (name == missing.name or name.startswith(f"{missing.name}.")):
             raise ConfigError(
                 f"{what}: no module {missing.name!r} in {here} or among the installed packages: "

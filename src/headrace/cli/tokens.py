@@ -1,4 +1,4 @@
-"""`headrace tokens`: who may use the server, and for what."""
+"""`headrace tokens`: the tokens of the server, and what each may do."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def list_(target: Target, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name_or_id", metavar="NAME|ID")
-@click.option("--forget", is_flag=True, help="Leave no trace of it; without any, the server is open to this machine.")
+@click.option(
+    "--forget", is_flag=True, help="Also delete its record. Without any token, the server is open to this machine."
+)
 @json_option
 @store_command()
 def revoke(target: Target, name_or_id: str, forget: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The live terminal view: a drawn board on a terminal, one line per look everywhere else."""
+"""The live view: a screen on a terminal, one line per snapshot everywhere else."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _COLOURS = {"ready": "cyan", "scheduled": "yellow", "running": "blue", "dead": "
 
 
 class Screen(Protocol):
-    """Where a board is shown."""
+    """Shows snapshots."""
 
     def __call__(self, board: Board, /) -> None: ...
 
 
 @contextmanager
 def screen(title: str) -> Generator[Screen]:
-    """A screen that fits where stdout goes."""
+    """A screen for a terminal, or lines for a pipe."""
     if not on_terminal():
         yield print_line
         return
@@ -60,7 +60,7 @@ async def watch_store(store: Store, *, every: float) -> None:
 
 
 def print_line(board: Board, /) -> None:
-    """One look as one line."""
+    """One snapshot as one line."""
     if board.trouble:
         click.echo(f"store: {short(board.trouble, 200)}")
         return
@@ -74,7 +74,7 @@ def print_line(board: Board, /) -> None:
 
 
 def render(board: Board, title: str) -> RenderableType:
-    """The whole board."""
+    """The whole screen."""
     from rich.console import Group
     from rich.text import Text
 

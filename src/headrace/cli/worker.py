@@ -50,11 +50,11 @@ def command(app: str | None, url: str | None, **flags: timedelta | int | str | t
 
 
 def _check(target: Target) -> None:
-    """A wrong URL or a missing schema is one clear error now, not a log line per process later."""
+    """Report a wrong URL or a missing schema as one error now, not as a log line per process later."""
 
     async def answers(store: Store) -> None:
         await store.now()
 
-    # A store that is away comes back: the workers wait for it and say so.
+    # A store that cannot be reached may come back. The workers wait for it and log that.
     with contextlib.suppress(Unavailable):
         run(target.with_store(answers))

@@ -1,4 +1,4 @@
-"""`headrace workers`: who is there."""
+"""`headrace workers`: the workers seen within the last minute."""
 
 from __future__ import annotations
 

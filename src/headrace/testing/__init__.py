@@ -1,1 +1,1 @@
-"""For tests, ours and users': a clock that can be turned and throw-away servers."""
+"""For headrace's and users' tests: a clock that tests control, and temporary servers."""

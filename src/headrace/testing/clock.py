@@ -1,4 +1,4 @@
-"""A clock for tests that stands still until it is turned."""
+"""A clock for tests. Its time changes only by `advance`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FakeClock:
         return sum(not awake.done() for _, _, awake in self._sleepers)
 
     def advance(self, by: timedelta | float) -> None:
-        """Let time pass (seconds or a timedelta) and wake who has slept enough."""
+        """Advance the time (seconds or a timedelta) and wake sleepers whose time is over."""
         step = by if isinstance(by, timedelta) else timedelta(seconds=by)
         self._now += step
         self._monotonic += step.total_seconds()

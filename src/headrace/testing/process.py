@@ -1,4 +1,4 @@
-"""The process of a throw-away server: started on a free loopback port, waited for, ended, its folder removed."""
+"""The process of a temporary server: starts it on a free loopback port, waits for it, ends it, removes its folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from typing import ClassVar, Final, Self
 from headrace.errors import ConfigError, Unavailable
 
 _PORTS: Final = range(10_000, 22_000)
-"""Below those that systems give to whoever asks for any, an outgoing connection for one: what is found free stays so."""
+"""Ports below those that systems assign to outgoing connections, so that a free port stays free."""
 _CHANCE: Final = random.SystemRandom()
-# Waits for the end of its input, then ends the server if the process is still the one that was started, and removes its data.
+# Waits for the end of its input, then ends the server if the pid still belongs to it, and removes its data.
 _WATCH: Final = """
 cat >/dev/null
 [ "$(cut -d ' ' -f 22 "/proc/$1/stat" 2>/dev/null)" = "$2" ] && kill -"$3" "$1"
@@ -32,14 +32,14 @@ rm -rf "$4"
 
 
 class ServerProcess(ABC):
-    """A server of one's own: data and log in a temporary folder, nothing shared."""
+    """A temporary server: data and log are in a temporary folder, and nothing is shared."""
 
     product: ClassVar[str]
     start_timeout: ClassVar[float]
     stop_signal: ClassVar[signal.Signals]
-    """Its data are not needed any more."""
+    """The signal that ends the server when its data are not needed any more."""
     restart_signal: ClassVar[signal.Signals]
-    """Its data are needed again."""
+    """The signal that ends the server when its data are needed again."""
     crash_signal: ClassVar[signal.Signals]
 
     def __init__(self, prefix: str) -> None:
@@ -49,23 +49,23 @@ class ServerProcess(ABC):
         self._port = 0
         self._starter = os.getpid()
 
-    # ── what each kind of server says of itself ─────────────────────────────
+    # ── what each kind of server defines ────────────────────────────────────
 
     @property
     @abstractmethod
     def _program(self) -> str:
-        """What runs, for people."""
+        """The program, for messages."""
 
     @abstractmethod
     def _command(self) -> Sequence[str | Path]:
-        """What to run so that it listens on `port`."""
+        """The command that makes it listen on `port`."""
 
     @abstractmethod
     def _answers(self, pid: int) -> bool:
-        """Whether it is this very process that takes connections."""
+        """Whether this process accepts connections."""
 
     def _user(self) -> str | None:
-        """Whom it runs as; None: whoever runs the tests."""
+        """The user that it runs as. None: the user of the tests."""
         return None
 
     def _environment(self) -> dict[str, str] | None:
@@ -78,7 +78,7 @@ class ServerProcess(ABC):
     def _free_port(self) -> int:
         return free_port()
 
-    # ── what tests ask of it ────────────────────────────────────────────────
+    # ── for tests ───────────────────────────────────────────────────────────
 
     @property
     def pid(self) -> int:
@@ -99,11 +99,11 @@ class ServerProcess(ABC):
         shutil.rmtree(self._home, ignore_errors=True)
 
     def crash(self) -> None:
-        """End it as a crash would: nothing flushed, no goodbye. `restart` brings it back."""
+        """End it like a crash, without a flush. `restart` starts it again."""
         self._end(self.crash_signal)
 
     def restart(self) -> None:
-        """Bring it back (or down and up again) on the same port with the same data."""
+        """Start it (or stop and start it) on the same port with the same data."""
         self._end(self.restart_signal)
         self._launch(port=self._port)
 
@@ -129,7 +129,7 @@ class ServerProcess(ABC):
 
     def _launch(self, port: int = 0) -> None:
         log = self._home / "log"
-        # Between finding a free port and taking it somebody else may have it.
+        # Another process may take the free port before the server does.
         for _ in range(5):
             self._port = port or self._free_port()
             with log.open("ab") as said:
@@ -141,7 +141,7 @@ class ServerProcess(ABC):
                     cwd=self._folder(),
                     user=self._user(),
                     env=self._environment(),
-                    # A Ctrl-C at the terminal is for the tests, not for their server.
+                    # A Ctrl-C at the terminal must reach the tests, not their server.
                     start_new_session=True,
                 )
             self._watch(self._process.pid)
@@ -151,13 +151,13 @@ class ServerProcess(ABC):
         raise Unavailable(f"{self._program} did not start: {log.read_text(errors='replace')[-2000:]}")
 
     def _watch(self, pid: int) -> None:
-        """End the server when this process ends without `stop`, as a killed test run does: its end of the pipe closes."""
+        """End the server when this process ends without `stop`, as a killed test run does: its pipe closes then."""
         try:
             started = (
                 Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
             )
         except OSError:
-            started = "unknown"  # it has ended already, or this is no Linux
+            started = "unknown"  # It has ended already, or this is not Linux.
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH, "sh", str(pid), started, self.crash_signal.name.removeprefix("SIG"), self._home],
             stdin=subprocess.PIPE,
@@ -185,7 +185,7 @@ class ServerProcess(ABC):
         if process is None or process.poll() is not None:
             return
         process.send_signal(how)
-        # One that was frozen hears nothing before it goes on.
+        # A frozen process gets no signal before it continues.
         process.send_signal(signal.SIGCONT)
         try:
             process.wait(60)
@@ -195,7 +195,7 @@ class ServerProcess(ABC):
 
 
 def free_port(*, also: int = 0) -> int:
-    """A loopback port that nobody has right now, nor the one so far above it; nobody gets it by chance later."""
+    """A free loopback port, which the system does not assign later. `also`: the port that far above it is free, too."""
     for _ in range(1000):
         port = _CHANCE.choice(_PORTS)
         if _is_free(port) and (not also or _is_free(port + also)):

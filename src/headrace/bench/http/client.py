@@ -31,9 +31,9 @@ from headrace.runtime.event_loop import run
 STEP = 100
 """Idle workers that connect at once."""
 PER_ADDRESS = 5000
-"""Connections from one own address, which has some 28,000 ports that closed connections keep for a minute."""
+"""Connections from one local address, which has some 28,000 ports that stay in use for a minute after a close."""
 KEPT_FREE = 100
-"""Files that are not for connections."""
+"""Open files besides connections."""
 QUIET = 0.02
 """Seconds between two jobs for idle workers."""
 
@@ -123,7 +123,7 @@ async def work(order: Work) -> Driven:
             after = time.monotonic()
             samples.append(after - before)
             before = after
-        # The last claim may have brought more than was left: per job it is the same.
+        # The last claim may have returned more than was left. The figures per job stay the same.
         return Driven(began=began, ended=began + (before - began) * order.count / done, samples=samples)
     finally:
         connection.close()
@@ -176,7 +176,7 @@ class Crowd:
             numbers = range(first, min(first + STEP, wanted))
             await asyncio.gather(*(self._join(number) for number in numbers))
         self.size = wanted
-        # Who is answered after all the others came knows that they are in.
+        # An answer on the last connection shows that the server has accepted all connections before it.
         connection = await Connection.open(self.port)
         await connection.ask(f"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\n\r\n".encode())
         connection.close()
@@ -234,7 +234,7 @@ class LoadClient:
                 await self._crowd.gather()
                 return Held(self._crowd.size)
             case PickUp():
-                assert self._crowd is not None  # the run gathers one first
+                assert self._crowd is not None  # The run sends Hold first.
                 return await self._crowd.pick_up(order)
             case Claims():
                 return await claims(order)
@@ -242,15 +242,15 @@ class LoadClient:
                 self._polling = Polling(order)
                 return Held(order.connections)
             case Rest():
-                assert self._polling is not None  # the run begins with Poll
+                assert self._polling is not None  # The run sends Poll first.
                 return await self._polling.rest()
 
 
 async def main() -> None:
-    """Until stdin ends: then the run is over."""
+    """Run until stdin ends, which is the end of the run."""
     client = LoadClient()
     decode = msgspec.json.Decoder(Order).decode
-    # A thread may wait for a pipe; this loop has connections to look after meanwhile.
+    # A thread waits for the pipe, because the loop serves connections meanwhile.
     while line := await asyncio.to_thread(sys.stdin.readline):
         answer = await client.obey(decode(line))
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")

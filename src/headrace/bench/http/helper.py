@@ -1,4 +1,4 @@
-"""A process of a run over HTTP, as the run sees it: a document to its stdin, a document from its stdout."""
+"""A process of a run over HTTP: the run sends a document to its stdin and reads one from its stdout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Helper:
     @classmethod
     @asynccontextmanager
     async def start(cls, name: str) -> AsyncGenerator[Helper]:
-        """`name`: its module here. Whatever happens, the process is gone in the end."""
+        """`name`: its module in this package. The process is ended in any case."""
         with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -52,7 +52,7 @@ class Helper:
 
     async def ask(self, order: object, answer: type[T], *, within: float) -> T:
         """One order and its answer."""
-        assert self._process.stdin is not None  # asked for pipes
+        assert self._process.stdin is not None  # It was started with pipes.
         assert self._process.stdout is not None
         if self._process.returncode is None:
             self._process.stdin.write(msgspec.json.encode(order) + b"\n")
@@ -65,7 +65,7 @@ class Helper:
         return msgspec.json.decode(line, type=answer)
 
     def last_words(self) -> str:
-        """The last line it complained with."""
+        """The last line of its errors."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"

@@ -14,7 +14,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def raise_files() -> int:
-    """Allow this process as many open files as the system lets it; answers how many."""
+    """Raise the limit of open files as far as the system allows. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1_000_000 if hard == resource.RLIM_INFINITY else hard
     try:
@@ -25,7 +25,7 @@ def raise_files() -> int:
 
 
 def spent() -> OrderTimes:
-    """Of this process; its memory is the most that it ever was where the system does not tell the present."""
+    """Figures of this process. Its memory is the maximum so far if the system does not give the present value."""
     if _STATM.exists():
         memory = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     else:

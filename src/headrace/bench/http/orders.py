@@ -1,4 +1,4 @@
-"""What the processes of a run over HTTP are told, and what they answer: one JSON document per line."""
+"""The messages to and from the processes of a run over HTTP: one JSON document per line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 CONNECTIONS = 64
-"""From which single jobs are enqueued."""
+"""Connections from which single jobs are enqueued."""
 BATCHES_AT_ONCE = 4
 """Connections from which batches are enqueued: as many as keep one server process busy."""
 CLAIM = 100
 """Jobs that the worker claims and settles at once."""
 WAIT = 30
-"""Seconds that an idle worker's claim waits before it is sent again: the longest that there is."""
+"""Seconds that an idle worker's claim waits before it is sent again: the longest time that the server allows."""
 TASK = "bench.noop"
 
 
@@ -22,12 +22,12 @@ class Serve(msgspec.Struct, kw_only=True):
 
     what: Literal["headrace", "bare"]
     url: str
-    """It may hold a password: so it comes by a pipe, and does not stand in the list of processes."""
+    """It may contain a password, so it comes by a pipe and is not in the list of processes."""
     queue: str
     max_failures: int | None = None
-    """Wrong tokens that are looked at; None: as ever."""
+    """Wrong tokens that are checked. None: the default."""
     max_polls: int | None = None
-    """Looks at figures; None: as ever."""
+    """Reads of figures per second. None: the default."""
 
 
 class Up(msgspec.Struct):
@@ -64,7 +64,7 @@ class Work(msgspec.Struct, tag="work", kw_only=True):
 
 
 class Hold(msgspec.Struct, tag="hold", kw_only=True):
-    """Keep so many idle workers waiting for a job, until the process ends; answers `Held`."""
+    """Keep this many idle workers waiting for a job, until the process ends; answers `Held`."""
 
     port: int
     queue: str
@@ -89,7 +89,7 @@ class Claims(msgspec.Struct, tag="claims", kw_only=True):
 
 
 class Poll(msgspec.Struct, tag="poll", kw_only=True):
-    """Look at these paths in turn, so many times a second, until told to rest; answers `Held` at once."""
+    """Read these paths in turn at this rate, until `Rest`; answers `Held` at once."""
 
     port: int
     paths: list[str]
@@ -100,30 +100,30 @@ class Poll(msgspec.Struct, tag="poll", kw_only=True):
 
 
 class Rest(msgspec.Struct, tag="rest"):
-    """Stop looking; answers `Polled`."""
+    """Stop reading; answers `Polled`."""
 
 
 Order = Drive | Work | Hold | PickUp | Claims | Poll | Rest
 
 
 class Driven(msgspec.Struct, kw_only=True):
-    """How a load went. Times are time.monotonic()."""
+    """The result of a load. Times are time.monotonic()."""
 
     began: float
     ended: float
     samples: list[float]
-    """Seconds that each took."""
+    """Seconds of each call."""
 
 
 class Held(msgspec.Struct):
     """Idle workers in place."""
 
     workers: int
-    """Fewer than wanted where the system allows a process no more open files."""
+    """Fewer than requested if the system allows no more open files."""
 
 
 class Polled(msgspec.Struct):
-    """What became of looks."""
+    """The results of reads."""
 
     answered: int
     refused: int

@@ -1,8 +1,8 @@
-"""What claims feel of those who look at the figures all the time: `python -m headrace.bench.http.polled`.
+"""How constant reads of figures affect claims: `python -m headrace.bench.http.polled`.
 
-Claims without anybody looking, claims while a bare server in another process is looked at, and claims while this one is
-take turns: so whatever else the machine does weighs on all of them, and what looks cost the machine is known apart from
-what they cost the server.
+Three cases take turns: claims without reads, claims during reads of a bare server in another process, and claims during
+reads of this server. So other load of the machine affects all of them, and the cost of reads for the machine is known
+apart from their cost for the server.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from headrace.runtime.event_loop import run
 
 PATHS = ["/v1/stats", "/v1/queues", "/v1/workers", "/v1/pauses", "/metrics"]
 ALL = 1_000_000
-"""Looks a second that are answered where none shall be refused."""
+"""Reads per second that are allowed where none must be refused."""
 
 
 class Felt(msgspec.Struct, kw_only=True):
-    """Claims with and without looks."""
+    """Claims with and without reads."""
 
     store: str
     claims: int
@@ -36,10 +36,10 @@ class Felt(msgspec.Struct, kw_only=True):
     turns: int
     polls_per_s: float
     refused_percent: float
-    """Of the looks, with 429."""
+    """Share of the reads that got 429."""
     alone_p50_ms: float
     beside_p50_ms: float
-    """While the bare server is looked at."""
+    """During reads of the bare server."""
     polled_p50_ms: float
     alone_p99_ms: float
     beside_p99_ms: float
@@ -52,7 +52,7 @@ class Felt(msgspec.Struct, kw_only=True):
 async def measure(
     place: stand.Stand, claims: int, turns: int, rate: float, *, refuse: bool, direct: bool = False
 ) -> Felt:
-    """In turns. Without `refuse` every look is answered, from memory. `direct`: claims in the store, not over HTTP."""
+    """Measure in turns. Without `refuse` every read is answered. `direct`: claims in the store, not over HTTP."""
     url, queue = place.fresh(), f"bench-polled-{secrets.token_hex(3)}"
     await stand.prepare(url)
     await _fill(url, queue, claims * (3 * turns + 1))
@@ -129,11 +129,11 @@ def _ms(turns: list[Driven], share: float) -> float:
 @click.option("--store", default="sqlite", show_default=True, help="As of `headrace bench`; not memory.")
 @click.option("--claims", default=3000, show_default=True, type=click.IntRange(10), help="Per turn.")
 @click.option("--turns", default=7, show_default=True, type=click.IntRange(1))
-@click.option("--rate", default=1000.0, show_default=True, help="Looks per second.")
+@click.option("--rate", default=1000.0, show_default=True, help="Reads per second.")
 @click.option("--direct", is_flag=True, help="Claims in the store, as workers beside the server do; not over HTTP.")
 @click.option("--json", "as_json", is_flag=True)
 def main(store: str, claims: int, turns: int, rate: float, direct: bool, as_json: bool) -> None:
-    """What claims feel of those who look at the figures all the time."""
+    """Measure how constant reads of figures affect claims."""
     with stand.open_stand(store) as place:
         found = [run(measure(place, claims, turns, rate, refuse=refuse, direct=direct)) for refuse in (True, False)]
     if as_json:

@@ -1,4 +1,4 @@
-"""Those who look at the figures all the time, and a worker that claims meanwhile."""
+"""Constant reads of figures, and a worker that claims meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.bench.roles import claim as claim_alone
 
 
 class _AtOnce:
-    """A line on which nobody has to be waited for."""
+    """A connection that never waits for the run."""
 
     async def ready(self) -> None: ...
 
@@ -52,7 +52,7 @@ async def claims(order: Claims) -> Driven:
 
 
 class Polling:
-    """Looks at a steady rate, whatever the answers take."""
+    """Reads at a steady rate, however long the answers take."""
 
     def __init__(self, order: Poll) -> None:
         self._order = order
@@ -84,7 +84,7 @@ class Polling:
             connection.close()
 
     async def rest(self) -> Polled:
-        """How it went."""
+        """The results so far."""
         self._over.set()
         await asyncio.gather(*self._looking)
         return Polled(self._answered, self._refused, time.monotonic() - self._began)

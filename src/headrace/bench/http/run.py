@@ -37,7 +37,7 @@ from headrace.errors import ConfigError
 START = 30.0
 """Seconds that a process may take until it answers the first time."""
 SETTLE = 2.0
-"""Seconds that idle workers get to fall asleep before the server is looked at."""
+"""Seconds in which idle workers begin to wait, before the server is measured."""
 MIB = 1024 * 1024
 BARE = "a bare route"
 
@@ -58,7 +58,7 @@ class HttpPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Enqueued in batches, then worked off."""
     idle: int = 10_000
     watch: float = 30.0
-    """Seconds for which the server with its idle workers is watched: in so long each of them claims once again."""
+    """Seconds for which the server with its idle workers is measured. Each worker claims once in this time."""
     before: float = 5.0
     """The same without any."""
     pickups: int = 200
@@ -88,7 +88,7 @@ def plan(*, quick: bool, jobs: int | None) -> HttpPlan:
 
 
 def check_installed() -> None:
-    """A ConfigError if there is no server to measure."""
+    """Raise ConfigError if a package that the server needs is missing."""
     for name in ("httptools", "starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
             raise ConfigError(f"the server needs {name}: pip install 'headrace[server]'")
@@ -108,7 +108,7 @@ async def measure(place: stand.Stand, plan: HttpPlan, progress: Progress) -> lis
         take(await ground.enqueue())
         take(await ground.batch())
         take(await ground.work())
-    # Its memory is looked at: so it has nothing behind it.
+    # Its memory is measured, so it is a fresh process.
     async with _ground(place, plan) as ground:
         take(await ground.idle())
     return found
@@ -137,7 +137,7 @@ class _Listening:
 
 @dataclass(slots=True)
 class _Turns:
-    """What one server did, turn by turn."""
+    """The figures of one server, turn by turn."""
 
     rates: list[float]
     samples: list[float]
@@ -146,7 +146,7 @@ class _Turns:
 
 
 class _Ground:
-    """The processes of a run, and what they are told to do."""
+    """The processes of a run, and the workloads they carry out."""
 
     def __init__(
         self, engine: str, plan: HttpPlan, queue: str, client: Helper, server: _Listening, bare: _Listening
@@ -159,7 +159,7 @@ class _Ground:
         self._bare = bare
 
     async def enqueue(self) -> Measurement:
-        """One job per request; the bare route takes turns, so that whatever else the machine does weighs on both."""
+        """One job per request, in turns with the bare route, so that other load of the machine affects both."""
         ours, theirs = _Turns([], [], []), _Turns([], [], [])
         count = self._plan.requests
         for target in (self._server, self._bare):
@@ -197,7 +197,7 @@ class _Ground:
         return await self._load(order, Driven, within=_patience(count))
 
     async def _load(self, order: Order, answer: type[T], *, within: float) -> T:
-        """Have the client do this; what the server says of a failure stands beside it."""
+        """Make the client do this. An error also shows the server's last lines."""
         try:
             return await self._client.ask(order, answer, within=within)
         except BenchFailed as error:
@@ -241,7 +241,7 @@ class _Ground:
         )
 
     async def idle(self) -> Measurement:
-        """Long polls that nothing comes for; then a job, and how long until one of them has it."""
+        """Long polls without jobs; then one job, and the time until a worker has it."""
         alone, at_rest = await self._watch(self._plan.before)
         order = Hold(port=self._server.port, queue=self._queue, workers=self._plan.idle)
         held = await self._load(order, Held, within=_patience(100 * self._plan.idle))
@@ -276,5 +276,5 @@ def _micro(seconds: float | None) -> float | None:
 
 
 def _patience(count: int) -> float:
-    """Seconds that so many requests or jobs may take on the slowest machine worth measuring."""
+    """Seconds that this many requests or jobs may take on the slowest supported machine."""
     return 60.0 + count / 500

@@ -55,7 +55,7 @@ def bare() -> uvicorn.Server:
 
 
 def real(order: Serve) -> uvicorn.Server:
-    """The server as `headrace serve` runs it, but for the access log."""
+    """The server as `headrace serve` runs it, without the access log."""
     usual = ServerSettings()
     settings = ServerSettings(
         port=0,
@@ -74,7 +74,7 @@ def _tell(answer: object) -> None:
 def _listen(server: uvicorn.Server) -> None:
     for _ in sys.stdin:
         _tell(limits.spent())
-    # The run is over, or gone.
+    # The run has ended.
     if isinstance(server, Server):
         server.stop()
     else:
@@ -86,7 +86,7 @@ async def main(order: Serve) -> None:
     server = bare() if order.what == "bare" else real(order)
     config = server.config
     here = socket.create_server(("127.0.0.1", 0), backlog=config.backlog)
-    # It listens from here on: who connects before the server has started waits a little.
+    # The socket listens from here on. A client that connects before the server has started waits a little.
     _tell(Up(int(here.getsockname()[1])))
     threading.Thread(target=_listen, args=(server,), daemon=True).start()
     await server.serve([here])

@@ -1,7 +1,7 @@
-"""How long a refusal takes, whatever is wrong: `python -m headrace.bench.http.timing`.
+"""Whether the duration of a refusal reveals its cause: `python -m headrace.bench.http.timing`.
 
-Two kinds of requests that must not be told apart by time are sent in turns, in random order, over one connection; then
-their medians are compared, and Welch's test says how likely a difference of means like this one is by chance.
+Two kinds of requests that must take the same time are sent in turns, in random order, over one connection. Then their
+medians are compared, and Welch's test gives the probability of such a difference of means by chance.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Compared(msgspec.Struct, kw_only=True):
     other_us: float
     """Medians."""
     difference_percent: float
-    """Of the medians."""
+    """The difference of the medians."""
     p: float
-    """That means as far apart as these are chance."""
+    """The probability of such a difference of means by chance."""
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> float:
@@ -60,7 +60,7 @@ def welch(one: Sequence[float], other: Sequence[float]) -> float:
 async def compare(
     connection: Connection, one: tuple[str, bytes], other: tuple[str, bytes], status: int, count: int
 ) -> Compared:
-    """Send both in turns; each must be answered with this status."""
+    """Send both in turns. Each must get this status."""
     samples: tuple[list[float], list[float]] = ([], [])
     pair = [(one[1], samples[0]), (other[1], samples[1])]
     warm_up = min(WARM_UP, count)
@@ -92,12 +92,12 @@ async def compare(
 
 
 def changed(text: str, place: int) -> str:
-    """Another letter at this place."""
+    """The text with another letter at this place."""
     return text[:place] + ("a" if text[place] != "a" else "b") + text[place + 1 :]
 
 
 async def measure(place: stand.Stand, count: int) -> list[Compared]:
-    """Wrong tokens, and jobs that one may not know of."""
+    """Measure wrong tokens, and jobs that a token may not see."""
     url, queue = place.fresh(), "bench-timing"
     await stand.prepare(url)
     store = connect(url)
@@ -134,7 +134,7 @@ async def measure(place: stand.Stand, count: int) -> list[Compared]:
 @click.option("--requests", default=10_000, show_default=True, type=click.IntRange(10), help="Of each kind.")
 @click.option("--json", "as_json", is_flag=True)
 def main(store: str, requests: int, as_json: bool) -> None:
-    """Whether time tells what is wrong with a token, or whose a job is."""
+    """Measure whether durations reveal what is wrong with a token, or the tenant of a job."""
     with stand.open_stand(store) as place:
         found = run(measure(place, requests))
     if as_json:

@@ -1,4 +1,4 @@
-"""A client for HTTP/1.1 that costs next to nothing, so that what is measured is the server."""
+"""A small client for HTTP/1.1 that takes little time, so that the server is measured and not the client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answered = Callable[[int, bytes], None]
 
 
 class WireFault(HeadraceError):
-    """A server answered other than expected, or not at all."""
+    """A server gave an unexpected answer, or none."""
 
     code = "bench_wire"
 
@@ -38,7 +38,7 @@ def look(port: int, path: str, token: str | None = None) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One connection that is kept alive: send, be told of the answer, send again."""
+    """One connection that is kept alive: it sends, calls back with the answer, and sends again."""
 
     def __init__(self) -> None:
         self.answered: Answered | None = None
@@ -48,14 +48,14 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, port: int, *, source: str | None = None) -> Connection:
-        """`source`: the own address, where one address has too few ports."""
+        """`source`: the local address, because one address has too few ports."""
         local = None if source is None else (source, 0)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, "127.0.0.1", port, local_addr=local)
         return connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -116,7 +116,7 @@ class _Job(msgspec.Struct):
 
 
 class WireLease(msgspec.Struct):
-    """What is used of a claim's answer."""
+    """The part of a claim's answer that is used."""
 
     lease: str
     jobs: list[_Job]
