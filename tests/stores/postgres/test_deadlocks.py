@@ -30,7 +30,7 @@ async def test_a_deadlock_is_repeated_counted_and_logged(
     observer = await asyncpg.connect(url)
     try:
         # Whichever session looks for a circle first is the one that the server ends.
-        while pg._pool.deadlocks.count == 0:
+        while pg._server.pool.deadlocks.count == 0:
             async with asyncio.timeout(60):
                 transaction = sql.transaction()
                 await transaction.start()

@@ -14,9 +14,9 @@ from headrace.client.client import Client
 from headrace.errors import KeyHeld
 from headrace.model.job import Batch, JobId, JobState, Key, NewJob, UniqueLock, job_id, new_batch
 from headrace.model.lane import Lane
-from headrace.store.postgres import store as module
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.postgres.verbs import enqueue as module
 
 DAY = timedelta(days=1)
 KEYED = NewJob("t", b"{}", Lane(), key=Key("k", DAY, b"d"))

@@ -215,13 +215,13 @@ async def test_claims_under_full_limits_do_not_deadlock(crowd: list[PostgresStor
 async def test_an_idle_claim_asks_once(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch):
     """Whether the token has a lease already comes with the answer."""
     asked: list[str] = []
-    rows = type(pg._pool).rows
+    rows = type(pg._server.pool).rows
 
     async def listen(self: Any, statement: str, *args: Any, **options: Any) -> list[Any]:
         asked.append(statement)
         return await rows(self, statement, *args, **options)
 
-    monkeypatch.setattr(type(pg._pool), "rows", listen)
+    monkeypatch.setattr(type(pg._server.pool), "rows", listen)
     assert await claim(pg) is None
     assert len(asked) == 1
 

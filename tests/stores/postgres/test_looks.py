@@ -11,8 +11,8 @@ from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.outcome import DONE, Again, Finish
 from headrace.model.records import Filter, Page
-from headrace.store.postgres import looks as looking
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.postgres.verbs import ended, lanes, stats
 from stores.postgres.kit import claim
 
 MANY = 1200
@@ -124,8 +124,8 @@ async def tenants(pg: PostgresStore, *names: str, queue: str = "q", priority: in
 
 
 async def test_figures_come_in_pages(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(looking, "_QUEUES", 3)
-    monkeypatch.setattr(looking, "_HEADS", 2)
+    monkeypatch.setattr(stats, "_QUEUES", 3)
+    monkeypatch.setattr(stats, "_HEADS", 2)
     for number in range(10):
         if number % 4:
             await tenants(pg, *"abc"[: number % 4], queue=f"q{number}")
@@ -144,9 +144,9 @@ async def test_figures_come_in_pages(pg: PostgresStore, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("most", "more"), [(4, True), (5, False), (6, False)])
 async def test_the_oldest_of_many_lanes(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, most: int, more: bool):
-    monkeypatch.setattr(looking, "_HEADS", 1)
-    monkeypatch.setattr(looking, "_FEW", 1)
-    monkeypatch.setattr(looking, "MAX_LANES", most)
+    monkeypatch.setattr(stats, "_HEADS", 1)
+    monkeypatch.setattr(stats, "_FEW", 1)
+    monkeypatch.setattr(stats, "MAX_LANES", most)
     for priority, name in ((0, "a"), (5, "b"), (0, ""), (-3, "c"), (5, "a")):
         await tenants(pg, name, priority=priority)
     [figures] = (await pg.stats()).queues
@@ -154,10 +154,10 @@ async def test_the_oldest_of_many_lanes(pg: PostgresStore, monkeypatch: pytest.M
     assert figures.oldest_at_least is more
 
 
-@pytest.mark.parametrize(("lanes", "ranges"), [(1, 100), (3, 100), (100, 1), (100, 7)])
-async def test_lanes_come_in_pages(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, lanes: int, ranges: int):
-    monkeypatch.setattr(looking, "_LANES", lanes)
-    monkeypatch.setattr(looking, "_RANGES", ranges)
+@pytest.mark.parametrize(("page", "ranges"), [(1, 100), (3, 100), (100, 1), (100, 7)])
+async def test_lanes_come_in_pages(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, page: int, ranges: int):
+    monkeypatch.setattr(lanes, "_PAGE", page)
+    monkeypatch.setattr(lanes, "_RANGES", ranges)
     names = [f"t{number}" for number in range(7)]
     for priority in (3, 0):
         for _ in range(2):
@@ -173,8 +173,8 @@ async def test_lanes_come_in_pages(pg: PostgresStore, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("many", "page"), [(1, 1), (3, 2), (10, 7)])
 async def test_endings_come_in_pages(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch, many: int, page: int):
-    monkeypatch.setattr(looking, "_SORTED", many)
-    monkeypatch.setattr(looking, "_PAGE", page)
+    monkeypatch.setattr(ended, "_SORTED", many)
+    monkeypatch.setattr(ended, "_PAGE", page)
     begun = await pg.now()
     made = [id for _ in range(4) for id in await enqueue(pg, "t", 5)]
     while lease := await claim(pg, 3, "t"):

@@ -360,7 +360,7 @@ async def test_stops_of_jobs_that_are_gone(pg: PostgresStore, sql: Any):
 async def test_the_bytes_of_results_go_when_their_time_is_over(
     pg: PostgresStore, sql: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.store.postgres.pruning._RESULTS", 3)
+    monkeypatch.setattr("headrace.store.postgres.verbs.prune._RESULTS", 3)
     lives = [timedelta(0)] * 4 + [timedelta(days=1), None]
     await pg.enqueue(Batch(new_batch(), [NewJob("t", b"x", Lane())] * len(lives)))
     lease = await take(pg)

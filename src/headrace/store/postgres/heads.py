@@ -49,18 +49,21 @@ class Heads:
         """
         return time.monotonic() >= self._probe_after
 
-    def args(self) -> tuple[tuple[Any, ...], bool]:
+    def args(self) -> tuple[dict[str, Any], bool]:
         """The ring_*, lane_* and head_* arguments of claim and p_many, and whether this is a search of everything."""
-        ring, lanes, heads = self._ring, self._lanes, self._heads
-        turns: tuple[Any, ...] = (None,) * 4
-        if ring:
-            turns = (*_columns(list(ring), 2), *_columns(list(ring.values()), 2))
-        served: tuple[Any, ...] = (None,) * 4
-        if lanes:
-            served = (*_columns(list(lanes), 3), list(lanes.values()))
-        if not heads or time.monotonic() >= self._full_after:
-            return (*turns, *served, None, None, None, None, None, _MANY), True
-        return (*turns, *served, *_columns(list(heads), 4), list(heads.values()), _MANY), False
+        args: dict[str, Any] = {"p_many": _MANY}
+        if self._ring:
+            args["ring_priority"], args["ring_queue"] = _columns(list(self._ring), 2)
+            args["ring_tenant"], args["ring_owed"] = _columns(list(self._ring.values()), 2)
+        if self._lanes:
+            args["lane_priority"], args["lane_queue"], args["lane_tenant"] = _columns(list(self._lanes), 3)
+            args["lane_lane"] = list(self._lanes.values())
+        if not self._heads or time.monotonic() >= self._full_after:
+            return args, True
+        columns = _columns(list(self._heads), 4)
+        args["head_priority"], args["head_queue"], args["head_tenant"], args["head_lane"] = columns
+        args["head_seq"] = list(self._heads.values())
+        return args, False
 
     def learn(self, row: Any, *, full: bool) -> None:
         """From the first row of claim: whose turn is next, where each lane stands now, what the search cost."""

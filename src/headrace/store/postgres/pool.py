@@ -22,6 +22,8 @@ Use = Literal["call", "settle", "heartbeat"]
 _CONNECT_TIMEOUT: Final = 10.0
 CALL_TIMEOUT: Final = 15.0
 """How long an ordinary call may take. The half-open watch finds a peer that vanished earlier than that."""
+LONG: Final = 600.0
+"""Seconds for calls that may have much to do."""
 _LEAVE: Final = 1.0
 """Seconds for the server to hear that a statement is abandoned."""
 _TRIES: Final = 6

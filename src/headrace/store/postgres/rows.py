@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, Final
@@ -13,11 +13,12 @@ from headrace.errors import IdempotencyConflict
 from headrace.model.job import Batch, Claimed, Failure, Job, JobId, JobState, LogLine, job_id
 from headrace.model.lane import Ahead, Blocked
 from headrace.model.lease import Presence, WorkerId
-from headrace.model.outcome import Settlement
 from headrace.model.records import Ending, Enqueued, LimitRule, QueueStats
-from headrace.store.postgres.arguments import STATES
 
+STATES: Final = {JobState.DONE: 1, JobState.DEAD: 2, JobState.CANCELLED: 3}
+"""The numbers of endings in the tables."""
 _ENDINGS: Final = {number: state for state, number in STATES.items()}
+NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def enqueued(batch: Batch, answer: Sequence[Any]) -> Enqueued:
@@ -44,9 +45,9 @@ def _id(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-def refused(settlements: Sequence[tuple[int, Settlement]], answer: Sequence[int] | None) -> frozenset[int]:
-    """The answer of settle: None is a lost lease."""
-    return frozenset(position for position, _ in settlements) if answer is None else frozenset(answer)
+def refused(sent: Sequence[tuple[int, object]], answer: Sequence[int] | None) -> frozenset[int]:
+    """The answer of settle and report. None: the lease is lost, and with it every position that was sent."""
+    return frozenset(position for position, _ in sent) if answer is None else frozenset(answer)
 
 
 def claimed(rows: Sequence[Any]) -> list[Claimed]:

@@ -1,10 +1,10 @@
-"""Writing inside the user's own transaction: the same SQL verbs through the user's own connection, whatever its driver."""
+"""Writing inside the user's own transaction: the same SQL functions through the user's own connection, with any driver."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 from uuid import UUID
 from weakref import WeakSet
 
@@ -14,8 +14,12 @@ from headrace.model.lease import Token
 from headrace.model.outcome import Again, Settlement
 from headrace.model.records import Enqueued
 from headrace.store.postgres import faults, rows
-from headrace.store.postgres.arguments import ENQUEUE_TYPES, SETTLE_TYPES, enqueue_args, queues_of, settle_args
-from headrace.store.postgres.base import Base
+from headrace.store.postgres.arguments import Arguments, fields, types
+from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.enqueue import FUNCTION as ENQUEUE
+from headrace.store.postgres.verbs.enqueue import EnqueueArgs, enqueue_args, queues_of
+from headrace.store.postgres.verbs.settle import FUNCTION as SETTLE
+from headrace.store.postgres.verbs.settle import SettleArgs, settle_args
 from headrace.store.tx import (
     Kind,
     Standing,
@@ -29,7 +33,6 @@ from headrace.store.tx import (
     psycopg_standing,
 )
 
-PRESENT: Final = "select to_regclass('headrace.identity') is not null"
 IDENTITY: Final = (
     "select i.id, (select d.oid::int8 from pg_database d where d.datname = current_database()) from headrace.identity i"
 )
@@ -40,16 +43,41 @@ _KNOWN: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as drivers spell its arguments. They get types, because a driver of the user may not infer them."""
+
+    dollars: str
+    percents: str
+
+    @classmethod
+    def call(cls, function: str, arguments: Arguments) -> Self:
+        named = list(zip(fields(arguments), types(arguments), strict=True))
+        dollars = ", ".join(f"{name} => ${number}::{type}" for number, (name, type) in enumerate(named, start=1))
+        percents = ", ".join(f"{name} => cast(%s as {type})" for name, type in named)
+        return cls(f"select * from headrace.{function}({dollars})", f"select * from headrace.{function}({percents})")
+
+    @classmethod
+    def plain(cls, text: str) -> Self:
+        return cls(text, text)
+
+
+_ENQUEUE: Final = Statement.call(ENQUEUE, EnqueueArgs)
+_SETTLE: Final = Statement.call(SETTLE, SettleArgs)
+_PRESENT: Final = Statement.plain("select to_regclass('headrace.identity') is not null")
+_IDENTITY: Final = Statement.plain(IDENTITY)
+
+
 class Carrier(Protocol):
-    """The user's connection, reduced to what is needed: one statement, one row."""
+    """The user's connection, reduced to what the store needs: one statement, one row."""
 
     @property
     def key(self) -> object:
-        """What to remember it by."""
+        """The object that tells this connection from others."""
         ...
 
-    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
-        """Call a verb; the statement is `verb` with its arguments, or `verb` itself when there are no types."""
+    def row(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
+        """Run a statement, and answer its row."""
         ...
 
 
@@ -57,59 +85,60 @@ class AsyncCarrier(Protocol):
     @property
     def key(self) -> object: ...
 
-    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]: ...
+    async def arow(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]: ...
 
 
-class InTransaction(Base):
+class UserTransactions:
     """The part of the store that writes where the user writes. See contract.Transactional."""
 
-    _identity: tuple[UUID, int] | None = None
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._identity: tuple[UUID, int] | None = None
+        self._checked: WeakSet[Any] = WeakSet()
 
     def learn_identity(self, row: Sequence[Any]) -> None:
         """Which store this is, so that a connection to another one can be told from it."""
         self._identity = (UUID(str(row[0])), row[1])
-        self._checked: WeakSet[Any] = WeakSet()
+        self._checked = WeakSet()
 
-    def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
+    def enqueue(self, tx: object, batch: Batch) -> Enqueued:
         if not batch.jobs:
             return Enqueued({})
         carrier = sync_carrier(tx)
         self._check(carrier)
-        answer = carrier.row("enqueue_batch", ENQUEUE_TYPES, enqueue_args(batch, self._now()))
-        self._bell.echo(queues_of(batch))
+        answer = carrier.row(_ENQUEUE, enqueue_args(batch, self._server.injected))
+        self._server.bell.echo(queues_of(batch))
         return rows.enqueued(batch, answer)
 
-    async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
+    async def aenqueue(self, tx: object, batch: Batch) -> Enqueued:
         carrier = async_carrier(tx)
         if carrier is None or not batch.jobs:
-            return self.enqueue_in(tx, batch)
+            return self.enqueue(tx, batch)
         await self._acheck(carrier)
-        answer = await carrier.arow("enqueue_batch", ENQUEUE_TYPES, enqueue_args(batch, self._now()))
-        self._bell.echo(queues_of(batch))
+        answer = await carrier.arow(_ENQUEUE, enqueue_args(batch, self._server.injected))
+        self._server.bell.echo(queues_of(batch))
         return rows.enqueued(batch, answer)
 
-    def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
+    def settle(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         carrier = sync_carrier(tx)
         self._check(carrier)
-        answer = carrier.row("settle", SETTLE_TYPES, settle_args(token, settlements, None, self._now()))
+        answer = carrier.row(_SETTLE, settle_args(token, settlements, None, self._server.injected))
         self._settled(settlements)
         return rows.refused(settlements, answer[0])
 
-    async def asettle_in(
-        self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
-    ) -> frozenset[int]:
+    async def asettle(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         carrier = async_carrier(tx)
         if carrier is None:
-            return self.settle_in(tx, token, settlements)
+            return self.settle(tx, token, settlements)
         await self._acheck(carrier)
-        args = settle_args(token, settlements, None, self._now())
-        answer = await carrier.arow("settle", SETTLE_TYPES, args)
+        args = settle_args(token, settlements, None, self._server.injected)
+        answer = await carrier.arow(_SETTLE, args)
         self._settled(settlements)
         return rows.refused(settlements, answer[0])
 
     def _settled(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
         if any(isinstance(s, Again) and s.due is None for _, s in settlements):
-            self._bell.echo(("*",))
+            self._server.bell.echo(("*",))
 
     # A connection is checked once. The look at the catalogue comes first because a failing statement would end
     # the user's transaction.
@@ -117,16 +146,16 @@ class InTransaction(Base):
     def _check(self, carrier: Carrier) -> None:
         if self._identity is None or self._known(carrier.key):
             return
-        if not carrier.row(PRESENT, (), ())[0]:
+        if not carrier.row(_PRESENT, ())[0]:
             raise SchemaMismatch(f"there is no headrace schema in the database of this transaction: {faults.MIGRATE}")
-        self._compare(carrier.key, carrier.row(IDENTITY, (), ()))
+        self._compare(carrier.key, carrier.row(_IDENTITY, ()))
 
     async def _acheck(self, carrier: AsyncCarrier) -> None:
         if self._identity is None or self._known(carrier.key):
             return
-        if not (await carrier.arow(PRESENT, (), ()))[0]:
+        if not (await carrier.arow(_PRESENT, ()))[0]:
             raise SchemaMismatch(f"there is no headrace schema in the database of this transaction: {faults.MIGRATE}")
-        self._compare(carrier.key, await carrier.arow(IDENTITY, (), ()))
+        self._compare(carrier.key, await carrier.arow(_IDENTITY, ()))
 
     def _known(self, key: object) -> bool:
         try:
@@ -137,7 +166,7 @@ class InTransaction(Base):
     def _compare(self, key: object, row: Sequence[Any]) -> None:
         if (UUID(str(row[0])), int(row[1])) != self._identity:
             raise BadTransaction(
-                f"this transaction is on another database than the store at {self._address.shown}: use a connection to that one"
+                f"this transaction is on another database than the store at {self._server.address.shown}: use a connection to that one"
             )
         try:
             self._checked.add(key)
@@ -178,25 +207,13 @@ def async_carrier(tx: object) -> AsyncCarrier | None:
             return None
 
 
-def _dollars(verb: str, types: Sequence[str]) -> str:
-    if not types:
-        return verb
-    return f"select * from headrace.{verb}({', '.join(f'${n}::{t}' for n, t in enumerate(types, start=1))})"
-
-
-def _percents(verb: str, types: Sequence[str]) -> str:
-    if not types:
-        return verb
-    return f"select * from headrace.{verb}({', '.join(f'cast(%s as {t})' for t in types)})"
-
-
 def _one(row: Any) -> Sequence[Any]:
-    """A row of whatever driver."""
+    """A row of any driver."""
     return tuple(row)
 
 
 def _translated(error: Exception) -> HeadraceError | None:
-    """Our own word for a driver's error, where there is one; otherwise the user meets their driver's."""
+    """The error of headrace for a driver's error. None: there is none, and the caller gets the driver's error."""
     cause = getattr(error, "orig", None) or error.__cause__ or error
     for found in (error, cause, getattr(cause, "__cause__", None)):
         if found is not None and faults.sqlstate(found) is not None and not faults.broken(found):
@@ -208,10 +225,10 @@ def _translated(error: Exception) -> HeadraceError | None:
 class _Psycopg:
     key: Any
 
-    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+    def row(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
         try:
             with self.key.cursor(row_factory=_plain) as cursor:
-                return _one(cursor.execute(_percents(verb, types), args or None).fetchone())
+                return _one(cursor.execute(statement.percents, args or None).fetchone())
         except Exception as error:
             raise _translated(error) or error from error
 
@@ -220,10 +237,10 @@ class _Psycopg:
 class _AsyncPsycopg:
     key: Any
 
-    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+    async def arow(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
         try:
             async with self.key.cursor(row_factory=_plain) as cursor:
-                await cursor.execute(_percents(verb, types), args or None)
+                await cursor.execute(statement.percents, args or None)
                 return _one(await cursor.fetchone())
         except Exception as error:
             raise _translated(error) or error from error
@@ -252,9 +269,9 @@ def _psycopg_ready(tx: Any) -> Any:
 class _Asyncpg:
     key: Any
 
-    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+    async def arow(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
         try:
-            return _one(await self.key.fetchrow(_dollars(verb, types), *args))
+            return _one(await self.key.fetchrow(statement.dollars, *args))
         except Exception as error:
             raise _translated(error) or error from error
 
@@ -270,14 +287,14 @@ def _asyncpg_ready(tx: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SqlAlchemy:
-    """A SQLAlchemy Connection. Its own execute opens the transaction when nobody has yet."""
+    """A SQLAlchemy Connection. Its first execute opens the transaction."""
 
     key: Any
 
-    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
-        spell = _dollars if self.key.dialect.driver == "asyncpg" else _percents
+    def row(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
+        spelled = statement.dollars if self.key.dialect.driver == "asyncpg" else statement.percents
         try:
-            return _one(self.key.exec_driver_sql(spell(verb, types), tuple(args) or None).one())
+            return _one(self.key.exec_driver_sql(spelled, tuple(args) or None).one())
         except Exception as error:
             raise _translated(error) or error from error
 
@@ -301,11 +318,11 @@ class _AsyncAlchemy:
 
     key: Any
 
-    async def arow(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+    async def arow(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
         connection = await async_alchemy_connection(self.key)
 
         def call(inner: Any) -> Sequence[Any]:
-            return _SqlAlchemy(_alchemy_ready(inner)).row(verb, types, args)
+            return _SqlAlchemy(_alchemy_ready(inner)).row(statement, args)
 
         return _one(await connection.run_sync(call))
 
@@ -314,10 +331,10 @@ class _AsyncAlchemy:
 class _Django:
     key: Any
 
-    def row(self, verb: str, types: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+    def row(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
         try:
             with self.key.cursor() as cursor:
-                cursor.execute(_percents(verb, types), list(args) or None)
+                cursor.execute(statement.percents, list(args) or None)
                 return _one(cursor.fetchone())
         except Exception as error:
             raise _translated(error) or error from error

@@ -1,20 +1,20 @@
-"""Pruning: whole days of history dropped as partitions; rows one by one only where that cannot be."""
+"""PRUNE: the store drops whole days of history as partitions, and single rows only where that cannot be."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Self
+from typing import Any, Final, NamedTuple, Self
 
 from headrace.model.job import JobId, job_id
 from headrace.model.records import Progress, Pruned, Retention
 from headrace.store.postgres import migrations
-from headrace.store.postgres.pool import Pool
+from headrace.store.postgres.arguments import Day, Int4, Text, Texts, Time, Times, call, expression, fields
+from headrace.store.postgres.pool import LONG, Pool
+from headrace.store.postgres.server import Server
 
-_LONG = 600.0
 _TOO_MUCH, _BUSY = 1, 2
 """Answers of set_aside that are not 0."""
 _TRIES = 5
@@ -22,7 +22,7 @@ _TRIES = 5
 _RESULTS = 1000
 """Results whose bytes go in one call."""
 _NAMED = timedelta(days=60)
-"""The names of workers that were there are kept for at least so long."""
+"""How long the store keeps the name of a worker that has left, at least."""
 _NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 """Before any job ended."""
 
@@ -48,20 +48,68 @@ class _Horizons:
         return max(self.dead, *self.kept) > self.done if self.kept else self.dead > self.done
 
     @property
+    def args(self) -> dict[str, Any]:
+        """Parameters of the functions that drop. They keep every dead letter, whenever it ended."""
+        return {"p_done": self.done, "p_dead": _NEVER, "p_queues": [], "p_kept": []}
+
+    @property
     def of_dead(self) -> tuple[datetime, list[str], list[datetime]]:
         """As `dead_until` takes them."""
         return self.dead, self.queues, self.kept
 
-    def __iter__(self) -> Iterator[datetime | list[str] | list[datetime]]:
-        """As the functions that drop take them: they keep every dead letter, whenever it ended."""
-        return iter((self.done, _NEVER, list[str](), list[datetime]()))
+
+class SetAsideArgs(NamedTuple):
+    """See `sql/prune.sql`."""
+
+    p_day: Day
+    p_done: Time
+    p_dead: Time
+    p_queues: Texts
+    p_kept: Times
+    p_limit: Int4
 
 
-async def prune(
-    pool: Pool, keep: Retention, limit: int, injected: datetime | None, progress: Progress | None
-) -> Pruned:
+class PruneRowsArgs(NamedTuple):
+    """See `sql/prune.sql`."""
+
+    p_which: Text
+    p_done: Time
+    p_dead: Time
+    p_queues: Texts
+    p_kept: Times
+    p_limit: Int4
+
+
+class PruneRestArgs(NamedTuple):
+    """See `sql/prune.sql`."""
+
+    p_limit: Int4
+    p_now: Time | None
+
+
+class PruneResultsArgs(NamedTuple):
+    """See `sql/prune_results.sql`."""
+
+    p_limit: Int4
+    p_now: Time | None
+
+
+_SET_ASIDE: Final = call("set_aside", SetAsideArgs)
+_PRUNE_ROWS: Final = call("prune_rows", PruneRowsArgs)
+_COUNT: Final = len(fields(PruneRowsArgs))
+_THIN_OUT: Final = "select " + expression(
+    "prune_rows",
+    PruneRowsArgs,
+    more=f"p_from => headrace.batch_floor(${_COUNT + 1}), p_to => headrace.batch_floor(${_COUNT + 2})",
+)
+_PRUNE_REST: Final = call("prune_rest", PruneRestArgs)
+_PRUNE_RESULTS: Final = call("prune_results", PruneResultsArgs)
+
+
+async def prune(server: Server, keep: Retention, limit: int, progress: Progress | None) -> Pruned:
     """One bounded step: at most one day dropped, at most `limit` rows deleted of each kind."""
-    now: datetime = injected or (await pool.rows("select clock_timestamp()", write=False))[0][0]
+    pool, injected = server.pool, server.injected
+    now = injected or await server.clock_time()
     until = _Horizons.of(keep, now)
     await _names(pool, keep, now)
     if injected is not None:
@@ -80,13 +128,14 @@ async def prune(
 _LEFT = "select 1 from headrace.ending e where e.finished_at <= $1 and e.state <> 2 limit 1"
 
 
-async def expired_dead(pool: Pool, keep: Retention, limit: int, injected: datetime | None) -> list[JobId]:
+async def expired_dead(server: Server, keep: Retention, limit: int) -> list[JobId]:
     """Dead letters past retention. Those older than the kept days lie in the default partition, by the time of their end."""
-    now: datetime = injected or (await pool.rows("select clock_timestamp()", write=False))[0][0]
+    pool, injected = server.pool, server.injected
+    now = injected or await server.clock_time()
     until = _Horizons.of(keep, now)
-    found = await pool.rows(_EXPIRED.format("ending_default"), *until.of_dead, limit, write=False, timeout=_LONG)
+    found = await pool.rows(_EXPIRED.format("ending_default"), *until.of_dead, limit, write=False, timeout=LONG)
     if len(found) < limit and (injected is not None or until.dead_first):
-        found = await pool.rows(_EXPIRED.format("ending"), *until.of_dead, limit, write=False, timeout=_LONG)
+        found = await pool.rows(_EXPIRED.format("ending"), *until.of_dead, limit, write=False, timeout=LONG)
     return [job_id(batch, ord) for batch, ord in found]
 
 
@@ -111,21 +160,20 @@ async def _old_days(pool: Pool, until: _Horizons, limit: int, progress: Progress
             dropped = await _thin_out(pool, old[0], until, limit)
             more = more or dropped >= limit
         elif answer == _BUSY:
-            # Another call of the next minute may find a moment for it.
+            # A call of the next minute may get the locks.
             more = False
         if progress is not None:
             progress(1, len(old), "days")
-    # Also what an earlier call has set aside and could not drop.
-    return dropped + _number(await pool.rows("select headrace.prune_gone()", write=True, timeout=_LONG)), more
+    # This also drops what an earlier call has set aside and could not drop.
+    return dropped + _number(await pool.rows("select headrace.prune_gone()", write=True, timeout=LONG)), more
 
 
 async def _set_aside(pool: Pool, day: date, until: _Horizons, limit: int) -> int:
     answer = _BUSY
     for attempt in range(_TRIES):
         await asyncio.sleep(random.random() * 0.2 * attempt)
-        found = await pool.rows(
-            "select headrace.set_aside($1, $2, $3, $4, $5, $6)", day, *until, limit, write=True, timeout=_LONG
-        )
+        args = SetAsideArgs(p_day=day, **until.args, p_limit=limit)
+        found = await pool.rows(_SET_ASIDE, *args, write=True, timeout=LONG)
         answer = _number(found)
         if answer != _BUSY:
             break
@@ -133,33 +181,30 @@ async def _set_aside(pool: Pool, day: date, until: _Horizons, limit: int) -> int
 
 
 async def _thin_out(pool: Pool, day: date, until: _Horizons, limit: int) -> int:
-    found = await pool.rows(
-        "select headrace.prune_rows('everywhere', $1, $2, $3, $4, $5, headrace.batch_floor($6), headrace.batch_floor($7))",
-        *until, limit, _end(day) - timedelta(days=1), _end(day),
-        write=True, timeout=_LONG,
-    )  # fmt: skip
+    args = PruneRowsArgs(p_which="everywhere", **until.args, p_limit=limit)
+    span = (_end(day) - timedelta(days=1), _end(day))
+    found = await pool.rows(_THIN_OUT, *args, *span, write=True, timeout=LONG)
     return _number(found)
 
 
 async def _rows(pool: Pool, which: str, until: _Horizons, limit: int) -> int:
-    found = await pool.rows(
-        "select headrace.prune_rows($1, $2, $3, $4, $5, $6)", which, *until, limit, write=True, timeout=_LONG
-    )
+    args = PruneRowsArgs(p_which=which, **until.args, p_limit=limit)
+    found = await pool.rows(_PRUNE_ROWS, *args, write=True, timeout=LONG)
     return _number(found)
 
 
 async def _rest(pool: Pool, limit: int, injected: datetime | None) -> None:
-    await pool.rows("select headrace.prune_rest($1, $2)", limit, injected, write=True, timeout=_LONG)
+    await pool.rows(_PRUNE_REST, *PruneRestArgs(limit, injected), write=True, timeout=LONG)
 
 
 async def _results(pool: Pool, injected: datetime | None) -> bool:
     """Drop the bytes of results whose time to live is over; whether there may be more."""
-    found = await pool.rows("select headrace.prune_results($1, $2)", _RESULTS, injected, write=True, timeout=_LONG)
+    found = await pool.rows(_PRUNE_RESULTS, *PruneResultsArgs(_RESULTS, injected), write=True, timeout=LONG)
     return _number(found) >= _RESULTS
 
 
 async def _names(pool: Pool, keep: Retention, now: datetime) -> None:
-    """Forget the names of workers that have been gone for so long that hardly a job they ended is kept."""
+    """Forget the names of workers that left so long ago that the store keeps hardly any job they ended."""
     until = now - max(_NAMED, 2 * keep.dead)
     await pool.rows(
         "delete from headrace.runner r where r.at < $1 and not exists (select from headrace.worker w where w.id = r.id)",

@@ -1,0 +1,177 @@
+"""CLAIM: ready ranges become a lease. The function chooses them; the store remembers for it whose turn is next."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from headrace.errors import OutcomeUnknown, Unavailable
+from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from headrace.model.lease import MAX_LEASE, Ask, Band, Lease, Token
+from headrace.store.postgres import rows
+from headrace.store.postgres.arguments import (
+    Bool,
+    Int2s,
+    Int4,
+    Int4s,
+    Int8s,
+    Interval,
+    Json,
+    Text,
+    Texts,
+    Time,
+    Uuid,
+    call,
+)
+from headrace.store.postgres.heads import Heads
+from headrace.store.postgres.lease import LeaseMemory
+from headrace.store.postgres.server import Server
+
+_LOOKS, _MOST_LOOKS = 1000, 16_000
+"""Blocked lanes that a claim looks at. If there are more, it looks again, at four times as many and the whole ring round."""
+_MOST_WAITS: Final = 8
+"""How often a claim that finds nothing waits for another one that counts under the same limit keys, and looks again."""
+_MANY_QUEUES: Final = 64
+"""More queues than these travel as one text, because the driver and the server take an array apart name by name."""
+
+
+class ClaimArgs(NamedTuple):
+    """See `sql/claim.sql`."""
+
+    p_queues: Texts
+    p_limit: Int4
+    p_token: Uuid
+    p_worker: Uuid
+    p_ttl: Interval
+    p_tenant: Text | None
+    p_weights: Json | None
+    b_lowest: Int2s | None
+    b_highest: Int2s | None
+    b_share: Int4s | None
+    b_queues: Texts | None
+    ring_priority: Int2s | None = None
+    ring_queue: Texts | None = None
+    ring_tenant: Texts | None = None
+    ring_owed: Int4s | None = None
+    lane_priority: Int2s | None = None
+    lane_queue: Texts | None = None
+    lane_tenant: Texts | None = None
+    lane_lane: Int8s | None = None
+    head_priority: Int2s | None = None
+    head_queue: Texts | None = None
+    head_tenant: Texts | None = None
+    head_lane: Int8s | None = None
+    head_seq: Int8s | None = None
+    p_many: Int4 = 0
+    p_looks: Int4 = _LOOKS
+    p_now: Time | None = None
+    p_await: Int4 | None = None
+    p_probe: Bool = False
+
+
+class HeldArgs(NamedTuple):
+    """See `sql/held.sql`."""
+
+    p_token: Uuid
+
+
+_CLAIM: Final = call("claim", ClaimArgs)
+_HELD: Final = call("held", HeldArgs)
+
+
+class Claims:
+    """The claims of one store object, with what it remembers from one to the next."""
+
+    def __init__(self, server: Server, leases: LeaseMemory) -> None:
+        self._server = server
+        self._leases = leases
+        self._heads = Heads()
+        # Blocked lanes that the next claim looks at: as many as the last one had to.
+        self._looks = _LOOKS
+
+    async def claim(self, ask: Ask) -> Lease | None:
+        limit = min(ask.limit, MAX_LEASE)
+        if limit < 1 or not ask.queues or (ask.only_bands and not ask.bands):
+            return None
+        asked = ask_args(ask, limit)
+        bell = self._server.bell
+        seen = bell.count
+        looks, self._looks = self._looks, _LOOKS
+        waits, busy = 0, None
+        while True:
+            memory, full = self._heads.args()
+            args = asked._replace(
+                **memory, p_looks=looks, p_now=self._server.injected, p_await=busy, p_probe=self._heads.probe
+            )
+            found = await self._claim(args, ask.token)
+            if isinstance(found, Lease):
+                return found
+            first = found[0]
+            self._heads.learn(first, full=full)
+            bell.opens(first["opens"])
+            if first["r_batch"] is not None:
+                return self._lease(ask.token, found)
+            busy = first["busy"]
+            if busy is not None and waits < _MOST_WAITS:
+                waits += 1
+            elif first["more"] and looks < _MOST_LOOKS:
+                looks *= 4
+            else:
+                break
+        self._looks = looks
+        self._heads.forget()
+        bell.seen, bell.searched = seen, True
+        return await self._held(ask.token) if first["held"] else None
+
+    async def _claim(self, args: ClaimArgs, token: Token) -> list[Any] | Lease:
+        pool = self._server.pool
+        try:
+            return await pool.rows(_CLAIM, *args, write=True)
+        except OutcomeUnknown:
+            # The answer is what the token holds. If the claim never happened, the store claims again.
+            return await self._held(token) or await pool.rows(_CLAIM, *args, write=True)
+        except Unavailable:
+            # The server also refuses a token that has a lease already, claimed before through another store object.
+            if (held := await self._held(token)) is not None:
+                return held
+            raise
+
+    async def _held(self, token: Token) -> Lease | None:
+        """The lease of a claim whose answer was lost."""
+        held = await held_by(self._server, token)
+        if not held:
+            return None
+        jobs = [job for _, job in rows.held(held)]
+        self._leases.remember(token, len(jobs))
+        return Lease(token, jobs, held[0]["suspect"])
+
+    def _lease(self, token: Token, found: list[Any]) -> Lease:
+        first, jobs = found[0], rows.claimed(found)
+        self._leases.remember(token, len(jobs), set(first["r_queue"]) if first["limited"] else None)
+        return Lease(token, jobs, first["suspect"])
+
+
+async def held_by(server: Server, token: Token) -> list[Any]:
+    """The unsettled jobs of a lease, as rows."""
+    return await server.pool.rows(_HELD, *HeldArgs(token), write=False)
+
+
+def ask_args(ask: Ask, limit: int) -> ClaimArgs:
+    """The arguments of a claim that the worker decides."""
+    bands = ask.bands
+    if bands and not ask.only_bands:
+        bands = (*bands, Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit))
+    return ClaimArgs(
+        p_queues=list(ask.queues) if len(ask.queues) <= _MANY_QUEUES else [f",{','.join(ask.queues)},"],
+        p_limit=limit,
+        p_token=ask.token,
+        p_worker=ask.worker,
+        p_ttl=ask.ttl,
+        p_tenant=ask.tenant,
+        p_weights=msgspec.json.encode(ask.weights).decode() if ask.weights else None,
+        b_lowest=[band.lowest for band in bands] or None,
+        b_highest=[band.highest for band in bands] or None,
+        b_share=[band.share for band in bands] or None,
+        b_queues=[",".join(band.queues) or None for band in bands] or None,
+    )

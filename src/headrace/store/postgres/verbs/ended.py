@@ -1,0 +1,58 @@
+"""ENDED: finished jobs in the order of their ends."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from headrace.model.records import Ending
+from headrace.store.postgres import rows
+from headrace.store.postgres.arguments import Int4, Time, Uuid, call
+from headrace.store.postgres.rows import NEVER
+from headrace.store.postgres.server import Server
+
+
+class EndedArgs(NamedTuple):
+    """See `sql/ended.sql`."""
+
+    p_from: Time
+    p_to: Time
+    p_many: Int4
+    p_limit: Int4
+    a_batch: Uuid | None
+    a_ord: Int4 | None
+
+
+_ENDED: Final = call("ended_span", EndedArgs)
+_SORTED: Final = 5000
+"""Endings that one statement sorts."""
+_PAGE: Final = 500
+"""Endings that it answers."""
+_MOMENT: Final = timedelta(microseconds=1)
+_NO_JOB: Final = (None, None)
+
+
+async def ended(server: Server, since: datetime, limit: int) -> list[Ending]:
+    """Reads one span of time after another. A span with too many endings is read again in parts."""
+    now = await server.clock_time()
+    width = max(now - since, timedelta(seconds=1))
+    begin, end, after = since, NEVER, _NO_JOB
+    found: list[Ending] = []
+    while len(found) < limit:
+        most = min(_PAGE, limit - len(found))
+        args = EndedArgs(begin, end, _SORTED, most, a_batch=after[0], a_ord=after[1])
+        page = await server.pool.rows(_ENDED, *args, write=False, timeout=60)
+        if page and page[0]["batch"] is None:
+            width = max(width / 32, _MOMENT)
+            end = begin + width
+            continue
+        found += [rows.ending(row) for row in page]
+        if len(page) == most:
+            begin, after = page[-1]["finished_at"], (page[-1]["batch"], page[-1]["ord"])
+        elif end == NEVER:
+            break
+        else:
+            # The next span may have fewer endings. After the present only a test's own clock has any.
+            begin, after, width = end, _NO_JOB, width * 4
+            end = NEVER if begin + width > now else begin + width
+    return found

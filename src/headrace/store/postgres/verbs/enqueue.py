@@ -1,0 +1,144 @@
+"""ENQUEUE: a batch goes to the server as columns: one value per job, or one per run of jobs of one lane and due time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from headrace.errors import KeyHeld, Unavailable
+from headrace.model.job import Batch
+from headrace.model.records import Enqueued
+from headrace.store.batches import segments
+from headrace.store.postgres import faults, rows
+from headrace.store.postgres.arguments import (
+    Bools,
+    Byteses,
+    Int2s,
+    Int4s,
+    Int8s,
+    Intervals,
+    Texts,
+    Time,
+    Times,
+    Uuid,
+    call,
+    column,
+    expression,
+    fields,
+    same,
+    text,
+)
+from headrace.store.postgres.server import Server
+
+
+class EnqueueArgs(NamedTuple):
+    """See `sql/enqueue_batch.sql`."""
+
+    p_batch: Uuid
+    p_tasks: Texts
+    p_payloads: Byteses
+    p_options: Byteses | None
+    s_hi: Int4s
+    s_queue: Texts
+    s_priority: Int2s
+    s_tenant: Texts
+    s_lane: Int8s | None
+    s_limits: Texts | None
+    s_run_at: Times | None
+    s_delay: Intervals | None
+    k_ord: Int4s | None
+    k_key: Texts | None
+    k_digest: Byteses | None
+    k_ttl: Intervals | None
+    u_ord: Int4s | None
+    u_name: Texts | None
+    u_states: Texts | None
+    u_within: Intervals | None
+    u_replace: Bools | None
+    p_now: Time | None
+
+    @property
+    def keyed(self) -> bool:
+        """Whether any job has a key or a unique lock."""
+        return self.k_ord is not None or self.u_ord is not None
+
+
+FUNCTION: Final = "enqueue_batch"
+_ENQUEUE: Final = call(FUNCTION, EnqueueArgs)
+_PATIENCE: Final = "3s"
+"""How long an enqueue waits for a transaction that holds one of its keys or unique locks."""
+_ENQUEUE_KEYED: Final = (
+    f"select e.* from (select set_config('lock_timeout', ${len(fields(EnqueueArgs)) + 1}, true) as set) t "
+    # The function depends on the setting, so that PostgreSQL sets it first.
+    "cross join lateral "
+    + expression(FUNCTION, EnqueueArgs).replace(
+        "p_batch => $1,", "p_batch => case when t.set is not null then $1::uuid end,"
+    )
+    + " e"
+)
+
+
+async def enqueue(server: Server, batch: Batch) -> Enqueued:
+    if not batch.jobs:
+        return Enqueued({})
+    args = enqueue_args(batch, server.injected)
+    if args.keyed:
+        found = await _enqueue_keyed(server, args)
+    else:
+        found = await server.pool.repeatable(lambda: server.pool.rows(_ENQUEUE, *args, write=True, timeout=60))
+    answer = rows.enqueued(batch, found[0])
+    server.bell.ring(queues_of(batch))
+    return answer
+
+
+async def _enqueue_keyed(server: Server, args: EnqueueArgs) -> list[Any]:
+    try:
+        return await server.pool.repeatable(
+            lambda: server.pool.rows(_ENQUEUE_KEYED, *args, _PATIENCE, write=True, timeout=60)
+        )
+    except Unavailable as error:
+        if error.__cause__ is None or faults.sqlstate(error.__cause__) != faults.LOCKED:
+            raise
+        raise KeyHeld(
+            "a transaction that has not ended has enqueued with the same key or unique lock: commit or roll back "
+            f"that transaction; nothing was stored after waiting {_PATIENCE}, and trying again is safe"
+        ) from error.__cause__
+
+
+def enqueue_args(batch: Batch, now: datetime | None) -> EnqueueArgs:
+    """A column in which every value is None is left out, because arrays cost time on the way."""
+    jobs = batch.jobs
+    runs = segments(batch)
+    lanes = [jobs[lo].lane for lo, _ in runs]
+    limits = column(["\n".join(lane.limits) or None for lane in lanes])
+    dues = column([jobs[lo].due for lo, _ in runs])
+    keys = [(ord, job.key) for ord, job in enumerate(jobs) if job.key is not None]
+    locks = [(ord, job.unique) for ord, job in enumerate(jobs) if job.unique is not None]
+    return EnqueueArgs(
+        p_batch=batch.id,
+        p_tasks=same([job.task for job in jobs]),
+        p_payloads=[job.payload for job in jobs],
+        p_options=column([job.options for job in jobs]),
+        s_hi=[hi for _, hi in runs],
+        s_queue=same([lane.queue for lane in lanes]),
+        s_priority=same([lane.priority for lane in lanes]),
+        s_tenant=[lane.tenant for lane in lanes],
+        s_lane=limits and [lane.id for lane in lanes],
+        s_limits=limits,
+        s_run_at=dues and [due if isinstance(due, datetime) else None for due in dues],
+        s_delay=dues and [due if isinstance(due, timedelta) else None for due in dues],
+        k_ord=[ord for ord, _ in keys] or None,
+        k_key=[text(key.name) for _, key in keys] or None,
+        k_digest=[key.digest for _, key in keys] or None,
+        k_ttl=[key.ttl for _, key in keys] or None,
+        u_ord=[ord for ord, _ in locks] or None,
+        u_name=[text(lock.name) for _, lock in locks] or None,
+        u_states=[",".join(lock.states) for _, lock in locks] or None,
+        u_within=[lock.within for _, lock in locks] or None,
+        u_replace=[lock.replace for _, lock in locks] or None,
+        p_now=now,
+    )
+
+
+def queues_of(batch: Batch) -> set[str]:
+    return {job.lane.queue for job in batch.jobs}

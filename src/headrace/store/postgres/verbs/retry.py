@@ -1,0 +1,27 @@
+"""RETRY: an operator makes finished or scheduled jobs ready now, with a clean slate; or scheduled ones as if they were due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.model.job import JobId
+from headrace.store.postgres.arguments import Bool, Uuids, call
+from headrace.store.postgres.pool import LONG
+from headrace.store.postgres.server import Server
+
+
+class RetryArgs(NamedTuple):
+    """See `sql/retry.sql`."""
+
+    p_ids: Uuids
+    p_afresh: Bool
+
+
+_RETRY: Final = call("retry", RetryArgs)
+
+
+async def retry(server: Server, ids: Sequence[JobId], *, afresh: bool) -> frozenset[JobId]:
+    found = await server.pool.rows(_RETRY, *RetryArgs(list(ids), afresh), write=True, timeout=LONG)
+    server.bell.ring({row["queue"] for row in found})
+    return frozenset(JobId(row["id"]) for row in found)
