@@ -80,7 +80,7 @@ class Headrace(AppJobs, AppPauses, Producer):
     ) -> None:
         """`url` and `overrides` beat `settings`, or else what `Settings.load` finds. `clock` is for tests.
 
-        `producer`: what the app's jobs say of who enqueued them, such as "billing-api"; None: nothing.
+        `producer`: the name of the producer that the app's jobs carry, such as "billing-api"; None: none.
         """
         if settings is None:
             self.settings = Settings.load(url=url, **overrides)

@@ -20,7 +20,8 @@ from starlette.routing import Mount, Route
 
 from headrace import Headrace
 from headrace.integrations.starlette import lifespan, mounted
-from headrace.server import asgi, tokens
+from headrace.operate import tokens
+from headrace.server import asgi
 from headrace.testing.process import free_port
 from integrations.kit import load
 

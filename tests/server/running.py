@@ -12,7 +12,8 @@ from uuid import uuid4
 import httpx
 
 from headrace import Headrace, Retry
-from headrace.server import ServerSettings, asgi, tokens
+from headrace.operate import tokens
+from headrace.server import ServerSettings, asgi
 from headrace.server.http.application import Application
 from headrace.server.http.listener import Server
 from headrace.server.state import ServerState

@@ -17,7 +17,7 @@ from headrace import Headrace, Limit
 from headrace.cli.root import root
 from headrace.errors import Unavailable
 from headrace.model.records import LimitRule
-from headrace.server import tokens
+from headrace.operate import tokens
 from headrace.store import connect
 from headrace.store.audit import KEPT, LONGEST, Audit, whoami
 from headrace.store.contract import Store

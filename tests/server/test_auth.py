@@ -11,10 +11,10 @@ import pytest
 from starlette.requests import Request
 
 from headrace.model.records import Record
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 from headrace.server import auth as auth_module
-from headrace.server import tokens
 from headrace.server.auth import LOCAL, Auth, Brake, Principal, address_of, check_origin
-from headrace.server.http.endpoint import Scope
 from headrace.server.http.problems import Problem
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock

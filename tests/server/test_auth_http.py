@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from headrace.model.job import JobId, JobState
-from headrace.server import tokens
+from headrace.operate import tokens
 from headrace.server.auth import Brake
 from server.running import Running
 from server.security import sent

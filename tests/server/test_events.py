@@ -17,12 +17,12 @@ from headrace import Headrace, current_job
 from headrace.model.job import Batch, Job, JobId, JobState, LogLine, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.records import Ending
-from headrace.server import tokens
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 from headrace.server.events import feed, tail
 from headrace.server.events.feed import Feed
 from headrace.server.events.follow import NOTHING, Follower, added, read_id
 from headrace.server.events.tail import Listener, Tail, event_id
-from headrace.server.http.endpoint import Scope
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from server.running import Running, running

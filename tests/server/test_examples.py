@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from headrace.model.job import JobId, JobState
-from headrace.server import tokens
+from headrace.operate import tokens
 from server.running import Running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

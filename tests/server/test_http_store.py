@@ -37,12 +37,13 @@ from headrace.model.lane import Lane
 from headrace.model.lease import Ask, Band, Presence, Report, new_token, new_worker_id
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import CancelAnswer, Filter, Promoted, Retention
+from headrace.operate import tokens
 from headrace.operate.limits import Limits
 from headrace.operate.operations import Operations
 from headrace.operate.schedules import Schedules
 from headrace.policy.recovery import LimitObservation, What
 from headrace.policy.schedule import Schedule, declare
-from headrace.server import ServerSettings, tokens
+from headrace.server import ServerSettings
 from headrace.settings import mask_url
 from headrace.store import connect
 from headrace.store.contract import Store

@@ -18,7 +18,8 @@ from headrace.model.job import Batch, Failure, JobState, NewJob, job_id, new_bat
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import Finish
-from headrace.server import asgi, tokens
+from headrace.operate import tokens
+from headrace.server import asgi
 from headrace.server.api.resources import ENDPOINTS
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.store.audit import Audit

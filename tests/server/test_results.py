@@ -13,10 +13,10 @@ from headrace import Cancel, Headrace
 from headrace.client import results
 from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
-from headrace.server import tokens
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 from headrace.server.events import hub as hub_
 from headrace.server.events.hub import Hub
-from headrace.server.http.endpoint import Scope
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from server.running import Calls, Running, running

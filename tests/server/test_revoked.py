@@ -12,7 +12,8 @@ import pytest
 from headrace import Headrace
 from headrace.errors import Unavailable
 from headrace.model.job import JobState
-from headrace.server import tokens, waiting_claims
+from headrace.operate import tokens
+from headrace.server import waiting_claims
 from headrace.server.events import feed
 from headrace.server.events.tail import Listener
 from server.running import Calls, Running, running

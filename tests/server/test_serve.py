@@ -16,7 +16,8 @@ import pytest
 
 from headrace import ConfigError, Headrace
 from headrace.model.job import JobId, parse_id
-from headrace.server import asgi, tokens
+from headrace.operate import tokens
+from headrace.server import asgi
 from headrace.store import connect
 from headrace.testing.process import free_port
 from server.process import APP, serving

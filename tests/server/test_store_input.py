@@ -15,8 +15,8 @@ from headrace.model.job import Batch, Failure, JobState, Key, LogLine, NewJob, U
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, Band, Presence, Report, new_token, new_worker_id
 from headrace.model.records import Filter, LimitRule, Retention
-from headrace.server import tokens
-from headrace.server.http.endpoint import Scope
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 from headrace.store.http import wire
 from server.running import Running
 

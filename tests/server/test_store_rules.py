@@ -16,6 +16,7 @@ from headrace.model.job import Batch, Job, JobId, Key, NewJob, UniqueLock, job_i
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.records import Filter, LimitRule
+from headrace.model.scope import Scope
 from headrace.operate.limits import Limits
 from headrace.operate.operations import Operations
 from headrace.operate.schedules import KIND, Schedules
@@ -23,7 +24,6 @@ from headrace.policy.recovery import WELL, LimitHealth, LimitObservation, State,
 from headrace.policy.schedule import Schedule, Template
 from headrace.policy.schedule_entry import Decision, ScheduleEntry, encode, fingerprint, slot_job_id
 from headrace.server import ServerSettings
-from headrace.server.http.endpoint import Scope
 from headrace.store import connect
 from headrace.store.http import wire
 from headrace.task.codec import JobOptions, encode_options

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.root import root
 from headrace.errors import ConfigError
-from headrace.server import tokens
-from headrace.server.http.endpoint import Scope
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock

@@ -12,8 +12,8 @@ from headrace.errors import ConfigError, Unsupported
 from headrace.model.job import JobState, NewJob
 from headrace.model.lane import Lane
 from headrace.model.outcome import Finish
-from headrace.server import tokens
-from headrace.server.http.endpoint import Scope
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 from headrace.store import connect
 from headrace.webhooks.deliver import QUEUE, TASK, DeliveryMaker, _signature, batch_of
 from headrace.worker import Worker

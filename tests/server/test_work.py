@@ -16,7 +16,8 @@ from headrace import Headrace
 from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import new_worker_id
-from headrace.server import ServerSettings, tokens, waiting_claims
+from headrace.operate import tokens
+from headrace.server import ServerSettings, waiting_claims
 from headrace.server.leases import LeaseSigner
 from headrace.task.codec import JobOptions, encode_options
 from server.running import Calls, Running, running

@@ -11,7 +11,7 @@ import msgspec
 from headrace.cli import params
 from headrace.cli.output import emit, say, short, table
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.store.audit import Audit, note_here
+from headrace.store.audit import Audit
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -45,9 +45,3 @@ def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
             table(("when (UTC)", "who", "action", "what", "jobs"), rows, right=(4,))
 
     run(target.with_store(look))
-
-
-async def note(target: Target, store: Store, action: str, what: str, jobs: int = 0) -> None:
-    """Write an audit entry for this command. A remote server writes its own, under the name of the token."""
-    if not target.settings.url.startswith(("http://", "https://")):
-        await note_here(store, action, what, jobs)

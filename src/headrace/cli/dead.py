@@ -20,7 +20,6 @@ from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Filter
 from headrace.operate.dead.letters import Choice, DeadLetters, Group
 from headrace.operate.dead.moves import Discarded, Replayed
-from headrace.operate.operations import Operations
 from headrace.policy import fingerprint
 from headrace.policy.canary import Canary
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import timedelta
 
-    from headrace.operate.dead.moves import DeadLetterOperations
+    from headrace.operate.operations import Operations
     from headrace.store.contract import Store
 
 _FINGERPRINT = params.Checked("fingerprint", fingerprint.check)
@@ -38,10 +37,6 @@ _RATE = params.Checked("rate", rate.parse)
 @click.group()
 def command() -> None:
     """List, show, replay and discard dead jobs."""
-
-
-def _operations(store: Store, target: Target) -> DeadLetterOperations:
-    return Operations(store, task_of=target.task).dead
 
 
 # ── looking ──────────────────────────────────────────────────────────────────
@@ -147,18 +142,12 @@ def show_(target: Target, id: JobId, as_json: bool) -> None:
 
 # ── moving ───────────────────────────────────────────────────────────────────
 
-_ids = click.argument("ids", nargs=-1, type=params.JOB_ID)
 _group = click.option("--group", type=_FINGERPRINT, metavar="FINGERPRINT", help="Those that died of this bug.")
-_everything = click.option("--everything", "every", is_flag=True, help="Every dead job; asks first.")
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_choice = filters.choice_options(_group, state=False, every="Every dead job; asks first.")
 
 
 @command.command()
-@_ids
-@_group
-@filters.filter_options(state=False)
-@_everything
-@_yes
+@_choice
 @click.option("--rate", "pace", type=_RATE, help='At most so many, e.g. "50/s" or "600/m".')
 @click.option("--canary", type=click.IntRange(1, 1000), help="Replay so many first, watch them, then the rest.")
 @click.option(
@@ -190,18 +179,16 @@ def replay(
     choice = _choose(ids, where, group, every=every, yes=yes, verb="replay")
     first = None if canary is None else Canary(canary, tolerate, patience)
 
-    async def act(store: Store) -> Replayed:
+    async def act(operations: Operations) -> Replayed:
         answer = Replayed()
         try:
             with progress("replay", quiet=as_json) as meter:
-                return await _operations(store, target).replay(
-                    choice, rate=pace, canary=first, progress=meter, into=answer
-                )
+                return await operations.dead.replay(choice, rate=pace, canary=first, progress=meter, into=answer)
         except asyncio.CancelledError:
             say(f"stopped: {filters.named(len(answer.replayed))} replayed, the rest stay dead")
             raise
 
-    answer = run(target.with_store(act))
+    answer = target.operate(act)
     if as_json:
         trial = None if answer.trial is None else {**asdict(answer.trial), "waiting": answer.trial.waiting}
         emit(asdict(replace(answer, trial=None)) | {"trial": trial})
@@ -219,11 +206,7 @@ def replay(
 
 
 @command.command()
-@_ids
-@_group
-@filters.filter_options(state=False)
-@_everything
-@_yes
+@_choice
 @click.option("--reason", required=True, help="Why; kept in the record.")
 @json_option
 @store_command()
@@ -240,16 +223,16 @@ def discard(
     """Forget dead jobs for good. Each leaves a line in the log headrace.audit: on stderr, unless the app sets up logging."""
     choice = _choose(ids, where, group, every=every, yes=yes, verb="discard")
 
-    async def act(store: Store) -> Discarded:
+    async def act(operations: Operations) -> Discarded:
         answer = Discarded()
         try:
             with progress("discard", quiet=as_json) as meter:
-                return await _operations(store, target).discard(choice, reason=reason, progress=meter, into=answer)
+                return await operations.dead.discard(choice, reason=reason, progress=meter, into=answer)
         except asyncio.CancelledError:
             say(f"stopped: {filters.named(len(answer.records))} discarded, the rest stay dead")
             raise
 
-    answer = run(target.with_store(act))
+    answer = target.operate(act)
     if as_json:
         emit({"discarded": [asdict(record) for record in answer.records], "refused": answer.refused})
     else:
@@ -259,8 +242,7 @@ def discard(
 
 def _choose(ids: Sequence[JobId], where: Filter, group: str | None, *, every: bool, yes: bool, verb: str) -> Choice:
     filters.must_choose(ids, where, every=every or group is not None)
-    if every and not yes:
-        click.confirm(f"{verb} every dead job that fits?", abort=True, err=True)
+    filters.must_agree(f"{verb} every dead job that fits?", every=every, yes=yes)
     return Choice.of(ids, group=group, where=where, everything=every)
 
 

@@ -55,6 +55,25 @@ _OPTIONS: list[Callable[[Any], Any]] = [
 ]
 
 
+def choice_options(*more: Callable[[Any], Any], state: bool, every: str) -> Callable[[Command], Command]:
+    """What a bulk move takes: `ids`, or `where` and `more`, or `every`; and `yes`. `every`: the help of --everything."""
+    parts = (
+        click.argument("ids", nargs=-1, type=params.JOB_ID),
+        *more,
+        filter_options(state=state),
+        click.option("--everything", "every", is_flag=True, help=every),
+        click.option("--yes", is_flag=True, help="Do not ask."),
+    )
+
+    def decorate(command: Command) -> Command:
+        decorated: Any = command
+        for part in reversed(parts):
+            decorated = part(decorated)
+        return decorated  # type: ignore[no-any-return]  # click's decorators keep the function
+
+    return decorate
+
+
 def empty(where: Filter) -> bool:
     """Whether the filter would match every job."""
     return replace(where, states=frozenset()) == Filter()
@@ -69,6 +88,12 @@ def must_choose(ids: Sequence[JobId], where: Filter, *, every: bool) -> None:
             "no jobs are selected: give ids, a filter such as --task, or --everything",
             click.get_current_context(silent=True),
         )
+
+
+def must_agree(question: str, *, every: bool, yes: bool) -> None:
+    """A move of every job asks first; without an agreement the command ends."""
+    if every and not yes:
+        click.confirm(question, abort=True, err=True)
 
 
 async def pages(store: Store, ids: Sequence[JobId], where: Filter) -> AsyncIterator[list[Job | JobId]]:

@@ -17,7 +17,6 @@ from headrace.errors import JobNotFound
 from headrace.model.job import Job, JobId
 from headrace.model.records import CancelAnswer, Filter, Page
 from headrace.operate.audit import chosen
-from headrace.operate.operations import Operations
 from headrace.policy.explain import explain
 from headrace.store import pages
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.operate.jobs import JobOperations
+    from headrace.operate.operations import Operations
     from headrace.store.contract import Store
     from headrace.task.task import TaskOptions
 
@@ -119,16 +119,11 @@ def _not_found(id: JobId) -> JobNotFound:
     return JobNotFound(f"no job {id}: it may have been pruned; `headrace jobs list` shows what there is")
 
 
-_ids = click.argument("ids", nargs=-1, type=params.JOB_ID)
-_everything = click.option("--everything", "every", is_flag=True, help="Every job; asks first.")
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_choice = filters.choice_options(state=True, every="Every job; asks first.")
 
 
 @command.command()
-@_ids
-@filters.filter_options(state=True)
-@_everything
-@_yes
+@_choice
 @click.option("--reason", help="Kept with the job.")
 @json_option
 @store_command()
@@ -145,10 +140,7 @@ def cancel(
 
 
 @command.command()
-@_ids
-@filters.filter_options(state=True)
-@_everything
-@_yes
+@_choice
 @json_option
 @store_command()
 def retry(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
@@ -162,10 +154,7 @@ def retry(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, ye
 
 
 @command.command()
-@_ids
-@filters.filter_options(state=True)
-@_everything
-@_yes
+@_choice
 @json_option
 @store_command()
 def delete(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
@@ -191,22 +180,21 @@ def _bulk(
     good: set[str],
 ) -> None:
     filters.must_choose(ids, where, every=every or bool(where.states))
-    if every and not yes:
-        click.confirm(f"{verb} every job that fits?", abort=True, err=True)
+    filters.must_agree(f"{verb} every job that fits?", every=every, yes=yes)
 
-    async def act(store: Store) -> dict[JobId, str]:
+    async def act(operations: Operations) -> dict[JobId, str]:
         answers: dict[JobId, str] = {}
-        async with Operations(store).jobs.many(chosen(ids, where)) as jobs:
+        async with operations.jobs.many(chosen(ids, where)) as jobs:
 
             async def one_page(page: list[Job | JobId]) -> None:
                 known = [job.id for job in page if isinstance(job, Job)]
                 answers.update({job: "unknown" for job in page if not isinstance(job, Job)})
                 answers.update(await move(jobs, known))
 
-            await filters.each_page(store, ids, where, title=verb, quiet=as_json, move=one_page)
+            await filters.each_page(operations.store, ids, where, title=verb, quiet=as_json, move=one_page)
         return answers
 
-    answers = run(target.with_store(act))
+    answers = target.operate(act)
     if as_json:
         emit([{"id": id, "answer": answer} for id, answer in answers.items()])
     elif ids:

@@ -13,7 +13,6 @@ from headrace.cli.output import age, emit, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model import rate as rates
 from headrace.operate.limits import LimitEntry, Limits, check_limit, figures
-from headrace.operate.operations import Operations
 from headrace.task.limit import LimitFigures, describe
 
 if TYPE_CHECKING:
@@ -62,10 +61,7 @@ def set_(
     """
     made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
 
-    async def act(store: Store) -> LimitEntry:
-        return await Operations(store).limits.set(name, made)
-
-    entry = run(target.with_store(act))
+    entry = target.operate(lambda operations: operations.limits.set(name, made))
     if as_json:
         emit(_document(entry))
     else:
@@ -78,11 +74,7 @@ def set_(
 @store_command()
 def reset(target: Target, name: str, as_json: bool) -> None:
     """Back to the code's figures; one that was closed is open again."""
-
-    async def act(store: Store) -> LimitEntry | None:
-        return await Operations(store).limits.reset(name)
-
-    entry = run(target.with_store(act))
+    entry = target.operate(lambda operations: operations.limits.reset(name))
     if as_json:
         emit({"name": name, "limit": None if entry is None else _document(entry)})
     else:
@@ -99,11 +91,7 @@ def remove(target: Target, name: str, as_json: bool) -> None:
 
     The limit no longer holds jobs back. A worker whose code still declares it stores it again at its start.
     """
-
-    async def act(store: Store) -> list[str]:
-        return await Operations(store).limits.remove(name)
-
-    gone = run(target.with_store(act))
+    gone = target.operate(lambda operations: operations.limits.remove(name))
     if as_json:
         emit({"removed": gone})
     elif gone:

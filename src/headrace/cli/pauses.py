@@ -13,7 +13,6 @@ from headrace.cli.output import age, emit, say, table
 from headrace.cli.queues import end_of, until_options
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
-from headrace.operate.operations import Operations
 from headrace.operate.pauses import pausable
 
 if TYPE_CHECKING:
@@ -58,11 +57,7 @@ def pause(
     """Start no job of a queue, a task or a tenant; what runs goes on."""
     name, kind = _chosen(queue, task, tenant)
     end = end_of(until, lasting)
-
-    async def act(store: Store) -> None:
-        await Operations(store).pauses.pause(name, kind=kind, until=end)
-
-    run(target.with_store(act))
+    target.operate(lambda operations: operations.pauses.pause(name, kind=kind, until=end))
     _say(name, kind, paused=True, as_json=as_json)
 
 
@@ -73,11 +68,7 @@ def pause(
 def resume(target: Target, queue: str | None, task: str | None, tenant: str | None, as_json: bool) -> None:
     """Let the jobs of a queue, a task or a tenant start again."""
     name, kind = _chosen(queue, task, tenant)
-
-    async def act(store: Store) -> None:
-        await Operations(store).pauses.resume(name, kind=kind)
-
-    run(target.with_store(act))
+    target.operate(lambda operations: operations.pauses.resume(name, kind=kind))
     _say(name, kind, paused=False, as_json=as_json)
 
 

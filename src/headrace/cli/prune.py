@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli import audit, params
+from headrace.cli import params
 from headrace.cli.filters import named
 from headrace.cli.output import emit, progress
-from headrace.cli.target import Target, json_option, run, store_command
-from headrace.model import duration
+from headrace.cli.target import Target, json_option, store_command
 from headrace.model.records import Retention
-from headrace.operate.dead import dropped
+from headrace.operate.audit import of_retention
 from headrace.policy.queue import dead_retentions
-from headrace.store.audit import whoami
 
 if TYPE_CHECKING:
-    from headrace.store.contract import Store
+    from headrace.operate.operations import Operations
 
 
 @click.command()
@@ -37,25 +35,12 @@ def command(target: Target, done: timedelta | None, dead: timedelta | None, as_j
         dead_by_queue=own,
     )
 
-    kept = f"kept: done {duration.show(keep.done)}, dead {duration.show(keep.dead)}"
+    async def act(operations: Operations) -> int:
+        with progress("prune", quiet=as_json) as meter:
+            return await operations.jobs.prune(keep, meter)
 
-    async def act(store: Store) -> int:
-        gone, more = 0, True
-        try:
-            with progress("prune", quiet=as_json) as meter:
-                while more:
-                    pruned = await store.prune(keep)
-                    gone += pruned.jobs
-                    expired = await dropped.expire(store, keep, by=whoami())
-                    gone, more = gone + expired.jobs, pruned.more or expired.more
-                    meter(gone, 0, "")
-        finally:
-            if gone:  # Also printed after Ctrl-C.
-                await audit.note(target, store, "jobs.prune", kept, gone)
-        return gone
-
-    gone = run(target.with_store(act))
+    gone = target.operate(act)
     if as_json:
         emit({"pruned": gone, "keep_done_s": params.seconds(keep.done), "keep_dead_s": params.seconds(keep.dead)})
     else:
-        click.echo(f"pruned {named(gone)} ({kept})")
+        click.echo(f"pruned {named(gone)} ({of_retention(keep)})")

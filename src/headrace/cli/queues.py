@@ -10,11 +10,10 @@ import click
 
 from headrace.cli import params, stats
 from headrace.cli.output import emit
-from headrace.cli.target import Target, json_option, run, store_command
-from headrace.operate.operations import Operations
+from headrace.cli.target import Target, json_option, store_command
 
 if TYPE_CHECKING:
-    from headrace.store.contract import Store
+    from headrace.operate.operations import Operations
 
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -84,15 +83,14 @@ def _turn(
     until: datetime | timedelta | None = None,
     as_json: bool,
 ) -> None:
-    async def act(store: Store) -> None:
-        pauses = Operations(store).pauses
+    async def act(operations: Operations) -> None:
         for name in names:
             if paused:
-                await pauses.pause(name, until=until)
+                await operations.pauses.pause(name, until=until)
             else:
-                await pauses.resume(name)
+                await operations.pauses.resume(name)
 
-    run(target.with_store(act))
+    target.operate(act)
     if as_json:
         emit([{"queue": name, "paused": paused} for name in names])
     else:

@@ -13,12 +13,12 @@ from headrace.cli.output import age, emit, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
 from headrace.model import duration
-from headrace.operate.operations import Operations
 from headrace.operate.schedules import Schedules
 from headrace.policy.schedule import Overlap, check_name, declare
 from headrace.policy.schedule_entry import Decision, ScheduleEntry
 
 if TYPE_CHECKING:
+    from headrace.operate.operations import Operations
     from headrace.operate.schedules import ScheduleOperations
     from headrace.store.contract import Store
 
@@ -95,15 +95,15 @@ def add(
     except ConfigError as error:
         raise click.UsageError(str(error), click.get_current_context(silent=True)) from None
 
-    async def act(store: Store) -> None:
-        entry = await Operations(store).schedules.add(schedule, replace=replace)
-        now = await store.now()
+    async def act(operations: Operations) -> None:
+        entry = await operations.schedules.add(schedule, replace=replace)
+        now = await operations.store.now()
         if as_json:
             emit(_document(entry, now))
         else:
             click.echo(f"{name}: {schedule.rule}, next {_time(entry.next_slot(now))}")
 
-    run(target.with_store(act))
+    target.operate(act)
 
 
 _names = click.argument("names", nargs=-1, required=True, type=NAME)
@@ -166,12 +166,11 @@ def remove(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
-    async def do(store: Store) -> dict[str, str]:
+    async def do(operations: Operations) -> dict[str, str]:
         # One by one: changes before a wrong name stay.
-        book = Operations(store).schedules
-        return {name: await act(book, name) for name in names}
+        return {name: await act(operations.schedules, name) for name in names}
 
-    answers = run(target.with_store(do))
+    answers = target.operate(do)
     if as_json:
         emit([{"schedule": name, "answer": answer} for name, answer in answers.items()])
     else:

@@ -60,7 +60,7 @@ def _check(target: Target, host: str) -> None:
     """Check that the store can be opened, and that a server without tokens listens on this machine only."""
 
     async def look(store: Store) -> bool:
-        from headrace.server import tokens
+        from headrace.operate import tokens
 
         await store.now()
         return await tokens.any(store)

@@ -23,6 +23,7 @@ from headrace.settings import Settings, mask_url
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
+    from headrace.operate.operations import Operations
     from headrace.store.contract import Store
     from headrace.task.task import Task
 
@@ -82,6 +83,12 @@ class Target:
             return await use(store)
         finally:
             await store.close()
+
+    def operate(self, act: Callable[[Operations], Awaitable[T]]) -> T:
+        """Run operator verbs on the store, as the user of this process, and answer what they answer."""
+        from headrace.operate.operations import Operations
+
+        return run(self.with_store(lambda store: act(Operations(store, task_of=self.task))))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

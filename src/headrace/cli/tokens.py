@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import params
-from headrace.cli.audit import note
 from headrace.cli.output import age, emit, say, table
 from headrace.cli.target import Target, json_option, run, store_command
-from headrace.errors import ConfigError
-
-try:
-    from headrace.server import tokens
-    from headrace.server.http.endpoint import Scope
-except ModuleNotFoundError as missing:
-    raise ConfigError(
-        f"tokens are for the server, which needs {missing.name}: pip install 'headrace[server]'"
-    ) from None
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from headrace.server.tokens import Token
+    from headrace.operate.operations import Operations
+    from headrace.operate.tokens import Token
     from headrace.store.contract import Store
 
 
@@ -58,12 +51,11 @@ def create(
 ) -> None:
     """Make a token and print it: this once, for only its hash is kept."""
 
-    async def act(store: Store) -> tuple[str, Token, datetime]:
-        text, token = await tokens.create(store, name, scopes=scopes, queues=queues, tenant=tenant, expires=expires)
-        await note(target, store, "tokens.create", tokens.describe(token))
-        return text, token, await store.now()
+    async def act(operations: Operations) -> tuple[str, Token, datetime]:
+        text, token = await operations.tokens.create(name, scopes=scopes, queues=queues, tenant=tenant, expires=expires)
+        return text, token, await operations.store.now()
 
-    text, token, now = run(target.with_store(act))
+    text, token, now = target.operate(act)
     if as_json:
         emit({"token": text, **_document(token, now)})
         return
@@ -100,16 +92,14 @@ def list_(target: Target, as_json: bool) -> None:
 def revoke(target: Target, name_or_id: str, forget: bool, as_json: bool) -> None:
     """Make a token worthless; running servers refuse it within a second."""
 
-    async def act(store: Store) -> tuple[Token, datetime]:
-        token = await tokens.revoke(store, name_or_id, forget=forget)
-        await note(target, store, "tokens.revoke", f"{token.name} ({token.id})")
-        return token, await store.now()
+    async def act(operations: Operations) -> tuple[Token, datetime]:
+        return await operations.tokens.revoke(name_or_id, forget=forget), await operations.store.now()
 
-    token, now = run(target.with_store(act))
+    token, now = target.operate(act)
     if as_json:
         emit(_document(token, now))
     else:
-        click.echo(f"{token.name} ({token.id}): {'forgotten' if forget else 'revoked'}")
+        click.echo(f"{tokens.label(token)}: {'forgotten' if forget else 'revoked'}")
 
 
 def _document(token: Token, now: datetime) -> dict[str, Any]:

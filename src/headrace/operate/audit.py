@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from headrace.model.records import Filter
+from headrace.model.duration import show
+from headrace.model.records import Filter, Retention
 from headrace.policy.schedule import Schedule
 from headrace.store.audit import Audit, whoami
 from headrace.store.contract import Store
@@ -85,3 +86,8 @@ def of_limit(name: str, override: LimitFigures | None) -> str:
 def of_schedule(schedule: Schedule) -> str:
     """A schedule, its rule and its task."""
     return f"{schedule.name}: {schedule.rule} {schedule.job.task}"
+
+
+def of_retention(keep: Retention) -> str:
+    """How long finished jobs are kept."""
+    return f"kept: done {show(keep.done)}, dead {show(keep.dead)}"

@@ -13,8 +13,8 @@ from headrace.client.results import not_found
 from headrace.errors import ConfigError
 from headrace.model.job import Job, JobId, JobState, parse_id
 from headrace.model.lease import Presence
-from headrace.model.records import CancelAnswer, Filter, Page, Stats
-from headrace.operate.audit import Ledger, chosen
+from headrace.model.records import CancelAnswer, Filter, Page, Progress, Retention, Stats
+from headrace.operate.audit import Ledger, chosen, of_retention
 from headrace.operate.dead import dropped
 from headrace.policy.explain.explain import Explanation
 from headrace.policy.queue import QueueOptions
@@ -62,6 +62,22 @@ class JobOperations:
         """Forget jobs that are not running; answers those deleted."""
         gone = await dropped.delete(self._store, ids, by=self._ledger.actor)
         await self._note("jobs.delete", ids, len(gone))
+        return gone
+
+    async def prune(self, keep: Retention, progress: Progress | None = None) -> int:
+        """Drop finished jobs past their retention now; answers how many."""
+        gone, more = 0, True
+        try:
+            while more:
+                pruned = await self._store.prune(keep)
+                gone += pruned.jobs
+                expired = await dropped.expire(self._store, keep, by=self._ledger.actor)
+                gone, more = gone + expired.jobs, pruned.more or expired.more
+                if progress is not None:
+                    progress(gone, 0, "")
+        finally:
+            if gone:  # an interrupted call leaves its entry, too
+                await self._ledger.note("jobs.prune", of_retention(keep), gone)
         return gone
 
     @asynccontextmanager

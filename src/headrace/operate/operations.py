@@ -12,6 +12,7 @@ from headrace.operate.jobs import JobOperations
 from headrace.operate.limits import LimitOperations
 from headrace.operate.pauses import PauseOperations
 from headrace.operate.schedules import ScheduleOperations
+from headrace.operate.tokens import TokenOperations
 from headrace.store.audit import Audit
 from headrace.store.contract import Store
 
@@ -24,9 +25,11 @@ class Operations:
     ) -> None:
         """`actor`: a token's name; the user of this process if it is left out. `task_of` finds the tasks of an app."""
         ledger = Ledger.of(store, audit=audit, actor=actor)
+        self.store = store
         self.actor = ledger.actor
         self.jobs = JobOperations(store, ledger)
         self.pauses = PauseOperations(store, ledger)
         self.dead = DeadLetterOperations(store, ledger, task_of)
         self.limits = LimitOperations(store, ledger)
         self.schedules = ScheduleOperations(store, ledger)
+        self.tokens = TokenOperations(store, ledger)

@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from headrace.model.scope import Scope
+from headrace.operate import tokens
 from headrace.runtime.loopback import on_this_machine
-from headrace.server import tokens
 from headrace.server.cache import Shared
-from headrace.server.http.endpoint import Scope
 from headrace.server.http.problems import Problem
 from headrace.server.http.rate_limit import RateLimit
 from headrace.store.contract import Store

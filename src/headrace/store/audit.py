@@ -1,4 +1,4 @@
-"""The audit log: what operators did, who, when and to how many jobs; kept in the store itself, 90 days long."""
+"""The audit log: what operators did, when and to how many jobs. The store itself keeps it, for 90 days."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORGOTTEN_AT_ONCE: Final = 50
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that somebody did."""
+    """One change by an operator."""
 
     at: datetime
     who: str
@@ -110,11 +110,6 @@ class Audit:
         return [(DAYS, day, days[day].version), *((_kind(day), name, each.version) for name, each in entries.items())]
 
 
-async def note_here(store: Store, action: str, what: str, jobs: int = 0) -> None:
-    """Write down what the user of this process did."""
-    await Audit(store).note(whoami(), action, what, jobs)
-
-
 def _kind(day: str) -> str:
     return f"{DAYS}.{day}"
 
@@ -131,7 +126,7 @@ def _line(entry: AuditEntry) -> str:
 
 
 def whoami() -> str:
-    """Who runs this process, for records."""
+    """The user and the host of this process, for records."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from headrace import Headrace
-from headrace.server import ServerSettings, tokens
+from headrace.operate import tokens
+from headrace.server import ServerSettings
 from headrace.server.auth import Brake
 from headrace.server.http import routes
 from headrace.store.contract import Store

@@ -23,8 +23,8 @@ from headrace.bench.http.orders import Serve, Up
 from headrace.bench.http.run import START
 from headrace.bench.http.wire import Connection, look, unexpected
 from headrace.bench.load import Load
+from headrace.operate import tokens
 from headrace.runtime.event_loop import run
-from headrace.server import tokens
 from headrace.store import connect
 
 WARM_UP = 500

@@ -15,8 +15,6 @@ from headrace.model import rate
 from headrace.model.job import Job, JobId, JobState
 from headrace.operate.audit import chosen
 from headrace.operate.dead.letters import Choice, Group, join, most_frequent
-from headrace.operate.dead.moves import DeadLetterOperations
-from headrace.operate.operations import Operations
 from headrace.policy import fingerprint
 from headrace.server import visibility
 from headrace.server.api import view
@@ -169,7 +167,7 @@ async def replay(call: Call) -> Response:
             f"{asked.limit} jobs at {asked.rate} take longer than a call: set a lower limit and repeat it",
         )
     ids, missing, next_ = await _chosen(call, asked)
-    done = await _operations(call).replay(Choice(ids=tuple(ids)), rate=pace, what=_what(asked)) if ids else None
+    done = await call.operations.dead.replay(Choice(ids=tuple(ids)), rate=pace, what=_what(asked)) if ids else None
     changed = 0 if done is None else len(done.replayed)
     return answer(DeadAnswer(changed, missing + len(ids) - changed, next_ is not None, next_))
 
@@ -181,15 +179,9 @@ async def discard(call: Call) -> Response:
         raise Problem(422, "invalid_field", "a discard needs a reason: it is the only record of why jobs were deleted")
     ids, missing, next_ = await _chosen(call, asked)
     choice, what = Choice(ids=tuple(ids)), _what(asked)
-    done = await _operations(call).discard(choice, reason=asked.reason, what=what) if ids else None
+    done = await call.operations.dead.discard(choice, reason=asked.reason, what=what) if ids else None
     changed = 0 if done is None else len(done.records)
     return answer(DeadAnswer(changed, missing + len(ids) - changed, next_ is not None, next_))
-
-
-def _operations(call: Call) -> DeadLetterOperations:
-    service = call.service
-    task_of = service.app.tasks.get
-    return Operations(service.store, audit=service.audit, actor=call.principal.name, task_of=task_of).dead
 
 
 def _what(asked: DeadChoice) -> str:

@@ -44,21 +44,16 @@ async def ready(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/livez",
-        scope=None,
-        does="Check that the process runs.",
-        handler=live,
-        answers={200: Health},
-    ),
-    Endpoint(
-        method="GET",
-        path="/healthz",
-        scope=None,
-        does="Check that the process runs.",
-        handler=live,
-        answers={200: Health},
+    *(
+        Endpoint(
+            method="GET",
+            path=path,
+            scope=None,
+            does="Check that the process runs.",
+            handler=live,
+            answers={200: Health},
+        )
+        for path in ("/livez", "/healthz")
     ),
     Endpoint(
         method="GET",

@@ -84,7 +84,12 @@ class Call:
     def operations(self) -> Operations:
         """The operator verbs, in the name of this caller."""
         service = self.service
-        return Operations(service.client.bounded, audit=service.audit, actor=self.principal.name)
+        return Operations(
+            service.client.bounded,
+            audit=service.audit,
+            actor=self.principal.name,
+            task_of=service.app.tasks.get,
+        )
 
     @property
     def job_id(self) -> JobId:

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from headrace.model.scope import Scope
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from headrace.server.http.call import Call
 
+__all__ = ["Endpoint", "Handler", "Scope"]
+
 Handler = Callable[["Call"], Coroutine[Any, Any, "Response"]]
-
-
-class Scope(StrEnum):
-    """What a token may do."""
-
-    ENQUEUE = "enqueue"
-    """Enqueue jobs, and read how they end."""
-    WORK = "work"
-    """Claim jobs and settle them."""
-    READ = "read"
-    """Read everything."""
-    OPERATE = "operate"
-    """Cancel, retry, delete, pause, replay."""
-    ADMIN = "admin"
-    """Tokens, limits, the audit log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

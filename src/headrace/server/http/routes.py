@@ -20,12 +20,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from headrace.errors import HeadraceError, StoreError
+from headrace.model.scope import Scope as EndpointScope
 from headrace.server.auth import Principal
 from headrace.server.http import boundary, problems
 from headrace.server.http.boundary import Gone, Head, Query
 from headrace.server.http.call import Answer, Call, HtmlPage, encode
 from headrace.server.http.endpoint import Endpoint
-from headrace.server.http.endpoint import Scope as EndpointScope
 from headrace.server.http.problems import Problem
 from headrace.server.state import ServerState
 

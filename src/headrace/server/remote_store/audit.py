@@ -8,10 +8,9 @@ from typing import NamedTuple
 from headrace.errors import ConfigError
 from headrace.model.duration import show
 from headrace.model.records import LimitRule, Record, Retention
-from headrace.operate import audit
+from headrace.operate import audit, tokens
 from headrace.policy.recovery import unpack
 from headrace.policy.schedule_entry import ScheduleEntry
-from headrace.server import tokens
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.task.limit import LimitFigures
@@ -48,7 +47,7 @@ async def token(store: Store, id: str, value: bytes | None) -> OperatorAction | 
 
 
 def _revoked(token: tokens.Token) -> OperatorAction:
-    return OperatorAction("tokens.revoke", f"{token.name} ({token.id})")
+    return OperatorAction("tokens.revoke", tokens.label(token))
 
 
 def pruning(keep: Retention, usual: Settings, jobs: int) -> OperatorAction | None:

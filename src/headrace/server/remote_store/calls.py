@@ -34,20 +34,20 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
+from headrace.model.scope import Scope
 from headrace.operate.audit import chosen
 from headrace.operate.dead import dropped
 from headrace.operate.schedules import KIND as SCHEDULES
+from headrace.operate.tokens import KIND as TOKENS
 from headrace.server import explain_visibility, visibility
 from headrace.server.admission import admit, given_key
 from headrace.server.auth import LOCAL, Principal
-from headrace.server.http.endpoint import Scope
 from headrace.server.http.problems import Problem, missing_scope, not_found
 from headrace.server.leases import KIND as SECRET
 from headrace.server.remote_store import audit as store_audit
 from headrace.server.remote_store import checks, limit_reports, schedule_records
 from headrace.server.remote_store.shown import shown, shown_schedule
 from headrace.server.state import ServerState
-from headrace.server.tokens import KIND as TOKENS
 from headrace.store.audit import DAYS as AUDIT
 from headrace.store.contract import Store
 from headrace.store.http import wire

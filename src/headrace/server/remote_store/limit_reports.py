@@ -13,9 +13,9 @@ from typing import Final
 from headrace.errors import ConfigError
 from headrace.model.lane import MAX_UNITS
 from headrace.model.records import LimitRule
+from headrace.model.scope import Scope
 from headrace.operate.limits import base_of, check_figures, rule_from
 from headrace.policy.recovery import LEAST_FACTOR, WELL, LimitHealth, State, unpack
-from headrace.server.http.endpoint import Scope
 from headrace.server.http.problems import missing_scope
 from headrace.task.job_checks import check_time
 from headrace.task.limit import LimitDeclaration

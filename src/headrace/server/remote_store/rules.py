@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.model.scope import Scope
 from headrace.server.auth import Principal
-from headrace.server.http.endpoint import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from headrace.model.cron import zone
+from headrace.model.scope import Scope
 from headrace.operate.schedules import KIND, decode
 from headrace.policy.schedule_entry import ScheduleEntry, encode, fingerprint, read, slot_job_id
 from headrace.server.admission import admit_schedule
 from headrace.server.auth import LOCAL, Principal
-from headrace.server.http.endpoint import Scope
 from headrace.server.http.problems import missing_scope
 from headrace.server.remote_store import audit as store_audit
 from headrace.server.remote_store.audit import OperatorAction

@@ -9,12 +9,12 @@ from headrace.app import Headrace
 from headrace.errors import BadArguments
 from headrace.model.job import Job, JobState
 from headrace.model.records import Record
+from headrace.model.scope import Scope
 from headrace.operate import shown as job_view
 from headrace.operate.schedules import decode
 from headrace.policy.schedule import Template
 from headrace.policy.schedule_entry import encode
 from headrace.server.auth import Principal
-from headrace.server.http.endpoint import Scope
 from headrace.task.codec import decode_options, encode_options
 
 _encode = msgspec.msgpack.Encoder().encode

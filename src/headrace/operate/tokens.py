@@ -1,4 +1,4 @@
-"""Tokens: shown once, stored as SHA-256 only. `auth.py` decides which of them are valid."""
+"""Tokens: shown once, stored as SHA-256 only. `server/auth.py` decides which of them are valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from headrace.model import duration
 from headrace.model.duration import Duration
 from headrace.model.lane import check_queue, check_tenant
 from headrace.model.records import Record
-from headrace.server.http.endpoint import Scope
+from headrace.model.scope import Scope
+from headrace.operate.audit import Ledger
 from headrace.store.contract import Store
 
 KIND: Final = "token"
@@ -90,7 +91,12 @@ def describe(token: Token) -> str:
         parts.append(f"queues {', '.join(sorted(token.queues))}")
     if token.expires_at is not None:
         parts.append(f"until {token.expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
-    return f"{token.name} ({token.id}): {'; '.join(parts)}"
+    return f"{label(token)}: {'; '.join(parts)}"
+
+
+def label(token: Token) -> str:
+    """Its name and its id, for the audit log."""
+    return f"{token.name} ({token.id})"
 
 
 async def any(store: Store) -> bool:  # called as `tokens.any(store)`
@@ -190,3 +196,31 @@ def check_scopes(scopes: Iterable[Scope | str]) -> frozenset[Scope]:
 
 def _random(length: int) -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(length))
+
+
+class TokenOperations:
+    """The tokens of one store, as an operator changes them: each change leaves an entry in the audit log."""
+
+    def __init__(self, store: Store, ledger: Ledger) -> None:
+        self._store = store
+        self._ledger = ledger
+
+    async def create(
+        self,
+        name: str,
+        *,
+        scopes: Iterable[Scope | str],
+        queues: Iterable[str] = (),
+        tenant: str | None = None,
+        expires: Duration | None = None,
+    ) -> tuple[str, Token]:
+        """Make a token; answers its text, which no store keeps, and what the store keeps of it."""
+        text, token = await create(self._store, name, scopes=scopes, queues=queues, tenant=tenant, expires=expires)
+        await self._ledger.note("tokens.create", describe(token))
+        return text, token
+
+    async def revoke(self, name_or_id: str, *, forget: bool = False) -> Token:
+        """Make a token worthless; see the function `revoke`."""
+        token = await revoke(self._store, name_or_id, forget=forget)
+        await self._ledger.note("tokens.revoke", label(token))
+        return token
