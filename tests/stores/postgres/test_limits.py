@@ -17,6 +17,7 @@ from headrace.model.outcome import DONE, Again
 from headrace.model.records import LimitRule, Retention
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.postgres.verbs.claim import ClaimArgs, Claims
 from stores.postgres.kit import TTL, WORKER, claim, put, take
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
@@ -154,14 +155,14 @@ async def test_a_claim_that_finds_only_blocked_lanes_ends_when_the_ring_has_gone
     lanes = [Lane(tenant=f"t{n % tenants}", limits=(f"shop:{n}",)) for n in range(2000)]
     await pg.enqueue(Batch(new_batch(), [NewJob("t", b"", lane) for lane in lanes]))
     searches = 0
-    search = PostgresStore._claim
+    search = Claims._claim
 
-    async def count(store: PostgresStore, token: Token, args: tuple[Any, ...]) -> list[Any] | Lease:
+    async def count(claims: Claims, args: ClaimArgs, token: Token) -> list[Any] | Lease:
         nonlocal searches
         searches += 1
-        return await search(store, token, args)
+        return await search(claims, args, token)
 
-    monkeypatch.setattr(PostgresStore, "_claim", count)
+    monkeypatch.setattr(Claims, "_claim", count)
     assert await claim(pg, 10) is None
     assert searches == 2
     assert await claim(pg, 10) is None
