@@ -1,4 +1,4 @@
-"""What the rooms of the memory store share: the dictionaries, and how jobs move between them."""
+"""What the parts of the memory store share: the dictionaries, and how jobs move between them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Base:
         return False if found is None else found.until
 
     def _ring_bells(self, queue: str | None) -> None:
-        """Wake who waits for this queue; None: for any."""
+        """Wake workers that wait for this queue. None: for any queue."""
         for bell, queues in self._bells.items():
             if queue is None or queue in queues:
                 bell.set()

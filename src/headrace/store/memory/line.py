@@ -1,4 +1,4 @@
-"""Who is next: priorities strictly, queues and tenants in turns, lanes of a tenant in turns, jobs of a lane by age."""
+"""The order of claims: priorities strictly, queues and tenants in turns, lanes of a tenant in turns, jobs of a lane by age."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Find = Callable[[int], JobRow | None]
 class WaitingLane:
     lane: Lane
     heap: list[int] = field(default_factory=list[int])
-    """Ids as numbers. Who is not READY any more is skipped when met, never searched for."""
+    """Ids as numbers. A job that is not READY any more is skipped when met, and never searched for."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Ring:
 
     tenants: dict[str, dict[int, WaitingLane]] = field(default_factory=dict[str, dict[int, WaitingLane]])
     turn: tuple[str, int] | None = None
-    """Whose turn was begun, and how many jobs are left of it."""
+    """The turn that was begun, and how many jobs are left of it."""
     served: int = 0
     """When a job was last taken: queues of one priority take turns, too."""
 

@@ -30,7 +30,7 @@ class JobRow:
     cancel_reason: str | None = None
     finished_at: datetime | None = None
     ended_by: WorkerId | None = None
-    """Whose lease the last attempt was in, and since when."""
+    """The worker of the last attempt, and the time of its claim."""
     ended_from: datetime | None = None
     result: bytes | None = None
     result_until: datetime | None = None

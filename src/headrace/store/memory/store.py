@@ -58,7 +58,7 @@ class MemoryStore(Looking, Operating):
         now = self._clock.now()
         keys, existing = self._meet_keys(batch, now)
         locks, replaced = self._meet_locks(batch, now, existing)
-        # A job that met a lock is not stored, so its key is not made, and who met the key inside the batch met the holder.
+        # A job that met a lock is not stored, so its key is not made. A job of the batch that met the key has met the holder.
         refused = {job_id(batch.id, ord): id for ord, id in existing.items()}
         existing = {ord: refused.get(id, id) for ord, id in existing.items()}
         self._keys.update({name: key for name, key in keys.items() if key.job not in refused})

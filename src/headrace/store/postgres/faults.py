@@ -1,4 +1,4 @@
-"""Faults: what the driver raises, told in our own errors; the only place that knows SQLSTATEs."""
+"""Faults: the errors of headrace for those of the driver. Only this file knows SQLSTATEs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def broken(error: BaseException) -> bool:
-    """Did the connection go (or is it no use any more), so that nobody knows what became of the statement?"""
+    """Did the connection break, so that the outcome of the statement is unknown?"""
     code = sqlstate(error)
     if code is not None:
         return code in _SHUTDOWN or code.startswith("08")

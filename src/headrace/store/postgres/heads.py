@@ -1,12 +1,12 @@
 """Heads: where the next claim should look first, remembered by the client so that no session has to.
 
-Three memories. The *ring*: per queue and priority the tenant whose turn was last and what it is still owed of it, so that
-tenants take turns also behind a transaction pooler; whoever was served last stands last, so queues take turns, too. The
-*lanes*: of tenants with several, the one served last. The *heads*: per lane the place that was claimed from last. While
-somebody holds a snapshot open, claimed ranges stay in the index as dead entries in front of every lane, and walking over
-them costs more with every claim. So after a search that met many, claims begin at the remembered heads for a while; a
-search of everything is still made often enough that what lies before a head (a late commit, a retry, a new lane) waits
-for moments only.
+There are three memories. The *ring* holds, per queue and priority, the tenant that had the last turn and what is still
+owed to it, so that tenants take turns also behind a transaction pooler. The queue that was served last stands last, so
+queues take turns, too. The *lanes* hold the lane that was served last, for tenants with several. The *heads* hold, per
+lane, the place of the last claim. While a transaction holds a snapshot open, claimed ranges stay in the index as dead
+entries in front of every lane, and each claim takes longer to pass them. So after a search that met many, claims begin
+at the remembered heads for a while. The store still searches everything often enough that a job before a head (a late
+commit, a retry, a new lane) waits for moments only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from typing import Any, Final
 
 _MANY: Final = 400
-"""Dead index entries in one search, below which nobody would notice them."""
+"""Dead index entries in one search, below which they cost no noticeable time."""
 _SHARE: Final = 20.0
 """A costly search is not made again for so many times as long as it took,"""
 _LONGEST, _MOST_SHARE = 1.0, 4.0
@@ -66,7 +66,7 @@ class Heads:
         return args, False
 
     def learn(self, row: Any, *, full: bool) -> None:
-        """From the first row of claim: whose turn is next, where each lane stands now, what the search cost."""
+        """Learn from the first row of claim: the next turns, the place of each lane, and the cost of the search."""
         for priority, queue, tenant, owed in zip(
             row["turn_priority"], row["turn_queue"], row["turn_tenant"], row["turn_owed"], strict=True
         ):
@@ -94,7 +94,7 @@ class Heads:
             self._probe_after = again
 
     def forget(self) -> None:
-        """Nothing is waiting: every lane begins anew."""
+        """Forget the places, because no job waits."""
         self._heads.clear()
         self._full_after = 0.0
 

@@ -57,7 +57,7 @@ class _Slots:
 
 
 class Pool:
-    """Connections of one store object. Heals itself: whatever breaks is thrown away, the next call makes a new one.
+    """Connections of one store object. A connection that breaks is closed, and the next call makes a new one.
 
     Heartbeats have a connection of their own, so no other call can keep them from renewing leases. Settles take at most
     all but two of the others: claims and upkeep go on while settles wait for a lock.
@@ -142,7 +142,7 @@ class Pool:
         raise Unavailable(f"PostgreSQL at {self._address.shown} keeps breaking the connection: try again")
 
     async def repeatable(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a call that may safely be said twice: once more when nobody knows what became of it."""
+        """Run a call that may safely run twice: once more if its outcome is unknown."""
         try:
             return await call()
         except OutcomeUnknown:

@@ -1,4 +1,4 @@
-"""Rows: the answers of the SQL verbs as our values."""
+"""Rows: the answers of the SQL functions as values of the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def enqueued(batch: Batch, answer: Sequence[Any]) -> Enqueued:
     if not places:
         return Enqueued({})
     existing = {place: JobId(_id(id)) for place, id in zip(places, ids, strict=True)}
-    # Who met a key inside the batch whose own job was not stored has met what stands for that one.
+    # A key inside the batch may name a job that was not stored. Then another job stands for it.
     makers: dict[tuple[str, str], int] = {}
     for place, job in enumerate(batch.jobs):
         maker = makers.setdefault((job.task, job.key.name), place) if job.key is not None else place

@@ -1,7 +1,7 @@
-"""The bell: wakes whoever waits for jobs, in this process directly, in others by NOTIFY. Only ever a hint.
+"""Wake-ups: workers of this process are woken directly, those of others by NOTIFY. A wake-up is only a hint.
 
-NOTIFY goes out on a connection of its own, coalesced, and nobody waits for it: inside an enqueue's transaction it
-would make concurrent commits wait for each other.
+NOTIFY goes out on a connection of its own, many hints in one, and no call waits for it. Inside the transaction of an
+enqueue it would make concurrent commits wait for each other.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headrace.store.postgres.driver import TROUBLE
 from headrace.store.postgres.pool import connect, transaction
 
 CHANNEL: Final = "headrace"
-_EVERYBODY: Final = "*"
+_ALL: Final = "*"
 _GAP, _LONGEST_GAP = 0.002, 0.01
-"""Seconds between two NOTIFYs while enqueues go on and on: whoever works already needs no waking."""
+"""Seconds between two NOTIFYs while enqueues go on: workers that are busy need no waking."""
 _LATER: Final = 0.05
-"""Seconds between two NOTIFYs to everybody of units that came free: hardly anybody waits for them in another queue."""
+"""Seconds between two NOTIFYs to all queues about free units: workers of other queues rarely wait for them."""
 _NOTIFY: Final = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 """A transaction of its own in one round trip; a hint need not reach the disk."""
 _LAST_WORDS: Final = 1.0
@@ -33,7 +33,7 @@ _PING: Final = 10.0
 _ANSWER: Final = 5.0
 """Seconds for the server to answer on these connections."""
 _ECHOES: Final = (0.02, 0.1, 0.4)
-"""Seconds after a job was put into somebody's transaction: when it commits is not for us to know."""
+"""Seconds after a job was put into a user's transaction at which workers are woken, because its commit is not reported."""
 _TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
 
 
@@ -42,7 +42,7 @@ Fetch = Callable[[str, str, str], Awaitable[object]]
 
 
 class Bell:
-    """One store object's ear and voice. Both connect when first needed."""
+    """Sends and receives the hints of one store object. It connects when first needed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -50,7 +50,7 @@ class Bell:
         self._sleepers: dict[asyncio.Event, frozenset[str]] = {}
         self._dirty: set[str] = set()
         self._sending: set[str] = set()
-        """Taken from `_dirty` by a NOTIFY whose answer has not come."""
+        """Taken from `_dirty` by a NOTIFY that was not answered yet."""
         self._echoing: dict[str, float] = {}
         """Queues of jobs in users' transactions, and until when hints of them are repeated."""
         self._work = asyncio.Event()
@@ -93,7 +93,7 @@ class Bell:
         unsent = self._dirty | self._sending | {name for name, until in self._echoing.items() if until > now}
         if self._soon is not None:
             self._soon.cancel()
-            unsent.add(_EVERYBODY)
+            unsent.add(_ALL)
         return unsent
 
     # ── voice ───────────────────────────────────────────────────────────────
@@ -111,7 +111,7 @@ class Bell:
 
     def ring_all(self) -> None:
         """There may be something somewhere."""
-        self.ring((_EVERYBODY,))
+        self.ring((_ALL,))
 
     def ring_all_soon(self) -> None:
         """The same, but not now, and once for all that is said until then."""
@@ -151,7 +151,7 @@ class Bell:
                         connection = await connect(self._address, command_timeout=_ANSWER)
                     await _notify(self._fetch_on(connection), self._sending)
                 except _TROUBLE:
-                    # Whoever waits looks by itself once a second; do not hammer a server in trouble.
+                    # A worker that waits looks by itself once a second, so a server in trouble gets a pause.
                     if connection is not None:
                         connection.terminate()
                     await asyncio.sleep(0.5)
@@ -181,7 +181,7 @@ class Bell:
         wanted = frozenset(queues)
         if self._listener is None and self._address.listen_dsns and not self._closed:
             self._listener = asyncio.get_running_loop().create_task(self._listen(), name="headrace-listen")
-        if any(self._heard.get(name, 0) > self.seen for name in (*wanted, _EVERYBODY)):
+        if any(self._heard.get(name, 0) > self.seen for name in (*wanted, _ALL)):
             # Rung between the claim that found nothing and now.
             self.seen = self.count
             return True
@@ -203,9 +203,9 @@ class Bell:
         self.count += 1
         for name in names:
             self._heard[name] = self.count
-        everybody = _EVERYBODY in names
+        every = _ALL in names
         for bell, wanted in self._sleepers.items():
-            if everybody or not wanted.isdisjoint(names):
+            if every or not wanted.isdisjoint(names):
                 bell.set()
 
     def _on_notify(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
@@ -219,8 +219,8 @@ class Bell:
                 connection = await connect(self._address, listen=True, command_timeout=_ANSWER)
                 await connection.add_listener(CHANNEL, self._on_notify)
                 if self.searched:
-                    # What was said between that search and now nobody heard.
-                    self._wake({_EVERYBODY})
+                    # This connection missed the hints between that search and now.
+                    self._wake({_ALL})
                 trouble = 0
                 await self._stay(connection)
             except _TROUBLE:

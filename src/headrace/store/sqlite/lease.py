@@ -1,4 +1,4 @@
-"""What a lease row holds: ranges of jobs with their counts, and which positions are settled."""
+"""Leases: a row holds ranges of jobs with their counts, and which positions are settled."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _mask(lease: LeaseRow) -> bytes:
 
 
 def stops(tx: Tx, tokens: Iterable[bytes]) -> dict[tuple[bytes, int], str | None]:
-    """(token, position) → reason, of running jobs that somebody cancelled."""
+    """By token and position, the reasons of running jobs that were cancelled."""
     asked = list(tokens)
     found: dict[tuple[bytes, int], str | None] = {}
     for start in range(0, len(asked), 500):

@@ -1,4 +1,4 @@
-"""Where a job is right now, and how to take it out of the range it sits in."""
+"""Locate: finds the range that holds a job now, and takes the job out of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SQL = load("locate")
 
 @dataclass(slots=True)
 class Spot:
-    """One job's whereabouts."""
+    """The place of one job."""
 
     key: int
     state: Literal["ready", "scheduled", "running", "done", "dead", "cancelled"]

@@ -1,4 +1,4 @@
-"""A batch on its way into the tables: packed, so that few statements write it, and ready before the transaction begins."""
+"""Packing: a batch becomes few statements, before the transaction begins if nothing in it depends on stored jobs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from headrace.store.sqlite.engine.statements import load
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SIZES = (128, 16, 1)
-"""Few sizes, so that every one stays in the statement cache."""
+"""Rows per statement. They are few, so that each statement stays in the cache."""
 
 _MARK = re.compile(r"\?")
 _encode = msgspec.json.Encoder().encode

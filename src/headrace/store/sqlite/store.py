@@ -117,7 +117,7 @@ class SqliteStore:
     async def close(self) -> None:
         for thread in (self._reader, self._writer):
             if thread is not None and not await thread.close():
-                self._turn = None  # the thread still stands in line there; it ends with the process
+                self._turn = None  # the thread still waits for it, and ends with the process
         self._let_go()
 
     def _let_go(self) -> None:
@@ -147,7 +147,7 @@ class SqliteStore:
 
     def _migrate(self, tx: Tx, progress: Progress | None) -> list[str]:
         taken = migrations.migrate(tx.cur, tx.now, progress)
-        self._time.keep(tx.cur)  # before these steps there was no place for it
+        self._time.keep(tx.cur)  # without these steps there was no table for it
         return taken
 
     async def check(self) -> list[Finding]:
@@ -294,7 +294,7 @@ class SqliteStore:
         )
 
     def _guest(self, tx: object) -> object:
-        """The user's transaction, unless it cannot be in the file that workers read."""
+        """The user's transaction. Raises if the store has lost its file, because workers would not see the jobs."""
         if self._writer is not None:
             self._files.check()
         return tx

@@ -1,4 +1,4 @@
-"""CLAIM: ready ranges become a lease. The function chooses them; the store remembers for it whose turn is next."""
+"""CLAIM: ready ranges become a lease. The function chooses them; the store remembers the turns for it."""
 
 from __future__ import annotations
 

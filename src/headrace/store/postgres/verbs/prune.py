@@ -20,7 +20,7 @@ _TOO_MUCH, _BUSY = 1, 2
 _TRIES = 5
 """How often a call asks for locks that it waits for only for a moment each."""
 _RESULTS = 1000
-"""Results whose bytes go in one call."""
+"""Results that one call removes the bytes of."""
 _NAMED = timedelta(days=60)
 """How long the store keeps the name of a worker that has left, at least."""
 _NEVER = datetime(2000, 1, 1, tzinfo=UTC)

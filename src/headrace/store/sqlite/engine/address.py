@@ -1,4 +1,4 @@
-"""Where the file is: reads `sqlite:///…` URLs and refuses places where a queue must not live."""
+"""Addresses: reads `sqlite:///…` URLs and refuses files that cannot hold a queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Address:
     """A file, and how durably to write it."""
 
     path: Path
-    """As given, made absolute; its folder resolved."""
+    """The absolute path. Links in its folder are resolved."""
     sync: Literal["full", "normal"] = "full"
 
     @classmethod
@@ -65,8 +65,8 @@ class Address:
             raise ConfigError(f"{self.path} cannot be written by this user: change its owner or mode")
 
     def _create(self) -> None:
-        # Closing a descriptor drops the locks that this process has on the file, so this must never open one that
-        # exists: O_EXCL. The -wal and -shm files take over the mode.
+        # Closing a descriptor drops the locks that this process has on the file. O_EXCL keeps this from opening a file
+        # that exists. The -wal and -shm files get the same mode.
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -96,7 +96,7 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def filesystem(folder: Path) -> str:
-    """The type of the file system a folder is on; empty where nobody can tell."""
+    """The type of the file system that a folder is on. Empty: the system does not tell."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""CHECK: what a careful operator would look at."""
+"""CHECK: the findings that an operator needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.store.sqlite.engine.transaction import Tx
 
 _SAFE_VERSION = (3, 51, 3)
 _CHECKED_AT_MOST = 1 << 30
-"""Bytes; reading a larger file whole would take too long for a look."""
+"""Bytes. To read a larger file whole would take too long."""
 
 
 def check(tx: Tx, address: Address, *, made: bool) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Connections to the file, and what SQLite's errors mean in ours."""
+"""Connections to the file, and the errors of headrace for those of SQLite."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Locked(Unavailable):
 
 
 def connect(address: Address, *, writes: bool) -> sqlite3.Connection:
-    """A connection in autocommit mode: transactions begin and end where we say so."""
+    """A connection in autocommit mode: transactions begin and end only where the store says so."""
     with _opening(address):
         conn = sqlite3.connect(
             address.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -50,7 +50,7 @@ def _configure(conn: sqlite3.Connection, address: Address, *, writes: bool) -> N
     conn.execute(f"pragma synchronous = {address.sync}")
     conn.execute("pragma cache_size = -32768")
     conn.execute("pragma temp_store = memory")
-    # Every statement has its index; a made-up one would read the whole table to sort what comes in order already.
+    # Every statement has its index. One that SQLite makes by itself would read the whole table for nothing.
     conn.execute("pragma automatic_index = off")
     # Versions before 3.51.3 can damage the file when one connection checkpoints while another commits and resets the log;
     # mapped reads make it worse. Only writers checkpoint, inside their commit, and they take turns.
@@ -79,7 +79,7 @@ def _turn_log_on(conn: sqlite3.Connection, address: Address) -> str:
     try:
         mode: str = conn.execute("pragma journal_mode = wal").fetchone()[0]
     except sqlite3.OperationalError as error:
-        # It needs the file for itself, and does not wait, but only where the log is not on already.
+        # SQLite needs the file for itself and does not wait, unless the log is on already.
         if error.sqlite_errorcode & _PRIMARY in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             raise not_ready(address) from error
         raise
@@ -87,7 +87,7 @@ def _turn_log_on(conn: sqlite3.Connection, address: Address) -> str:
 
 
 class _ByName(sqlite3.Cursor):
-    """Python 3.12.0 to 3.12.3 take `?1` for a name, and warn of each that is given by its place."""
+    """Python 3.12.0 to 3.12.3 take `?1` for a name, and warn of each value that is given by its place."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
         return super().execute(sql, _named(parameters) if "?1" in sql else parameters)
@@ -104,12 +104,12 @@ _WARNS = (3, 12, 0) <= sys.version_info < (3, 12, 4)
 
 
 def cursor(conn: sqlite3.Connection) -> sqlite3.Cursor:
-    """For our own statements, on our connection or on a user's."""
+    """A cursor for the statements of the store, on its own connection or on a user's."""
     return conn.cursor(_ByName) if _WARNS else conn.cursor()
 
 
 def not_ready(address: Address) -> Locked:
-    """Why a file cannot be given its log and its tables right now, and the way out."""
+    """The error for a file that cannot get its log and its tables right now."""
     return Locked(
         f"{address.path} is not ready for jobs, and an open transaction keeps headrace from making it so: run "
         f"{_migrate(address)} once before your code uses it, or end that transaction and try again"
@@ -122,7 +122,7 @@ def _migrate(address: Address) -> str:
 
 @contextmanager
 def _opening(address: Address) -> Generator[None]:
-    """SQLite's errors become ours, each with the way out. A file that never was a database is named by mistake."""
+    """Turn errors of SQLite into those of headrace. A file that never was a database is a mistake in the settings."""
     try:
         yield
     except sqlite3.Error as error:
@@ -159,7 +159,7 @@ def translate(error: sqlite3.Error, address: Address) -> HeadraceError:
 
 
 def translate_guest(error: sqlite3.Error, address: Address) -> HeadraceError:
-    """The same for the user's own connection, whose transaction is theirs to repeat."""
+    """The same for the user's own connection. Only the user can repeat its transaction."""
     code = getattr(error, "sqlite_errorcode", 0)
     if code & _PRIMARY == sqlite3.SQLITE_BUSY:
         return Unavailable(

@@ -22,16 +22,16 @@ Seen = tuple[int, int] | None
 """Device and inode; None: there is no such file."""
 
 LONG_LOG = 256 << 20
-"""Bytes of the write-ahead log that are worth a warning."""
+"""Bytes of the write-ahead log above which the store warns."""
 _REST = 0.25
 """Seconds between two looks at all names."""
 _TICK = 0.05
-"""Seconds; two changes of a folder that are less apart may leave it with the same time."""
+"""Seconds. Two changes of a folder within less may leave it with the same time."""
 _WAY_OUT = "Stop every process that uses it, restore the file, and start them again"
 
 
 class Files:
-    """What one store has open. Lost once means lost until the store is opened again."""
+    """The files that one store has open. A store that lost one of them stays so until it is opened again."""
 
     def __init__(self, address: Address) -> None:
         path = os.fspath(address.path)
@@ -69,7 +69,7 @@ class Files:
         )
 
     def check(self) -> None:
-        """Raise StoreDamaged if the connection writes to other files than others will find."""
+        """Raise StoreDamaged if the paths no longer name the files that the connection writes."""
         if self.lost is not None:
             raise self.lost
         now, changed = monotonic(), self._time_of_folder()
@@ -87,7 +87,7 @@ class Files:
             return 0
 
     def compare(self) -> None:
-        """The same by looking at every name."""
+        """The same by a look at every name."""
         seen, size = _look(self._path)
         if seen != self._file:
             self._lose(self._path, gone=seen is None)
@@ -118,7 +118,7 @@ class Files:
         raise self.lost
 
     def _verify(self) -> None:
-        """A file that became shorter was vacuumed or truncated. Only a connection without cached pages can tell."""
+        """A file that became shorter was vacuumed or truncated. Only a new connection, without cached pages, can tell."""
         conn = sqlite3.connect(self._path, isolation_level=None)
         try:
             (answer,) = conn.execute("pragma quick_check(1)").fetchone()

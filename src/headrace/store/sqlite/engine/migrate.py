@@ -21,7 +21,7 @@ def steps() -> list[tuple[int, str]]:
 
 
 def version(cur: sqlite3.Cursor) -> int:
-    """Of the schema in the file; 0: none."""
+    """The version of the schema in the file. 0: there is none."""
     if cur.execute(_SQL["known"]).fetchone() is None:
         return 0
     found: int = cur.execute(_SQL["version"]).fetchone()[0]
@@ -29,7 +29,7 @@ def version(cur: sqlite3.Cursor) -> int:
 
 
 def check(found: int) -> bool:
-    """True: up to date. False: behind. A file from the future raises."""
+    """Whether the schema is up to date. A schema that is newer than this version raises."""
     newest = steps()[-1][0]
     if found > newest:
         raise SchemaMismatch(
@@ -39,7 +39,7 @@ def check(found: int) -> bool:
 
 
 def migrate(cur: sqlite3.Cursor, now: int, progress: Progress | None = None) -> list[str]:
-    """Inside a write transaction, so whoever comes second finds the work done."""
+    """Apply the missing steps inside a write transaction, so a second process finds the work done."""
     found = version(cur)
     if check(found):
         return []

@@ -18,6 +18,6 @@ def load(verb: str) -> dict[str, str]:
 
 
 def _bare(body: str) -> str:
-    """Without comments: SQLite would parse them anew for every size of a bulk insert."""
+    """A statement without comments, because SQLite would parse them for every size of a bulk insert."""
     lines = (line for line in body.splitlines() if not line.lstrip().startswith("--"))
     return "\n".join(lines).strip().rstrip(";")

@@ -25,7 +25,7 @@ Work = Callable[[Tx], T]
 
 _GROUP = 64
 _LATE = BUSY_TIMEOUT + 2
-"""Seconds after which a call that has not begun is given up: whoever has the turn is stopped or stuck."""
+"""Seconds after which a call that has not begun is given up: the process that holds the write lock is stopped or stuck."""
 
 
 class Call:
@@ -39,14 +39,14 @@ class Call:
         self.work = work
         self.future = future
         self.first = first
-        """Before others of its group: a heartbeat stands in line neither behind bulk work nor behind a reaper."""
+        """Before others of its group: a heartbeat waits neither for bulk work nor for a reaper."""
         self.look = look
-        """Tried first without the write lock; an answer other than None makes the work needless."""
+        """Tried first without the write lock. An answer other than None replaces the work."""
         self.alarm: asyncio.TimerHandle | None = None
         self._open = [True]
 
     def begin(self) -> bool:
-        """True for who asks first: the thread that does it, or the alarm that gives it up."""
+        """True for the first caller only: the thread that does the work, or the alarm that gives it up."""
         try:
             self._open.pop()
         except IndexError:
@@ -58,7 +58,7 @@ Answer = tuple[Call, Any, BaseException | None]
 
 
 class Thread(ABC):
-    """Takes calls from the event loop, does them on one connection, and answers."""
+    """Takes calls from the event loop, runs them on one connection, and answers."""
 
     def __init__(self, name: str, address: Address, files: Files, time: Timekeeper) -> None:
         self._address = address
@@ -94,7 +94,7 @@ class Thread(ABC):
         return future
 
     async def close(self) -> bool:
-        """What is under way ends first. False: it does not, the thread is left behind."""
+        """End the thread after the calls that are under way. False: they do not end, and the thread stays."""
         if not self._closed:
             self._closed = True
             self._calls.put(None)
@@ -128,7 +128,7 @@ class Thread(ABC):
                         else:
                             self._idle(conn)
                     except Exception as error:  # noqa: BLE001 - it is raised where the calls wait
-                        # Nobody may wait for ever, whatever this is.
+                        # A call must get an answer, whatever this error is.
                         _log.exception("a call to SQLite ended in an unexpected way")
                         self._tell(deliver, [(call, None, error) for call in group])
             finally:
@@ -144,11 +144,11 @@ class Thread(ABC):
 
     @abstractmethod
     def _idle(self, conn: sqlite3.Connection) -> None:
-        """There is nothing to do right now."""
+        """Called when no call waits."""
         ...
 
     def _next(self, patience: float | None = None) -> list[Call] | None:
-        """Everything that waits, up to a group; nothing when patience ends; None: the end."""
+        """The calls that wait, up to a group. Empty: none came in time. None: the store is closed."""
         try:
             call = self._calls.get(timeout=patience)
         except Empty:
@@ -180,7 +180,7 @@ class Thread(ABC):
 
 
 class Reader(Thread):
-    """Looks at the file as it is at one moment; never waits for writers."""
+    """Reads the file as it is at one moment, and never waits for writers."""
 
     def _idle(self, conn: sqlite3.Connection) -> None:
         del conn  # a reader is called only when there is something to read
@@ -209,7 +209,7 @@ class Reader(Thread):
 
 
 def deliver(answers: list[Answer]) -> None:
-    """In the event loop."""
+    """Answer calls. Runs in the event loop."""
     for call, result, error in answers:
         if call.alarm is not None:
             call.alarm.cancel()

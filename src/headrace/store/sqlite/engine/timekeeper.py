@@ -27,14 +27,14 @@ _CLOSE = _SECOND
 _NOISE = _SECOND // 20
 """Differences that are not worth a write."""
 _CERTAIN = 30 * _SECOND
-"""A doubt that stands for so long is shared by all. Idle workers look several times a second."""
+"""A doubt that stands for so long is shared by all processes, because idle workers look several times a second."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/timens_offsets")
 
 
 class Kept(NamedTuple):
-    """The row."""
+    """The row of the file's clock."""
 
     boot: str
     ahead: int
@@ -64,7 +64,7 @@ class Timekeeper:
         """A doubt stands in the file that this process does not share: its next write removes it."""
 
     def now(self) -> int:
-        """Without a look into the file."""
+        """The time by what was last read from the file."""
         if self._clock is not None:
             return micros(self._clock.now())
         return self._wall() if self._ahead is None else self._uptime() + self._ahead
@@ -125,7 +125,7 @@ def _row(cur: sqlite3.Cursor) -> Kept | None:
     try:
         found = cur.execute(_SQL["read"]).fetchone()
     except sqlite3.DatabaseError:
-        return None  # as above; what else is wrong, the verb itself will meet
+        return None  # as above; the verb itself meets any other error
     return None if found is None else Kept(*found)
 
 

@@ -1,4 +1,4 @@
-"""What one verb changes: the counters of queues, and which queues may have something to claim now."""
+"""A transaction as verbs see it: cursor, time, the counts of queues to change, and the queues to wake workers for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SQL = load("depth")
 
 @dataclass(slots=True)
 class Depth:
-    """Differences per queue, written once before the commit."""
+    """Differences of counts by queue, written once before the commit."""
 
     changes: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     awake: set[str] = field(default_factory=set[str])
@@ -45,7 +45,7 @@ class Depth:
 
 @dataclass(slots=True)
 class Tx:
-    """What a verb works with: a cursor inside a write transaction, the time, and the book of what it changes."""
+    """What a verb gets: a cursor inside a transaction, the time, and the counts that it changes."""
 
     cur: sqlite3.Cursor
     now: int

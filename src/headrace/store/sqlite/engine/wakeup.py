@@ -1,6 +1,6 @@
 """Wake-ups between processes: one datagram socket per store that waits, in a private folder named after the file.
 
-Only hints: whoever misses one polls.
+A wake-up is only a hint: a worker that misses one finds its jobs when it polls.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _numbers = itertools.count()
 
 _LONGEST_PATH = 100
 """Bytes; the system's limit for socket names is 104 or 108."""
-_LAST_RESORT = "/tmp"  # noqa: S108 - what is found there is used only if it is ours alone
+_LAST_RESORT = "/tmp"  # noqa: S108 - a folder there is used only if no other user can open it
 _LONGEST_HINT = 1024
 _INTERVAL = 0.002
 ALL = "*"
-"""Instead of queue names: anything may be ready."""
+"""Instead of queue names: any queue may have jobs."""
 
 
 def private_folder(path: Path) -> Path | None:
-    """Where processes that share a file meet; None if this user has no such place."""
+    """The folder for processes that share a file. None: this user has no private one."""
     name = hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()
     for base in dict.fromkeys((tempfile.gettempdir(), _LAST_RESORT)):
         mine = Path(base) / f"headrace-{os.geteuid()}"
@@ -43,7 +43,7 @@ def private_folder(path: Path) -> Path | None:
 
 
 def _own(folder: Path) -> bool:
-    """Make a folder that is ours alone; False if somebody else's stands there."""
+    """Make a folder that only this user can open. False: another user has one of that name."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = os.lstat(folder)
@@ -53,7 +53,7 @@ def _own(folder: Path) -> bool:
 
 
 class Bell:
-    """Rings at every other store of the same file, and hears them."""
+    """Sends hints to every other store of the same file, and receives theirs."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -79,8 +79,8 @@ class Bell:
             ear.setblocking(False)
             path = self._folder / self._name
             try:
-                self._folder.mkdir(mode=0o700, exist_ok=True)  # the last one to leave removes it
-                path.unlink(missing_ok=True)  # left by a process that had our number before
+                self._folder.mkdir(mode=0o700, exist_ok=True)  # the last store that closes removes it
+                path.unlink(missing_ok=True)  # left by an earlier process with the same id
                 ear.bind(os.fspath(path))
             except OSError as error:
                 _log.warning("no wake-ups by datagram (%s): polling instead", error.strerror)
@@ -90,7 +90,7 @@ class Bell:
         return self._ear
 
     def hear(self) -> set[str]:
-        """Every queue that was hinted at since the last time."""
+        """Every queue that a hint has named since the last call."""
         queues: set[str] = set()
         while self._ear is not None:
             try:
@@ -101,7 +101,7 @@ class Bell:
         return queues
 
     def ring(self, queues: Iterable[str]) -> None:
-        """Tell others soon: at once, or when the writer pauses."""
+        """Send a hint: at once, or when the writer pauses."""
         with self._lock:
             self._owed.update(queues)
             due = time.monotonic() - self._last >= _INTERVAL
@@ -109,7 +109,7 @@ class Bell:
             self.pay()
 
     def pay(self) -> None:
-        """Send what is owed."""
+        """Send the hints that wait."""
         with self._lock:
             queues, self._owed = self._owed, set()
             self._last = time.monotonic()

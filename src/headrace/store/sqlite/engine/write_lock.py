@@ -1,8 +1,8 @@
-"""Whose turn it is to write: a file lock in front of SQLite's own, handed over without polling.
+"""The write lock: a file lock in front of SQLite's own, so that processes write in turns without polling.
 
-SQLite's busy handler sleeps and looks again, so under load a process that writes all the time starves the others. Waiting in
-`flock` wakes the next one at once. It also keeps two processes from checkpointing at once. Only a courtesy: who does not take
-part (a user's transaction) is held off by SQLite itself.
+SQLite's busy handler sleeps and looks again, so under load a process that writes all the time starves the others. The
+kernel wakes the next process that waits in `flock` at once. The lock also keeps two processes from checkpointing at the
+same time. Correctness does not depend on it: SQLite's own lock stops a user's transaction, which does not take this one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class WriteLock:
         self._fd, self._inode = self._open()
 
     def take(self) -> None:
-        """Wait for it, as long as it takes."""
+        """Wait for the lock, without a limit."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         while not self._current():
-            # Whoever was the last to leave has tidied up.
+            # The last process that closed its store has removed the file.
             os.close(self._fd)
             self._fd, self._inode = self._open()
             fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -32,7 +32,7 @@ class WriteLock:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """The last one to leave removes the folder."""
+        """Release the file. The last process that does so removes the folder."""
         with suppress(OSError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._current() and [*self._path.parent.iterdir()] == [self._path]:
@@ -47,7 +47,7 @@ class WriteLock:
         return fd, os.fstat(fd).st_ino
 
     def _current(self) -> bool:
-        """The file we have locked is still the one that others will find."""
+        """Whether the locked file is the one that other processes will open."""
         try:
             return os.stat(self._name).st_ino == self._inode  # noqa: PTH116 - pathlib takes longer, and each commit asks
         except FileNotFoundError:

@@ -45,10 +45,10 @@ class Writer(Thread):
         self._heard = heard
         self._last = 0.0
         self._commits = 0
-        """Since the last time that this writer moved the log into the file."""
+        """Commits since this writer moved the log into the file."""
 
     def _connect(self) -> sqlite3.Connection:
-        # Turning the log on waits for nobody, so two processes that open a new file at once must not meet there.
+        # SQLite turns the log on without waiting, so two processes that open a new file at once do so in turns.
         if self._turn is None:
             return self._connect_now()
         self._turn.take()
@@ -122,7 +122,7 @@ class Writer(Thread):
             self._heard(awake)
 
     def _look(self, conn: sqlite3.Connection, group: list[Call]) -> list[Call]:
-        """Answer what needs no writing; the others remain."""
+        """Answer the calls that need no write. The others remain."""
         rest: list[Call] = []
         answers: list[Answer] = []
         cur = cursor(conn)
@@ -132,7 +132,7 @@ class Writer(Thread):
             if call.look is not None:
                 try:
                     answer = call.look(Tx(cur, now))
-                except Exception:  # noqa: BLE001 - the work itself will meet it, too, and say so
+                except Exception:  # noqa: BLE001 - the work itself meets the same error and reports it
                     answer = None
             if answer is None:
                 rest.append(call)
@@ -144,7 +144,7 @@ class Writer(Thread):
         return rest
 
     def _if_unchanged(self, answers: list[Answer]) -> list[Answer]:
-        """What was read counts only if the file is still the one that others will find."""
+        """The answers count only if the path still names the file that was read."""
         try:
             self._files.check()
         except StoreDamaged as error:
@@ -152,7 +152,7 @@ class Writer(Thread):
         return answers
 
     def _transact(self, conn: sqlite3.Connection, group: list[Call], answers: list[Answer], depth: Depth) -> list[Call]:
-        """One transaction for the group; answers what is left over if SQLite gave it up half-way."""
+        """Run a group in one transaction. Answers the calls that remain if SQLite rolled it back half-way."""
         asked = time.monotonic()
         if self._turn is not None:
             self._turn.take()
@@ -171,7 +171,7 @@ class Writer(Thread):
                 answer = self._attempt(conn, call, tx, alone=alone)
                 answers.append(answer)
                 if not conn.in_transaction:
-                    # Out of space or memory: SQLite has undone the others, too.
+                    # Without space or memory SQLite has undone the others, too.
                     answers[:] = [(done, None, error or answer[2]) for done, _, error in answers]
                     depth.awake.clear()
                     return group[nth + 1 :]
@@ -190,7 +190,7 @@ class Writer(Thread):
         return []
 
     def _attempt(self, conn: sqlite3.Connection, call: Call, tx: Tx, *, alone: bool) -> Answer:
-        """One verb, undone alone if it fails."""
+        """Run one verb. If it fails, only its own changes are undone."""
         if not alone:
             tx.cur.execute("savepoint one")
         try:

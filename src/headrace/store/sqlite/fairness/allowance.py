@@ -51,7 +51,7 @@ class Rule(NamedTuple):
 
 
 _units_of_lane: dict[int, tuple[Unit, ...]] = {}
-"""Of every store: a lane's id is a hash of its limit keys, so this can never be out of date."""
+"""For all stores: the id of a lane is a hash of its limit keys, so an entry never becomes wrong."""
 
 
 def units_of(limits: Iterable[str]) -> tuple[Unit, ...]:
@@ -76,7 +76,7 @@ def units_of_lanes(tx: Tx, jobs: Mapping[int, int]) -> dict[int, tuple[Unit, ...
 
 
 class Rules:
-    """The rules, remembered by a store object for as long as nobody changes one."""
+    """The rules, which a store object remembers until one of them changes."""
 
     def __init__(self) -> None:
         self._as_of = -1
@@ -95,7 +95,7 @@ class Rules:
 
 @dataclass(slots=True)
 class State:
-    """A limit key at work."""
+    """The units and the bucket of a limit key."""
 
     held: int = 0
     level: float | None = None
@@ -142,7 +142,7 @@ def later(now: int, units: float, rate: float) -> int:
 
 
 class Allowance:
-    """Of one claim."""
+    """The limits as one claim sees and changes them."""
 
     def __init__(self, tx: Tx, rules: Rules) -> None:
         self._tx = tx
@@ -243,7 +243,7 @@ def _write(tx: Tx, states: Mapping[str, State]) -> None:
 
 
 def give_back(tx: Tx, lease: LeaseRow, positions: Iterable[int]) -> None:
-    """These positions are settled: whoever was passed over for want of their units may try again."""
+    """These positions are settled. Jobs that were passed over for want of their units may be claimed."""
     places = lease.ranges.places
     if not any(place.lane for place in places):
         return

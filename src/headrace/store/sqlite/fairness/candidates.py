@@ -1,4 +1,4 @@
-"""Seats: who waits for a turn, a tenant or one lane of it, with its first ranges."""
+"""Candidates: the tenants or lanes that wait for a turn, each with its first ranges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _maybe_texts = msgspec.json.Decoder(list[str | None]).decode
 
 
 class Candidate(msgspec.Struct, gc=False):
-    """One that takes turns, as it is when its ring comes to it."""
+    """A tenant or a lane that takes turns, as it is when its turn comes."""
 
     tenant: str
     lane: int
@@ -26,7 +26,7 @@ class Candidate(msgspec.Struct, gc=False):
     ranges: list[Range]
     """Of that lane, from its head on."""
     follows: str | None = None
-    """The tenant right before, with nobody between them."""
+    """The tenant right before it in the line."""
     jobs: int = 0
     """In these ranges."""
     complete: bool = True
@@ -38,7 +38,7 @@ class Candidate(msgspec.Struct, gc=False):
 
 
 def one_by_one(found: str, depth: int) -> list[Candidate]:
-    """Out of what `tenants`, `tenant` and `lanes` of `claim.sql` answer."""
+    """From the answers of `tenants`, `tenant` and `lanes` of `claim.sql`."""
     candidates: list[Candidate] = []
     before: str | None = None
     for tenant, more, rows in _decode(found):
@@ -55,7 +55,7 @@ def one_by_one(found: str, depth: int) -> list[Candidate]:
 
 
 def as_they_come(found: tuple[Any, ...], asked: int, of_lanes: bool) -> tuple[list[Candidate], bool]:
-    """Out of what `stretch` answers: tenants whose every range is in it, or one that has more than that."""
+    """From the answer of `stretch`: the tenants that it holds every range of, or one tenant that has more ranges."""
     names, lanes, los, his = _texts(found[0]), _numbers(found[1]), _numbers(found[2]), _numbers(found[3])
     counts = _counts(found[4], len(names))
     rows = len(names)

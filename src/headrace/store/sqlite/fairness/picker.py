@@ -39,16 +39,16 @@ def _priority(line: int) -> int:
 
 
 class Picker:
-    """One claim at work: takes ranges until it has enough or stands before a suspect."""
+    """One claim: takes ranges until it has enough jobs or meets a suspect."""
 
     def __init__(self, tx: Tx, ask: Ask, turn_state: TurnState, rules: Rules) -> None:
         self.tx = tx
         self.ask = ask
         self.allowance = Allowance(tx, rules)
         self.stopped = False
-        """Before a suspect, or with one."""
+        """The claim has met a suspect."""
         self.places: list[Place] = []
-        """Of what is held; a lane that is met again may be there twice."""
+        """The lanes of what is held. A lane that is met again may be there twice."""
         self.held: list[Held] = []
         self.count = 0
         self.suspect = False
@@ -107,7 +107,7 @@ class Picker:
                 waiting[queue] = line
 
     def _serve_level(self, lines: dict[str, int], priority: int, wanted: int, highest: dict[str, int]) -> None:
-        """Queues of one priority: an equal share each. Who got one more than the others comes last the next time."""
+        """Give queues of one priority an equal share each. A queue that got one more than the others comes last the next time."""
         share, more = divmod(wanted, len(lines))
         favoured: list[str] = []
         for nth, (queue, line) in enumerate(lines.items()):
@@ -146,13 +146,13 @@ class Picker:
         return self.tx.cur.execute(_SQL["limited"], (line.id,)).fetchone() is not None
 
     def heads(self, statement: str, *values: str | int, depth: int) -> list[Candidate]:
-        """Seats with up to `depth` ranges each, after everything that was taken has left the line."""
+        """Candidates with up to `depth` ranges each, after everything that was taken has left the line."""
         self.flush()
         row = self.tx.cur.execute(_SQL[statement], values).fetchone()
         return [] if row is None or row[0] is None else one_by_one(row[0], depth)
 
     def stretch(self, line: PriorityLine, first: str, rows: int, *, of_lanes: bool) -> tuple[list[Candidate], bool]:
-        """Seats with all of their ranges, out of so many; and whether the line ends there."""
+        """Candidates with all of their ranges, out of so many; and whether the line ends there."""
         self.flush()
         return as_they_come(self.tx.cur.execute(_SQL["stretch"], (line.id, first, rows)).fetchone(), rows, of_lanes)
 
@@ -164,7 +164,7 @@ class Picker:
         self._passed += 1
 
     def take_known(self, line: PriorityLine, candidate: Candidate, count: int) -> int:
-        """Up to `count` jobs of a lane whose first ranges are known."""
+        """Take up to `count` jobs of a lane. The ranges that are known are enough."""
         number, left = len(self.places), count
         upto: int | None = None
         rest: int | None = None
@@ -242,7 +242,7 @@ class Picker:
         return taken
 
     def flush(self) -> None:
-        """What was taken leaves the line, before anybody looks at it again."""
+        """Remove from the line what was taken, before the next read of it."""
         if len(self._taken) > 1:
             _TAKE_MANY.insert(self.tx.cur, self._taken)
         elif self._taken:

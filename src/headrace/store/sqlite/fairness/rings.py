@@ -1,4 +1,4 @@
-"""Who takes turns: the tenants of a line, and the lanes of a tenant, once around from whose turn it is."""
+"""Rings: the tenants of a line, or the lanes of a tenant, once around from the one that has the turn."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _READ_AHEAD = 64
 _TURNS = 50
-"""A large claim has so many turns at least; each of them is as many jobs. Jobs of one tenant are neighbours, and come for a
-fraction of what a walk to the next tenant costs."""
+"""A large claim has at least so many turns, all of the same length. Jobs of one tenant are neighbours, so a longer turn
+costs a fraction of a walk to the next tenant."""
 _MANY = 16
-"""Tenants, fewer than which tell nothing of the others."""
+"""With fewer tenants than this the store learns nothing about the others."""
 _LANE_DEPTH = 4
 """Ranges read of every lane of a tenant."""
 
@@ -60,7 +60,7 @@ class PriorityLine:
 
 
 class Ring(ABC):
-    """Who takes turns, once around from whose turn it is."""
+    """Candidates in the order of their turns, once around."""
 
     quantum = 1
     """Jobs in a turn of weight 1."""
@@ -79,7 +79,7 @@ class Ring(ABC):
 
     @abstractmethod
     def fetch(self, after: str | int | None, jobs: int) -> tuple[list[Candidate], bool]:
-        """The next ones, enough for so many jobs if they can; and whether there is nobody behind them."""
+        """The next candidates, enough for so many jobs if there are; and whether they are the last of the line."""
         ...
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Ring(ABC):
 
     @abstractmethod
     def name(self, candidate: Candidate) -> str | int:
-        """What tells it from others."""
+        """The name that tells it from others."""
         ...
 
     @abstractmethod
@@ -120,7 +120,7 @@ class Ring(ABC):
         return candidates
 
     def put_back(self, candidates: list[Candidate]) -> None:
-        """They had no turn."""
+        """Keep candidates that had no turn for the next call."""
         self._ahead.extendleft(reversed(candidates))
 
     def _read_on(self, jobs: int) -> bool:
@@ -178,7 +178,7 @@ class Tenants(Ring):
         return candidates, len(candidates) < size
 
     def _stretch(self, first: str, jobs: int) -> tuple[list[Candidate], bool]:
-        """Tenants with little each: they need no walk from one to the next, they stand side by side."""
+        """Read tenants with few jobs each in one stretch, because they stand side by side in the line."""
         rows = int(jobs // min(self.line.turns.length, self.quantum)) + self.quantum
         candidates, ended = self.picker.stretch(self.line, first, rows, of_lanes=self._of_lanes)
         self._note_length(candidates)
@@ -240,7 +240,7 @@ class Lanes(Ring):
 
 
 def deal(picker: Picker, ring: Ring, wanted: int) -> int:
-    """Up to `wanted` jobs in turns; answers how many. Who has nothing that may run now is passed over and owed nothing."""
+    """Take up to `wanted` jobs in turns; answers how many. A candidate without a job that may run is owed nothing."""
     taken = 0
     served: list[Candidate] = []
     while taken < wanted and not picker.stopped and not picker.tired():
@@ -281,7 +281,7 @@ def _from_here(ring: Ring, served: list[Candidate]) -> list[Candidate]:
 
 
 def _go_on(picker: Picker, ring: Ring, wanted: int) -> int:
-    """With a turn that was cut short."""
+    """Go on with a turn that was cut short."""
     turn = ring.turn
     candidate = None if turn.last is None else ring.candidate(turn.last)
     owed = min(turn.owed, wanted)
@@ -294,8 +294,8 @@ def _go_on(picker: Picker, ring: Ring, wanted: int) -> int:
 def _round(
     picker: Picker, ring: Ring, candidates: list[Candidate], wanted: int, *, others: bool
 ) -> tuple[int, int, set[str | int]]:
-    """A turn for each, or several if there are no `others`; answers how many jobs there were, who had a turn (the first so
-    many), and who of them had fewer jobs than their share.
+    """Give each a turn, or several if there are no `others`. Answers how many jobs were taken, how many candidates had a
+    turn (the first ones), and the names of those that had fewer jobs than their share.
     """
     turns = [ring.turn_of(candidate) for candidate in candidates]
     if others or sum(turns) >= wanted:
@@ -309,7 +309,7 @@ def _round(
         taken += got
         name = ring.name(candidate)
         if picker.stopped and not got:
-            # Whose suspect stopped this claim is the first of the next one.
+            # The next claim begins with the candidate that has the suspect.
             turn.last, turn.owed = name, max(left, 1)
             return taken, len(candidates), spent
         if left >= 0:
@@ -342,7 +342,7 @@ def _one_turn(
             turn.owed = 0
         if picker.stopped:
             if not got:
-                # Whose suspect stopped this claim is the first of the next one.
+                # The next claim begins with the candidate that has the suspect.
                 turn.owed = max(jobs - quota, 1)
             break
     return taken, had, spent

@@ -1,4 +1,4 @@
-"""Whose turn it is: tenants of a line, and lanes of a tenant, kept by each store object."""
+"""The turns of queues, of tenants of a line, and of lanes of a tenant. Each store object remembers its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MANY_TENANTS = 10_000
 
 @dataclass(slots=True)
 class Turn:
-    """The last one who was served, and what is still owed to it because a full claim cut its turn short."""
+    """The tenant or lane that was served last, and what is still owed to it because a full claim cut its turn short."""
 
     last: str | int | None = None
     owed: int = 0
@@ -20,7 +20,7 @@ class Turn:
 
 @dataclass(slots=True)
 class LineTurns:
-    """Of one queue and priority."""
+    """The turns of one queue and priority."""
 
     tenants: Turn = field(default_factory=Turn)
     lanes: dict[str, Turn] = field(default_factory=dict[str, Turn])
@@ -33,7 +33,7 @@ class LineTurns:
     def of_lanes(self, tenant: str) -> Turn:
         turn = self.lanes.pop(tenant, None) or Turn()
         if len(self.lanes) >= _MANY_TENANTS:
-            # The one that was served longest ago begins with its first lane again.
+            # The tenant that was served longest ago begins with its first lane again.
             del self.lanes[next(iter(self.lanes))]
         self.lanes[tenant] = turn
         return turn
@@ -66,8 +66,8 @@ class TurnState:
 def quotas(weights: list[int], wanted: int) -> Iterator[tuple[int, int]]:
     """What each one gets of `wanted` jobs, from the first one's turn on, and what is then still owed to it.
 
-    As many whole rounds as there are; what is left goes to the first ones, the last of whom may be cut short. Owed is 0
-    if a turn is over, and -1 for those behind the last turn that was begun.
+    All get as many whole rounds as fit. The rest goes to the first ones, and the last of these may get a part of a turn.
+    Owed is 0 if a turn is over, and -1 for those behind the last turn that was begun.
     """
     rounds, rest = divmod(wanted, sum(weights))
     whole = not rest

@@ -1,4 +1,4 @@
-"""AHEAD: what a waiting job waits behind. A range holds a job or more, so `limit` ranges are enough to look at."""
+"""AHEAD: what a waiting job waits behind. A range holds at least one job, so the store looks at `limit` ranges at most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.store.sqlite.verbs.pause import pause_of
 
 _SQL = load("ahead")
 _NAMED = 5
-"""Jobs that hold a limit, of which a blocked one tells."""
+"""Jobs that hold a limit, as many as the answer names."""
 _LEASES = 200
 """Leases that are searched for them."""
 _JOBS = 1000

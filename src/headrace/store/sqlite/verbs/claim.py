@@ -1,4 +1,4 @@
-"""CLAIM: ready ranges become a lease. Which ones is `picker.py`'s business."""
+"""CLAIM: ready ranges become a lease. `fairness/picker.py` chooses them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Content = tuple[str, bytes, bytes | None]
 
 
 class ClaimMemory:
-    """What a store object remembers from claim to claim."""
+    """What a store object remembers from one claim to the next."""
 
     def __init__(self) -> None:
         self.turn_state = TurnState()
         self.rules = Rules()
         self.names = Names()
         self.opens: dict[frozenset[str], int] = {}
-        """queues → when something of them that the last claim passed over will be free."""
+        """By queues, the time at which a job that the last claim passed over may run."""
 
     def passed_over(self, ask: Ask, opens_at: int | None) -> None:
         names = self.names.of(ask.queues)
@@ -54,7 +54,7 @@ class ClaimMemory:
 
 
 def nothing_to_claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> bool:
-    """Looked up without the write lock, so that idle workers take none."""
+    """Checked without the write lock, so that idle workers do not take it."""
     if ask.limit < 1:
         return True
     paused = held_back(tx).queues
@@ -68,7 +68,7 @@ def nothing_to_claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> bool:
 
 def claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> Lease | None:
     if (held := leases.read(tx, ask.token)) is not None:
-        # Asked before, and the answer was lost.
+        # The worker asks again, because the first answer was lost.
         return Lease(ask.token, [job for _, job in claimed(tx, held)], bool(held.suspect))
     limit = min(ask.limit, MAX_LEASE)
     picker = Picker(tx, ask, claim_memory.turn_state, claim_memory.rules)
@@ -119,7 +119,7 @@ def _batches(tx: Tx, seqs: set[int]) -> dict[int, tuple[UUID, datetime]]:
 
 def _contents(tx: Tx, runs: list[tuple[int, int]]) -> Sequence[Content]:
     """Task, payload and options of each job of some runs: (first key, how many)."""
-    # They are read in the order of keys, and neighbours together: they lie side by side.
+    # Neighbours are read together in the order of their keys, because they lie side by side in the file.
     ordered = sorted(runs)
     found = _in_order(tx, _joined(ordered))
     if ordered == runs:
@@ -145,7 +145,7 @@ def _in_order(tx: Tx, runs: list[int]) -> list[Content]:
     try:
         row = tx.cur.execute(_SQL["jobs"], (str(runs),)).fetchone()
     except sqlite3.DataError:
-        # Together they are longer than SQLite lets a value be.
+        # Together they are longer than a value in SQLite may be.
         return tx.cur.execute(_SQL["each_job"], (str(runs),)).fetchall()
     tasks, payloads, sizes, options, option_sizes = row
     return list(zip(_decode_tasks(tasks), _cut(payloads, sizes), _cut(options, option_sizes), strict=True))

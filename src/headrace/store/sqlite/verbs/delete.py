@@ -1,4 +1,4 @@
-"""DELETE: forget jobs that are not running and in a state that was asked for."""
+"""DELETE: the store forgets jobs that are not running and in a state that the call names."""
 
 from __future__ import annotations
 

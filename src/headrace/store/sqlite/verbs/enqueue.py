@@ -21,8 +21,8 @@ _existing_decoder = msgspec.msgpack.Decoder(dict[int, UUID])
 
 
 class Prepared:
-    """A batch that is packed before the transaction begins, if nothing in it depends on what is there: with many tenants that is
-    a good part of the work, and nobody else can write meanwhile if it is done inside.
+    """A batch that is packed before the transaction begins, if nothing in it depends on stored jobs. Packing many tenants
+    takes time, and inside the transaction it would keep other processes from writing.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -73,7 +73,7 @@ def _decode(existing: bytes | None) -> dict[int, UUID]:
 
 
 def _meet_keys(tx: Tx, batch: Batch) -> dict[int, JobId]:
-    """Ord → the job its key made earlier; keys that are new are remembered."""
+    """By place, the job that its key made earlier. New keys are stored."""
     existing: dict[int, JobId] = {}
     for ord, job in enumerate(batch.jobs):
         if (key := job.key) is None:
@@ -91,7 +91,7 @@ def _meet_keys(tx: Tx, batch: Batch) -> dict[int, JobId]:
 
 
 def _forget_keys(tx: Tx, batch: Batch, existing: dict[int, JobId]) -> None:
-    """A key whose job met a lock made none; who met that key has met the lock's holder."""
+    """A key makes no job if its job met a lock. A job that met such a key has met the holder of the lock."""
     instead: dict[JobId, JobId] = {}
     for ord, holder in existing.items():
         job = batch.jobs[ord]

@@ -115,7 +115,7 @@ def _history(tx: Tx, keys: list[int]) -> dict[int, list[Failure]]:
 
 
 def _holders(tx: Tx, keys: list[int]) -> dict[int, tuple[LeaseRow, int, Held]]:
-    """Who holds which running job: (lease, position, range)."""
+    """The lease, position and range of each running job."""
     wanted = set(keys)
     found: dict[int, tuple[LeaseRow, int, Held]] = {}
     if wanted:

@@ -1,4 +1,4 @@
-"""LANES: what waits, lane by lane; where there are many, others each time."""
+"""LANES: what waits, lane by lane. A queue with many lanes shows others at each call."""
 
 from __future__ import annotations
 

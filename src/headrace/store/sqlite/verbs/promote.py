@@ -1,4 +1,4 @@
-"""PROMOTE: what is due goes from scheduled to ready."""
+"""PROMOTE: jobs that are due become ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SQL = load("promote")
 
 
 def nothing_due(tx: Tx) -> Promoted | None:
-    """The answer if there is nothing to do."""
+    """The answer if no job is due."""
     due = next_due(tx)
     return None if due is not None and not due else Promoted(0, due, leases.any_expired(tx))
 

@@ -1,4 +1,4 @@
-"""PRUNE: forget what ended long ago, a bounded amount of work per call."""
+"""PRUNE: the store forgets what ended long ago, with a bounded amount of work per call."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.store.sqlite.rows import micros
 _SQL = load("prune")
 _STATES = ("done", "cancelled")
 _RESULTS = 1000
-"""Results whose bytes go in one call."""
+"""Results that one call removes the bytes of."""
 _NAMED = 60 * 86_400_000_000
-"""The names of workers that were there are kept for at least 60 days."""
+"""Microseconds. The store keeps the name of a worker that has left for at least 60 days."""
 _ABSENT = 3_600_000_000
 """Workers not seen for an hour are forgotten; `workers` shows those of the last minute."""
 
@@ -38,7 +38,7 @@ def prune(tx: Tx, keep: Retention, limit: int) -> Pruned:
 
 
 def expired_dead(tx: Tx, keep: Retention, limit: int) -> list[JobId]:
-    """A dead job is a range of one."""
+    """Dead jobs past retention. Each is a range of one."""
     times = {queue: tx.now - micros(length) for queue, length in keep.dead_by_queue.items()}
     others = tx.now - micros(keep.dead)
     values = {"latest": max([others, *times.values()]), "others": others, "times": json.dumps(times), "limit": limit}

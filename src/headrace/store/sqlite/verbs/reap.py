@@ -14,11 +14,11 @@ from headrace.store.sqlite.verbs.claim import claimed
 
 _SQL = load("reap")
 _PATIENCE = 0.5
-"""Seconds of waiting for the write lock after which a reaper leaves again: whoever holds a lease could not renew it."""
+"""Seconds. A reaper that waited longer for the write lock takes nothing: workers could not renew their leases meanwhile."""
 
 
 def nothing_expired(tx: Tx) -> list[Orphan] | None:
-    """The answer if there is nothing to do."""
+    """The answer if no lease has expired."""
     return None if leases.any_expired(tx) else []
 
 

@@ -1,4 +1,4 @@
-"""STATS and WORKERS: every queue in figures, and who is there."""
+"""STATS and WORKERS: every queue in figures, and the workers of the last minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUEUES = 500
 _HEADS = 500
 """Lanes that one step looks at for the oldest job."""
 _FEW = 100
-"""Jobs; the ranges of a queue that has no more are all read, which takes less time than to find its lanes."""
+"""Jobs. The store reads all ranges of a queue with no more, which takes less time than to find its lanes."""
 _MOST_LANES = 1000
 """Lanes of a queue that are looked at for its oldest job."""
 

@@ -1,4 +1,4 @@
-"""Unique locks of a batch: who meets a holder, who replaces one, who takes the lock."""
+"""Unique locks of a batch: which jobs meet a holder, which replace one, and which take the lock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Locks:
 
     def _holder(self, new: NewJob) -> tuple[JobId, Spot] | None:
         """The job that holds the new one's lock right now."""
-        assert new.unique is not None  # callers looked
+        assert new.unique is not None  # callers have checked
         row = self._tx.cur.execute(_SQL["lock"], (new.task, new.unique.name)).fetchone()
         if row is None:
             return None

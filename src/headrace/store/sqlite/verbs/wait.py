@@ -1,7 +1,7 @@
-"""WAIT: who sleeps until there may be something to claim, and the three ways to be woken.
+"""WAIT: a worker sleeps until there may be something to claim.
 
-A commit of this store wakes directly, other processes send a datagram, and behind both a look at SQLite's own change counter
-stands, a few times a second.
+Three things wake it: a commit of its own store, a datagram of another process, and a look at SQLite's change counter,
+which the store takes a few times a second in case a datagram was lost.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from headrace.store.sqlite.engine.wakeup import ALL, Bell
 
 _LOOK = 0.25
-"""Seconds between looks at the change counter while somebody waits."""
+"""Seconds between looks at the change counter while a worker waits."""
 _ECHOES = (0.02, 0.1, 0.4)
-"""Seconds after a write in the user's own transaction: when they commit is theirs to know."""
+"""Seconds after a write in the user's own transaction at which workers are woken, because its commit is not reported."""
 
 
 class Waiting:
@@ -32,12 +32,12 @@ class Waiting:
         """SQLite's change counter as the writing connection sees it, which does not count its own commits."""
 
     def looked(self, queues: frozenset[str]) -> None:
-        """A claim begins: hints up to now are used up."""
+        """A claim begins. It finds what the hints up to now are about."""
         self._missed -= queues
         self._missed.discard(ALL)
 
     async def wait(self, names: frozenset[str], timeout: float, opens_in: float | None = None) -> bool:
-        """`opens_in`: by then something that the last claim passed over will be free."""
+        """`opens_in`: seconds after which a job that the last claim passed over may run."""
         self._listen()
         if ALL in self._missed or not self._missed.isdisjoint(names):
             self.looked(names)
@@ -57,7 +57,7 @@ class Waiting:
             self._sleepers.pop(sleeper, None)
 
     def hint(self, queues: Iterable[str]) -> None:
-        """In the event loop: these queues may have something now."""
+        """Wake workers: these queues may have jobs now. Runs in the event loop."""
         names = set(queues)
         for sleeper, wanted in list(self._sleepers.items()):
             if ALL in names or names & wanted:
@@ -65,11 +65,11 @@ class Waiting:
         self._missed |= names
 
     def echo(self, queues: set[str]) -> None:
-        """From any thread: the user's transaction will make these ready when it commits."""
+        """The user's transaction makes jobs of these queues ready when it commits. Runs in any thread."""
         try:
             self._loop.call_soon_threadsafe(self._echo, queues)
         except RuntimeError:
-            return  # the loop is gone, and with it who waited
+            return  # the loop is gone, and no worker waits in it
 
     def close(self) -> None:
         self._closed = True
