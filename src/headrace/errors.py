@@ -8,13 +8,13 @@
     │   ├── UnknownTask         no task of that name is registered
     │   ├── BadArguments        a call does not fit the task's signature
     │   │   └── SerializerNotAllowed  a payload is neither MessagePack nor JSON
-    │   └── ResultTooLarge      what a task returned is over the limit
+    │   └── ResultTooLarge      a task's result is over the limit
     ├── EnqueueError
-    │   ├── SerializationError  a value cannot be stored; says where it sits
+    │   ├── SerializationError  a value cannot be stored; names its place
     │   ├── PayloadTooLarge     the encoded arguments are over the limit
     │   ├── IdempotencyConflict the key was used before with other arguments
     │   ├── QueueFull           the queue is as long as its max_length says
-    │   └── BadTransaction      the `tx=` object cannot carry this job
+    │   └── BadTransaction      the `tx=` object cannot be used for this job
     ├── StoreError
     │   ├── Unavailable         the store cannot be reached; nothing was done
     │   │   └── KeyHeld         a transaction that has not ended holds the key or the unique lock
@@ -104,7 +104,7 @@ class SerializerNotAllowed(BadArguments):
 
 
 class ResultTooLarge(TaskError):
-    """What a task returned is over the limit."""
+    """A task's result is over the limit."""
 
     code = "result_too_large"
 
@@ -124,7 +124,7 @@ class EnqueueError(HeadraceError):
 
 
 class SerializationError(EnqueueError):
-    """A value cannot be stored; `path` says where it sits, e.g. `args[0].x`."""
+    """A value cannot be stored. `path` is its place, e.g. `args[0].x`."""
 
     code = "not_serializable"
 
@@ -168,15 +168,13 @@ class QueueFull(EnqueueError):
     code = "queue_full"
 
     def __init__(self, queue: str, max_length: int) -> None:
-        super().__init__(
-            f"queue {queue} may have {max_length:,} jobs waiting and has: come back later, or start more workers"
-        )
+        super().__init__(f"queue {queue} is full, {max_length:,} jobs wait: try again later, or start more workers")
         self.queue = queue
         self.max_length = max_length
 
 
 class BadTransaction(EnqueueError):
-    """The `tx=` object cannot carry this job."""
+    """The `tx=` object cannot be used for this job."""
 
     code = "bad_transaction"
 
@@ -212,9 +210,9 @@ class StoreFull(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The store's file was deleted, replaced or damaged: trying again cannot help, an operator has to restore it.
+    """The store's file was deleted, replaced or damaged. Trying again fails; an operator has to restore it.
 
-    What was asked is not stored in any file that a new process finds.
+    The write is not in any file that a new process would find.
     """
 
     code = "store_damaged"

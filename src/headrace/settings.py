@@ -1,4 +1,4 @@
-"""Settings: flags beat environment beat pyproject beat defaults; None means unset everywhere."""
+"""Settings: flags override the environment, which overrides pyproject.toml, which overrides the defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class Origin(NamedTuple):
-    """One setting, its value for the eye, and where it came from."""
+    """One setting, its value for display, and its origin."""
 
     name: str
     value: str
@@ -36,14 +36,14 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set, resolved. `Settings.load` finds the values; this class alone is the defaults."""
+    """All settings, resolved. `Settings.load` finds the values; this class has the defaults."""
 
     url: str = "sqlite:///headrace.db"
-    """Where jobs live."""
+    """The store of the jobs."""
     app: str = ""
     """`package.module:app`, for the command line."""
     queues: tuple[str, ...] = ()
-    """Which queues a worker serves; empty: all that the app's tasks name."""
+    """Which queues a worker serves. Empty: all queues of the app's tasks."""
     concurrency: int = 100
     """Slots: jobs that one worker process runs at once."""
     reserve: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Settings:
     lease: timedelta = timedelta(seconds=15)
     heartbeat: timedelta = timedelta(seconds=5)
     poll: timedelta = timedelta(seconds=1)
-    """The longest sleep of an idle worker, should every hint be lost."""
+    """The longest sleep of an idle worker, in case hints are lost."""
     reap: timedelta = timedelta(seconds=1)
     """How often a worker checks for expired leases."""
     drain: timedelta = timedelta(seconds=25)
@@ -69,14 +69,14 @@ class Settings:
     key_ttl: timedelta = timedelta(days=1)
     """How long an idempotency key is remembered."""
     webhook_secret: str = ""
-    """`whsec_…`, signs deliveries; several with commas between while one is being replaced."""
+    """`whsec_…`, signs deliveries. Several, separated by commas, while one is being replaced."""
     webhook_allow: tuple[str, ...] = ()
-    """Networks and host names that webhooks may go to though they are not public, with any port."""
+    """Networks and host names that webhooks may use although they are not public, with any port."""
     log_level: str = "info"
     durability: Literal["strict", "relaxed"] = "strict"
     """relaxed: a crash of the store's machine may lose the last moments."""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], repr=False, compare=False)
-    """name → where its value came from; names that are not in it have their default."""
+    """name → the origin of its value. Other names have their default."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -115,14 +115,14 @@ class Settings:
 
     @property
     def store_url(self) -> str:
-        """`url` with `durability` in the store's own words, unless the URL has a word of its own on that."""
+        """`url` with `durability` as an option of the store, unless the URL sets that option itself."""
         scheme = self.url.partition(":")[0]
         query = self.url.partition("?")[2]
         if self.durability != "strict":
             word = _RELAXED.get(scheme)
         else:
-            # SQLite and PostgreSQL are strict by themselves. A Redis that is not would be refused, so only who asks for it
-            # by name gets that.
+            # SQLite and PostgreSQL are strict by default. A Redis server that is not strict would be refused, so strict
+            # must be set explicitly there.
             asked = "durability" in self.sources and scheme.startswith(("redis", "valkey"))
             word = "durability=strict" if asked else None
         if word is None or f"{word.partition('=')[0]}=" in query:
@@ -134,7 +134,7 @@ class Settings:
         return [Origin(name, _show(name, getattr(self, name)), self.sources.get(name, "default")) for name in NAMES]
 
     def problems(self, tasks: Mapping[str, DeclaredTask] | None = None) -> list[SettingsProblem]:
-        """What will not work well together, in these settings and with these tasks."""
+        """Findings about these settings with these tasks."""
         return advise(self, tasks or {})
 
 
@@ -271,8 +271,8 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
     return {
         _known(name.removeprefix(PREFIX).lower(), name, prefix=PREFIX): (value, name)
         for name, value in environ.items()
-        # Set but empty is unset: the shell's way to clear a variable for one command. HEADRACE_TEST_… name servers
-        # for tests and benchmarks (see headrace.testing) and are no settings.
+        # An empty variable counts as unset, because a shell clears a variable for one command like that.
+        # HEADRACE_TEST_… name servers for tests and benchmarks (see headrace.testing) and are not settings.
         if name.startswith(PREFIX) and not name.startswith(f"{PREFIX}TEST_") and value
     }
 
@@ -294,7 +294,7 @@ def _from_pyproject(start: Path) -> Layer:
 
 @lru_cache(maxsize=8)
 def _table(text: str) -> Any:
-    """`[tool.headrace]` of a pyproject.toml. A process may make many apps, and parsing takes longest of what that needs."""
+    """`[tool.headrace]` of a pyproject.toml. Cached, because a process may make many apps and parsing is slow."""
     import tomllib
 
     return tomllib.loads(text).get("tool", {}).get("headrace", {})
@@ -312,7 +312,7 @@ def find_pyproject(start: Path) -> Path | None:
 def _known(name: str, shown: str, *, prefix: str = "") -> str:
     if name in NAMES:
         return name
-    from difflib import get_close_matches  # only for the words of an error
+    from difflib import get_close_matches  # imported here, because only an error needs it
 
     close = get_close_matches(name, NAMES, n=1)
     hint = (
@@ -322,7 +322,7 @@ def _known(name: str, shown: str, *, prefix: str = "") -> str:
 
 
 def _parse(name: str, value: Any, source: str) -> Any:
-    """A value as text from the environment, or as TOML and Python give it, checked; the error names the source."""
+    """A checked value from the environment's text, TOML or Python. The error names the source."""
     try:
         if isinstance(value, str):
             if name in {"queues", "reserve", "webhook_allow"}:
@@ -336,11 +336,11 @@ def _parse(name: str, value: Any, source: str) -> Any:
         raise ConfigError(f"{error} (from {source})") from None
 
 
-# ── for the eye ──────────────────────────────────────────────────────────────
+# ── for display ──────────────────────────────────────────────────────────────
 
 
 def mask_url(url: str) -> str:
-    """A URL without its secrets: for messages, logs and `doctor`. When in doubt it hides too much."""
+    """A URL without its secrets, for messages, logs and `doctor`. In doubt it hides more."""
     scheme, slashes, rest = url.partition("://")
     if not slashes:
         return "•••" if "@" in url or "=" in url else url
@@ -351,7 +351,7 @@ def mask_url(url: str) -> str:
         address, query = rest, ""
     userinfo, at, place = address.rpartition("@")
     if scheme in {"http", "https"} and userinfo:
-        userinfo = ":"  # a server's token may stand in the user's place, too
+        userinfo = ":"  # A server's token may be in place of the user.
     user, colon, _ = userinfo.partition(":")
     query = re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1•••", query)
     return f"{scheme}://{user}{':•••' if colon else ''}{at}{place}{query}"

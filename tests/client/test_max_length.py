@@ -129,7 +129,7 @@ async def test_slots_of_a_schedule_wait_for_room_and_each_is_fired_once(caplog: 
     entry = (await Schedules(store).all())["s"]
     assert len(entry.pending) == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "schedule s waits: queue short may have 2 jobs waiting and has: come back later, or start more workers"
+        "schedule s waits: queue short is full, 2 jobs wait: try again later, or start more workers"
     ]
     first = await take(store, 10, "short")
     await settle_all(store, first)

@@ -70,7 +70,7 @@ async def test_what_a_token_is_bound_to_is_kept(store: Store, clock: FakeClock) 
         ("ok", {"scopes": []}, "needs a scope"),
         ("ok", {"scopes": ["root"]}, "the scopes are enqueue, work, read, operate, admin"),
         ("ok", {"scopes": ["read"], "queues": ["UP"]}, "not a valid queue name"),
-        ("ok", {"scopes": ["read"], "tenant": "a b"}, "no tenant"),
+        ("ok", {"scopes": ["read"], "tenant": "a b"}, "not a valid tenant"),
         ("ok", {"scopes": ["read"], "tenant": ""}, "name the tenant"),
         ("ok", {"scopes": ["read"], "expires": "soon"}, "not a duration"),
         ("ok", {"scopes": ["read"], "expires": "0s"}, "never be valid"),

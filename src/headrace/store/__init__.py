@@ -1,4 +1,4 @@
-"""Stores by URL: the only place that names them, each imported when it is first needed."""
+"""Stores by URL. Only this module names them, and each is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] |
             from headrace.store.http.store import HttpStore
 
         return HttpStore(url, clock=clock)
-    # Not what was given: a URL without a scheme may begin with a password.
+    # The message does not show the URL, because one without a scheme may begin with a password.
     raise ConfigError(f"no store for {scheme!r}: use one of {SCHEMES}")
 
 
 @contextmanager
 def _needs(driver: str, advice: str) -> Generator[None]:
-    """Importing inside it: what to do where the driver is not installed."""
+    """Turns the ImportError of a missing driver into a ConfigError with the remedy."""
     try:
         yield
     except ModuleNotFoundError as missing:

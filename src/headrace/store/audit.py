@@ -35,7 +35,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     """Such as `jobs.cancel` or `queues.pause`."""
     what: str
-    """What it was done to: a job's id, a queue, a filter."""
+    """The subject: a job's id, a queue, a filter."""
     jobs: int = 0
     """How many jobs it changed."""
 
@@ -50,21 +50,21 @@ class Audit:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._day = ""
-        """The last one that this object made known."""
+        """The last day that this object has recorded."""
         self._over: list[tuple[str, str, int]] = []
-        """(kind, name, version) of records that are past their time: each note drops some of them."""
+        """(kind, name, version) of expired records. Each new entry drops some of them."""
         self._behind = False
-        """There may be more of those."""
+        """There may be more expired records."""
 
     async def note(self, who: str, action: str, what: str, jobs: int = 0) -> None:
-        """Write down what was done. It *was* done: when the store fails now, the entry goes to the log instead."""
+        """Write an entry. The action is done already, so if the store fails now, the entry goes to the log instead."""
         entry = AuditEntry(at=datetime.now(UTC), who=_text(who), action=_text(action), what=_text(what), jobs=jobs)
         try:
             entry = msgspec.structs.replace(entry, at=await self._store.now())
             day = f"{entry.at:%Y-%m-%d}"
             fresh = day != self._day
             if fresh:
-                # Before its first entry, so that no entry is ever without its day.
+                # The day is written before its first entry, so that every entry has its day.
                 await self._store.record(DAYS, day, b"", None)
                 self._day = day
             await self._store.record(_kind(day), new_batch().hex, _encoder.encode(entry), None)
@@ -72,14 +72,14 @@ class Audit:
             if self._behind:
                 await self._forget(entry.at - KEPT)
         except Unsupported:
-            log.info("%s", _line(entry))  # a server writes its own entries of what is done through it
+            log.info("%s", _line(entry))  # The server writes the entry of this action.
         except StoreError as error:
             log.error("not kept in the store (%s): %s", error, _line(entry))  # noqa: TRY400 — the cause is the store's
         else:
             log.info("%s", _line(entry))
 
     async def read(self, since: datetime, *, limit: int = 1000) -> list[AuditEntry]:
-        """The entries from `since` on, the newest first, at most so many."""
+        """The entries from `since` on, the newest first, at most `limit`."""
         found: list[AuditEntry] = []
         first = f"{since.astimezone(UTC):%Y-%m-%d}"
         for day in sorted(await self._store.records(DAYS), reverse=True):
@@ -92,7 +92,7 @@ class Audit:
         return found[:limit]
 
     async def _forget(self, before: datetime) -> None:
-        """Drop what is past its time, a bounded amount per note and more than one note writes: the log cannot grow for ever."""
+        """Drop expired records: a bounded number per entry, more than an entry writes, so that the log is bounded."""
         if not self._over:
             self._over = await self._oldest(f"{before:%Y-%m-%d}")
             self._behind = bool(self._over)
@@ -101,7 +101,7 @@ class Audit:
             self._over.pop()
 
     async def _oldest(self, last: str) -> list[tuple[str, str, int]]:
-        """The records of the oldest day before that one, the day itself to be dropped last; empty: there is no such day."""
+        """The records of the oldest day before that one. The day itself is last. Empty: there is no such day."""
         days = await self._store.records(DAYS)
         day = min((day for day in days if day < last), default=None)
         if day is None:
@@ -115,13 +115,13 @@ def _kind(day: str) -> str:
 
 
 def _text(text: str) -> str:
-    """What every store can hold, of a bounded length."""
+    """A text that every store can hold, of bounded length."""
     cut = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return cut.encode(errors="replace").decode()
 
 
 def _line(entry: AuditEntry) -> str:
-    """One line of JSON, whatever the texts hold."""
+    """The entry as one line of JSON."""
     return json.dumps({"event": "audit", **msgspec.to_builtins(entry)})
 
 
@@ -130,5 +130,5 @@ def whoami() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):
-        user = f"uid {os.getuid()}"  # containers often have no name for it
+        user = f"uid {os.getuid()}"  # Containers often have no name for the user.
     return f"{user}@{socket.gethostname()}"

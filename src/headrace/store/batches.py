@@ -1,4 +1,4 @@
-"""What every store works out of a batch before it stores it: runs of jobs that go together, and who stands in for whom."""
+"""What every store computes from a batch before it stores it: runs of jobs, and places that share a unique lock."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headrace.model.job import Batch
 
 
 def stand_ins(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> dict[int, int]:
-    """Places whose unique lock another place of the same batch takes → that place: the first one's, or the last one's if that replaces.
+    """Places whose unique lock another place of the batch takes → that place: the first, or the last if it replaces.
 
-    `skip`: places that their keys have decided already.
+    `skip`: places with an existing job by their key.
     """
     places: dict[tuple[str, str], list[int]] = {}
     for place, job in enumerate(batch.jobs):

@@ -1,46 +1,48 @@
 """What every store does: about thirty verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
 
-A store decides nothing. It moves jobs when told, fences every write made under a lease by the lease's
-token, and keeps time by its own clock. Every write takes a batch; one is a batch of one. The rules are
-the cases of `tests/conformance`, and the store in `memory/` is their executable form. Internal until it is boring:
-implement it outside this repository and it may break under you.
+A store decides nothing. It moves jobs on request, checks the lease's token at every write under a lease, and uses its
+own clock. Every write takes a batch. The rules are the cases of `tests/conformance`, and the store in `memory/` is
+their executable form. The contract is internal: it may change in any version and break implementations outside this
+repository.
 
 Rules worth knowing before reading an implementation:
 
-* enqueue may be repeated: a batch id that is already there changes nothing and answers as before. So may a claim whose
-  answer was lost: a token that has a lease gets that lease, whatever else waits; nothing more is taken under it.
-* An idempotency key lives out its window whatever becomes of its job. Inside one batch, too, the first job with
-  a key makes it and the others meet it.
-* An instant belongs to what begins with it: a lease is expired, a job due, a key or a result over from that very
-  moment on.
-* A lease is good until `reap` takes it over (or it is settled to the end), not until its time is up:
-  the token's existence is the fence, clocks only decide when somebody may come and take it.
+* enqueue may be repeated: a batch id that exists already changes nothing and returns the same answer. A claim whose
+  answer was lost may be repeated, too: a token that has a lease gets that lease and no further jobs.
+* An idempotency key is kept for its whole window, whatever happens to its job. Inside one batch, too, the first job
+  with a key is made, and the others get that job.
+* A time is the first instant of what begins with it: at that instant a lease is expired, a job is due, and a key or a
+  result has ended.
+* A lease is valid until `reap` takes it over or all its jobs are settled, not until its time is over. The store checks
+  that the token exists. The clock only decides when `reap` may take the lease.
 * A claim counts the attempt before user code runs.
-* A suspect is claimed alone: a lease that contains one contains nothing else. A claim that meets a suspect
-  first takes just it; one that meets it later stops before it.
-* Order inside a lane is the order of enqueue calls, for life: a job that comes back (released, promoted, retried)
-  takes its old place. A store may go by its own count of calls or by job ids: within one producer they agree.
+* A suspect is claimed alone: a lease that contains one contains nothing else. A claim that meets a suspect first takes
+  only it; one that meets it later stops before it.
+* The order inside a lane is always the order of enqueue calls: a job that comes back (released, promoted, retried)
+  takes its old place. A store may use its own count of calls or job ids: within one producer they agree.
 * Tenants of one queue and priority take turns, one job each or an equal quantum, times their weight if the Ask gives
   one; a turn that a full batch cuts short goes on with the next claim, so shares hold also when claims take one job
   each. The lanes of a tenant share its turn, in turns; queues of one priority take turns, too. A claim is strict only
-  about priority and about the order in a lane. Who has nothing that may run now is passed over and owed nothing.
+  about priority and about the order in a lane. A tenant without a job that may run now is skipped and gets no
+  compensation.
 * A claim with bands is as if each band were a claim of its own, in their order, and the rest of the limit one more.
-* A limit key (see `lane.split_limit`) without a rule limits nothing; the rule of a whole key stands before that of its
-  name. A claim takes from a lane at most what every one of its keys leaves: `concurrency` minus the units of jobs
-  under a lease, reaped ones included, until they are settled; the units in a bucket that starts full with `burst`,
-  refills at `rate` and is drawn from at claim; nothing while `closed_until` lies ahead, and when it has passed one job at
-  a time, whatever it costs: only while no unit is held. A bucket drawn from more than 10 s after now (somebody has set
-  the clock back) is full. At no moment do leases hold
-  more than a rule that was there when they were made allows. Lanes that are blocked are passed over and stay as they are.
-* A unique lock belongs to the job that took it last; whether it holds is read from that job, never written: its state,
-  its age, whether it is there at all. So every way out frees it. Keys are looked at before locks.
+* A limit key (see `lane.split_limit`) without a rule limits nothing; the rule of a whole key overrides that of its
+  name. A claim takes from a lane at most what every one of its keys leaves: `concurrency` minus the units of jobs under
+  a lease, reaped ones included, until they are settled; the units in a bucket that starts full with `burst`, refills at
+  `rate` and is drawn from at claim; nothing while `closed_until` lies ahead, and when it has passed one job at a time,
+  whatever it costs: only while no unit is held. A bucket that was drawn from more than 10 s after now is full, because
+  the clock was set back. Leases never hold more than the rule at the time of their claim allowed. Blocked lanes are
+  skipped and keep their place.
+* A unique lock belongs to the job that took it last. Whether it still holds is read from that job and never stored: its
+  state, its age, its existence. So every end of the job frees it. Keys are checked before locks.
 * wait: after a claim of the same store object that passed something over for a reason that ends by time (a rate, a
   closed limit, a pause until), wait returns by then; not for what needs more than there can ever be (`Blocked.never`).
-* cancel: waiting → cancelled at once; running → `Pulse.stops`, and an `Again` for it becomes cancelled (with what
-  it says of failures) under the cancel's reason, which also stands in where a `Finish` as cancelled has no note;
-  finished → untouched.
-* upkeep: a heartbeat with a group (`Presence.upkeep`) gets one of the group's UPKEEP_PLACES if the worker has one or one
-  is free. A place is held for the `ttl` of the heartbeat that got or kept it; `retire` and `abandon` free it at once.
+* cancel: waiting → cancelled at once; running → `Pulse.stops`, and an `Again` for it becomes cancelled (with what it
+  says of failures) under the cancel's reason, which also stands in where a `Finish` as cancelled has no note; finished
+  → untouched.
+* upkeep: a heartbeat with a group (`Presence.upkeep`) gets one of the group's UPKEEP_PLACES if the worker has one or
+  one is free. A place is held for the `ttl` of the heartbeat that got or kept it; `retire` and `abandon` free it at
+  once.
 * Text (notes, failures, reasons, presences) may hold anything a str can. What a store cannot hold (NUL, lone
   surrogates) it replaces; it never refuses an outcome because of it.
 """
@@ -75,23 +77,23 @@ from headrace.model.records import (
 
 
 class Store(Protocol):
-    """Where jobs live. Safe to use from one event loop; make one per loop."""
+    """A store of jobs. Use it from one event loop; make one object per loop."""
 
     # ── life ────────────────────────────────────────────────────────────────
     async def open(self) -> None:
-        """Connect and check: raises Unavailable, SchemaMismatch or ConfigError with the way out."""
+        """Connect and check. Raises Unavailable, SchemaMismatch or ConfigError with the remedy."""
         ...
 
     async def close(self) -> None:
-        """Give everything back. May be called twice."""
+        """Close all connections. May be called twice."""
         ...
 
     async def migrate(self, progress: Progress | None = None) -> list[str]:
-        """Bring the schema up to date; safe when two do it at once, and before `open`. Answers the steps taken."""
+        """Update the schema. Two callers may do it at once, and before `open`. Returns the steps."""
         ...
 
     async def check(self) -> list[Finding]:
-        """What a careful operator would look at: versions, durability, settings, bloat."""
+        """Findings for an operator: versions, durability, settings, bloat."""
         ...
 
     async def now(self) -> datetime:
@@ -108,19 +110,19 @@ class Store(Protocol):
         ...
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
-        """Renew leases, say who is there, hear who is lost and what to stop."""
+        """Renew leases and the worker's presence. Returns lost leases and jobs to stop."""
         ...
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
-        """Apply settlements by position, durably; answers the positions refused (the lease is lost).
+        """Apply settlements by position, durably. Returns the refused positions (the lease is lost).
 
-        A position settled before under the same, still living lease is not refused and not applied again.
-        One that the lease never had is refused. The lease ends when every position is settled.
+        A position that was settled before under the same valid lease is not refused and not applied again. One that the
+        lease never had is refused. The lease ends when every position is settled.
         """
         ...
 
     async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
-        """What running tasks say of their jobs, by position; answers the positions refused: lost, settled, never had.
+        """Write the reports of running tasks by position. Returns the refused positions: lost, settled, or never held.
 
         Need not survive a crash of the store. A job's reports are kept as long as the job.
         """
@@ -136,18 +138,18 @@ class Store(Protocol):
         ...
 
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
-        """Take over expired leases under fresh tokens held by `worker`; the old tokens are void from here on.
+        """Take over expired leases under fresh tokens for `worker`. The old tokens are invalid from then on.
 
-        It is no claim: attempts, positions and claim times stay as they are.
+        This is not a claim: attempts, positions and claim times stay unchanged.
         """
         ...
 
     async def abandon(self, worker: WorkerId, cause: str) -> int:
-        """A worker is known to be dead: expire all its leases now. Answers how many."""
+        """Expire all leases of a dead worker now. Returns how many."""
         ...
 
     async def retire(self, worker: WorkerId) -> None:
-        """A worker leaves in peace: forget its presence."""
+        """Forget the presence of a worker that has stopped."""
         ...
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
@@ -179,10 +181,10 @@ class Store(Protocol):
         ...
 
     async def stats(self) -> Stats:
-        """Every queue in figures.
+        """The figures of every queue.
 
-        A store looks at no more than 1,000 lanes of a queue for its oldest job, and says so (`oldest_at_least`) where the
-        queue has more: the cost of a look does not grow with the backlog or with the number of tenants.
+        A store reads at most 1,000 lanes of a queue for its oldest job, and sets `oldest_at_least` if the queue has
+        more. So the cost does not grow with the backlog or the number of tenants.
         """
         ...
 
@@ -193,14 +195,14 @@ class Store(Protocol):
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
         """Finished jobs that are kept, with their end at or after `since`, the earliest end first (then by id).
 
-        One that is committed late may come before others seen already: who follows asks again for the last seconds.
+        An end that is committed late may come before others that were read, so a follower reads the last seconds again.
         """
         ...
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        """Lanes of these queues that have ready jobs, at most `limit` of each queue; where there are more, others each time.
+        """Lanes of these queues with ready jobs, at most `limit` of each. If there are more, each call returns others.
 
-        A call sees no more than MAX_LANES of a queue, whatever the limit. As many as that, or as `limit`, may not be all.
+        A call reads at most MAX_LANES of a queue. An answer of that size, or of `limit`, may be incomplete.
         """
         ...
 
@@ -227,14 +229,14 @@ class Store(Protocol):
     async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
         """Forget jobs that are not running (their totals stay). Answers those deleted.
 
-        `states`: only those that are in one of these at that very moment; whatever else they have become, they stay.
+        `states`: delete only jobs that are in one of these states at that moment.
         """
         ...
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         """No claim of this queue, or of this tenant in any queue, begins after this returns.
 
-        Of two pauses the first counts, by whom and since when; the last one says until when. One that is over is none.
+        Of two pauses, the first gives the author and the start, the last gives the end. Pauses that are over do not count.
         """
         ...
 
@@ -252,7 +254,7 @@ class Store(Protocol):
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
         """Write a rule as `record` does: if its version is the expected one; rule None deletes. Answers as `record` does.
 
-        Claims that begin after this returns go by it. What runs goes on.
+        Claims that begin after this returns obey it. Running jobs go on.
         """
         ...
 
@@ -274,8 +276,8 @@ class Store(Protocol):
 
         False: the lease is lost, or the position is settled already.
 
-        So that a user's transaction which completes the job locks nothing else. The old lease forgets it as
-        if it were settled. Works on a lease of one, too.
+        A user's transaction that completes the job then locks nothing else. The old lease treats the job as settled.
+        This works for a lease of one job, too.
         """
         ...
 
@@ -284,17 +286,17 @@ class Store(Protocol):
 class Transactional(Protocol):
     """Stores that can write inside the user's own transaction.
 
-    The sync twins run in the caller's thread on a sync connection; the async ones take both kinds.
-    Raise BadTransaction for an object they do not know, an async connection given to a sync call,
-    a connection to another database, or one that is in no transaction and would commit at once.
+    The sync methods run in the caller's thread on a sync connection. The async methods accept both kinds. Raise
+    BadTransaction for an object they do not know, an async connection given to a sync call, a connection to another
+    database, or one that is not in a transaction and would commit at once.
 
     """
 
     @property
     def one_writer(self) -> bool:
-        """A writer locks out everybody else, so a job is completed in its own lease.
+        """One writer excludes all others, so a job is completed in its present lease.
 
-        Detaching it first would wait for the very transaction that completes it.
+        Detaching it first would wait for the same transaction that completes it.
         """
         ...
 
@@ -311,7 +313,7 @@ class Transactional(Protocol):
 
 @runtime_checkable
 class Recording(Protocol):
-    """Stores behind which a server writes the record of a dead letter that is dropped: no second one is written here."""
+    """Stores whose server writes the record of a dropped dead letter, so that the client writes none."""
 
     async def drop(self, ids: Sequence[JobId], event: str, reason: str) -> frozenset[JobId]:
         """Delete those that are dead, each after a line in the server's log. Answers those deleted."""
@@ -320,12 +322,12 @@ class Recording(Protocol):
 
 @runtime_checkable
 class Prompt(Protocol):
-    """Stores that can claim for a sleeper in the moment in which they wake it: one trip less before the job starts."""
+    """Stores that can claim for a waiting worker when they wake it. This saves one round trip before the job starts."""
 
     async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
-        """Sleep like `wait`, then claim. A bool is as of `wait`, and the caller claims itself: there may be something.
+        """Sleep like `wait`, then claim. A bool has the meaning of `wait`'s, and the caller claims itself.
 
-        Misses nothing that was there before. Called off (cancelled), it gives back whatever it has claimed. When it
+        It finds jobs that were there before the call. When it is cancelled, it hands back what it has claimed. When it
         raises, a claim of the same store object with the same token gets what it may have claimed.
         """
         ...

@@ -1,4 +1,4 @@
-"""Pages of `find` put together: a page may be short before the end, so only `next` says whether there is more."""
+"""Combines pages of `find`. A page may be short before the end, so only `next` shows whether there is more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.store.contract import Store
 async def fill(
     store: Store, where: Filter, *, before: JobId | None = None, limit: int = 50, calls: int | None = None
 ) -> Page:
-    """A page of `limit` jobs, or of all that are left; with `calls`, of what so many calls of the store find."""
+    """A page of `limit` jobs, or of all that are left. `calls`: the most calls of the store."""
     found: list[Job] = []
     while True:
         page = await store.find(where, before=before, limit=limit - len(found))
@@ -24,7 +24,7 @@ async def fill(
 
 
 def merge(pages: Sequence[Page], limit: int) -> Page:
-    """One page of several that began at the same id, each of another part of the jobs."""
+    """One page from several that begin at the same id, each with another part of the jobs."""
     jobs = sorted((job for page in pages for job in page.jobs), key=lambda job: job.id.int, reverse=True)
     # A part that stopped early may have more below its `next`, so the page ends where the first part stopped.
     stopped = max((page.next for page in pages if page.next is not None), default=None, key=lambda at: at.int)

@@ -1,6 +1,6 @@
-"""What the object given as `tx=` is: whose connection, sync or async, and how its transaction stands.
+"""Identifies the object given as `tx=`: its library, sync or async, and the state of its transaction.
 
-Libraries are recognised by the names of their classes, so that none is imported for it.
+Libraries are recognised by the names of their classes, so that none is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 
 class Kind(Enum):
-    """Whose connection it is; the user's object may be a session around one, or the alias of one."""
+    """The library of a connection. The user's object may be a session around it, or an alias."""
 
     SQLITE3 = auto()
     AIOSQLITE = auto()
@@ -25,12 +25,12 @@ class Kind(Enum):
 
 
 class Standing(Enum):
-    """How a connection's transaction stands."""
+    """The state of a connection's transaction."""
 
     READY = auto()
     """Inside a transaction, or the next statement begins one."""
     NONE = auto()
-    """In no transaction: the next statement would be committed at once."""
+    """Not in a transaction: the next statement would be committed at once."""
     FAILED = auto()
     CLOSED = auto()
 
@@ -56,7 +56,7 @@ _KINDS: Final[Mapping[tuple[str, str], Kind]] = {
 
 
 def kind_of(tx: object) -> Kind | None:
-    """By its class or the nearest one above it that is known; None: nobody's. A string is a Django alias."""
+    """Found by its class or the nearest known base class. None: unknown. A string is a Django alias."""
     if isinstance(tx, str):
         return Kind.DJANGO
     return next((_KINDS[origin] for origin in _origins(tx) if origin in _KINDS), None)
@@ -72,7 +72,7 @@ def _origins(value: object) -> list[tuple[str, str]]:
 
 
 def named(tx: object) -> str:
-    """Its class, for people."""
+    """Its class, for messages."""
     return f"{type(tx).__module__}.{type(tx).__qualname__}"
 
 
@@ -80,19 +80,19 @@ def named(tx: object) -> str:
 
 
 def alchemy_connection(tx: Any) -> Any:
-    """The SQLAlchemy Connection of a Session; a Connection is its own."""
+    """The SQLAlchemy Connection of a Session. A Connection is returned as it is."""
     return tx if comes_from(tx, "sqlalchemy", "Connection") else tx.connection()
 
 
 async def async_alchemy_connection(tx: Any) -> Any:
-    """The SQLAlchemy AsyncConnection of an AsyncSession; an AsyncConnection is its own."""
+    """The SQLAlchemy AsyncConnection of an AsyncSession. An AsyncConnection is returned as it is."""
     return tx if comes_from(tx, "sqlalchemy", "AsyncConnection") else await tx.connection()
 
 
 def django_connection(tx: Any) -> Any:
-    """Django's connection of this alias; a connection is its own.
+    """Django's connection of this alias. A connection is returned as it is.
 
-    ModuleNotFoundError: there is no Django. LookupError: it has none of that name.
+    ModuleNotFoundError: Django is not installed. LookupError: it has no database of that name.
     """
     if not isinstance(tx, str):
         return tx

@@ -1,1 +1,1 @@
-"""The http store: a headrace server's store, from anywhere that can reach the server."""
+"""The http store: the store of a headrace server, used over HTTP."""

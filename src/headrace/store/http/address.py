@@ -1,4 +1,4 @@
-"""The address of a server: `https://TOKEN@host:port/prefix`, taken apart; the token is never shown again."""
+"""Parses the address of a server, `https://TOKEN@host:port/prefix`. The token is never shown."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _HINT = "write https://TOKEN@host, or http://127.0.0.1:8200 for a server on this
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is, and who we are to it."""
+    """The server's URL and the token."""
 
     base: str
-    """Without the token, without a slash at its end: it may be shown."""
+    """Without the token and without a slash at its end. It may be shown."""
     token: str | None = field(default=None, repr=False)
 
     @property
@@ -24,7 +24,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Raises ConfigError; what it says never holds the token."""
+    """Raises ConfigError, whose message never contains the token."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -35,7 +35,7 @@ def parse(url: str) -> Address:
         raise ConfigError(f"the server's URL names no host: {_HINT}")
     if parts.query or parts.fragment:
         raise ConfigError(f"the URL of a server takes no options after ? or #: {_HINT}")
-    # The token alone, or as the password of whatever name: both are common.
+    # The token may be the user or the password, because both forms are common.
     token = unquote(parts.password or parts.username or "")
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise ConfigError("the token in the server's URL is not one that `headrace tokens create` has shown")

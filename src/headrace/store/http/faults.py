@@ -1,4 +1,4 @@
-"""What went wrong between the http store and its server, as our own errors; a token is in none of them."""
+"""Turns failures between the http store and its server into headrace's errors. None of them contains a token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.store.http.wire import Verb
 
 
 class _Problem(msgspec.Struct):
-    """What is used of a problem document."""
+    """The part of a problem document that is used."""
 
     code: str = ""
     detail: str = ""
@@ -54,12 +54,12 @@ _BY_CODE: dict[str, Callable[[str], HeadraceError]] = {
 }
 _BY_CODE.update(dict.fromkeys(("invalid_value", "invalid_cron", "never_fires", "invalid_timezone"), ConfigError))
 
-# Another try makes no difference: the app declares the queue, or the caller uses one that there is.
+# Another try would fail, too: the app must declare the queue, or the caller must use an existing one.
 _BY_CODE["too_many_queues"] = ConfigError
 
 
 class TooManyLooks(Unavailable):
-    """This token looks more often than the server lets one token look. The same call is good again after `wait` seconds."""
+    """This token reads more often than the server allows. The same call may be repeated after `wait` seconds."""
 
     def __init__(self, message: str, wait: float) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ class TooManyLooks(Unavailable):
 
 
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.ProxyError)
-"""After these the server has seen nothing."""
+"""After these errors the server has not received the call."""
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError)
 
 
@@ -84,22 +84,22 @@ def broken(error: httpx.HTTPError, verb: Verb, base: str) -> HeadraceError:
 
 
 def _cause(error: BaseException, *, plain: bool = False) -> str:
-    """In a few words; an httpx error of a connection says nothing of headers."""
+    """The cause in a few words. An httpx connection error contains no headers."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             ours = "for an authority of your own set SSL_CERT_FILE to its certificate"
-            return f"its certificate is not valid ({cause.verify_message}), and there is no way round it; {ours}"
+            return f"its certificate is not valid ({cause.verify_message}), and verification cannot be disabled; {ours}"
         if isinstance(cause, ssl.SSLError):
-            return "it does not speak TLS as it should; is it http:// without s?"
+            return "TLS fails; is the server's URL http:// without s?"
         cause = cause.__cause__ or cause.__context__
     said = str(error) or type(error).__name__
-    # What a port that waits for TLS does with a plain request.
+    # A TLS port answers a plain request like this.
     return f"{said.rstrip('.')}; is it https://?" if plain and isinstance(error, _HUNG_UP) else said
 
 
 def refused(response: httpx.Response, verb: Verb, base: str) -> HeadraceError:
-    """The server answered, but not with what was asked for."""
+    """The server answered with an error."""
     try:
         problem = _problem.decode(response.content)
     except msgspec.DecodeError:
@@ -125,7 +125,7 @@ def refused(response: httpx.Response, verb: Verb, base: str) -> HeadraceError:
         case _:
             pass
     if status >= 500 or status in {408, 429}:
-        # From a proxy in between, or a server that is going: what became of a write is not known.
+        # From a proxy, or from a server that stops: the outcome of a write is unknown.
         text = f"the server {base} answered {status} to {verb.name}: {detail or 'no reason given'}"
         known = verb.reads or status in {429, 503}
         return Unavailable(text) if known else OutcomeUnknown(text)
@@ -139,15 +139,15 @@ def _seconds(text: str) -> float:
 
 
 def unreadable(base: str) -> HeadraceError:
-    """An answer that is none of ours."""
+    """The error for an answer that is not headrace's."""
     return errors.SchemaMismatch(
         f"the server {base} answers in a way that this version does not understand: use the same headrace on both sides"
     )
 
 
 def checked(version: Any, expected: int, base: str) -> None:
-    """Raises SchemaMismatch unless the server speaks this wire."""
+    """Raises SchemaMismatch unless the server uses the same version of the wire."""
     if version != expected:
         raise errors.SchemaMismatch(
-            f"the server {base} speaks version {version} of the store's wire, this headrace {expected}: update the older one"
+            f"the server {base} has version {version} of the store's wire, this headrace {expected}: update the older one"
         )

@@ -43,22 +43,22 @@ PATIENCE = 30.0
 """Seconds that a call may take; `wait` has its own time on top."""
 CONNECT = 10.0
 IDLE = 4.0
-"""Seconds that a connection is kept for the next call: less than servers do, so that it is not closed under a call."""
+"""Seconds that a connection is kept for the next call: less than servers keep it, so that no call meets a close."""
 
 
 class HttpStore:
-    """A server's store. Times are the server's, and so is everything that is decided."""
+    """The store of a server. The server's clock counts, and the server makes all decisions."""
 
     writes_audit: Final = True
     """The server keeps the audit log, under the name of the token."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         if clock is not None:
-            raise ConfigError("the http store goes by its server's clock: give the clock to the server's store")
+            raise ConfigError("the http store uses its server's clock: give the clock to the server's store")
         self._address = address.parse(url)
         self._client: httpx.AsyncClient | None = None
         self._tidied = False
-        """The server promotes and reaps; a thousand workers that ask for it every second as well would only be a load."""
+        """The server promotes and reaps. If a thousand workers did so, too, that would only be load."""
 
     # ── life ────────────────────────────────────────────────────────────────
     async def open(self) -> None:
@@ -91,7 +91,7 @@ class HttpStore:
             await client.aclose()
 
     async def migrate(self, progress: Progress | None = None) -> list[str]:
-        """A server brings its own schema up to date when its operator says so."""
+        """Does nothing, because the server's operator updates its schema."""
         del progress
         return []
 
@@ -262,7 +262,7 @@ class HttpStore:
 
     # ── the call ────────────────────────────────────────────────────────────
     async def _call(self, name: str, *arguments: Any, patience: float = PATIENCE) -> Any:
-        """Ask the server, once more if a lost answer does no harm."""
+        """Call the server. After a lost answer, call once more if that is safe."""
         verb = wire.VERBS[name]
         body = wire.encode(arguments)
         until = monotonic() + patience
@@ -278,7 +278,7 @@ class HttpStore:
         try:
             return await self._send(verb, body, patience)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
-            # Most often a connection that the server had closed just before: another one will do.
+            # Usually the server had just closed this connection. A new one works.
             if not (verb.reads or verb.repeats):
                 raise faults.broken(error, verb, self._address.base) from None
         except httpx.HTTPError as error:
@@ -304,13 +304,13 @@ class HttpStore:
 
 
 def _calls(ids: Sequence[JobId]) -> Iterator[Sequence[JobId]]:
-    """As many at once as one call may name."""
+    """Groups of as many ids as one call may name."""
     for start in range(0, len(ids), wire.MOST_IDS):
         yield ids[start : start + wire.MOST_IDS]
 
 
 def _portions(settlements: Sequence[tuple[int, Settlement]]) -> Iterator[Sequence[tuple[int, Settlement]]]:
-    """All at once, but for results that are too large for one call together."""
+    """All in one call, unless their results are too large together."""
     start = size = 0
     for place, (_, settlement) in enumerate(settlements):
         size += len(settlement.result or b"") if isinstance(settlement, Finish) else 0

@@ -1,7 +1,7 @@
 """The wire between the http store and a server: every verb's arguments and answer as MessagePack, and how they are typed.
 
-Both sides use this file. What the domain's own types cannot say without doubt in MessagePack (a duration or a time, one
-settlement or the other) has a shape of its own here.
+Both sides use this file. Types that would be ambiguous in MessagePack (a duration or a time, one settlement or the
+other) have a structure of their own here.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from headrace.task.codec.hooks import is_dict, is_list
 
 MEDIA: Final = "application/vnd.headrace+msgpack"
 DropEvent = Literal["dead.discard", "dead.delete", "dead.expire"]
-"""Why a dead letter is dropped, as the line in the log names it."""
+"""Why a dead letter is dropped, for the log line."""
 VERSION: Final = 1
-"""Of this wire: a server answers it, and a store refuses another."""
+"""The version of this wire. A server reports it, and a store refuses another version."""
 LONGEST_WAIT: Final = 30.0
-"""Seconds that a server holds one call of `wait`."""
+"""Seconds that one call of `wait` takes at most."""
 MAX_BODY: Final = 64 * 1024 * 1024
-"""Bytes of one call that carries jobs or results: a batch is all or nothing, so it has to go at once."""
+"""Bytes of one call with jobs or results. A batch is all or nothing, so it must fit into one call."""
 MOST_IDS: Final = 1000
 """Jobs that one call names; a store sends more in several calls."""
 SPLIT: Final = 8 * 1024 * 1024
@@ -65,18 +65,18 @@ _TICK = timedelta(microseconds=1)
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What a store hears first."""
+    """The server's first answer."""
 
     version: int
     tidies: bool
-    """The server promotes and reaps by itself, often enough: who asks for it, too, only costs it time."""
+    """The server promotes and reaps by itself, so clients need not."""
 
 
 # ── enqueue ──────────────────────────────────────────────────────────────────
 
 
 class WireJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A NewJob; its lane by its place among the batch's lanes."""
+    """A NewJob. Its lane is an index into the batch's lanes."""
 
     task: str
     payload: bytes
@@ -111,10 +111,10 @@ def pack_batch(batch: Batch) -> WireBatch:
 
 
 def read_batch(wire: WireBatch) -> Batch:
-    """Raises ValueError for a lane that is not there."""
+    """Raises ValueError for an unknown lane."""
     lanes = wire.lanes
     if any(not 0 <= job.lane < len(lanes) for job in wire.jobs):
-        raise ValueError("a job names a lane that is not there")
+        raise ValueError("a job names a lane that does not exist")
     jobs = [
         NewJob(job.task, job.payload, lanes[job.lane], read_due(job.due), job.key, job.options, job.unique)
         for job in wire.jobs
@@ -173,7 +173,7 @@ def pack_settlement(settlement: Settlement) -> WireSettlement:
 
 
 def read_settlement(wire: WireSettlement) -> Settlement:
-    """Raises ValueError for a state that is no end."""
+    """Raises ValueError for a state that is not an end."""
     if isinstance(wire, WireAgain):
         return Again(wire.failures, wire.crashes, read_due(wire.due), wire.suspect, wire.note, wire.failure)
     if wire == _DONE:
@@ -205,11 +205,11 @@ class Verb:
     gives: Any
     """The type of its answer."""
     reads: bool = False
-    """It changes nothing, so a call whose answer was lost has done nothing."""
+    """It changes nothing, so a call with a lost answer has no effect."""
     repeats: bool = False
-    """Doing it twice is doing it once: after a lost answer it is sent again."""
+    """It may be repeated: after a lost answer it is sent again."""
     large: bool = False
-    """It carries jobs or results."""
+    """It contains jobs or results."""
 
 
 Positions = list[tuple[int, WireSettlement]]
@@ -259,7 +259,7 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 def encode(value: Any) -> bytes:
-    """As MessagePack. Text that UTF-8 cannot hold (lone surrogates) is replaced: no outcome is refused because of it."""
+    """Encode as MessagePack. Lone surrogates are replaced, so that no outcome is refused because of them."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Addresses: what a PostgreSQL URL says, split into the driver's part and ours."""
+"""Addresses: parses a PostgreSQL URL into the driver's part and headrace's options."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _UNREADABLE: Final = "the PostgreSQL URL cannot be read: write postgresql://user
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server (or a primary and its standbys), how to reach it and what stands in between."""
+    """One server (or a primary and its standbys), how to reach it, and which pooler is in between."""
 
     dsns: tuple[str, ...]
-    """For the driver, one per host, without our own options; they hold the password, so never show them."""
+    """URLs for the driver, one per host, without headrace's options. They contain the password, so never show them."""
     listen_dsns: tuple[str, ...]
-    """Where LISTEN works; none: nowhere, so waiting is polling."""
+    """URLs where LISTEN works. None: the store polls."""
     pooler: str | None
-    """`transaction` or `session`: in which mode a pooler stands in between, as far as the URL says."""
+    """`transaction` or `session`: the mode of a pooler in between, as the URL gives it."""
     commit: str | None
-    """How commits wait for the disk; None: as the server does, but for the disk at least."""
+    """What commits wait for. None: the server's setting, but at least the disk."""
     shown: str
-    """For people: host, port and database."""
+    """Host, port and database, for messages."""
     pool: int
-    """Connections at most, beside those for heartbeats and for waking."""
+    """The most connections, besides those for heartbeats and for waking."""
 
     @property
     def pooled(self) -> bool:
-        """A transaction pooler stands in between: nothing may rest on a session."""
+        """A transaction pooler is in between, so no state may depend on a session."""
         return self.pooler == "transaction"
 
     @property
     def strict(self) -> bool:
-        """Whatever is acknowledged must survive a crash of the machine."""
+        """Acknowledged writes must survive a crash of the machine."""
         return self.commit != "off"
 
 
 def parse(url: str) -> Address:
-    """Read a URL; `pooler`, `listen=<direct URL>`, `pool=<connections>` and `synchronous_commit` are ours."""
+    """Read a URL; `pooler`, `listen=<direct URL>`, `pool=<connections>` and `synchronous_commit` are headrace's."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -80,11 +80,11 @@ def _listen(url: str) -> tuple[str, ...]:
 
 
 def _each_host(parts: SplitResult, query: dict[str, str]) -> Iterator[str]:
-    """One URL per host: the driver gives hosts one time for all, which the first could use up."""
+    """One URL per host, because the driver has one timeout for all hosts, which the first could use up."""
     user, at, hosts = parts.netloc.rpartition("@")
     several = hosts.split(",")
     if len(several) > 1:
-        # Of several only one takes writes, and which one that is may change.
+        # Only one of several accepts writes, and that may change.
         query = {"target_session_attrs": "read-write", **query}
     for host in several:
         each = parts._replace(scheme="postgresql", netloc=f"{user}{at}{host}", query=urlencode(query))

@@ -1,4 +1,4 @@
-"""Checks: what a careful operator would look at in a PostgreSQL that keeps jobs."""
+"""Checks: findings for the operator of a PostgreSQL that stores jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEAD_ROWS: Final = 100_000
 _SETTINGS: Final[tuple[tuple[str, Literal["error", "warning"], str], ...]] = (
     ("fsync", "error", "a crash of the machine can destroy the database: set fsync = on"),
     ("full_page_writes", "error", "a crash of the machine can destroy the database: set full_page_writes = on"),
-    ("track_counts", "warning", "autovacuum is blind: set track_counts = on"),
+    ("track_counts", "warning", "autovacuum cannot see changed rows: set track_counts = on"),
     ("autovacuum", "warning", "waiting jobs get slower to find: set autovacuum = on"),
 )
 _OLDEST: Final = """
@@ -34,7 +34,7 @@ from pg_class c where c.oid = 'headrace.job'::regclass"""
 
 
 async def findings(connection: Any, address: Address) -> list[Finding]:
-    """Everything, the good news included."""
+    """All findings, also those that are ok."""
     version = connection.get_server_version()
     found = [Finding("ok", "server", f"PostgreSQL {version.major}.{version.micro} at {address.shown}")]
     found += [finding async for finding in _settings(connection)]
@@ -56,7 +56,7 @@ async def _settings(connection: Any) -> AsyncGenerator[Finding]:
 
 
 async def _commit(connection: Any, address: Address) -> Finding:
-    """What commits of this store wait for, which need not be what the server is set to."""
+    """What commits of this store wait for, which may differ from the server's setting."""
     value = await connection.fetchval("select current_setting('synchronous_commit')")
     default = await connection.fetchval("select reset_val from pg_settings where name = 'synchronous_commit'")
     if not address.strict:
@@ -68,7 +68,7 @@ async def _commit(connection: Any, address: Address) -> Finding:
 
 
 async def check_durability(connection: Any, address: Address) -> None:
-    """ConfigError where a server that never waits for the disk is asked to keep what it acknowledges."""
+    """Raise ConfigError if durability is strict and the server never waits for the disk."""
     if address.strict and await connection.fetchval("select current_setting('fsync')") == "off":
         raise ConfigError(
             f"PostgreSQL at {address.shown} has fsync = off, so a crash of the machine can destroy the database:"
@@ -97,7 +97,7 @@ async def _upkeep(connection: Any) -> list[Finding]:
             f"this user does not own the headrace tables and cannot make or drop days of history, so old jobs are deleted"
             f" row by row: grant it {owner['name']}, or let one worker run as {owner['name']}",
         ),
-        Finding("warning", "transactions", f"one is open for {age} s: nothing can be cleaned up behind it; end it")
+        Finding("warning", "transactions", f"one is open for {age} s: vacuum cannot remove dead rows meanwhile; end it")
         if age > _OLD_SNAPSHOT
         else Finding("ok", "transactions", f"the oldest is open for {age} s"),
         Finding("warning", "bloat", f"{dead:,} dead rows in headrace.ready: look for old transactions, run vacuum")

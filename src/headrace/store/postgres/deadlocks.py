@@ -1,4 +1,4 @@
-"""Deadlocks: the pool repeats a call that the server ended to break one, and says so here."""
+"""Deadlocks: the pool repeats a call that the server ended to break one. This module logs that."""
 
 from __future__ import annotations
 

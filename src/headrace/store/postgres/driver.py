@@ -1,4 +1,4 @@
-"""The driver, which has no types: imported here and nowhere else."""
+"""The driver, which has no types. Only this module imports it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ TROUBLE: Final[tuple[type[BaseException], ...]] = (
     EOFError,
     TimeoutError,
 )
-"""Whatever a connection may raise."""
+"""The errors that a connection may raise."""
 
 AT_CONNECT: Final[tuple[type[BaseException], ...]] = (*TROUBLE, ValueError)
-"""The same for making one: an address that cannot be read is a ValueError."""
+"""The same for connecting, where a bad address is a ValueError."""
 
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
-"""A silent peer is asked after 10 s and given up 15 s later. Not every system knows all of them."""
+"""A silent peer gets a keepalive after 10 s and is given up 15 s later. Not every system has all options."""
 
 
 def keep_alive(connection: Connection) -> None:
-    """Let the kernel notice a vanished peer, and keep routers from forgetting a quiet connection."""
-    # The driver has no public way to its socket; without it the deadlines of calls still hold.
+    """Let the kernel notice a lost peer, and keep idle connections alive in routers."""
+    # The driver has no public access to its socket. Without it, the deadlines of calls still work.
     transport = getattr(connection, "_transport", None)
     raw = transport.get_extra_info("socket") if transport is not None else None
     if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:

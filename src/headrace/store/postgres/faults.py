@@ -41,14 +41,14 @@ _SAYINGS: Final[Mapping[str, tuple[type[HeadraceError], str]]] = {
     "53100": (StoreFull, "has no disk space left: make room"),
     "53200": (StoreFull, "is out of memory: send smaller batches, or give it more"),
     "53300": (Unavailable, "has no connection left: raise max_connections, or use a pooler"),
-    "54000": (StoreFull, "says that the call is too large: send smaller batches"),
+    "54000": (StoreFull, "refuses the call as too large: send smaller batches"),
     LOCKED: (Unavailable, "did not get a lock in time: try again"),
     "57014": (Unavailable, "cancelled the statement (statement_timeout?): raise it for this user"),
 }
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The five characters by which PostgreSQL names an error; None: it did not come from the server."""
+    """PostgreSQL's five-character code of an error. None: the error did not come from the server."""
     for name in ("sqlstate", "pgcode"):
         code = getattr(error, name, None)
         if isinstance(code, str):
@@ -61,28 +61,28 @@ def broken(error: BaseException) -> bool:
     code = sqlstate(error)
     if code is not None:
         return code in _SHUTDOWN or code.startswith("08")
-    # The driver's own complaints are no server errors and carry no code.
+    # The driver's own errors have no code.
     return isinstance(error, OSError | EOFError | TimeoutError) or type(error).__name__ in _DRIVER
 
 
 def stale(error: BaseException) -> bool:
-    """Is this a session that takes no writes any more (its server became a standby)? Nothing was done; a new one may."""
+    """Whether the session refuses writes, because its server became a standby. Nothing was done."""
     return sqlstate(error) == "25006"
 
 
 def standby(error: BaseException) -> bool:
-    """Did the driver pass a host over because it takes no writes?"""
+    """Whether the driver skipped a host because it refuses writes."""
     return type(error).__name__ == "TargetServerAttributeNotMatched"
 
 
 def unsent(error: BaseException) -> bool:
-    """Did the driver find the connection gone before it sent anything? Then nothing has happened for sure."""
+    """Whether the driver found the connection closed before it sent anything. Then nothing was done."""
     name = type(error).__name__
     return name == "InternalClientError" or (name == "InterfaceError" and "connection is closed" in str(error))
 
 
 def at_connect(error: BaseException, shown: str) -> HeadraceError:
-    """For errors before anything was sent: nothing was done."""
+    """For errors before anything was sent, so that nothing was done."""
     code = sqlstate(error)
     if code is not None and code in _SAYINGS:
         kind, saying = _SAYINGS[code]
@@ -90,7 +90,7 @@ def at_connect(error: BaseException, shown: str) -> HeadraceError:
     if "unsupported startup parameter" in str(error):
         return ConfigError(f"PostgreSQL at {shown} {POOLER}")
     if standby(error):
-        return Unavailable(f"PostgreSQL at {shown}: no host takes writes (standbys only?): promote one, or try again")
+        return Unavailable(f"PostgreSQL at {shown}: no host accepts writes (standbys only?): promote one, or try again")
     if isinstance(error, TimeoutError):
         return Unavailable(
             f"PostgreSQL at {shown} does not answer: is the address right, and is a firewall in between?"
@@ -115,5 +115,5 @@ def in_call(error: BaseException, shown: str, *, wrote: bool) -> HeadraceError:
         kind, saying = _SAYINGS[code]
         return kind(f"PostgreSQL at {shown} {saying}")
     if code in TRANSIENT:
-        return Unavailable(f"PostgreSQL at {shown} gave up on a busy row again and again: try again")
+        return Unavailable(f"PostgreSQL at {shown} could not lock a busy row in several tries: try again")
     return StoreError(f"PostgreSQL at {shown}: {error} ({code})")

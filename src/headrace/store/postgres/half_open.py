@@ -31,7 +31,7 @@ _TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
 
 
 class HalfOpenWatch:
-    """Watches the calls of one pool. A false alarm costs a repeated call, so nothing depends on its judgement."""
+    """Watches the calls of one pool. A false alarm costs a repeated call and does no other harm."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]]) -> None:
         self._connect = connect
@@ -40,17 +40,17 @@ class HalfOpenWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
         self._blind = False
-        """A pooler in between gives sessions numbers of its own, by which the server does not know them."""
+        """A pooler in between gives sessions its own pids, which the server does not know."""
 
     def begin(self, connection: Connection) -> None:
-        """A call has this connection from now on."""
+        """A call begins to use this connection."""
         loop = asyncio.get_running_loop()
         self._since[connection] = loop.time()
         if self._timer is None and self._asking is None and not self._blind:
             self._timer = loop.call_later(_DOUBT, self._look)
 
     def end(self, connection: Connection) -> None:
-        """The call is over."""
+        """The call has ended."""
         self._since.pop(connection, None)
 
     @property
@@ -87,7 +87,7 @@ class HalfOpenWatch:
     def _look_later(self) -> None:
         if self._since and not self._blind:
             loop = asyncio.get_running_loop()
-            # Not at once: a server that cannot be asked would be asked without a pause.
+            # Not at once, because a server that cannot be reached would be asked without a pause.
             self._timer = loop.call_at(max(min(self._since.values()) + _DOUBT, loop.time() + _AGAIN), self._look)
 
     async def _ask(self) -> None:
@@ -113,7 +113,7 @@ class HalfOpenWatch:
                         idle[each] = said
                 await asyncio.sleep(_AGAIN)
         except _TROUBLE:
-            return  # the server cannot be asked now; the next look comes
+            return  # The server cannot be asked now. The next check comes later.
         finally:
             if connection is not None:
                 connection.terminate()

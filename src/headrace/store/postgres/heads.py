@@ -1,4 +1,4 @@
-"""Heads: where the next claim should look first, remembered by the client so that no session has to.
+"""Heads: where the next claim should look first. The client remembers it, so that no session state is needed.
 
 There are three memories. The *ring* holds, per queue and priority, the tenant that had the last turn and what is still
 owed to it, so that tenants take turns also behind a transaction pooler. The queue that was served last stands last, so
@@ -86,7 +86,7 @@ class Heads:
                 self._costly(row["spent"], full=full)
 
     def _costly(self, spent: float, *, full: bool) -> None:
-        """A search met many dead entries: the next one of its kind has to wait."""
+        """A search met many dead entries, so the next search of its kind is delayed."""
         again = time.monotonic() + min(_SHARE * spent, max(_LONGEST, _MOST_SHARE * spent))
         if full:
             self._full_after = again
@@ -104,7 +104,7 @@ def _columns(places: list[tuple[Any, ...]], count: int) -> tuple[list[Any], ...]
 
 
 def _remember(memory: dict[Any, Any], key: Any, value: Any, most: int) -> None:
-    """Back to the end of the dictionary: what is used stays, what is not falls out."""
+    """Move to the end of the dictionary, so that unused entries are dropped first."""
     memory.pop(key, None)
     memory[key] = value
     if len(memory) > most:

@@ -1,4 +1,4 @@
-"""Migrations: numbered schema steps, each applied once; the functions are made anew with every run.
+"""Migrations: numbered schema steps, each applied once. Every run creates the functions again.
 
 A changed function needs a step of its own (it may hold nothing but `select;`), so that `open` sees the difference.
 """
@@ -24,7 +24,7 @@ OLDEST_SERVER: Final = 13
 _LOCK: Final = (1214538830, 2)
 _DAYS_AHEAD: Final = 2
 _TRIES: Final = 20
-"""How often a migration asks for its locks: for about half a minute."""
+"""How often a migration tries to get its locks, for about half a minute in all."""
 _LONG: Final = 600.0
 
 
@@ -46,7 +46,7 @@ def steps() -> tuple[Step, ...]:
 
 @cache
 def functions() -> tuple[tuple[str, str], ...]:
-    """(verb, statements), in an order in which each may use those before it."""
+    """(verb, statements), in an order in which each may use the earlier ones."""
     folder = files("headrace.store.postgres").joinpath("sql")
     return tuple(
         (f.name.removesuffix(".sql"), f.read_text("utf-8")) for f in sorted(folder.iterdir(), key=lambda f: f.name)
@@ -62,7 +62,7 @@ def check_server(connection: Any, shown: str) -> None:
 
 
 async def check_schema(connection: Any, shown: str) -> None:
-    """SchemaMismatch unless the schema is exactly what this version of headrace knows."""
+    """Raise SchemaMismatch unless the schema has exactly the version that this headrace needs."""
     found = await version(connection)
     newest = steps()[-1].version
     if found is None:
@@ -84,10 +84,10 @@ async def version(connection: Any) -> int | None:
 
 
 async def migrate(connection: Any, progress: Progress | None, shown: str) -> list[str]:
-    """Apply what is missing in one transaction; a second caller waits, and finds nothing to do.
+    """Apply missing steps in one transaction. A second caller waits, and finds nothing to do.
 
-    Whatever reads or writes jobs comes to a halt behind a lock that is waited for. So the wait is short, and after a pause
-    in which all others go on it begins anew.
+    All calls that read or write jobs queue up behind a waiting lock. So each wait is short, and the migration tries
+    again after a pause in which other calls go on.
     """
     for attempt in range(_TRIES):
         try:
@@ -133,13 +133,13 @@ async def _apply(connection: Any, progress: Progress | None, shown: str) -> list
 
 
 async def _blocking(connection: Any) -> str:
-    """The sessions that hold locks on headrace's tables, the oldest transactions first, as an operator names them."""
+    """The sessions that hold locks on headrace's tables, the oldest transactions first, for a message."""
     found = await connection.fetch(_HOLDERS)
     return ", ".join(_HOLDER.format(**row) for row in found) or "the other session"
 
 
 async def make_partitions(connection: Any) -> None:
-    """Today's partition and the next days'. Each in a transaction of its own: it locks the tables for a moment."""
+    """Make the partitions of today and the next days, each in a transaction of its own, because it locks the tables."""
     today: date = await connection.fetchval("select (clock_timestamp() at time zone 'UTC')::date")
     for ahead in range(_DAYS_AHEAD + 1):
         day = today + timedelta(days=ahead)

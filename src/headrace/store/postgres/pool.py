@@ -25,14 +25,14 @@ CALL_TIMEOUT: Final = 15.0
 LONG: Final = 600.0
 """Seconds for calls that may have much to do."""
 _LEAVE: Final = 1.0
-"""Seconds for the server to hear that a statement is abandoned."""
+"""Seconds for the cancellation of a statement on the server."""
 _TRIES: Final = 6
 _SESSION: Final = {
     "application_name": "headrace",
     "jit": "off",
-    # Verbs lock in one statement and read in the next what the last holder of the lock has committed.
+    # Verbs lock in one statement, and read in the next what the last holder of the lock has committed.
     "default_transaction_isolation": "read committed",
-    # Our statements are few, and what they are asked does not change how they are best answered.
+    # The store has few statements, and their best plan does not depend on the arguments.
     "plan_cache_mode": "force_generic_plan",
     # The server ends sessions of vanished clients, and with them their locks.
     "tcp_keepalives_idle": "30",
@@ -91,7 +91,7 @@ class Pool:
             return found
 
         async def call_pooled(connection: Connection) -> list[Any]:
-            # The driver prepares and executes in two steps, which a pooler would send to two servers.
+            # The driver prepares and executes in two steps, which a pooler may send to two servers.
             async with self.transaction(connection):
                 return await call(connection)
 
@@ -114,7 +114,7 @@ class Pool:
         use: Use = "call",
         patience: float = _CONNECT_TIMEOUT,
     ) -> T:
-        """Run a call on a connection. Rolled-back collisions are tried again; a broken read, too, once."""
+        """Run a call on a connection. It is repeated after a rolled-back collision, and once after a broken read."""
         slots = self._heartbeats if use == "heartbeat" else self._calls
         broke = False
         for attempt in range(_TRIES):
@@ -133,7 +133,7 @@ class Pool:
                     raise faults.in_call(error, self._address.shown, wrote=write) from _safe(error)
                 broke = broke or not harmless
             except BaseException:
-                # Cancelled in the middle: what the server still sends would be the next caller's answer.
+                # The call was cancelled in the middle. The next caller would get the rest of the server's answer.
                 await leave(connection)
                 raise
             finally:
@@ -149,7 +149,7 @@ class Pool:
             return await call()
 
     async def _discard(self, connection: Connection) -> None:
-        """Give up a connection that broke, and the idle ones: they have not been heard of since, and likely broke, too."""
+        """Close a broken connection and the idle ones, which are probably broken, too."""
         self._calls.drop()
         self._heartbeats.drop()
         await leave(connection)
@@ -183,10 +183,10 @@ class Pool:
 
 
 class transaction:  # noqa: N801  # used like a function
-    """A transaction that never waits for a vanished peer: only what the server itself refused is rolled back here.
+    """A transaction that never waits for a lost peer: it sends a rollback only after an error of the server.
 
-    After any other error the connection is of no more use; the pool ends it, and the server rolls back. This is no async
-    generator: none may begin while an event loop shuts down, which is when a script's stores are closed.
+    After any other error the pool closes the connection, and the server rolls back. This is not an async generator,
+    because none may start while an event loop shuts down, which is when a script's stores are closed.
     """
 
     def __init__(self, connection: Connection, begin: str = _BEGIN) -> None:
@@ -202,7 +202,7 @@ class transaction:  # noqa: N801  # used like a function
         if error is None:
             await self._connection.execute("commit")
         elif isinstance(error, (asyncpg.PostgresError, HeadraceError)):
-            # The first error says what happened; one of the rollback would hide it.
+            # The first error is the cause. An error of the rollback would hide it.
             with contextlib.suppress(*TROUBLE):
                 await self._connection.execute("rollback")
 
@@ -214,7 +214,7 @@ async def connect(
     timeout: float = _CONNECT_TIMEOUT,
     command_timeout: float = CALL_TIMEOUT,
 ) -> Connection:
-    """A connection, or one of our errors; nothing was sent yet, so trying again is safe."""
+    """A connection, or one of headrace's errors. Nothing was sent yet, so trying again is safe."""
     dsns = address.listen_dsns if listen else address.dsns
     direct = listen or not address.pooled
     trouble: BaseException | None = None
@@ -222,15 +222,15 @@ async def connect(
         try:
             connection = await asyncpg.connect(
                 dsn,
-                # A host that does not answer leaves time for the next.
+                # Each host gets a part of the time, so that there is time for the next.
                 timeout=timeout / len(dsns),
                 command_timeout=command_timeout,
-                # Behind a transaction pooler the next call may meet another server: nothing can be kept there.
+                # Behind a transaction pooler the next call may reach another server, so nothing is cached.
                 statement_cache_size=100 if direct else 0,
                 server_settings=_SESSION if address.pooler is None else None,
             )
         except AT_CONNECT as error:
-            # The word of a server that cannot be used says more than that a standby is one.
+            # The error of an unusable server is more useful than the fact that a host is a standby.
             if trouble is None or not faults.standby(error):
                 trouble = error
             continue
@@ -243,7 +243,7 @@ async def connect(
 
 
 async def _prepare(connection: Connection, address: Address) -> None:
-    """What a session is told once. A pooler in session mode takes no parameters when a session starts."""
+    """Settings of a session. A pooler in session mode accepts no parameters at the start of a session."""
     settings = {} if address.pooler is None else _SESSION
     told = [f"set {name} = '{value}'" for name, value in settings.items()]
     try:
@@ -260,7 +260,7 @@ def _commit_sql(address: Address, *, local: bool) -> str:
     """The statement that makes commits as durable as the address asks for, in this transaction or in the session."""
     if address.commit is not None:
         return f"set {'local' if local else 'session'} synchronous_commit = {address.commit}"
-    # Raised, never lowered: remote_apply stays what it is.
+    # Only raised, never lowered, so that remote_apply stays.
     low = "current_setting('synchronous_commit') in ('off', 'local')"
     if local:
         return f"select set_config('synchronous_commit', 'on', true) where {low}"
@@ -268,7 +268,7 @@ def _commit_sql(address: Address, *, local: bool) -> str:
 
 
 async def leave(connection: Connection) -> None:
-    """Close a connection. The driver cancels on the server what was still under way, which a dead one never confirms."""
+    """Close a connection. The driver cancels running statements on the server, which a dead server never confirms."""
     try:
         await connection.close(timeout=_LEAVE)
     except TROUBLE:

@@ -25,11 +25,11 @@ _GAP, _LONGEST_GAP = 0.002, 0.01
 _LATER: Final = 0.05
 """Seconds between two NOTIFYs to all queues about free units: workers of other queues rarely wait for them."""
 _NOTIFY: Final = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
-"""A transaction of its own in one round trip; a hint need not reach the disk."""
+"""A transaction of its own in one round trip. A hint need not reach the disk."""
 _LAST_WORDS: Final = 1.0
-"""Seconds that closing waits for hints to go out."""
+"""Seconds that closing waits for hints to be sent."""
 _PING: Final = 10.0
-"""Seconds after which a silent LISTEN connection is asked whether it is still there."""
+"""Seconds after which a silent LISTEN connection is tested."""
 _ANSWER: Final = 5.0
 """Seconds for the server to answer on these connections."""
 _ECHOES: Final = (0.02, 0.1, 0.4)
@@ -61,9 +61,9 @@ class Bell:
         self.count = 0
         """Hints so far."""
         self.seen = 0
-        """Hints that came before the last claim that found nothing: those after it are news."""
+        """Hints before the last claim that found nothing. Later hints are new."""
         self.searched = False
-        """A claim has found nothing yet."""
+        """Whether a claim has found nothing."""
         self._opens: float | None = None
         self._soon: asyncio.TimerHandle | None = None
 
@@ -71,9 +71,9 @@ class Bell:
         self._loop = loop
 
     async def close(self, fetch: Fetch) -> None:
-        """Send every hint that has not gone out, over the store's own connections, and stop.
+        """Send all pending hints over the store's own connections, and stop.
 
-        The task that sends hints may be gone: `asyncio.run` cancels all tasks of its loop before stores are closed.
+        The task that sends hints may have ended, because `asyncio.run` cancels all tasks before stores are closed.
         """
         if self._closed:
             return
@@ -96,10 +96,10 @@ class Bell:
             unsent.add(_ALL)
         return unsent
 
-    # ── voice ───────────────────────────────────────────────────────────────
+    # ── sending ─────────────────────────────────────────────────────────────
 
     def ring(self, queues: Iterable[str]) -> None:
-        """There may be something in these queues. Never blocks."""
+        """Send a hint for these queues. Never blocks."""
         names = set(queues)
         if not names or self._closed:
             return
@@ -114,7 +114,7 @@ class Bell:
         self.ring((_ALL,))
 
     def ring_all_soon(self) -> None:
-        """The same, but not now, and once for all that is said until then."""
+        """The same, later, and once for all calls until then."""
         if self._soon is None and not self._closed:
             self._soon = asyncio.get_running_loop().call_later(_LATER, self._ring_all_now)
 
@@ -123,7 +123,7 @@ class Bell:
         self.ring_all()
 
     def echo(self, queues: Iterable[str]) -> None:
-        """Jobs went into a transaction that will commit sooner or later; may be called from any thread."""
+        """Jobs were written in a transaction that will commit later. May be called from any thread."""
         loop, names = self._loop, set(queues)
         if loop is None or loop.is_closed() or not loop.is_running() or self._closed:
             return
@@ -133,7 +133,7 @@ class Bell:
             for delay in _ECHOES:
                 loop.call_later(delay, self.ring, names)
 
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(plan)
 
     async def _speak(self) -> None:
@@ -164,20 +164,20 @@ class Bell:
 
     def _fetch_on(self, connection: Any) -> Fetch:
         async def fetch(statement: str, *args: str) -> None:
-            # Through a transaction pooler a statement meets the server that prepared it only inside a transaction.
+            # Through a transaction pooler a statement reaches the server that prepared it only inside a transaction.
             async with transaction(connection) if self._address.pooled else contextlib.nullcontext():
                 await connection.fetch(statement, *args)
 
         return fetch
 
-    # ── ear ─────────────────────────────────────────────────────────────────
+    # ── receiving ───────────────────────────────────────────────────────────
 
     def opens(self, after: timedelta | None) -> None:
-        """Something that the last claim passed over may run after so long; None: nothing that is a matter of time."""
+        """A job that the last claim skipped may run after this time. None: no such job."""
         self._opens = None if after is None else asyncio.get_running_loop().time() + max(0.0, after.total_seconds())
 
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
-        """Until there may be something, at most `timeout` seconds."""
+        """Wait until there may be a job, at most `timeout` seconds."""
         wanted = frozenset(queues)
         if self._listener is None and self._address.listen_dsns and not self._closed:
             self._listener = asyncio.get_running_loop().create_task(self._listen(), name="headrace-listen")
@@ -247,6 +247,6 @@ class Bell:
 
 async def _notify(fetch: Fetch, queues: Iterable[str]) -> None:
     names = sorted(queues)
-    # A NOTIFY holds 8,000 bytes.
+    # A NOTIFY can have 8,000 bytes.
     for start in range(0, len(names), 100):
         await fetch(_NOTIFY, CHANNEL, ",".join(names[start : start + 100]))
