@@ -66,7 +66,7 @@ def transaction(url: str) -> Generator[Any]:
 def test_in_the_callers_transaction(app: Headrace, short: Task[[int], None], store_url: str):
     with transaction(store_url) as tx:
         short.using(tx=tx).enqueue(1)
-        with pytest.raises(QueueFull, match="queue short may have 2 jobs"):
+        with pytest.raises(QueueFull, match="queue short is full, 2 jobs wait"):
             app.enqueue_many([short.job(2), short.job(3)], tx=tx)
         short.using(tx=tx).enqueue(2)
         with pytest.raises(QueueFull):

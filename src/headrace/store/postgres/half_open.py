@@ -104,13 +104,13 @@ class HalfOpenWatch:
                 sessions = {row["pid"]: (row["working"], row["state_change"]) for row in found}
                 for each, number in numbers.items():
                     working, changed = sessions.get(number, (False, None))
-                    said = (overdue[each], changed)
+                    observed = (overdue[each], changed)
                     if working or self._since.get(each) != overdue[each]:
                         idle.pop(each, None)
-                    elif idle.get(each) == said:
+                    elif idle.get(each) == observed:
                         each.terminate()
                     else:
-                        idle[each] = said
+                        idle[each] = observed
                 await asyncio.sleep(_AGAIN)
         except _TROUBLE:
             return  # The server cannot be asked now. The next check comes later.

@@ -1,4 +1,4 @@
--- abandon: a worker is known to be dead: expire its leases now, and remember why. Answers how many.
+-- abandon: expire the leases of a dead worker now, and record the cause. Returns how many.
 create or replace function headrace.abandon(p_worker uuid, p_cause text, p_now timestamptz default null) returns int4
 language plpgsql as $$
 declare

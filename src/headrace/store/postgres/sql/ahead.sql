@@ -1,7 +1,7 @@
--- ahead: what a waiting job waits behind; no row when it does not wait.
+-- ahead: what a waiting job waits behind. No row if it does not wait.
 --
--- Each count ends at p_limit: a range holds a job or more, so no more than p_limit of them are looked at, in the order
--- of the index. By the snapshot of the calling statement, so all of it belongs to one moment.
+-- Each count ends at p_limit. A range has one job or more, so at most p_limit ranges are read, in the order of the
+-- index. The snapshot of the calling statement is used, so all counts belong to one moment.
 create or replace function headrace.ahead(p_id uuid, p_limit int4, p_now timestamptz default null) returns table (
     lane int8, higher int8, suspect bool, paused_by text, paused_since timestamptz, paused_until timestamptz,
     tenant_by text, tenant_since timestamptz, tenant_until timestamptz, limited bool
@@ -84,7 +84,7 @@ begin
             holders := array(
                 select headrace.job_id(j.batch, j.ord)
                 from (
-                    -- Of the first leases, which may hold 1,000 jobs each, as many as have 1,000 in all.
+                    -- Only the first leases, up to 1,000 jobs in all. A lease may have 1,000 jobs.
                     select l.*, sum(l.unsettled) over (order by l.token) - l.unsettled as jobs_before
                     from (select h.token from headrace.hold h where h.key = s.key order by h.token limit 5) t
                     join headrace.lease l on l.token = t.token

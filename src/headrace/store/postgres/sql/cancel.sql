@@ -1,6 +1,7 @@
--- cancel: waiting → cancelled at once; running → asked, its worker hears it with the next heartbeat; finished → untouched.
+-- cancel: waiting → cancelled at once; running → asked, its worker learns it with the next heartbeat; finished →
+-- untouched.
 --
--- Answers one word per id asked. A job can move between two looks (promoted, released, claimed): then look again.
+-- Returns one word per id. A job can move between two reads (promoted, released, claimed): then it is read again.
 create or replace function headrace.cancel(p_ids uuid[], p_reason text, p_now timestamptz default null)
 returns table (id uuid, answer text) language plpgsql as $$
 #variable_conflict use_column
@@ -11,7 +12,7 @@ declare
     v_try   int4;
     v_lease uuid;
 begin
-    -- In one order, so that two callers cannot wait crosswise.
+    -- In one order, so that two callers cannot deadlock.
     for v_id in select distinct u.id from unnest(p_ids) u(id) order by 1 loop
         id := v_id;
         select * into j from headrace.job where batch = headrace.id_batch(v_id) and ord = headrace.id_ord(v_id);
@@ -29,7 +30,7 @@ begin
             elsif exists (select from headrace.ending e where e.batch = j.batch and e.ord = j.ord) then
                 answer := 'finished';
             else
-                -- Settling waits for this lock, so a job that is asked to stop does not slip back unheard.
+                -- Settling waits for this lock, so a job that is asked to stop cannot go back without noticing it.
                 select l.token into v_lease from headrace.lease l, unnest(l.r_batch, l.r_lo, l.r_hi) with ordinality r(batch, lo, hi, o)
                 where l.r_batch @> array[j.batch] and r.batch = j.batch and j.ord between r.lo and r.hi
                     and (l.gone is null or get_bit(l.gone, (
@@ -38,13 +39,14 @@ begin
                 limit 1;
                 if found and (v_try > 40 or exists (
                     select from headrace.lease l where l.token = v_lease for update skip locked)) then
-                    -- A settlement in a transaction that cannot see the row below must not overlook it: the changed lease ends it.
+                    -- A settlement whose transaction cannot see the row below must fail. The changed lease makes it
+                    -- fail.
                     update headrace.lease l set cause = l.cause where l.token = v_lease;
                     insert into headrace.stop as s (batch, ord, reason) values (j.batch, j.ord, p_reason)
                     on conflict (batch, ord) do update set reason = excluded.reason;
                     answer := 'asked';
                 elsif v_try > 1 then
-                    -- Its lease is in somebody's hands right now.
+                    -- Another transaction holds its lease right now.
                     perform pg_sleep(0.005);
                 end if;
             end if;

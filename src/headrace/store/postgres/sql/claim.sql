@@ -1,32 +1,32 @@
 -- claim: take up to p_limit ready jobs under one lease.
 --
 --   p_queues, p_limit, p_token, p_worker, p_ttl    what the worker asks for; many queues may come as one list, see `live_queues`
---   p_tenant    this tenant's jobs only; null: everybody's
+--   p_tenant    this tenant's jobs only; null: all tenants
 --   p_weights   queue → tenant → jobs in a turn (null: all alike)
 --   b_*         bands, in their order: priorities b_lowest to b_highest, at most b_share jobs, of the queues b_queues (joined
 --               by comma; null: all). Null: one band with everything
---   ring_*      where the turns of a queue's priority stopped, and what that tenant is still owed; the queue that was served
---               last comes last
+--   ring_*      where the turns of a queue's priority stopped, and what that tenant is still owed; the queue that was
+--               served last comes last
 --   lane_*      the lane that was served last, of tenants with several
---   head_*      null: look at everything. Otherwise known lanes and the seq from which on each is worth looking at
+--   head_*      null: search everything. Otherwise known lanes and the seq from which each should be searched
 --               (under an old snapshot the dead entries before it cost milliseconds); when they hold nothing,
---               everything is looked at after all
---   p_many      so many wasted index entries, and the client wants to know the lanes' heads
---   p_looks     so many lanes of a queue's priority may be looked at where limits may block them
+--               everything is searched
+--   p_many      with this many wasted index entries, the client needs the lanes' heads
+--   p_looks     this many lanes of a queue's priority may be checked where limits may block them
 --   p_now       the clock, when a test injects one
---   p_await     wait first for the claim that counts this limit key: the last answer was that it is `busy`
---   p_probe     with heads: look also for priorities and queues that no head is known of, by one descent each
+--   p_await     wait first for the claim that counts this limit key: the last answer said `busy`
+--   p_probe     with heads: search also priorities and queues without a known head, by one descent each
 --
 -- In each band strictly higher priority first, over all asked queues. Inside a priority queues take turns, and inside a
--- queue tenants (`take_turns`, `take_limited`); FIFO inside a lane. A suspect is taken alone: first met, just it; met later, the claim stops
--- before it.
+-- queue tenants (`take_turns`, `take_limited`); FIFO inside a lane. A suspect is taken alone: if it is met first, only
+-- it is taken; if it is met later, the claim stops before it.
 --
--- The first row always comes and says what the client should remember: new places of the turns, lanes served, what the search
--- cost (`wasted` index entries met that nobody needed, `spent` seconds), when something that was passed over opens, and
--- whether there is `more` to look at. If nothing was taken it also says whether the token has a lease already (`held`: this claim was
--- asked before), and which limit key another claim was counting while this one could not wait for it (`busy`): then there may be
--- something once that claim is over. If anything was taken, it holds its ranges as well (r_*; null where all are the same
--- as usual), and rows hold the jobs in their order, at most 128 each, so that no array outgrows memory.
+-- The first row always comes. It has what the client should remember: new places of the turns, lanes served, the cost
+-- of the search (`wasted` index entries, `spent` seconds), when a skipped lane opens, and whether there is `more` to
+-- read. If nothing was taken, it also has whether the token has a lease already (`held`: this claim was made before),
+-- and which limit key another claim was counting while this one could not wait for it (`busy`): then there may be jobs
+-- when that claim has ended. If jobs were taken, it has their ranges as well (r_*; null where all are the same), and
+-- the rows have the jobs in their order, at most 128 each, so that no array gets too large for memory.
 create or replace function headrace.claim(
     p_queues text[], p_limit int4, p_token uuid, p_worker uuid, p_ttl interval, p_tenant text, p_weights jsonb,
     b_lowest int2[], b_highest int2[], b_share int4[], b_queues text[],
@@ -56,12 +56,12 @@ declare
     v_seen    int8 := pg_stat_get_xact_tuples_returned('headrace.ready_lane'::regclass);
     v_left    int4 := p_limit;
     v_heads   bool := head_seq is not null;
-    v_clean   bool := p_await is null;                -- holds no limit key and no range: may wait for those who do
+    v_clean   bool := p_await is null;                -- holds no limit key and no range: may wait for claims that do
     v_many    bool := left(p_queues[1], 1) = ',';     -- the queues come as a list
     v_queues  text[];                                 -- asked for and not paused; of many, those that have anything
     v_halted  text[];                                 -- paused queues
     v_paused  text[];                                 -- paused tenants
-    v_named   text[] := '{}';                         -- queues that something was taken from
+    v_named   text[] := '{}';                         -- queues from which jobs were taken
     v_one     bool := true;                           -- all of it from one queue and priority: r_queue and r_priority have one element
     v_stop    bool := false;                          -- a suspect was met
     v_opens   timestamptz;
@@ -70,14 +70,15 @@ declare
     v_share int4; v_band text[]; v_level int2; v_next int2; v_names text[]; v_quota int4; v_wanted int4; v_more text[]; v_name text; i int4; x record;
     h_tenant text[]; h_seq int8[]; s_tenant text[]; s_lane int8[];
 begin
-    -- What is locked in one statement is counted and taken in the next, which must see what the last holder of the lock did.
+    -- Rows are locked in one statement, and counted and taken in the next, which must see what the last holder of the
+    -- lock did.
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'headrace.claim needs the isolation level read committed, this transaction has %', current_setting('transaction_isolation')
             using errcode = 'invalid_transaction_state';
     end if;
-    -- A claim lost in a crash is simply undone, so nobody waits for the disk here.
+    -- A crash simply undoes a claim, so it does not wait for the disk.
     v_name := set_config('synchronous_commit', 'off', true);
-    -- `pause` and `limit` take this lock alone: when they return, every claim that did not see them is over.
+    -- `pause` and `limit` take this lock exclusively: when they return, every claim that did not see them has ended.
     perform pg_advisory_xact_lock_shared(1214538830, 1);
     if p_await is not null then
         perform pg_advisory_xact_lock(1214538831, p_await);
@@ -259,7 +260,7 @@ begin
     end if;
 
     if head_seq is not null or wasted > p_many then
-        -- The client wants to know where each lane stands.
+        -- The client needs the head of each lane.
         if v_one then
             r_queue := array_fill(r_queue[1], array[cardinality(r_lo)]); r_priority := array_fill(r_priority[1], array[cardinality(r_lo)]);
         end if;

@@ -1,7 +1,8 @@
--- delete: forget jobs that are not running. Answers those deleted. Keys live out their window all the same.
+-- delete: forget jobs that are not running. Returns the deleted ones. Keys are kept for their whole window
+-- nevertheless.
 --
--- p_states: only those that are in one of these; null: in any. The delete of a row decides, so one that comes back to
--- life at the same moment is either taken as what it was, or stays.
+-- p_states: only those that are in one of these; null: in any. The delete of a row decides, so a job that becomes ready
+-- at the same moment is either deleted in its old state, or stays.
 create or replace function headrace.delete(p_ids uuid[], p_states text[] default null) returns table (id uuid) language plpgsql as $$
 #variable_conflict use_column
 declare

@@ -1,7 +1,7 @@
 -- detach: move one unsettled job of a lease into a lease of its own, as its position 0.
 --
--- The old lease forgets it as if it were settled. False: the lease is lost, or does not hold that job any more.
--- Said again with the same fresh token, it answers as before.
+-- The old lease treats it as settled. False: the lease is lost, or no longer holds that job. A repeated call with the
+-- same fresh token returns the same answer.
 create or replace function headrace.detach(p_token uuid, p_position int4, p_fresh uuid) returns bool language plpgsql as $$
 declare
     l headrace.lease;

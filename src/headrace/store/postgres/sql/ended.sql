@@ -1,7 +1,7 @@
 -- ended: finished jobs with their end at or after p_since, the earliest first, then by id; for clients of an earlier version.
 --
--- The index by time is a coarse one, and what it finds is to be sorted. So a span of time with more than 100,000 endings is
--- divided until one has fewer: the cost does not depend on how long ago p_since is.
+-- The index by time is coarse, and its results must be sorted. So a span of time with more than 100,000 endings is
+-- divided until it has fewer. The cost does not depend on how long ago p_since is.
 create or replace function headrace.ended(p_since timestamptz, p_limit int4) returns table (
     batch uuid, ord int4, state int2, finished_at timestamptz, queue text, task text, tenant text
 ) language plpgsql stable rows 100
@@ -40,15 +40,15 @@ begin
         end if;
         exit when v_to = 'infinity';
         v_from := v_to;
-        -- What comes may be sparser; past the present there is nothing but by a clock that a test sets.
+        -- Later spans may have fewer endings. Times in the future exist only with a clock that a test sets.
         v_width := v_width * 4;
         v_to := case when v_from + v_width > clock_timestamp() then 'infinity' else v_from + v_width end;
     end loop;
 end $$;
 
--- ended_span: finished jobs that ended in a span of time after the job given, the earliest first, then by id; one row without a
--- job where the span has more than p_many of them, so that the caller asks for a shorter one. The index by time is a coarse
--- one, and what it finds is to be sorted: no statement sorts more than p_many, unless they ended in one and the same moment.
+-- ended_span: finished jobs that ended in a span of time after the job given, the earliest first, then by id; one row
+-- without a job if the span has more than p_many of them, so that the caller asks for a shorter one. The index by time
+-- is coarse, and its results must be sorted. No statement sorts more than p_many, unless they ended at the same moment.
 create or replace function headrace.ended_span(
     p_from timestamptz, p_to timestamptz, p_many int4, p_limit int4, a_batch uuid default null, a_ord int4 default null
 ) returns table (

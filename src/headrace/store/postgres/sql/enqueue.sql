@@ -4,14 +4,15 @@
 --   select headrace.enqueue('report', kwargs => '{"day": "2026-01-01"}', queue => 'slow', delay => '5 minutes');
 --
 --   task, args, kwargs   what to run: the same arguments that Python would pass
---   queue, priority, tenant   which lane; a task's own Python options are not known here
+--   queue, priority, tenant   the lane; a task's Python options are not known here
 --   delay | run_at       not before
 --   key                  one job per (task, key) within a day; the same key with other arguments is an error
 --
--- Answers the job's id (of the job that the key made before, if it did). Stored as JSON, which workers read as well.
+-- Returns the job's id (of the existing job if the key was used before). Arguments are stored as JSON, which workers
+-- read, too.
 --
--- Workers that wait are woken when the transaction commits. Commits with a NOTIFY come one after the other, which is why clients wake
--- workers on a connection of their own; here there is none, and a transaction that has notified cannot be prepared (two-phase commit).
+-- Waiting workers wake when the transaction commits. Commits with a NOTIFY wait for each other, so clients send it on a
+-- separate connection. Here there is none, and a transaction with a NOTIFY cannot be prepared (two-phase commit).
 create or replace function headrace.enqueue(
     task text, args jsonb default '[]', kwargs jsonb default '{}', queue text default 'default', priority int4 default 0,
     tenant text default '', delay interval default null, run_at timestamptz default null, key text default null

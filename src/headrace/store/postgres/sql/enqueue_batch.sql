@@ -6,14 +6,14 @@
 --   p_options             null, or one (nullable) per job
 --   s_*                   runs of jobs with the same lane and due time: s_hi is the last place of each run, runs
 --                         follow each other without gaps. s_limits: keys joined by newline (arrays cannot be ragged)
---   s_run_at, s_delay     when a run is due: a time, or so long from now; null, null: at once
+--   s_run_at, s_delay     when a run is due: a time, or a delay from now; null, null: at once
 --   s_queue and s_priority may have one element for all; s_lane, s_limits, s_run_at, s_delay may be null.
 --   k_*                   idempotency keys by place
 --   u_*                   unique locks by place, see `take_locks`
 --   p_now                 the clock, when a test injects one
 --
--- Answers one row: places whose key had already made a job, or whose lock another one holds, with that job; or the place of
--- a conflict, and then nothing was stored. Locks nothing that another enqueue without the same key or lock would wait for.
+-- Returns one row: places whose key was used before, or whose lock another job holds, with that job; or the place of a
+-- conflict, and then nothing was stored. No other enqueue waits for its locks, unless it has the same key or lock.
 create or replace function headrace.enqueue_batch(
     p_batch uuid, p_tasks text[], p_payloads bytea[], p_options bytea[],
     s_hi int4[], s_queue text[], s_priority int2[], s_tenant text[], s_lane int8[], s_limits text[],
@@ -35,7 +35,8 @@ declare
     v_met  record;
 begin
     if exists (select from headrace.job j where j.batch = p_batch) then
-        -- Said before: answer as before. What this batch did not store its keys had already made, or another holds its lock.
+        -- A repeated call returns the same answer. Jobs that this batch did not store have an existing job by key or
+        -- lock.
         select array_agg(n.ord order by n.ord), array_agg(n.id order by n.ord) into existing_ord, existing_id
         from (
             select distinct on (m.ord) m.ord, m.id from (
@@ -64,7 +65,7 @@ begin
     if u_ord is not null then
         select * into v_met from headrace.take_locks(p_batch, p_tasks, u_ord, u_name, u_states, u_within, u_replace, v_skip, v_now);
         if k_ord is not null and cardinality(v_met.existing_ord) > 0 then
-            -- A key must not lead to a job that is not stored after all.
+            -- A key must not point to a job that is not stored.
             delete from headrace.idem i using unnest(k_ord, k_key) u(ord, key)
             where u.ord = any (v_met.existing_ord) and i.task = p_tasks[least(u.ord + 1, cardinality(p_tasks))] and i.key = u.key
                 and i.batch = p_batch and i.ord = u.ord;
@@ -98,21 +99,21 @@ begin
         return;
     end if;
 
-    -- As a column of a stored row the array lies flat: from a variable it would be copied for each job.
+    -- As a column of a stored row the array is not copied. From a variable it would be copied for each job.
     with runs as materialized (select s_hi as ends)
     insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
     select p_batch, v_seq, v_now, u.o - 1, coalesce(s_priority[u.run], s_priority[1]), coalesce(s_queue[u.run], s_queue[1]),
         coalesce(u.task, p_tasks[1]), u.payload, nullif(s_tenant[u.run], ''), nullif(s_lane[u.run], 0),
         string_to_array(s_limits[u.run], E'\n'), u.options
     from (
-        -- The run that a place belongs to: as many as end before it, and one.
+        -- The run of a place: the number of runs that end before it, plus one.
         select x.*, width_bucket(x.o::int4 - 2, runs.ends) + 1 as run
         from runs cross join unnest(p_payloads, p_tasks, p_options) with ordinality x(payload, task, options, o) offset 0
     ) u
     where v_skip is null or u.o - 1 <> all (v_skip);
 
     if v_skip is not null then
-        -- The runs without the places that were skipped: gaps and islands.
+        -- The runs without skipped places.
         with runs as materialized (select s_hi as ends)
         select array_agg(n.lo order by n.lo), array_agg(n.hi order by n.lo), array_agg(coalesce(s_queue[n.run], s_queue[1]) order by n.lo),
             array_agg(coalesce(s_priority[n.run], s_priority[1]) order by n.lo), array_agg(s_tenant[n.run] order by n.lo),

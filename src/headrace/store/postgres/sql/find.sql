@@ -1,4 +1,4 @@
--- note_now: what stands beside a job as it is now.
+-- note_now: the note of a job as it is now.
 create or replace function headrace.note_now(j headrace.job) returns text language sql stable as $$
     select coalesce(
         (select e.note from headrace.ending e where e.batch = j.batch and e.ord = j.ord),
@@ -8,21 +8,21 @@ create or replace function headrace.note_now(j headrace.job) returns text langua
         (select x.note from headrace.scheduled x where x.batch = j.batch and x.hi >= j.ord and x.lo <= j.ord order by x.hi limit 1))
 $$;
 
--- find_page: places of jobs by filter, newest id first. Everything given must hold; null: no matter.
+-- find_page: places of jobs by filter, newest id first. All given conditions must hold; null: no condition.
 --
---   p_states   null: all, walking the log. Otherwise each kind of state is looked up where it lives: dead letters by
---              their own index, waiting jobs in what waits, running ones in the leases. Where very much is ready, the log
---              is walked, too: what waits is not in the order of ids.
+--   p_states   null: all, by reading the log. Otherwise each kind of state is read where it is stored: dead letters by
+--              their own index, waiting jobs in ready and scheduled, running ones in the leases. With very many ready
+--              jobs, the log is read, too, because ready is not in the order of ids.
 --   b_batch, b_ord   only jobs before this id
 --   p_text     literal: in the task's name, the note, or a failure's kind or message
 --
--- Looks at about 500 jobs of each kind. When that was not enough for a page, the last row has `shown` false and is
--- the place before which the caller goes on.
+-- Reads about 500 jobs of each kind. If that was not enough for a page, the last row has `shown` false and is the place
+-- before which the caller goes on.
 create or replace function headrace.find_page(
     p_states text[], p_queue text, p_task text, p_tenant text, p_since timestamptz, p_until timestamptz, p_text text,
     b_batch uuid, b_ord int4, p_limit int4
 ) returns table (batch uuid, ord int4, shown bool) language plpgsql stable rows 50
--- Which indexes help depends on what is asked, and how many are wanted on what comes first.
+-- The best indexes depend on the filter.
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -85,14 +85,14 @@ begin
             and (l.gone is null or get_bit(l.gone, (u.base + g.ord - u.lo)::int4) = 0)
          order by u.batch desc, g.ord desc limit v_look)
     ), edge as materialized (
-        -- Of a kind that has more, nothing beyond its last place is known; so nothing beyond is shown of the others.
+        -- If a kind has more, jobs beyond its last place are unknown, so those of other kinds are not shown either.
         select k.batch, k.ord from (
             select distinct on (s.kind) s.batch, s.ord, count(*) over (partition by s.kind) as count
             from seen s order by s.kind, s.batch, s.ord
         ) k where k.count >= v_look order by k.batch desc, k.ord desc limit 1
     ), fit as materialized (
         select s.batch, s.ord from seen s
-        -- Each by its key: without the offset a planner that knows nothing of the table yet may walk all of it.
+        -- Each by its key. Without the offset, a planner without statistics may read the whole table.
         cross join lateral (select * from headrace.job b where b.batch = s.batch and b.ord = s.ord offset 0) j
         where not exists (select from edge e where (s.batch, s.ord) < (e.batch, e.ord))
             and headrace.fits(j, p_queue, p_task, p_tenant, p_since, p_until)

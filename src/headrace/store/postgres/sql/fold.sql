@@ -1,4 +1,4 @@
--- fold: add the journal up into `depth`. Two at once share the rows between them.
+-- fold: sum the journal up into `depth`. Two calls at once share the rows.
 create or replace function headrace.fold() returns void language plpgsql as $$
 begin
     perform set_config('synchronous_commit', 'off', true);

@@ -1,8 +1,8 @@
--- heartbeat: renew leases, and hear who is lost and what to stop.
+-- heartbeat: renew leases. Returns which exist and which jobs to stop.
 --
--- A lease that a user's own transaction holds (completion inside it) is skipped, so nobody waits; it exists, so it is
--- not lost. Expired is not lost either: only `reap` takes leases away.
--- Answers one row: the tokens that exist, and pairs (token, position) to stop.
+-- A lease that a user's transaction holds (completion inside it) is skipped, so that the call does not wait. It exists,
+-- so it is not lost. An expired lease is not lost either: only `reap` takes leases away.
+-- Returns one row: the tokens that exist, and pairs (token, position) to stop.
 create or replace function headrace.heartbeat(p_tokens uuid[], p_ttl interval, p_now timestamptz default null,
     out alive uuid[], out stop_token uuid[], out stop_position int4[]
 ) language plpgsql

@@ -1,7 +1,7 @@
--- held: the unsettled jobs of a living lease, by position. For a claim whose answer was lost, and for reap.
+-- held: the unsettled jobs of an existing lease, by position. For a claim whose answer was lost, and for reap.
 --
--- Answers nothing when there is no such lease. (What was settled may
--- have been deleted by now, so positions are counted from the lease, never from the log.)
+-- Returns no row if there is no such lease. Positions are counted from the lease, never from the log, because settled
+-- jobs may have been deleted.
 create or replace function headrace.held(p_token uuid) returns table (
     queue text, priority int2, tenant text, lane int8, seq int8, batch uuid, ord int4, attempt int4, failures int4,
     crashes int4, suspect bool, enqueued_at timestamptz, task text, payload bytea, options bytea, "position" int4

@@ -24,7 +24,7 @@ language sql immutable parallel safe strict as $$
     select rpad(lpad(to_hex(floor(extract(epoch from p_at) * 1000)::int8), 12, '0'), 32, '0')::uuid
 $$;
 
--- A fresh batch id, made here for callers that have no client of ours.
+-- A fresh batch id, for callers without headrace's client.
 create or replace function headrace.new_batch() returns uuid
 language sql volatile as $$
     select (lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::int8), 12, '0')

@@ -1,5 +1,5 @@
--- job_now: every job with its state as it is now, derived from where it is. What `get` and `find` read.
--- jobs: the same for people and programs that speak SQL; documented, and kept.
+-- job_now: every job with its state as it is now, derived from where it is stored. `get` and `find` read it.
+-- jobs: the same for users of SQL. It is documented and stable.
 create or replace view headrace.job_now as
 select j.batch, j.ord, j.seq, j.task, j.queue, j.priority, coalesce(j.tenant, '') as tenant, j.limits, j.payload, j.options, j.enqueued_at,
     case

@@ -45,7 +45,7 @@ begin
     end loop;
 end $$;
 
--- lanes: for clients of an earlier version. They begin anew after a page that is short.
+-- lanes: for clients of an earlier version. They begin again after a short page.
 create or replace function headrace.lanes(
     p_queue text, p_limit int4, a_priority int2 default null, a_tenant text default null, a_lane int8 default null
 ) returns table (priority int2, tenant text, lane int8, jobs int8, oldest timestamptz) language sql stable as $$

@@ -1,7 +1,8 @@
 -- write_limit: write a limit's rule if it still has the version that the caller saw (null: if there is none), or with p_drop
--- delete it. Answers the new version, 0 for a deleted one, null where somebody else was first.
+-- delete it. Returns the new version, 0 for a deleted one, null if another caller was first.
 --
--- Claims that begin after this returns go by it, and those under way are over: `claim` holds the same lock in share mode.
+-- Claims that begin after this returns obey it, and earlier claims have ended: `claim` holds the same lock in share
+-- mode.
 create or replace function headrace.write_limit(
     p_name text, p_drop bool, p_concurrency int4, p_rate float8, p_burst float8, p_closed timestamptz, p_state bytea, p_expect int8
 ) returns int8 language plpgsql as $$

@@ -1,4 +1,5 @@
--- split_limit: a limit key of a lane as (the limit's name, whose units they are, how many a job needs). As in lane.py:
+-- split_limit: a limit key of a lane as (the limit's name, the key that has the units, how many a job needs). As in
+-- lane.py:
 -- shop@3:acme is three units of shop:acme. Units that are not 1 to 1,000,000 count as 1: a claim must not fail on a stored
 -- text. Inlined by the planner, as the next one.
 create or replace function headrace.split_limit(p_text text) returns table (name text, key text, cost int4)
@@ -10,15 +11,15 @@ language sql immutable rows 1 as $$
     from (select split_part(p_text, ':', 1) as head) h
 $$;
 
--- limit_now: the rule for a key and what it leaves right now. No row: nothing limits it.
+-- limit_now: the rule for a key and what is free right now. No row: no limit.
 --
 --   free       units that a claim may take
 --   held       units held, if the rule has a concurrency or was closed
---   units      what the bucket holds, if it has a rate
---   opens_at   when p_cost units will have come, or the limit is no longer closed; null: not a matter of time; infinity: never
+--   units      units in the bucket, if it has a rate
+--   opens_at   when p_cost units are available, or the limit opens; null: time does not matter; infinity: never
 --   one        half open: one job at a time, whatever it costs
 --
--- A bucket drawn from more than 10 s after now is from before the clock was set back: it counts as full.
+-- A bucket that was drawn from more than 10 s after now counts as full, because the clock was set back.
 create or replace function headrace.limit_now(p_name text, p_key text, p_cost int4, p_now timestamptz) returns table (
     concurrency int4, rate float8, burst float8, free float8, held int8, units float8, opens_at timestamptz, closed bool, one bool
 ) language sql stable rows 1 as $$
@@ -44,18 +45,19 @@ create or replace function headrace.limit_now(p_name text, p_key text, p_cost in
     ) n
 $$;
 
--- count_units: how much could be taken from each of some lanes, if it were alone, by what its limit keys leave.
+-- count_units: how much could be taken from each of some lanes alone, by what its limit keys leave.
 --
 --   l_limits   the lanes' keys, joined by newline (null: none)
---   p_block    wait for other claims that count the same keys; false: take the lanes of keys that they count for closed. True only
---              for a claim that holds no key and no range yet
+--   p_block    wait for other claims that count the same keys; false: treat the lanes of those keys as closed. True
+--              only for a claim that holds no key and no range yet
 --
--- Claims that count the same key come one after the other: whoever counts holds the key's lock until it has committed what
--- it took. The locks are taken in one statement, in one order, and the units counted in the next, which sees what the
--- last holder did. They are few whatever the number of keys, for a server's room for locks is small.
--- Answers each lane's l_cap; one k_* per lane and key that has a rule, f_free and f_one by key, for `share_units`; when the first lane
--- that is closed now opens by itself; whether locks were taken; one that another claim has (`busy`), for want of which lanes were
--- taken for closed.
+-- Claims that count the same key run one after the other: a claim holds the key's lock until it has committed. The
+-- locks are taken in one statement, in one order, and the units counted in the next, which sees what the last holder
+-- did. Their number is bounded, because a server has little memory for locks.
+-- Returns each lane's l_cap; one k_* per lane and key that has a rule, f_free and f_one by key, for `share_units`; when
+-- the first lane
+-- that is closed now opens by itself; whether locks were taken; a lock that another claim has (`busy`), for which lanes
+-- were treated as closed.
 create or replace function headrace.count_units(
     l_limits text[], p_block bool, p_now timestamptz,
     out l_cap int4[], out k_lane int4[], out k_key int4[], out k_cost int4[], out f_free float8[], out f_one bool[],
@@ -110,7 +112,7 @@ begin
         v_cap := case when f_free[k_key[i]] = 'infinity' then 1000000 else greatest(0, floor(f_free[k_key[i]] / k_cost[i] + 1e-6)) end;
         if f_one[k_key[i]] then v_cap := least(v_cap, 1); end if;
         if v_cap = 0 then
-            -- Not a matter of time for one of the keys: not for the lane.
+            -- If time does not open one of the keys, it does not open the lane.
             l_opens[j] := greatest(l_opens[j], coalesce(f_opens[k_key[i]], 'infinity'));
         end if;
         l_cap[j] := least(l_cap[j], v_cap);
@@ -154,7 +156,7 @@ begin
     return l_quota;
 end $$;
 
--- hold_units: write down what a claim took from limited lanes: the units its lease holds, and what their buckets have left.
+-- hold_units: record what a claim took from limited lanes: the units of its lease, and what is left in their buckets.
 create or replace function headrace.hold_units(p_token uuid, l_limits text[], l_took int4[], p_now timestamptz) returns void
 language plpgsql as $$
 begin

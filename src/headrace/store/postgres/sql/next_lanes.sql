@@ -1,7 +1,7 @@
 -- next_lanes: up to p_limit lanes of each of some tenants, in order: those after p_after (null: from the first) up to p_bound
 -- (null: to the last), and then, where p_upto is given, from the first one up to it.
 --
--- Answers by place in p_tenants: `of`. `limits`: the lane's keys, joined by newline (arrays cannot be ragged).
+-- Returns rows by place in p_tenants: `of`. `limits`: the lane's keys, joined by newline (arrays cannot be ragged).
 create or replace function headrace.next_lanes(
     p_queue text, p_priority int2, p_tenants text[], p_after int8[], p_bound int8[], p_upto int8[], p_limit int4,
     out of int4[], out lanes int8[], out lengths int4[], out limits text[]
@@ -36,10 +36,10 @@ end $$;
 
 -- more_lanes: go on over the lanes of some tenants of a round, at most p_limit of each.
 --
---   t_some            places of the tenants to look at
---   t_after, t_bound, t_upto   where the walk over the lanes of each tenant stands, as `next_lanes` has it
+--   t_some            places of the tenants to read
+--   t_after, t_bound, t_upto   the position in the lanes of each tenant, as in `next_lanes`
 --
--- Answers the lanes found (l_of: the tenant's place), how many each tenant had (t_found), and where the walks stand now.
+-- Returns the lanes (l_of: the tenant's place), how many each tenant had (t_found), and the new positions.
 create or replace function headrace.more_lanes(
     p_queue text, p_priority int2, t_name text[], t_some int4[], p_limit int4, inout t_after int8[], inout t_bound int8[], inout t_upto int8[],
     out t_found int4[], out l_of int4[], out l_tenant text[], out l_lane int8[], out l_len int4[], out l_limits text[]
@@ -60,7 +60,7 @@ begin
         t := t_some[l_of[i]];
         l_of[i] := t; l_tenant := l_tenant || t_name[t]; t_found[t] := t_found[t] + 1;
         if t_upto[t] is not null and l_lane[i] <= t_upto[t] then
-            -- Round the corner: from here to where the walk began.
+            -- Begin again at the first lane, up to where the walk began.
             t_bound[t] := t_upto[t]; t_upto[t] := null;
         end if;
         t_after[t] := l_lane[i];

@@ -1,10 +1,10 @@
--- live_queues: those queues of a list that have anything ready, by one descent of the index for each queue that has something and
--- none for an empty one; where p_known is given, those that are in it.
+-- live_queues: those queues of a list that have ready jobs, by one descent of the index for each such queue and none
+-- for an empty one. If p_known is given: those that are in it.
 --
 --   p_list   names, each between two commas: ,a,b,c,
 --
--- For claims of many queues: such a list is read at the speed of memory, an array of names is taken apart at every call. Where more
--- queues have something than are in the list, the list is answered.
+-- For claims of many queues: a text is fast to search, while an array of names is parsed at every call. If more queues
+-- have jobs than the list has names, the list itself is returned.
 create or replace function headrace.live_queues(p_list text, p_known text[]) returns text[] language plpgsql
 set enable_hashjoin = on
 as $$
@@ -34,12 +34,13 @@ begin
     return array(select k.q from unnest(p_known) k(q) where position(',' || k.q || ',' in p_list) > 0);
 end $$;
 
--- next_level: the highest priority from p_highest down to p_lowest at which some queues have anything, as far as known, and these queues.
+-- next_level: the highest priority from p_highest down to p_lowest at which some queues have jobs, as far as known, and
+-- these queues.
 --
 --   h_queues, h_level   the highest level that remembered heads name, and the queues that have heads there (null: none)
 --
--- What lies above it, or at it in other queues, is found by one descent for each queue: a job of a priority that nothing was
--- claimed from before does not wait for the next search of everything.
+-- Jobs above it, or at it in other queues, are found by one descent for each queue. So a job of a new priority does not
+-- wait for the next search of everything.
 create or replace function headrace.next_level(
     p_queues text[], p_highest int2, p_lowest int2, h_queues text[], h_level int2, out level int2, out queues text[]
 ) language plpgsql as $$

@@ -1,7 +1,7 @@
 -- next_tenants: up to p_limit tenants of one queue and priority that have ready jobs, in the order of their names: those
 -- after p_after (null: from the first) up to p_upto (null: to the last), each with the length of its first range.
 --
--- A skip scan: one descent of the index per tenant, however much it has waiting.
+-- A skip scan: one descent of the index per tenant, however many jobs wait.
 create or replace function headrace.next_tenants(
     p_queue text, p_priority int2, p_after text, p_upto text, p_limit int4, out tenants text[], out lengths int4[]
 ) language plpgsql as $$
@@ -24,17 +24,18 @@ begin
     from walk w where p_upto is null or w.tenant <= p_upto;
 end $$;
 
--- next_round: up to p_most tenants whose turn is next, without those in p_paused: after p_after, round the corner
--- (p_wrapped: it was passed) and up to at_tenant, where the ring began; at_tenant itself first, if it is owed something.
+-- next_round: up to p_most tenants whose turn is next, without those in p_paused: after p_after, then from the first
+-- tenant (p_wrapped: the end was passed) up to at_tenant, where the ring began. at_tenant itself is first, if it is
+-- owed something.
 --
--- Answers them with the lengths of their first ranges, where the next round goes on, and whether the ring is `done`.
+-- Returns them with the lengths of their first ranges, where the next round goes on, and whether the ring is `done`.
 create or replace function headrace.next_round(
     p_queue text, p_priority int2, p_paused text[], at_tenant text, p_owed int4, p_after text, p_wrapped bool, p_most int4,
     out tenants text[], out lengths int4[], out after text, out wrapped bool, out done bool
 ) language plpgsql as $$
 #variable_conflict use_variable
 declare
-    v_need  int4 := p_most + 1;                       -- one more says whether there are more
+    v_need  int4 := p_most + 1;                       -- one more shows whether there are more
     v_first int4;
     x       record;
 begin
@@ -58,7 +59,7 @@ begin
     end if;
     done := cardinality(tenants) < v_need;
     tenants := tenants[:p_most]; lengths := lengths[:p_most];
-    -- Those up to here are seen; the next round goes on from the last of them. Beyond where the ring began: it began anew.
+    -- Tenants up to here are done. The next round goes on from the last of them, also beyond the end of the ring.
     after := tenants[cardinality(tenants)];
     wrapped := wrapped and (at_tenant is null or after collate "C" <= at_tenant);
     if p_paused is not null and tenants && p_paused then

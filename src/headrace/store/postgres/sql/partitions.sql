@@ -1,6 +1,6 @@
--- make_partition: the three partitions of one day. False: there is one, rows of that day already lie in the default
--- partition, where they stay (they are pruned row by row), the tables are too busy to get at within p_wait, the caller does
--- not own them, or another caller is at it.
+-- make_partition: the three partitions of one day. False: there is one, rows of that day are already in the default
+-- partition, where they stay (they are pruned row by row), the tables cannot be locked within p_wait, the caller does
+-- not own them, or another caller does it.
 create or replace function headrace.make_partition(p_day date, p_wait text default '50ms') returns bool language plpgsql as $$
 declare
     v_tables constant text[] := array['job', 'ending', 'failure'];
@@ -11,13 +11,13 @@ declare
 begin
     if to_regclass(format('headrace.%I', 'job_' || v_day)) is not null then return false; end if;
     if not pg_has_role((select c.relowner from pg_class c where c.oid = 'headrace.job'::regclass), 'usage') then return false; end if;
-    -- Looked up before anything is locked: a refusal costs others nothing, however often it is asked for.
+    -- Checked before anything is locked, so that a refusal does not delay other calls.
     if exists (select from headrace.job_default d where d.batch >= v_lo and d.batch < v_hi) then return false; end if;
     perform set_config('lock_timeout', p_wait, true);
     foreach v_name in array v_tables loop
         execute format('create table headrace.%I partition of headrace.%I for values from (%L) to (%L)',
             v_name || '_' || v_day, v_name, v_lo, v_hi);
-        -- Calls come to a halt behind the first lock: the others must not take long.
+        -- Other calls wait behind the first lock, so the next locks must not take long.
         perform set_config('lock_timeout', '15ms', true);
         execute format('alter table headrace.%I drop constraint if exists %I', v_name || '_default', 'not_' || v_day);
     end loop;
@@ -28,8 +28,8 @@ exception when check_violation or lock_not_available or duplicate_table or uniqu
 end $$;
 
 -- guard_default: where the default partitions are large, keep rows of a day out of them, so that making its partition
--- need not look through them under its lock. The guards are then to be validated, which locks out no other call.
--- False: there is nothing to guard against, or the tables are too busy.
+-- need not scan them under its lock. The guards must then be validated, which blocks no other call. False: no guard is
+-- needed, or the tables are too busy.
 create or replace function headrace.guard_default(p_day date) returns bool language plpgsql as $$
 declare
     v_day  text := to_char(p_day, 'YYYYMMDD');

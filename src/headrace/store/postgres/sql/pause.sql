@@ -1,7 +1,8 @@
--- pause: no claim of this queue, or of this tenant, begins after this returns; and those under way are over, for `claim` holds
--- the same lock in share mode and reads the table in its next statement. Of tasks only the word is kept.
+-- pause: no claim of this queue, or of this tenant, begins after this returns; and earlier claims have ended, because
+-- `claim` holds the same lock in share mode and reads the table in its next statement. Pauses of tasks are only
+-- recorded.
 --
--- Of two pauses the first counts, by whom and since when; the last one says until when. One that is over is none.
+-- Of two pauses, the first gives the author and the start, the last gives the end. A pause that is over does not count.
 create or replace function headrace.pause(p_kind text, p_name text, p_by text, p_until timestamptz, p_now timestamptz default null)
 returns void language plpgsql as $$
 declare

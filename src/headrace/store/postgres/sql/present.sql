@@ -1,4 +1,4 @@
--- present: a worker says who it is.
+-- present: record a worker's presence.
 create or replace function headrace.present(
     p_id uuid, p_name text, p_queues text[], p_slots int4, p_running int4, p_version text, p_started_at timestamptz,
     p_tasks text[], p_now timestamptz default null, p_hindered text[] default '{}'
@@ -11,7 +11,7 @@ begin
     on conflict (id) do update set name = excluded.name, queues = excluded.queues, slots = excluded.slots,
         running = excluded.running, version = excluded.version, started_at = excluded.started_at, tasks = excluded.tasks,
         seen_at = excluded.seen_at, hindered = excluded.hindered;
-    -- Only a worker that is new: a conflict would use up a number each time.
+    -- Only for a new worker, because a conflict would use up a number each time.
     insert into headrace.runner (id, name, at)
     select p_id, p_name, coalesce(p_now, clock_timestamp()) where not exists (select from headrace.runner r where r.id = p_id)
     on conflict (id) do nothing;

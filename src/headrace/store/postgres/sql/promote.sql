@@ -1,7 +1,8 @@
 -- promote: move up to p_limit due jobs from scheduled to ready, the earliest first, each to its old place.
 --
 -- Safe for any number of callers at once: rows are locked in one statement and moved in the next.
--- Answers how many jobs moved, in which queues, when the next is due (null: none is scheduled), and whether a lease has run out.
+-- Returns how many jobs moved, in which queues, when the next is due (null: none is scheduled), and whether a lease has
+-- expired.
 create or replace function headrace.promote(p_limit int4, p_now timestamptz default null,
     out moved int4, out queues text[], out next_due interval, out expired bool
 ) language plpgsql

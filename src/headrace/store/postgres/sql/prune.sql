@@ -1,5 +1,5 @@
--- dead_until: dead letters that ended by this time are past retention. Their queue may have a time of its own: p_queues are
--- the names of those that do, p_kept their times; all others go by p_dead.
+-- dead_until: dead letters that ended by this time are past retention. A queue may have a time of its own: p_queues are
+-- their names, p_kept their times. All others use p_dead.
 create or replace function headrace.dead_until(
     p_batch uuid, p_ord int4, p_dead timestamptz, p_queues text[], p_kept timestamptz[]
 ) returns timestamptz language sql stable as $$
@@ -26,7 +26,7 @@ $$;
 create or replace function headrace.within_retention(
     p_lo uuid, p_hi uuid, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4
 ) returns table (batch uuid, ord int4) language plpgsql stable rows 100
--- By the indexes: a day may hold a hundred million jobs, and nearly none of them is kept.
+-- Found by the indexes, because a day may have a hundred million jobs, and nearly none of them is kept.
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set jit = off
@@ -35,7 +35,7 @@ as $$
 begin
     return query
     select * from (
-        -- Both conditions on the state: the first is the index's own.
+        -- Both conditions on the state are needed: the first one matches the index.
         select e.batch, e.ord from headrace.ending e
         where e.batch >= p_lo and e.batch < p_hi and e.state <> 1 and e.state = 2
             and e.finished_at > headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept)
@@ -47,11 +47,11 @@ end $$;
 
 -- set_aside: take one day's partitions out of the tables; what must be kept moves into the default partition.
 --
--- Kept: jobs that wait or run, and those that ended within retention. They are looked up before anything is locked. Then
--- writes to this one day are kept out and what changed meanwhile is added; only then the tables are locked, for as long as it
+-- Kept: jobs that wait or run, and those that ended within retention. They are found before anything is locked. Then
+-- writes to this day are blocked and changes since are added. Only then the tables are locked, for the time that it
 -- takes to detach three partitions and to move at most 4,000 jobs. `prune_gone` drops what was set aside.
--- Answers 0 when that is done, 1 when there is too much to keep (or the caller does not own the tables): then `prune_rows`
--- thins the day out; 2 when the tables are busy, or another caller is at it.
+-- Returns 0 when that is done; 1 if there is too much to keep, or the caller does not own the tables: then `prune_rows`
+-- deletes rows of the day; 2 if the tables are busy, or another caller does it.
 create or replace function headrace.set_aside(
     p_day date, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4
 ) returns int4 language plpgsql as $$
@@ -61,7 +61,8 @@ declare
     v_day    text := to_char(p_day, 'YYYYMMDD');
     v_lo     uuid := headrace.batch_floor(p_day::timestamp at time zone 'UTC');
     v_hi     uuid := headrace.batch_floor((p_day + 1)::timestamp at time zone 'UTC');
-    -- What ends from here on is met again under the lock. What ends in a long transaction has a lease until that commits.
+    -- Jobs that end from here on are found again under the lock. Jobs that end in a long transaction have a lease until
+    -- it commits.
     v_since  timestamptz := clock_timestamp() - interval '1 minute';
     v_batch  uuid[];
     v_ord    int4[];
@@ -91,7 +92,7 @@ begin
         union
         select * from headrace.within_retention(v_lo, v_hi, v_since, v_since, '{}', '{}', v_most + 1)) k;
     if cardinality(v_batch) > v_most then return 1; end if;
-    -- Calls come to a halt behind this lock, also while it waits: all of it together must not take long.
+    -- Other calls wait behind this lock, also while it is not granted, so all of this must not take long.
     lock table only headrace.job in access exclusive mode;
     perform set_config('lock_timeout', '15ms', true);
     lock table only headrace.ending, only headrace.failure, only headrace.job_default, only headrace.ending_default,
@@ -120,8 +121,8 @@ begin
         insert into headrace.%I select * from kept', p_from, p_to) using p_batch, p_ord;
 end $$;
 
--- prune_gone: drop the days that were set aside; no call uses them any more. Answers how many jobs they had, by the server's
--- own estimate where there are many.
+-- prune_gone: drop the days that were set aside, which no call uses any more. Returns how many jobs they had, by the
+-- server's estimate if there are many.
 create or replace function headrace.prune_gone() returns int8 language plpgsql as $$
 declare
     v_all  int8 := 0;
@@ -155,7 +156,7 @@ begin
     return v_all;
 end $$;
 
--- prune_day: what workers of an older version call. They thin days out until they are upgraded.
+-- prune_day: for workers of an older version. They delete rows of days until they are upgraded.
 create or replace function headrace.prune_day(
     p_day date, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4
 ) returns int8 language sql as $$ select null::int8 $$;
@@ -163,8 +164,8 @@ create or replace function headrace.prune_day(
 -- prune_rows: delete up to p_limit finished jobs past retention row by row, by p_which of them:
 --
 --   default      those in the default partition
---   dead         dead letters anywhere: their time can be over before their day is
---   everywhere   for tests that inject a clock, when ids and time do not agree and nothing can be told from a
+--   dead         dead letters anywhere: their time can end before their day's
+--   everywhere   for tests that inject a clock, when ids and time do not agree and nothing follows from a
 --                partition's day, and for days with too much to keep (p_from, p_to)
 create or replace function headrace.prune_rows(
     p_which text, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4,
@@ -185,7 +186,7 @@ begin
             limit p_limit for update skip locked) d;
     elsif p_which = 'dead' then
         select array_agg(d.batch), array_agg(d.ord) into v_batch, v_ord from (
-            -- Both conditions on the state: the first is the index's own.
+            -- Both conditions on the state are needed: the first one matches the index.
             select e.batch, e.ord from headrace.ending e
             where e.state <> 1 and e.state = 2 and e.finished_at <= v_dead
                 and e.finished_at <= headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept)
@@ -214,8 +215,8 @@ begin
     return v_count;
 end $$;
 
--- prune_rest: what else grows: keys whose window is over, stops of jobs that ended, workers not seen for a day, pauses that
--- are over, unique locks of jobs that are gone, buckets that are full again.
+-- prune_rest: other rows that grow: keys whose window is over, stops of ended jobs, workers not seen for a day, pauses
+-- that are over, unique locks of deleted jobs, buckets that are full again.
 create or replace function headrace.prune_rest(p_limit int4, p_now timestamptz default null) returns void language plpgsql as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());

@@ -1,4 +1,4 @@
--- prune_results: drop the bytes of up to p_limit results whose time to live is over. Answers how many.
+-- prune_results: drop the bytes of up to p_limit expired results. Returns how many.
 create or replace function headrace.prune_results(p_limit int4, p_now timestamptz default null) returns int4 language plpgsql as $$
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());

@@ -1,7 +1,7 @@
 -- reap: take over expired leases, the longest expired first, under fresh tokens held by p_worker.
 --
--- From here on the old tokens are void. It is no claim: attempts, positions and claim times stay as they are.
--- Leases being settled at this moment are left alone. `headrace.held(token)` tells what each new token holds.
+-- The old tokens are invalid from here on. This is not a claim: attempts, positions and claim times stay unchanged.
+-- Leases that are being settled are skipped. `headrace.held(token)` returns the jobs of each new token.
 create or replace function headrace.reap(p_worker uuid, p_ttl interval, p_limit int4, p_now timestamptz default null)
 returns table (token uuid, suspect bool, worker uuid, cause text) language plpgsql
 set plan_cache_mode = force_generic_plan
@@ -12,7 +12,7 @@ declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
     return query
-    -- The units that a lease holds go with it: nobody knows whether its jobs still run.
+    -- The units of a lease stay with it, because its jobs may still run.
     with expired as materialized (
         select l.token, l.worker, l.cause, l.until, gen_random_uuid() as fresh from headrace.lease l
         where l.until <= v_now order by l.until limit p_limit for update skip locked

@@ -1,5 +1,5 @@
 -- record: write a record if it still has the version that the caller saw (null: if there is none), or with a null value
--- delete it. Answers the new version, 0 for a deleted one, null where somebody else was first.
+-- delete it. Returns the new version, 0 for a deleted one, null if another caller was first.
 create or replace function headrace.record(p_kind text, p_name text, p_value bytea, p_expect int8) returns int8
 language plpgsql as $$
 declare

@@ -1,10 +1,10 @@
--- report: what running tasks say of their jobs, by position of a lease.
+-- report: write the reports of running tasks, by position of a lease.
 --
 --   p_positions, p_progress, p_notes    one each; null: as before
 --   l_index, l_at, l_text               lines for their logs, by index into p_positions (from 1)
---   p_keep                              so many lines are kept of each job
+--   p_keep                              this many lines are kept of each job
 --
--- Answers the positions refused: settled already, or never had; null: the lease is lost.
+-- Returns the refused positions: settled already, or never held; null: the lease is lost.
 create or replace function headrace.report(
     p_token uuid, p_positions int4[], p_progress float8[], p_notes text[], l_index int4[], l_at timestamptz[], l_text text[], p_keep int4
 ) returns int4[] language plpgsql
@@ -15,8 +15,8 @@ declare
     v_refused int4[];
 begin
     perform set_config('synchronous_commit', 'off', true);
-    -- Nobody may settle or take over the lease meanwhile. If somebody is just at it, in a transaction of their own that may
-    -- last, the word still goes out: it is theirs.
+    -- The lease must not be settled or taken over meanwhile. If another transaction, which may be long, does that now,
+    -- the report is written nevertheless, because that transaction may be the worker's own.
     select * into l from headrace.lease where token = p_token for share skip locked;
     if not found then
         select * into l from headrace.lease where token = p_token;

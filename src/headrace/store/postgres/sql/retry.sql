@@ -1,7 +1,7 @@
 -- retry: make finished or scheduled jobs ready now; failures and crashes from 0, attempts go on counting.
 --
--- p_afresh false: scheduled ones only, as if they were due. Answers the ids moved and their queues; running, ready and
--- unknown jobs are left alone.
+-- p_afresh false: scheduled ones only, as if they were due. Returns the moved ids and their queues. Running, ready and
+-- unknown jobs are unchanged.
 create or replace function headrace.retry(p_ids uuid[], p_afresh bool default true) returns table (id uuid, queue text) language plpgsql as $$
 #variable_conflict use_column
 declare

@@ -1,14 +1,14 @@
--- settle: apply settlements to positions of a lease, durably. The token's existence is the fence.
+-- settle: apply settlements to positions of a lease, durably. It works only while the token exists.
 --
 --   p_positions   null: all of them
 --   p_states      null: all done; else by position 0 again, 1 done, 2 dead, 3 cancelled
---   p_results … p_suspect   null, or one per position; p_ttl with one element holds for all
---   f_*           failures to remember, by index into p_positions (from 1)
+--   p_results … p_suspect   null, or one per position; p_ttl with one element counts for all
+--   f_*           failures to store, by index into p_positions (from 1)
 --   p_now         the clock, when a test injects one
 --
--- Answers null when the lease is lost, else the positions it does not have. A position settled before is not
--- settled again. The lease ends with its last position. A job that goes back takes its old place in its lane; one
--- that somebody cancelled meanwhile does not go back.
+-- Returns null if the lease is lost, else the positions that it does not have. A position settled before is not settled
+-- again. The lease ends with its last position. A job that goes back takes its old place in its lane. A job that was
+-- cancelled meanwhile does not go back.
 create or replace function headrace.settle(
     p_token uuid, p_positions int4[], p_states int2[], p_results bytea[], p_ttl interval[], p_failures int4[],
     p_crashes int4[], p_notes text[], p_run_at timestamptz[], p_delay interval[], p_suspect bool[],
@@ -35,7 +35,7 @@ begin
     if not found then return null; end if;
 
     if p_positions is null and l.gone is null then
-        -- The common case: a whole lease that went well.
+        -- The common case: all jobs of a lease succeeded.
         delete from headrace.lease where token = p_token;
         if l.limited then
             delete from headrace.hold where token = p_token;
@@ -119,7 +119,7 @@ begin
         from told t join headrace.job j on j.batch = t.batch and j.ord = t.ord
         where t.state = 0 and not t.stopped
     ), now_ready as (
-        -- Neighbours that go back alike go back as one range; a suspect stays alone.
+        -- Neighbours with the same values go back as one range. A suspect stays alone.
         insert into headrace.ready
             (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note, limits)
         select n.seq, n.lane, n.batch, min(n.ord), max(n.ord), n.priority, n.attempt, n.failures, n.crashes, n.suspect,

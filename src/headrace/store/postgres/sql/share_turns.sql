@@ -1,12 +1,12 @@
--- share_turns: what each tenant may take in this pass: its turn, as far as there is room.
+-- share_turns: how much each tenant may take in this pass: its turn, as far as jobs are wanted.
 --
---   t_open     those that have something; t_weight: how long their turns are, as compared with each other
---   t_got      what they have had of their turn already
+--   t_open     those that have jobs; t_weight: the relative length of their turns
+--   t_got      jobs of their turn that they have had already
 --   p_left     wanted in all
---   p_unit     jobs in a turn of weight 1; null: these tenants are all there are, and what is wanted is divided among them
+--   p_unit     jobs in a turn of weight 1; null: these are all tenants, and the wanted jobs are divided among them
 --   p_owed     what the first one is still owed of the turn that the last claim cut short
 --
--- Answers the shares, which tenant was the last to get one, and what that is owed of its turn.
+-- Returns the shares, the last tenant that got one, and what it is still owed of its turn.
 create or replace function headrace.share_turns(
     t_open bool[], t_weight int4[], t_got int4[], p_left int4, p_unit int4, p_owed int4,
     out shares int4[], out last int4, out owed int4
@@ -23,14 +23,14 @@ begin
     end if;
     v_unit := coalesce(p_unit, (p_left + v_sum - 1) / v_sum);
     if p_owed > 0 and t_open[1] then
-        -- From a large claim to small ones: paid in full, or whoever is last on the ring would lose each time; but nobody waits
-        -- for more than a hundred jobs.
+        -- After a large claim, small ones give what is owed in full, or the last tenant on the ring would lose each
+        -- time. But other tenants wait for at most a hundred jobs.
         v_full := least(p_owed, greatest(100, v_unit * t_weight[1]));
         v_paid := least(v_full, p_left);
         p_left := p_left - v_paid;
         v_unit := coalesce(p_unit, (p_left + v_sum - 1) / v_sum);
     end if;
-    -- Whose turn was just ended comes again after all others; or with the next round, if they are not all there are.
+    -- The tenant whose turn has just ended comes again after all others, or with the next round if there are more.
     select array_agg(s.share + case when s.o = 1 then v_paid else 0 end order by s.o),
         (array_agg(s.o order by s.nth desc) filter (where s.share > 0))[1], (array_agg(s.whole - s.share order by s.nth desc) filter (where s.share > 0))[1]
     into shares, last, owed

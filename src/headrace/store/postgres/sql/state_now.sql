@@ -1,4 +1,4 @@
--- state_now: where a job is now, without who runs it; null: there is no such job.
+-- state_now: the state of a job now, without its worker; null: there is no such job.
 create or replace function headrace.state_now(p_batch uuid, p_ord int4, out state text, out enqueued_at timestamptz)
 language plpgsql stable as $$
 declare

@@ -1,4 +1,5 @@
--- figures: queues after p_after with jobs, totals or a pause, at most p_limit of them: what was folded plus what was not yet.
+-- figures: queues after p_after with jobs, totals or a pause, at most p_limit of them: `depth` plus the journal that is
+-- not folded yet.
 create or replace function headrace.figures(p_after text, p_limit int4, p_now timestamptz default null) returns table (
     queue text, ready int8, scheduled int8, running int8, dead int8, done int8, failed int8, enqueued int8, paused bool
 ) language sql stable
@@ -26,9 +27,9 @@ as $$
     ) f group by f.queue order by f.queue limit p_limit
 $$;
 
--- oldest: of each of these queues, when the earliest of the first jobs of its lanes was enqueued, over at most p_lanes lanes
--- after the one given, the last of which it names. Inside a lane the first job is the oldest, so the heads of the lanes are
--- enough. One query for all queues: to begin one costs more than to look at a lane.
+-- oldest: for each of these queues, the earliest enqueue time of the first jobs of its lanes, over at most p_lanes
+-- lanes after the one given. It also returns the last of them. Inside a lane the first job is the oldest, so the heads
+-- of the lanes are enough. One query reads all queues, because starting a query costs more than reading a lane.
 create or replace function headrace.oldest(
     p_queues text[], p_lanes int4, a_priority int2 default null, a_tenant text default null, a_lane int8 default null
 ) returns table (queue text, enqueued_at timestamptz, lanes int4, priority int2, tenant text, lane int8) language plpgsql stable rows 100

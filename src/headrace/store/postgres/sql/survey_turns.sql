@@ -1,15 +1,16 @@
--- survey_turns: how best to take p_quota jobs of one queue and priority, judged by the first ranges (64 at most) from where the
--- turns stand, of plain lanes only: from p_from on, then from the first tenant on and before p_wrap (null: no more).
+-- survey_turns: the best way to take p_quota jobs of one queue and priority, judged by the first ranges (64 at most)
+-- from the present turn, of plain lanes only: from p_from, then from the first tenant up to p_wrap (null: no more).
 --
---   p_owed   not 0: what p_from, which is the name of a tenant then, is still owed of its turn
+--   p_owed   not 0: what the tenant p_from is still owed of its turn
 --
--- Answers whose turn it is (`leader`), how many ranges that are (`rows`, 0: nothing waits) and what they hold (`jobs`), whether there are no more (`whole`); the
--- jobs in a turn (`unit`); and how many ranges a walk straight along the index has to look at (`stretch`), null where tenants
--- have so many that it is better to go from tenant to tenant.
+-- Returns the tenant whose turn it is (`leader`), the number of ranges (`rows`, 0: nothing waits) and their jobs
+-- (`jobs`), whether these are all (`whole`); the
+-- jobs in a turn (`unit`); and how many ranges a walk along the index has to read (`stretch`), null if tenants have so
+-- many that it is better to go from tenant to tenant.
 --
--- A turn is a fiftieth of what is wanted; up to twice that where ranges are longer, so that they go in one piece. When all there
--- is has been seen, what is wanted is divided by the tenants' weights. Who is owed something gets `first` then: that, and its
--- share in what all others leave, after which it is owed `rest` (null: it is not the last).
+-- A turn is a fiftieth of the wanted jobs, or up to twice that if ranges are longer, so that they are not split. If all
+-- ranges were seen, the wanted jobs are divided by the tenants' weights. A tenant that is owed something gets `first`
+-- then: that, and its share in what all others leave, after which it is owed `rest` (null: it is not the last).
 create or replace function headrace.survey_turns(
     p_queue text, p_priority int2, p_quota int4, p_weights jsonb, p_from text, p_wrap text, p_owed int4,
     out rows int4, out jobs int4, out whole bool, out unit int4, out stretch int4, out first int4, out rest int4, out leader text
@@ -22,14 +23,14 @@ declare
     t_weight int4[] := '{}';
     v_last   text;
     v_usual  int4 := 0;                               -- the same, but of no range more than two turns
-    v_paid   int4 := 0;                               -- what the first one gets of what it is owed
+    v_paid   int4 := 0;                               -- how much of its due the first one gets
     v_turn   int4;
     v_got    int4 := 0;
     v_used   int4 := 0;                               -- ranges that it takes to get them
-    v_open   int4;                                    -- the weight of those who have more than their turns
+    v_open   int4;                                    -- the weight of tenants that have more than their turns
     f        record;
 begin
-    -- A loop: what a statement that adds up costs to begin with is more than 64 times round.
+    -- A loop, because starting an aggregating statement costs more than 64 rounds.
     rows := 0; jobs := 0; first := p_owed;
     for f in
         select * from (
@@ -58,7 +59,7 @@ begin
     whole := rows < v_most;
     unit := case when whole then p_quota when rows > 0 then greatest(1, p_quota / 50, v_usual / rows) end;
     if whole and n > 1 and jobs > p_quota then
-        -- The shortest turns that together make what is wanted.
+        -- The shortest turns that together give the wanted number.
         v_paid := least(v_paid, t_jobs[1], p_quota); t_jobs[1] := t_jobs[1] - v_paid;
         unit := 0; v_open := (select sum(w) from unnest(t_weight) w);
         while v_got < p_quota - v_paid loop
@@ -79,7 +80,7 @@ begin
         first := p_quota;
     end if;
 
-    -- What a walk has to look at. Six ranges met in vain cost about as much as a descent.
+    -- The number of ranges of a walk. Six useless ranges cost about as much as a descent.
     v_got := 0; v_used := 0; stretch := 0;
     for i in 1 .. n loop
         v_turn := least(t_jobs[i], case when i = 1 and v_paid > 0 then first else unit * t_weight[i] end, p_quota - v_got);

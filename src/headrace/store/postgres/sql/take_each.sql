@@ -1,11 +1,12 @@
--- take_each: take up to p_quota jobs of one queue and priority from tenant to tenant, each by a descent of the index: for tenants
--- that have much each, or that are given. Plain lanes only, as `take_turns`, which says what p_first, p_weights, at_* are.
+-- take_each: take up to p_quota jobs of one queue and priority from tenant to tenant, each by a descent of the index:
+-- for tenants that have many jobs each, or that are given. Plain lanes only, as `take_turns`, which explains p_first,
+-- p_weights, at_*.
 --
 --   p_unit            jobs in a turn
 --   p_tenant          this one only (null: all); p_paused: not these
---   h_tenant, h_seq   null: look at everything. Otherwise look at these tenants only, each from this seq on
+--   h_tenant, h_seq   null: read everything. Otherwise read these tenants only, each from this seq
 --
--- Answers like `take_turns`; ring_*: the new place of the turns; more: somebody had more than its turn.
+-- Returns the same as `take_turns`; ring_*: the new place of the turns; more: a tenant had more than its turn.
 create or replace function headrace.take_each(
     p_queue text, p_priority int2, p_quota int4, p_unit int4, p_first bool, p_tenant text, p_weights jsonb, p_paused text[],
     at_tenant text, at_owed int4, h_tenant text[], h_seq int8[],
@@ -23,13 +24,13 @@ declare
     v_after  text := at_tenant;
     v_wrapped bool := at_tenant is null;
     v_done   bool;                                    -- the ring has gone round
-    v_circle bool;                                    -- the tenants of this round are all there are
+    v_circle bool;                                    -- the round has all tenants
     v_round  int4 := 0;
     v_met    int4 := 0;                               -- tenants so far
     v_first  text;                                    -- the first of them
     v_tries  int4 := 0;
     x record; y record;
-    -- tenants of the round that may have more: the length of their first range, what they have had of their turn, ranges looked at
+    -- tenants of the round that may have more: the length of their first range, jobs had of their turn, ranges read
     t_name text[]; t_len int4[]; t_seq int8[]; t_weight int4[]; t_got int4[]; t_rows int4[]; t_share int4[]; t_keep int4[];
 begin
     got := 0; suspect := false; stop := false; more := false; ring_tenant := at_tenant; ring_owed := v_owed;
@@ -79,7 +80,7 @@ begin
                 end if;
             end if;
             exit ring when stop or v_left = 0;
-            -- 4. Who may have more: those that gave all that was asked for, and those not asked.
+            -- 4. Tenants that may have more: those that gave all that was asked for, and those not asked.
             t_got := headrace.add_up(t_got, x.n_of, x.n_lo, x.n_hi);
             t_keep := array(select u.o::int4 from unnest(t_share, t_got, t_weight) with ordinality u(share, got, weight, o)
                 where (u.share = 0 or u.o = any (x.more)) and (v_circle or u.got < v_unit * u.weight) order by 1);
@@ -92,13 +93,13 @@ begin
         if v_done then
             exit ring when got > 0 or not p_first or h_tenant is not null or v_tries >= 5 or not exists (
                 select from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.tenant = v_first and r.lane = 0);
-            -- Others are just taking from here: as in `take_turns`.
+            -- Other claims are taking from this tenant: as in `take_turns`.
             v_tries := v_tries + 1;
             perform headrace.wait_for(p_queue, p_priority, v_first, 0);
             v_round := 0; v_after := at_tenant; v_wrapped := at_tenant is null;
             continue ring;
         end if;
-        -- These had less than their turns: more tenants next, with turns of about what was found, so that one pass is enough.
+        -- These tenants had less than their turns. The next round has more tenants, with turns of about what was found.
         v_unit := least(v_unit, greatest(1, (got + v_met - 1) / greatest(v_met, 1)));
         v_most := least(500, greatest(2, v_left / v_unit, case when got = 0 then v_most * 2 end));
     end loop;
@@ -107,15 +108,15 @@ begin
     end if;
 end $$;
 
--- rows_for: how many ranges of each lane to look at for its quota: twice as many as last time and more, or judged by the length of
--- its first range (null: not known).
+-- rows_for: how many ranges of each lane to read for its quota: more than twice as many as last time, or judged by the
+-- length of its first range (null: not known).
 create or replace function headrace.rows_for(l_quota int4[], l_rows int4[], l_len int4[]) returns int4[] language sql immutable as $$
     select array_agg(case when u.rows > 0 then least(u.quota, u.rows * 4) when u.len is null then least(u.quota, 2) when u.len >= u.quota then 1
         else least(u.quota, (u.quota + u.len - 1) / u.len + 1) end order by u.o)
     from unnest(l_quota, l_rows, l_len) with ordinality u(quota, rows, len, o)
 $$;
 
--- add_up: what each of some lanes has given, with what was just taken from them: n_of is the lane's place.
+-- add_up: how much each of some lanes has given, including what was just taken. n_of is the lane's place.
 create or replace function headrace.add_up(l_got int4[], n_of int4[], n_lo int4[], n_hi int4[]) returns int4[] language plpgsql immutable as $$
 begin
     for i in 1 .. coalesce(cardinality(n_of), 0) loop

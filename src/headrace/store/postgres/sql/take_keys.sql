@@ -1,9 +1,9 @@
 -- take_keys: the idempotency keys of one enqueue call. One job per (task, key) within its window.
 --
 -- Keys that are free (or whose window is over) are taken for this batch; callers with the same key wait for each
--- other on the unique index, in sorted order so that two calls with several keys cannot wait crosswise.
--- Answers places whose key belongs to another job, or one conflict (same key, other arguments), and then no key
--- was taken: the caller's transaction can go on.
+-- other on the unique index, in sorted order, so that two calls with several keys cannot deadlock.
+-- Returns places whose key belongs to another job, or one conflict (same key, other arguments), and then no key was
+-- taken, so that the caller's transaction can go on.
 create or replace function headrace.take_keys(
     p_batch uuid, p_tasks text[], k_ord int4[], k_key text[], k_digest bytea[], k_ttl interval[], p_now timestamptz,
     out existing_ord int4[], out existing_id uuid[], out conflict_ord int4, out conflict_id uuid

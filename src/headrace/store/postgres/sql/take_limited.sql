@@ -1,17 +1,20 @@
 -- take_limited: take up to p_quota jobs of one queue and priority where lanes may have limit keys, its tenants taking turns.
 --
 --   p_token, p_now    the lease that will hold them, the time
---   p_block           may wait for other claims that count the same limit keys: this one holds no key and no range yet
+--   p_block           may wait for other claims that count the same limit keys, because this one holds no key and no
+--                     range yet
 --   p_tenant          this one only (null: all); p_paused: not these
---   s_tenant, s_lane  which lane was served last, of tenants with several
---   p_looks           so many lanes may be looked at
+--   s_tenant, s_lane  the lane that was served last, of tenants with several
+--   p_looks           this many lanes may be checked
 --   p_first, p_weights, at_*   as in `take_turns`
 --
--- The lanes of a tenant share its turn, in turns. Whoever has nothing that may run now is passed over.
+-- The lanes of a tenant share its turn, in turns. Tenants without a job that may run now are skipped.
 --
--- Answers what was taken (n_*, one per range; n_attempt, n_failures, n_crashes null: all 0), the new place of the turns, the lanes
--- served last, when something that was passed over opens by itself, whether the lease holds units of a key,
--- whether it gave up looking at blocked lanes before it had seen all (`more`), and a key that another claim was counting while this one
+-- Returns what was taken (n_*, one per range; n_attempt, n_failures, n_crashes null: all 0), the new place of the
+-- turns, the lanes
+-- served last, when a skipped lane opens by itself, whether the lease holds units of a key,
+-- whether it stopped checking blocked lanes before the last one (`more`), and a key that another claim was counting
+-- while this one
 -- could not wait for it (`busy`, as in `count_units`).
 create or replace function headrace.take_limited(
     p_queue text, p_priority int2, p_quota int4, p_token uuid, p_now timestamptz, p_first bool, p_block bool,
@@ -27,19 +30,19 @@ declare
     v_left    int4 := p_quota;
     v_unit    int4 := greatest(1, p_quota / 50);
     v_most    int4;                                   -- tenants asked in one round
-    v_circle  bool;                                   -- the tenants of this round are all there are
+    v_circle  bool;                                   -- the round has all tenants
     v_done    bool;                                   -- the ring has gone round
     v_round   int4 := 0;
     v_tries   int4 := 0;
     v_block   bool := p_block;                        -- no key and no range is held yet
     v_met     int4 := 0;                              -- tenants so far
-    v_looks   int4 := p_looks;                        -- so many lanes may still be looked at
+    v_looks   int4 := p_looks;                        -- this many lanes may still be checked
     v_after   text := at_tenant;
     v_wrapped bool := at_tenant is null;
     v_owed    int4 := coalesce(at_owed, 0);
-    v_lanes   int4;                                   -- lanes of each tenant that are looked at next
+    v_lanes   int4;                                   -- lanes of each tenant that are checked next
     v_count int4; v_asked int4; x record; y record; k record;
-    -- tenants of the round: what they have had of their turn, and where the walk over the lanes of each stands
+    -- tenants of the round: jobs had of their turn, and the position in the lanes of each
     t_name text[]; t_weight int4[]; t_share int4[]; t_got int4[]; t_active bool[]; t_open bool[]; t_unseen bool[]; t_some int4[];
     t_after int8[]; t_bound int8[]; t_upto int8[]; t_served int8[]; t_lanes int4[];
     -- lanes of the pass
@@ -75,7 +78,7 @@ begin
         l_of := '{}'; l_tenant := '{}'; l_len := '{}'; l_lane := '{}'; l_limits := '{}'; l_rows := '{}';
 
         <<pass>> for v_pass in 1 .. 40 loop
-            -- 2. On with the lanes of tenants that were not looked at in full, and which lanes are open.
+            -- 2. Read further lanes of tenants that were not read completely, and find the open ones.
             t_some := array(select u.o::int4 from unnest(t_unseen, t_active) with ordinality u(unseen, active, o)
                 where u.unseen and u.active order by 1);
             if cardinality(t_some) > 0 and v_looks > 0 then
@@ -99,7 +102,7 @@ begin
                 case when v_round = 1 and got = 0 and t_name[1] = at_tenant then v_owed else 0 end);
             if y.last is null then
                 exit pass when v_looks <= 0 or not exists (select from unnest(t_unseen, t_active) u(a, b) where u.a and u.b);
-                -- Nothing open among those seen so far.
+                -- No lane that was read so far is open.
                 l_of := '{}'; l_tenant := '{}'; l_len := '{}'; l_lane := '{}'; l_limits := '{}'; l_rows := '{}';
                 t_active := t_unseen;
                 continue pass;
@@ -140,14 +143,14 @@ begin
             exit ring when stop;
             exit pass when v_left = 0;
             if got = 0 and p_first and v_asked is not null and v_tries < 5 then
-                -- Others are just taking from here: as in `take_turns`.
+                -- Other claims are taking from this tenant: as in `take_turns`.
                 v_tries := v_tries + 1;
                 perform headrace.wait_for(p_queue, p_priority, l_tenant[v_asked], l_lane[v_asked]);
                 continue pass;
             end if;
 
-            -- 5. Who may have more: lanes that gave all that was asked for, tenants not asked or not looked at in full, and lanes
-            -- whose units were all meant for lanes before them, which may not have needed them.
+            -- 5. What may have more: lanes that gave all that was asked for, tenants not asked or not read completely,
+            -- and lanes whose units were reserved for earlier lanes, which may not have needed them.
             l_keep := array(select u.o::int4 from unnest(l_of, l_quota) with ordinality u(i, q, o)
                 where (t_share[u.i] = 0 and t_open[u.i]) or (u.q > 0 and u.o = any (x.more)) or (u.q = 0 and k.l_cap[u.o] > 0) order by 1);
             t_some := array(select distinct l_of[m] from unnest(l_keep) m);
@@ -168,7 +171,7 @@ begin
             end if;
         end loop;
         if v_looks <= 0 and v_left > 0 and (not v_done or true = any (t_unseen)) then
-            -- Enough for one claim: the next one goes on where this one stands.
+            -- This is enough for one claim. The next one goes on from here.
             more := true;
             for i in 1 .. v_count loop
                 if t_unseen[i] then
@@ -179,7 +182,7 @@ begin
             exit ring;
         end if;
         exit ring when v_left = 0 or v_done;
-        -- These had less than their turns: more tenants next, with turns of about what was found, so that one pass is enough.
+        -- These tenants had less than their turns. The next round has more tenants, with turns of about what was found.
         v_met := v_met + v_count;
         v_unit := least(v_unit, greatest(1, (got + v_met - 1) / v_met));
         v_most := least(500, greatest(2, v_left / v_unit, case when got = 0 then v_most * 2 end));
@@ -189,7 +192,7 @@ begin
     end if;
 end $$;
 
--- open_tenants: which of the tenants still asked have a lane that is open. Lanes as `count_units` has them.
+-- open_tenants: which of the remaining tenants have an open lane. Lanes are as in `count_units`.
 create or replace function headrace.open_tenants(t_active bool[], l_of int4[], l_cap int4[]) returns bool[] language plpgsql immutable as $$
 declare
     t_open bool[] := array_fill(false, array[cardinality(t_active)]);

@@ -1,5 +1,5 @@
--- take_locked: take ranges that the caller has locked, each up to n_hi: those taken to their own end (t_end) go, others are
--- shortened from the front.
+-- take_locked: take ranges that the caller has locked, each up to n_hi: those taken to their end (t_end) are deleted,
+-- others are shortened from the front.
 create or replace function headrace.take_locked(t_tid tid[], t_end int4[], n_hi int4[]) returns void language plpgsql as $$
 begin
     if t_end = n_hi then
@@ -12,9 +12,9 @@ begin
     from unnest(t_tid, t_end, n_hi) u(tid, own, taken) where r.ctid = u.tid and u.own > u.taken;
 end $$;
 
--- look_back: the past of ranges that the caller has locked, in their order, and how many of them may be taken.
+-- look_back: the history of ranges that the caller has locked, in their order, and how many of them may be taken.
 --
--- A suspect that is met first is taken if p_alone, and then just it; where it is met later, the claim stops before it.
+-- A suspect that is met first is taken if p_alone, and then only it. If it is met later, the claim stops before it.
 create or replace function headrace.look_back(
     t_tid tid[], p_alone bool,
     out attempts int4[], out failures int4[], out crashes int4[], out keep int4, out suspect bool, out stop bool

@@ -1,14 +1,14 @@
 -- take_locks: the unique locks of one enqueue call.
 --
 --   u_*      by place: the lock's name, the states in which a job holds it (joined by comma), for how long after it was
---            enqueued at most, and whether a holder that waits is replaced
---   p_skip   places that their keys have decided already
+--            enqueued at most, and whether a waiting holder is replaced
+--   p_skip   places with an existing job by their key
 --
--- A lock belongs to the job that took it last; whether that still holds it is read from that job. Callers with the same
--- lock wait for each other: on the unique index for a new one, then on its row. Neither two calls with several locks nor a call
--- and a cancel wait crosswise: all locks are taken first, by name, and then the ranges of the jobs that are replaced, by id.
--- In one call the first place of a name takes it, or the last one if that replaces.
--- Answers the places that are not to be stored, with the job that stands for each.
+-- A lock belongs to the job that took it last. Whether that job still holds it is read from that job. Callers with the
+-- same lock wait for each other: on the unique index for a new one, then on its row. Neither two calls with several
+-- locks nor a call and a cancel can deadlock: all locks are taken first, by name, and then the ranges of the replaced
+-- jobs, by id. In one call the first place of a name takes the lock, or the last one if it replaces. Returns the places
+-- that are not stored, with the existing job of each.
 create or replace function headrace.take_locks(
     p_batch uuid, p_tasks text[], u_ord int4[], u_name text[], u_states text[], u_within interval[], u_replace bool[],
     p_skip int4[], p_now timestamptz, out existing_ord int4[], out existing_id uuid[]
@@ -58,7 +58,7 @@ begin
                 v_keeps := false;
                 if n.state in ('ready', 'scheduled') then
                     select * into j from headrace.job b where b.batch = v_batch[i] and b.ord = v_ord[i];
-                    -- A job that was claimed since the look runs on, as any that runs.
+                    -- A job that was claimed meanwhile goes on, like any running job.
                     insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, note)
                     select j.batch, p_now, j.ord, 3, t.attempt, nullif(t.failures, 0), nullif(t.crashes, 0), 'replaced'
                     from headrace.take_waiting(j) t;

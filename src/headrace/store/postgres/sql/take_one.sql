@@ -1,8 +1,9 @@
--- take_one: as `take_straight`, but just one job, which needs less ado: claims of one are many. Plain lanes only, as there.
+-- take_one: as `take_straight`, for one job, which is simpler, because claims of one job are frequent. Plain lanes
+-- only.
 --
---   p_patient   take from the tenant whose turn it is or not at all: its ranges may be in the hands of other claims
+--   p_patient   take from the tenant whose turn it is, or nothing if other claims hold its ranges
 --
--- `leader`: whose turn it is, where p_patient asks (null: nothing waits).
+-- `leader`: the tenant whose turn it is, if p_patient (null: nothing waits).
 create or replace function headrace.take_one(
     p_queue text, p_priority int2, p_from text, p_wrap text, p_owed int4, p_weights jsonb, p_alone bool, p_patient bool,
     out n_tenant text[], out n_batch uuid[], out n_lo int4[], out n_hi int4[],

@@ -1,11 +1,12 @@
 -- take_ranges: take up to l_quota jobs from the front of each lane given, in one queue and priority.
 --
---   l_seq     from which on a lane is worth looking at (null: all of them from the beginning)
---   l_rows    how many ranges of each lane are looked at
---   p_wanted  when so many were taken nobody asks who has more
---   p_alone   nothing was taken before: a suspect that is met first may be taken, and then just it
+--   l_seq     from which each lane is read (null: all of them from the beginning)
+--   l_rows    how many ranges of each lane are read
+--   p_wanted  when this many were taken, `more` is not needed
+--   p_alone   nothing was taken before: a suspect that is met first may be taken, and then only it
 --
--- Answers what was taken, range by range in the order of the lanes: n_of is the lane's place; n_attempt, n_failures, n_crashes
+-- Returns what was taken, range by range in the order of the lanes: n_of is the lane's place; n_attempt, n_failures,
+-- n_crashes
 -- are null when all are 0. `more`: which lanes gave all that they were asked for, so that they may have more. `stop`: a
 -- suspect was met.
 create or replace function headrace.take_ranges(
@@ -22,8 +23,8 @@ declare
     v_keep int4;
     x      record;
 begin
-    -- Locked in one statement and taken in the next, which sees what was locked: never twice, never lost. What others have
-    -- locked is passed over.
+    -- Ranges are locked in one statement and taken in the next, which sees the locked state, so that none is taken
+    -- twice or lost. Ranges that other claims have locked are skipped.
     select array_agg(c.tid), array_agg(c.hi), max(c.past), array_agg(c.o), array_agg(c.tenant),
         array_agg(c.batch), array_agg(c.lo),
         array_agg(least(c.hi, c.lo + c.left - 1)::int4), coalesce(sum(least(c.hi - c.lo + 1, c.left)), 0)
@@ -43,7 +44,7 @@ begin
     suspect := false; stop := false;
     if n_of is null then return; end if;
     if v_past > 0 then
-        -- Seldom: some of them have a past.
+        -- Rare: some of them have earlier attempts.
         x := headrace.look_back(t_tid, p_alone);
         n_attempt := x.attempts; n_failures := x.failures; n_crashes := x.crashes; suspect := x.suspect; stop := x.stop;
         if stop then

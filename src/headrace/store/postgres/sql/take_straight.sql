@@ -1,16 +1,17 @@
--- take_straight: take up to p_limit jobs by walking straight along the index, tenant by tenant, without a descent for each.
+-- take_straight: take up to p_limit jobs by reading along the index, tenant by tenant, without a descent for each.
 --
 --   p_from, p_upto   tenants from p_from on and before p_upto, then (p_wrap not null) from the first one on and before p_wrap
---   p_owed           not 0: the tenant p_from gets so many before others have their turns
+--   p_owed           not 0: the tenant p_from gets this many before the turns of others
 --   p_unit           jobs in a turn, times the tenant's weight
---   p_window         so many ranges are looked at
---   p_alone          nothing was taken before: a suspect that is met first may be taken, and then just it
+--   p_window         this many ranges are read
+--   p_alone          nothing was taken before: a suspect that is met first may be taken, and then only it
 --
--- For plain lanes (no limit keys), of which a tenant has one. A limited job that is committed after `claim` has looked for limited
--- lanes is left for the next claim: here nothing counts its units. Answers what was taken, range by range; n_attempt, n_failures,
+-- For plain lanes (no limit keys), of which a tenant has one. A limited job that is committed after `claim` has checked
+-- for limited lanes is left for the next claim, because its units are not counted here. Returns what was taken, range
+-- by range; n_attempt, n_failures,
 -- n_crashes are null when all are 0. `stop`: a suspect was met. `rows`: how many ranges were met; `more`: some of them are
--- beyond their turns; `ring_tenant`: where the walk stood at the end; `ring_owed`: what that is still owed of its turn; `wrapped`:
--- whether that is beyond the corner.
+-- beyond their turns; `ring_tenant`: the last tenant of the walk; `ring_owed`: what it is still owed of its turn;
+-- `wrapped`: whether it is beyond the end of the ring.
 create or replace function headrace.take_straight(
     p_queue text, p_priority int2, p_from text, p_upto text, p_wrap text, p_owed int4, p_limit int4, p_unit int4,
     p_weights jsonb, p_window int4, p_alone bool,
@@ -26,7 +27,8 @@ declare
     v_keep  int4;
     x       record;
 begin
-    -- Locked in one statement and taken in the next, which sees what was locked. What others have locked is passed over.
+    -- Ranges are locked in one statement and taken in the next, which sees the locked state. Ranges that other claims
+    -- have locked are skipped.
     select array_agg(t.tid) filter (where t.n > 0), array_agg(t.hi) filter (where t.n > 0),
         array_agg(t.tenant) filter (where t.n > 0), array_agg(t.batch) filter (where t.n > 0), array_agg(t.lo) filter (where t.n > 0),
         array_agg(t.lo + t.n - 1) filter (where t.n > 0), sum(t.n) filter (where t.n > 0),
@@ -64,7 +66,7 @@ begin
     end if;
     v_keep := cardinality(t_tid);
     if got > p_limit then
-        -- The last ones are beyond what is wanted.
+        -- The last ranges are beyond the wanted number.
         while got - (n_hi[v_keep] - n_lo[v_keep] + 1) >= p_limit loop
             got := got - (n_hi[v_keep] - n_lo[v_keep] + 1);
             v_keep := v_keep - 1;
@@ -72,7 +74,7 @@ begin
         n_hi[v_keep] := n_hi[v_keep] - (got - p_limit); got := p_limit;
     end if;
     if v_past > 0 then
-        -- Seldom: some of them have a past.
+        -- Rare: some of them have earlier attempts.
         x := headrace.look_back(t_tid[:v_keep], p_alone);
         n_attempt := x.attempts; n_failures := x.failures; n_crashes := x.crashes; suspect := x.suspect; stop := x.stop;
         if x.keep < v_keep then
@@ -85,7 +87,7 @@ begin
         t_tid := t_tid[:v_keep]; t_end := t_end[:v_keep]; n_tenant := n_tenant[:v_keep];
         n_batch := n_batch[:v_keep]; n_lo := n_lo[:v_keep]; n_hi := n_hi[:v_keep];
     end if;
-    -- Cut short by the limit, the window or a suspect, the last tenant's turn goes on with the next claim.
+    -- If the limit, the window or a suspect cuts the last tenant's turn short, it goes on with the next claim.
     ring_tenant := n_tenant[v_keep];
     if stop or got >= p_limit or rows >= p_window then
         ring_owed := case when p_owed > 0 and ring_tenant = p_from then p_owed when p_weights is null then p_unit

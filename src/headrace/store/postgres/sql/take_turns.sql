@@ -2,13 +2,14 @@
 -- turns.
 --
 --   p_first               the claim has nothing yet: a suspect may be taken, alone
---   p_weights             tenant → jobs in a turn, as compared with one of a tenant that is not in it (null: all alike)
+--   p_weights             tenant → jobs in a turn, relative to a tenant that is not listed (null: all equal)
 --   at_tenant, at_owed    where the turns stopped, and what that tenant is still owed of its turn
 --
--- A tenant's turn is one job for small claims, else a quantum, times its weight; when all there is can be seen at a glance, what
--- is wanted is divided by their weights. A turn that is cut short goes on with the next claim.
+-- A tenant's turn is one job for small claims, else a quantum, times its weight. If one survey sees all ranges, the
+-- wanted jobs are divided by the weights. A turn that is cut short goes on with the next claim.
 --
--- Answers what was taken (n_*, one per range; n_attempt, n_failures, n_crashes null: all 0) and the new place of the turns.
+-- Returns what was taken (n_*, one per range; n_attempt, n_failures, n_crashes null: all 0) and the new place of the
+-- turns.
 create or replace function headrace.take_turns(
     p_queue text, p_priority int2, p_quota int4, p_first bool, p_weights jsonb, at_tenant text, at_owed int4,
     out n_tenant text[], out n_batch uuid[], out n_lo int4[], out n_hi int4[],
@@ -17,29 +18,30 @@ create or replace function headrace.take_turns(
 ) language plpgsql as $$
 #variable_conflict use_variable
 declare
-    -- Names are printable ASCII: x || \x01 stands right behind x, and \x7f behind all of them.
+    -- Names are printable ASCII: x || \x01 comes right after x, and \x7f after all of them.
     v_from   text;
     v_upto   text;
     v_wrap   text;
     v_owed   int4;                                    -- what the first one is owed
-    v_first  text;                                    -- who was owed it
-    v_rest   int4;                                    -- and what of its next turn
+    v_first  text;                                    -- the tenant that was owed it
+    v_rest   int4;                                    -- and how much of its next turn
     v_unit   int4 := 1;
-    v_divided bool;                                   -- what is wanted is divided among all there are
+    v_divided bool;                                   -- the wanted jobs are divided among all tenants
     v_window int4;                                    -- ranges of a walk; null: no walk
     v_left   int4 := p_quota;
     v_before int4;                                    -- the same before the lap
-    v_more   bool;                                    -- somebody has more than its turn
+    v_more   bool;                                    -- a tenant has more than its turn
     v_tries  int4 := 0;
-    -- A claim this small is full without the tenant whose turn it is, if others are just taking from that one. A tenant of more
-    -- weight is met like that more often, so that it would get less than its share: wait for it, as long as nothing is held.
+    -- A claim this small would be full without the tenant whose turn it is, if other claims are taking from that
+    -- tenant. A tenant of more weight would lose its turn more often and get less than its share. So wait for it, as
+    -- long as this claim holds nothing.
     v_patient bool := p_first and p_quota <= 8 and p_weights is not null;
     x        record;
 begin
     got := 0; suspect := false; stop := false; ring_tenant := at_tenant; ring_owed := coalesce(at_owed, 0);
     <<lap>> for v_lap in 1 .. 20 loop
-        -- From a large claim to small ones: what is owed is paid in full, or whoever is last on the ring would lose each time;
-        -- but nobody waits for more than a hundred jobs.
+        -- After a large claim, small ones give what is owed in full, or the last tenant on the ring would lose each
+        -- time. But other tenants wait for at most a hundred jobs.
         v_first := ring_tenant; v_owed := least(ring_owed, greatest(100, v_left / 2));
         v_wrap := case when v_owed > 0 then ring_tenant else ring_tenant || E'\x01' end;
         v_from := coalesce(v_wrap, ''); v_upto := E'\x7f'; v_window := null; v_rest := null; v_divided := false;
@@ -83,13 +85,13 @@ begin
             end if;
             stop := x.stop; v_more := v_more or x.more;
             if v_left = 0 and v_rest is not null and not stop then
-                -- Who was owed something came first, and again as the last.
+                -- The tenant that was owed something came first, and comes again as the last.
                 ring_tenant := v_first; ring_owed := v_rest;
             end if;
             exit lap when v_left = 0 or stop;
             exit walk when v_window is null;
             exit walk when x.rows < v_window;
-            -- On from where the walk stands, with about as many ranges as it still needs.
+            -- Go on from the present position, with about as many ranges as are still needed.
             if x.wrapped then
                 v_upto := v_wrap; v_wrap := null;
             end if;
@@ -98,17 +100,18 @@ begin
             v_window := least(v_window, greatest(1, v_left * x.rows / x.got * 1.1));
             x := headrace.take_straight(p_queue, p_priority, v_from, v_upto, v_wrap, v_owed, v_left, v_unit, p_weights, v_window, p_first and got = 0);
         end loop;
-        -- Gone round: who has more than its turn comes again.
+        -- The ring is complete. Tenants that have more than their turn come again.
         if v_left = p_quota then
             exit lap when not p_first or v_tries >= 5;
-            -- Whose turn it is is just being taken from by another claim: wait for that, or it would lose its turn. Nothing is
-            -- held here that others wait for: who holds ranges waits for nobody.
+            -- Another claim is taking from the tenant whose turn it is: wait for it, or the tenant would lose its turn.
+            -- This claim holds no ranges yet. A claim that holds ranges never waits.
             v_tries := v_tries + 1;
             x := headrace.next_round(p_queue, p_priority, null, ring_tenant, ring_owed, ring_tenant, ring_tenant is null, 1);
             exit lap when cardinality(x.tenants) = 0;
             perform headrace.wait_for(p_queue, p_priority, x.tenants[1], 0);
         elsif v_divided and v_left < v_before then
-            -- Others are just taking from somebody here. That one's share is not for the others: it is owed it, and comes first.
+            -- Other claims are taking from a tenant here. Its share is not given to other tenants: it is owed, and
+            -- comes first.
             v_from := headrace.passed_over(p_queue, p_priority, at_tenant, n_tenant);
             if v_from is not null then
                 ring_tenant := v_from; ring_owed := v_unit * greatest(1, coalesce((p_weights ->> ring_tenant)::int4, 1));
@@ -120,7 +123,7 @@ begin
     end loop;
 end $$;
 
--- passed_over: the first tenant after at_tenant on the ring that has something and is not one of those that were served.
+-- passed_over: the first tenant after at_tenant on the ring that has jobs and was not served.
 create or replace function headrace.passed_over(p_queue text, p_priority int2, at_tenant text, p_served text[]) returns text
 language sql stable as $$
     select z.tenant from (
@@ -130,13 +133,14 @@ language sql stable as $$
     order by z.tenant <= at_tenant, z.tenant limit 1
 $$;
 
--- join_past: what two groups of ranges have counted, one after the other; null: all 0.
+-- join_past: the counts of two groups of ranges, one after the other; null: all 0.
 create or replace function headrace.join_past(a int4[], a_lo int4[], b int4[], b_lo int4[]) returns int4[] language sql immutable as $$
     select case when a is not null or b is not null
         then coalesce(a, array_fill(0, array[coalesce(cardinality(a_lo), 0)])) || coalesce(b, array_fill(0, array[coalesce(cardinality(b_lo), 0)])) end
 $$;
 
--- wait_for: until nobody else holds the first range of a lane, or for a moment: it may be in a user's transaction.
+-- wait_for: wait until no other transaction holds the first range of a lane, for a short time at most, because a user's
+-- transaction may hold it.
 create or replace function headrace.wait_for(p_queue text, p_priority int2, p_tenant text, p_lane int8) returns void language plpgsql as $$
 begin
     perform set_config('lock_timeout', '50ms', true);

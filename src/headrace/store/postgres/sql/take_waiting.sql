@@ -1,12 +1,12 @@
--- take_waiting: take one job out of what waits, ready or scheduled, whoever else wants it; the row lock decides.
+-- take_waiting: take one waiting job, ready or scheduled. The row lock decides between several callers.
 --
--- The range around it is split. Answers what the job had counted so far and where it waited; no row when it does not
--- wait. `p_ready` false: not from ready; `p_scheduled` false: not from scheduled.
+-- The range around it is split. Returns the job's counts so far and where it waited. No row if it does not wait.
+-- `p_ready` false: not from ready; `p_scheduled` false: not from scheduled.
 --
 -- A row that another transaction splits or moves while this one waits for its lock no longer matches, and the row that holds
--- the job now is not in the snapshot of the statement that waited. So "it does not wait" is answered by one look at both
--- tables with a fresh snapshot, never by a lock that was not obtained. Each further round means that another
--- transaction has moved on.
+-- the job now is not in the snapshot of the statement that waited. So the answer "it does not wait" needs one read of
+-- both tables with a fresh snapshot, and never follows from a lock that was not obtained. Each further round means that
+-- another transaction has made progress.
 create or replace function headrace.take_waiting(j headrace.job, p_ready bool default true, p_scheduled bool default true)
 returns table (was_ready bool, attempt int4, failures int4, crashes int4, suspect bool, note text) language plpgsql as $$
 #variable_conflict use_column

@@ -1,4 +1,4 @@
--- units: what the jobs at some positions of a lease hold, by limit key.
+-- units: the units that the jobs at some positions of a lease hold, by limit key.
 create or replace function headrace.units(l headrace.lease, p_positions int4[]) returns table (key text, units int4)
 language sql stable as $$
     select s.key, least(sum(s.cost), 2147483647)::int4
@@ -13,7 +13,7 @@ language sql stable as $$
     group by s.key
 $$;
 
--- give_back: some positions of a lease hold nothing any more. Touches no row but the lease's own, whose lock the caller has.
+-- give_back: free the units of some positions of a lease. Changes only rows of the lease, whose lock the caller has.
 create or replace function headrace.give_back(l headrace.lease, p_positions int4[]) returns void language plpgsql as $$
 begin
     with less as materialized (

@@ -22,7 +22,7 @@ begin
     then
         return false;
     end if;
-    -- Places that another heartbeat is just freeing are free without this one's help.
+    -- Places that another heartbeat is freeing now need no action here.
     delete from headrace.upkeep u where u.ctid = any (array(
         select k.ctid from headrace.upkeep k where k.until <= v_now limit 100 for update skip locked));
     insert into headrace.upkeep (workers, worker, until) values (p_workers, p_worker, v_now + p_ttl)
