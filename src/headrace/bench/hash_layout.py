@@ -19,9 +19,9 @@ from headrace.model.lease import Ask, Lease, Presence, Pulse, Token
 from headrace.model.outcome import Finish, Settlement
 from headrace.model.records import Enqueued
 from headrace.store.contract import Store
+from headrace.store.redis.arguments import microseconds
+from headrace.store.redis.client.scripts import Script
 from headrace.store.redis.element import from_us
-from headrace.store.redis.parcel import microseconds
-from headrace.store.redis.scripts import Script
 from headrace.store.redis.store import RedisStore
 
 PREFIX: Final = "headrace_bench:h:"

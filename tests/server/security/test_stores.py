@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.model.job import JobState
 from headrace.model.records import Retention
 from headrace.store import connect
-from headrace.store.redis import scripts
+from headrace.store.redis.client import scripts
 from headrace.testing.redis_servers import RedisServer
 from headrace.testing.servers import PostgresServer
 from server.test_tls import authority, certificate

@@ -13,7 +13,7 @@ from headrace.model.job import JobState
 from headrace.model.lease import MAX_LEASE, Ask, Lease, new_token
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import LimitRule
-from headrace.store.redis.parcel import MOST_OTHERS
+from headrace.store.redis.arguments import MOST_OTHERS
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisServer
 

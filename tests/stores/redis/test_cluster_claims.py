@@ -10,12 +10,12 @@ from conformance.kit import TTL, WORKER, ids, new, put_jobs, settle_all, states
 from headrace.errors import OutcomeUnknown
 from headrace.model.job import JobId, JobState
 from headrace.model.lease import Ask, Lease, new_token
-from headrace.store.redis import scripts
-from headrace.store.redis.connection import Command, Pool, Reply
-from headrace.store.redis.faults import Cut
+from headrace.store.redis.client import scripts
+from headrace.store.redis.client.cluster import slot_of
+from headrace.store.redis.client.connection import Command, Pool, Reply
+from headrace.store.redis.client.faults import Cut
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.store.redis.wire import slot_of
 from headrace.testing.redis_servers import RedisCluster
 
 QUEUES = ("qa", "q1", "q2")

@@ -14,8 +14,8 @@ from headrace.model.job import JobState, UniqueLock
 from headrace.model.lease import Ask, Band, new_token
 from headrace.model.outcome import DONE
 from headrace.model.records import LimitRule
+from headrace.store.redis.client.cluster import slot_of
 from headrace.store.redis.store import RedisStore
-from headrace.store.redis.wire import slot_of
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisCluster
 

@@ -18,9 +18,9 @@ from headrace.model.job import JobState
 from headrace.model.lease import Lease, Presence, Report
 from headrace.model.outcome import DONE
 from headrace.model.records import Filter, LimitRule, Retention
+from headrace.store.redis.client.cluster import slot_of
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.store.redis.wire import slot_of
 from headrace.testing.redis_servers import RedisCluster, RedisServer
 from stores.redis.kit import asked_until_answered, eventually
 

@@ -11,11 +11,12 @@ import pytest
 from redis.crc import key_slot
 
 from headrace.errors import OutcomeUnknown, Unavailable
-from headrace.store.redis.connection import Pool
-from headrace.store.redis.faults import Cut, Refused
+from headrace.store.redis.client.client import make_wire
+from headrace.store.redis.client.cluster import slot_of
+from headrace.store.redis.client.connection import Pool
+from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.url import parse
 from headrace.store.redis.store import RedisStore
-from headrace.store.redis.url import parse
-from headrace.store.redis.wire import make_wire, slot_of
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.kit import eventually
 

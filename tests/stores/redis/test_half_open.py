@@ -10,7 +10,7 @@ import pytest
 
 from conformance.kit import TTL, put, take
 from headrace.model.outcome import DONE
-from headrace.store.redis.connection import Pool
+from headrace.store.redis.client.connection import Pool
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisServer
 from stores.redis.kit import eventually
@@ -96,7 +96,7 @@ async def test_a_server_that_became_a_replica_is_left(server: RedisServer):
 async def test_connections_that_rest_are_given_back(
     real_store: RedisStore, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.store.redis.connection._RESTED", 0.05)
+    monkeypatch.setattr("headrace.store.redis.client.connection._RESTED", 0.05)
     await crowd(real_store, 40)
     await eventually(lambda: server.command("CLIENT", "LIST").count("name=headrace") == 1)
     await put(real_store)

@@ -10,12 +10,12 @@ import pytest
 
 from conformance.kit import put, settle_all, take
 from headrace.errors import ConfigError, HeadraceError, SchemaMismatch, Unavailable
-from headrace.store.redis import health
-from headrace.store.redis.asking import Patience
-from headrace.store.redis.health import Health
+from headrace.store.redis.client import health
+from headrace.store.redis.client.health import Health
+from headrace.store.redis.client.sentinel import SentinelWire
+from headrace.store.redis.client.url import parse
+from headrace.store.redis.client.wire import Patience
 from headrace.store.redis.store import RedisStore
-from headrace.store.redis.url import parse
-from headrace.store.redis.wire import SentinelWire
 from headrace.testing.redis_servers import RedisCluster, RedisServer
 from stores.redis.kit import eventually
 

@@ -7,8 +7,8 @@ from importlib.resources import files
 
 import pytest
 
-from headrace.store.redis import scripts
-from headrace.store.redis.scripts import Script
+from headrace.store.redis.client import scripts
+from headrace.store.redis.client.scripts import Script
 
 SCRIPTS = {name: each for name, each in vars(scripts).items() if isinstance(each, Script)}
 LUA = files("headrace.store.redis") / "lua"

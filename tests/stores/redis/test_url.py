@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.store import REDIS_SCHEMES, connect
-from headrace.store.redis.url import SCHEMES, parse
+from headrace.store.redis.client.url import SCHEMES, parse
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from headrace.errors import OutcomeUnknown
 from headrace.model.job import JobId
 from headrace.model.lease import Ask, Band, Lease, new_token
 from headrace.store.contract import Prompt
-from headrace.store.redis import scripts
-from headrace.store.redis.parcel import bands_of
+from headrace.store.redis.arguments import bands_of
+from headrace.store.redis.client import scripts
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
 from headrace.testing.redis_servers import RedisCluster, RedisServer

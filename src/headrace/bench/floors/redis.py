@@ -44,8 +44,8 @@ class RedisFloor:
 
     @asynccontextmanager
     async def _wire(self) -> AsyncGenerator[Any]:
-        parse = importlib.import_module("headrace.store.redis.url").parse
-        wire = importlib.import_module("headrace.store.redis.wire").make_wire(parse(self._url))
+        parse = importlib.import_module("headrace.store.redis.client.url").parse
+        wire = importlib.import_module("headrace.store.redis.client.client").make_wire(parse(self._url))
         try:
             yield wire
         finally:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from headrace.errors import OutcomeUnknown, StoreError, StoreFull, Unavailable
-from headrace.store.redis import scripts
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.faults import foreign
+from headrace.store.redis.client.faults import foreign
 
 
 class QueueList:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Final
 
 from headrace.errors import ConfigError, StoreError
-from headrace.store.redis import scripts
-from headrace.store.redis.asking import ONE_NODE
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.shards import MARK, Shards
 

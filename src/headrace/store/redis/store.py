@@ -7,11 +7,11 @@ import logging
 from headrace.model.clock import Clock
 from headrace.model.records import Progress
 from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.url import parse
 from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.lease_homes import LeaseHomes
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.store_clock import StoreClock
-from headrace.store.redis.url import parse
 from headrace.store.redis.verbs.check import Check
 from headrace.store.redis.verbs.claim import Claim
 from headrace.store.redis.verbs.claim_cluster import ClusterClaim

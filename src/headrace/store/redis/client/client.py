@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.errors import OutcomeUnknown, StoreError
-from headrace.store.redis import scripts
-from headrace.store.redis.asking import Asked
-from headrace.store.redis.connection import Reply
+from headrace.store.redis.client import scripts
+from headrace.store.redis.client.cluster import ClusterWire
+from headrace.store.redis.client.connection import Reply
+from headrace.store.redis.client.rounds import Round
+from headrace.store.redis.client.scripts import Script
+from headrace.store.redis.client.sentinel import SentinelWire
+from headrace.store.redis.client.url import Address
+from headrace.store.redis.client.wire import Asked, Wire
 from headrace.store.redis.keys import Keys
-from headrace.store.redis.rounds import Round
-from headrace.store.redis.scripts import Script
-from headrace.store.redis.url import Address
-from headrace.store.redis.wire import make_wire
 
 STEP: Final = 500
 """Jobs that one script moves at most: while a script runs, the server answers no other call."""
@@ -29,6 +30,13 @@ _T = TypeVar("_T")
 
 def chunks(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def make_wire(address: Address) -> Wire:
+    """The way to the servers that a URL names."""
+    if address.kind == "cluster":
+        return ClusterWire(address)
+    return SentinelWire(address) if address.kind == "sentinel" else Wire(address)
 
 
 class Surveyed(NamedTuple):

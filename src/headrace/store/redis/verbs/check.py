@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from headrace.errors import StoreError
 from headrace.model.records import Finding
-from headrace.store.redis import health
-from headrace.store.redis.asking import ONE_NODE, Patience
+from headrace.store.redis.client import health
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.connection import Pool
-from headrace.store.redis.faults import Cut, translated
+from headrace.store.redis.client.connection import Pool
+from headrace.store.redis.client.faults import Cut, translated
+from headrace.store.redis.client.wire import ONE_NODE, Patience
 
 
 class Check:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.model.lease import MAX_LEASE, Ask, Lease
+from headrace.store.redis.arguments import bands_of
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.connection import Reply
+from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.lease_homes import LeaseHomes
-from headrace.store.redis.parcel import bands_of, lease_of
 from headrace.store.redis.queue_list import QueueList
+from headrace.store.redis.rows import lease_of
 from headrace.store.redis.verbs.claim_cluster import ClusterClaim
 from headrace.store.redis.verbs.claim_script import ClaimScript
 from headrace.store.redis.verbs.wait import Wait

@@ -9,13 +9,13 @@ from typing import Final
 
 from headrace.errors import StoreError, StoreFull, Unavailable
 from headrace.model.lease import Ask, Band, Token
-from headrace.store.redis import scripts
-from headrace.store.redis.asking import ONE_NODE, Asked
+from headrace.store.redis.arguments import bands_of
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.connection import Reply
+from headrace.store.redis.client.connection import Reply
+from headrace.store.redis.client.wire import ONE_NODE, Asked
 from headrace.store.redis.element import header_of, to_us
 from headrace.store.redis.lease_homes import LeaseHomes
-from headrace.store.redis.parcel import bands_of
 from headrace.store.redis.records import paused_of
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.verbs.claim_script import ClaimScript

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from headrace.model.lease import Ask, Band
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import ask_args, microseconds
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.connection import Reply
-from headrace.store.redis.parcel import ask_args, microseconds
+from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.verbs.wait import Wait
 

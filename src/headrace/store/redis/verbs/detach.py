@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from headrace.model.lease import Token
-from headrace.store.redis import scripts
-from headrace.store.redis.asking import ONE_NODE
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.lease_homes import LeaseHomes
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.verbs.settle import Settle

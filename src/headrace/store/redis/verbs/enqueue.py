@@ -10,14 +10,14 @@ import msgspec
 from headrace.errors import IdempotencyConflict
 from headrace.model.job import Batch, JobId
 from headrace.model.records import Enqueued
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import Runs, by_queue, due_args, lock_args, microseconds
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.connection import Reply
+from headrace.store.redis.client.connection import Reply
+from headrace.store.redis.client.scripts import Script
 from headrace.store.redis.element import encode_run, lane_name
 from headrace.store.redis.job_locator import JobLocator
-from headrace.store.redis.parcel import Runs, by_queue, due_args, lock_args, microseconds
 from headrace.store.redis.queue_list import QueueList
-from headrace.store.redis.scripts import Script
 from headrace.store.redis.store_clock import StoreClock
 
 pack = msgspec.msgpack.Encoder().encode

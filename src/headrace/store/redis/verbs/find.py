@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Filter, Page
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import states_arg
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import STEP, Client, chunks
-from headrace.store.redis.parcel import states_arg
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.verbs.looks import Looks
 

@@ -12,11 +12,11 @@ from uuid import UUID
 
 from headrace.errors import StoreError, StoreFull
 from headrace.model.lease import UPKEEP_PLACES, Presence, Pulse, Stop, Token
-from headrace.store.redis import scripts
-from headrace.store.redis.asking import ONE_NODE
+from headrace.store.redis.arguments import microseconds
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.lease_homes import LeaseHomes
-from headrace.store.redis.parcel import microseconds
 from headrace.store.redis.records import presence_bytes, text_bytes
 from headrace.store.redis.store_clock import StoreClock
 

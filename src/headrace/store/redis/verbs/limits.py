@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.model.records import LimitRule
-from headrace.store.redis import scripts
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import rule_bytes, rule_of

@@ -16,15 +16,15 @@ from headrace.model.job import Job, JobId
 from headrace.model.lane import MAX_LANES, Ahead, Blocked, LaneView
 from headrace.model.lease import Presence
 from headrace.model.records import Ending, QueueStats, Stats
-from headrace.store.redis import scripts
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client, chunks
-from headrace.store.redis.connection import Reply
+from headrace.store.redis.client.connection import Reply
+from headrace.store.redis.client.faults import foreign
 from headrace.store.redis.element import from_us, lane_of, to_us
-from headrace.store.redis.faults import foreign
 from headrace.store.redis.job_locator import JobLocator
-from headrace.store.redis.jobs import ending_of, job_of
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import paused_of
+from headrace.store.redis.rows import ending_of, job_of
 from headrace.store.redis.store_clock import StoreClock
 
 _AT_ONCE: Final = 200

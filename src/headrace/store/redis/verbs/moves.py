@@ -8,12 +8,12 @@ from uuid import UUID
 
 from headrace.model.job import JobId, JobState
 from headrace.model.records import CancelAnswer
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import states_arg
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client, chunks
+from headrace.store.redis.client.scripts import Script
 from headrace.store.redis.job_locator import JobLocator
-from headrace.store.redis.parcel import states_arg
 from headrace.store.redis.records import text_bytes
-from headrace.store.redis.scripts import Script
 from headrace.store.redis.store_clock import StoreClock
 
 _AT_ONCE: Final = 200

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from headrace.errors import StoreError
 from headrace.model.records import Pause, PauseKind
-from headrace.store.redis import scripts
-from headrace.store.redis.asking import Asked
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.wire import Asked
 from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import paused_of, text_bytes

@@ -8,13 +8,14 @@ from typing import Final
 
 from headrace.errors import HeadraceError, OutcomeUnknown, StoreError, Unavailable
 from headrace.model.lease import Orphan, WorkerId, new_token
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import microseconds
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import STEP, Client, chunks
 from headrace.store.redis.element import header_of
 from headrace.store.redis.lease_homes import LeaseHomes
-from headrace.store.redis.parcel import microseconds, orphan_of
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import text_bytes, upkeep_of
+from headrace.store.redis.rows import orphan_of
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.verbs.settle import Settle
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.model.records import Record
-from headrace.store.redis import scripts
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.records import record_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.model.lease import MAX_LOG, Report, Token
-from headrace.store.redis import scripts
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client, chunks
 from headrace.store.redis.lease_homes import LeaseHomes
 from headrace.store.redis.records import report_bytes

@@ -8,11 +8,11 @@ from typing import Any, Final
 from headrace.errors import HeadraceError, OutcomeUnknown
 from headrace.model.lease import Token
 from headrace.model.outcome import Settlement
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import SettleArguments, all_done, done_args
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.connection import Reply
+from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.lease_homes import LeaseHomes
-from headrace.store.redis.parcel import Told, all_done, done_args
 from headrace.store.redis.store_clock import StoreClock
 
 _WHOLE: Final = 2
@@ -40,9 +40,9 @@ class Settle:
         homes = self._leases.known.get(token)
         if homes is not None and len(homes) == 1 and all_done(settlements):
             return await self._settle_done(homes[0], token, len(settlements))
-        told = Told(settlements)
-        if not told.positions:
-            return told.impossible
+        wanted = SettleArguments(settlements)
+        if not wanted.positions:
+            return wanted.impossible
         accepted: set[int] = set()
         states: dict[str, int] = {}
         round = self._client.round()
@@ -50,17 +50,17 @@ class Settle:
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):
-                for args, positions in told.calls():
+                for args, positions in wanted.calls():
                     answer = await self._settle_in(queue, token, args)
                     if answer == -1:
                         break
                     accepted |= positions.difference(answer[1:])
                     states[queue] = answer[0]
-        refused = told.positions - accepted
+        refused = wanted.positions - accepted
         round.end(needs_all=bool(refused) and token not in self._leases.given_up)
         if round.complete:
             await self.end_if_over(token, states)
-        return told.impossible | refused
+        return wanted.impossible | refused
 
     async def _settle_done(self, queue: str, token: Token, count: int) -> frozenset[int]:
         """The common case, without a set of positions: those cost more than everything else here."""

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from headrace.model.job import JobId
 from headrace.model.records import Progress, Promoted, Pruned, Retention
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import microseconds
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import STEP, Client, chunks
-from headrace.store.redis.connection import Reply
+from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.keys import LIMITS
-from headrace.store.redis.parcel import microseconds
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import seen_us
 from headrace.store.redis.store_clock import StoreClock

@@ -9,10 +9,10 @@ from typing import Final
 from headrace.errors import HeadraceError
 from headrace.model.lease import MAX_LEASE, Ask, Lease
 from headrace.model.outcome import Again
-from headrace.store.redis import scripts
+from headrace.store.redis.arguments import bands_of
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.connection import Reply
-from headrace.store.redis.parcel import bands_of
+from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.verbs.claim import Claim
 from headrace.store.redis.verbs.claim_script import ClaimScript
 from headrace.store.redis.verbs.settle import Settle

@@ -1,4 +1,4 @@
-"""Between our values and what scripts take and answer: runs of a batch, leases, settlements."""
+"""What scripts take: batches, claims and settlements as the arguments of `lua/`. `rows.py` reads what they answer."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from struct import Struct
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
-from headrace.model.job import Batch, Claimed, Due, JobState, NewJob, UniqueLock
+from headrace.model.job import Batch, Due, JobState, NewJob, UniqueLock
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.model.lease import MAX_LEASE, MAX_WEIGHT, Ask, Band, Lease, Orphan, Token, WorkerId
+from headrace.model.lease import MAX_LEASE, MAX_WEIGHT, Ask, Band
 from headrace.model.outcome import DONE, Again, Finish, Settlement
 from headrace.store.batches import segments
-from headrace.store.redis.connection import Reply
-from headrace.store.redis.element import Decoder, header_of, to_us
+from headrace.store.redis.element import to_us
 from headrace.store.redis.records import ended_result, failure_bytes, result_record, text_bytes
 
 Runs = dict[str, list[tuple[int, int]]]
@@ -28,7 +26,6 @@ MOST_OTHERS = 150
 _encode = msgspec.msgpack.Encoder().encode
 _PAIR = Struct(">HH")
 _MOST_POSITIONS = 1 << 16
-_RUN = 4
 _MICROSECOND = timedelta(microseconds=1)
 _KINDS = {JobState.DEAD: "d", JobState.CANCELLED: "c", JobState.DONE: "o"}
 
@@ -109,74 +106,6 @@ def bands_of(ask: Ask, limit: int) -> list[Band]:
     return [*ask.bands, *(() if ask.only_bands else (everything(limit),))]
 
 
-# ── leases ───────────────────────────────────────────────────────────────────
-
-
-def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
-    """A lease from the answers of `claim.lua`, by queue: each number, header, elements."""
-    suspect = False
-    runs: list[tuple[int, list[Claimed]]] = []
-    for queue, (_, raw, *elements) in parts:
-        header = header_of(raw)
-        suspect = bool(header[3])
-        decoder = Decoder()
-        at = 0
-        for lane, count, position in _runs(header):
-            runs.append((position, decoder.run(elements[at : at + count], queue, lane)))
-            at += count
-    if len(runs) == 1:
-        return Lease(token, runs[0][1], suspect)
-    runs.sort(key=lambda run: run[0])
-    jobs: list[Claimed] = []
-    for position, some in runs:
-        if position != len(jobs):
-            # Those between are on a node that does not answer: this lease ends here, the rest of it runs out.
-            break
-        jobs += some
-    return Lease(token, jobs, suspect)
-
-
-def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
-    """An orphan from the answers of `reap.lua`, by queue: each header, log of what is settled, elements."""
-    jobs: list[tuple[int, Claimed]] = []
-    for queue, (raw, log, *elements) in parts:
-        settled = _settled(log)
-        decoder = Decoder()
-        at = 0
-        for lane, count, position in _runs(header_of(raw)):
-            # What was settled may have left an empty element.
-            places = [index for index in range(at, at + count) if index not in settled]
-            left = decoder.run([elements[index] for index in places], queue, lane)
-            jobs += [(position + index - at, job) for index, job in zip(places, left, strict=True)]
-            at += count
-    jobs.sort(key=lambda pair: pair[0])
-    header = header_of(parts[0][1][0])
-    victim = WorkerId(UUID(hex=str(header[1])))
-    return Orphan(token, jobs, bool(header[3]), victim, str(header[4]) or "lease expired")
-
-
-def _runs(header: list[str | int | float]) -> Iterator[tuple[str, int, int]]:
-    """Lane, count and position of each run of a lease."""
-    for at in range(6, len(header), _RUN):
-        yield str(header[at]), int(header[at + 2]), int(header[at + 3])
-
-
-_STEP = Struct(">dH")
-
-
-def _settled(log: bytes) -> set[int]:
-    settled: set[int] = set()
-    at = 0
-    while at < len(log):
-        _, count = _STEP.unpack_from(log, at)
-        at += _STEP.size
-        for _ in range(count):
-            low, high = _PAIR.unpack_from(log, at)
-            settled.update(range(low, high + 1))
-            at += _PAIR.size
-    return settled
-
-
 # ── settlements ──────────────────────────────────────────────────────────────
 
 
@@ -191,7 +120,7 @@ def done_args(count: int) -> list[Any]:
     return [_PAIR.pack(0, count - 1), 0, 0]
 
 
-class Told:
+class SettleArguments:
     """Settlements as `settle.lua` takes them: plain ends as ranges, results beside them, others one by one."""
 
     def __init__(self, settlements: Sequence[tuple[int, Settlement]]) -> None:

@@ -1,18 +1,25 @@
-"""Jobs as onlookers see them, made of what the scripts answer."""
+"""What scripts answer: jobs, endings, leases and orphans, made of the rows that `lua/` returns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from struct import Struct
 from uuid import UUID
 
 from msgspec.structs import replace
 
-from headrace.model.job import Failure, Job, JobId, JobState
+from headrace.model.job import Claimed, Failure, Job, JobId, JobState
+from headrace.model.lease import Lease, Orphan, Token, WorkerId
 from headrace.model.records import Ending
-from headrace.store.redis.element import from_us, header_of, lane_parts, parts_of, task_of
+from headrace.store.redis.client.connection import Reply
+from headrace.store.redis.element import Decoder, from_us, header_of, lane_parts, parts_of, task_of
 from headrace.store.redis.records import RESULT, failures_of, opened, reports_of
 
+_RUN = 4
+"""Words of a run in the header of a lease."""
+_STEP = Struct(">dH")
+_PAIR = Struct(">HH")
 _ENDED = Struct(">cddI")
 _STATES = {b"d": JobState.DEAD, b"c": JobState.CANCELLED, b"o": JobState.DONE}
 
@@ -154,3 +161,68 @@ def _job(
         result_expired=result_expired,
         history=history,
     )
+
+
+# ── leases ───────────────────────────────────────────────────────────────────
+
+
+def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
+    """A lease from the answers of `claim.lua`, by queue: each number, header, elements."""
+    suspect = False
+    runs: list[tuple[int, list[Claimed]]] = []
+    for queue, (_, raw, *elements) in parts:
+        header = header_of(raw)
+        suspect = bool(header[3])
+        decoder = Decoder()
+        at = 0
+        for lane, count, position in _runs(header):
+            runs.append((position, decoder.run(elements[at : at + count], queue, lane)))
+            at += count
+    if len(runs) == 1:
+        return Lease(token, runs[0][1], suspect)
+    runs.sort(key=lambda run: run[0])
+    jobs: list[Claimed] = []
+    for position, some in runs:
+        if position != len(jobs):
+            # The jobs between are on a node that does not answer. This lease ends here, and the rest of it runs out.
+            break
+        jobs += some
+    return Lease(token, jobs, suspect)
+
+
+def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
+    """An orphan from the answers of `reap.lua`, by queue: each header, log of what is settled, elements."""
+    jobs: list[tuple[int, Claimed]] = []
+    for queue, (raw, log, *elements) in parts:
+        settled = _settled(log)
+        decoder = Decoder()
+        at = 0
+        for lane, count, position in _runs(header_of(raw)):
+            # A settled job may have left an empty element.
+            places = [index for index in range(at, at + count) if index not in settled]
+            left = decoder.run([elements[index] for index in places], queue, lane)
+            jobs += [(position + index - at, job) for index, job in zip(places, left, strict=True)]
+            at += count
+    jobs.sort(key=lambda pair: pair[0])
+    header = header_of(parts[0][1][0])
+    victim = WorkerId(UUID(hex=str(header[1])))
+    return Orphan(token, jobs, bool(header[3]), victim, str(header[4]) or "lease expired")
+
+
+def _runs(header: list[str | int | float]) -> Iterator[tuple[str, int, int]]:
+    """Lane, count and position of each run of a lease."""
+    for at in range(6, len(header), _RUN):
+        yield str(header[at]), int(header[at + 2]), int(header[at + 3])
+
+
+def _settled(log: bytes) -> set[int]:
+    settled: set[int] = set()
+    at = 0
+    while at < len(log):
+        _, count = _STEP.unpack_from(log, at)
+        at += _STEP.size
+        for _ in range(count):
+            low, high = _PAIR.unpack_from(log, at)
+            settled.update(range(low, high + 1))
+            at += _PAIR.size
+    return settled

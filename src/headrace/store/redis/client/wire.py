@@ -1,4 +1,4 @@
-"""Asking a server: scripts by their digest, again after a lost answer where that is safe, waiting out what passes."""
+"""Calls to one server: scripts by their digest, repeated after a lost answer where that is safe, and after passing refusals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 from headrace.errors import OutcomeUnknown, StoreError, StoreFull, Unavailable
-from headrace.store.redis import faults
-from headrace.store.redis.connection import Command, Follow, Pool, Reply, put_back
-from headrace.store.redis.faults import Cut, Refused
-from headrace.store.redis.scripts import Script
-from headrace.store.redis.url import Address
+from headrace.store.redis.client import faults
+from headrace.store.redis.client.connection import Command, Follow, Pool, Reply, put_back
+from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.scripts import Script
+from headrace.store.redis.client.url import Address
 
 Unheard = Callable[[Reply], Awaitable[None]]
 Asked = tuple[str, Sequence[Command]]
@@ -26,7 +26,7 @@ PATIENCE: Final = 2.0
 
 
 class Wire:
-    """One server, and what all ways have in common."""
+    """The way to one server. Sentinel and a cluster extend it."""
 
     clustered = False
     kind: type[Pool] = Pool
@@ -125,7 +125,7 @@ class Wire:
                     await self.look_again()
                     if error.sent and repeat and patience.once("cut"):
                         continue
-                    # Sent once is sent, even if the second time nobody was there.
+                    # The first try may have been carried out, even if the second did not reach a server.
                     error.sent = error.sent or not patience.once("cut")
                 elif faults.passes(error) and await patience.left():
                     continue

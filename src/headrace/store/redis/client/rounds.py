@@ -1,4 +1,4 @@
-"""Queue after queue, on a cluster without those of a node that is down: the others go on."""
+"""Calls to queue after queue. On a cluster, the queues of a node that is down are left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from headrace.errors import StoreError, StoreFull
-from headrace.store.redis.asking import ONE_NODE, Wire
+from headrace.store.redis.client.wire import ONE_NODE, Wire
 from headrace.store.redis.keys import Keys
 
 
@@ -39,7 +39,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Everybody has answered so far."""
+        """All queues have answered so far."""
         return self._silent is None
 
     def end(self, *, needs_all: bool = False) -> None:

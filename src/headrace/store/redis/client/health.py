@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from headrace.errors import ConfigError, SchemaMismatch, Unavailable
 from headrace.model.records import Finding
-from headrace.store.redis import faults
-from headrace.store.redis.connection import Pool
-from headrace.store.redis.faults import Cut, Refused
-from headrace.store.redis.url import Address
+from headrace.store.redis.client import faults
+from headrace.store.redis.client.connection import Pool
+from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.url import Address
 
 _OLDEST = (7, 0)
 _MENDED: dict[str, dict[tuple[int, int], int]] = {

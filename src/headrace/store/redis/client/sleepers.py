@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from headrace.store.redis.faults import Cut, Refused
+from headrace.store.redis.client.faults import Cut, Refused
 
 if TYPE_CHECKING:
-    from headrace.store.redis.connection import Pool
+    from headrace.store.redis.client.connection import Pool
 
 _UNHEARD: Final = 60_000
 """Milliseconds after which a bell is gone that was rung too late."""

@@ -1,4 +1,4 @@
-"""Which server to ask: the one there is, the primary that Sentinel names, or the node of a cluster that holds a slot."""
+"""A cluster: every queue is on the node that holds its slot, and work on the other nodes continues when one is down."""
 
 from __future__ import annotations
 
@@ -6,63 +6,20 @@ import asyncio
 import logging
 from binascii import crc_hqx
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from headrace.errors import StoreError
-from headrace.store.redis import faults
-from headrace.store.redis.asking import ONE_NODE, Asked, Wire
-from headrace.store.redis.connection import CONNECT_TIMEOUT, Command, Connection, Follow, Pool, Reply
-from headrace.store.redis.faults import Cut, Refused
-from headrace.store.redis.scripts import Script
-from headrace.store.redis.url import Address
+from headrace.store.redis.client import faults
+from headrace.store.redis.client.connection import CONNECT_TIMEOUT, Command, Connection, Follow, Pool, Reply
+from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.scripts import Script
+from headrace.store.redis.client.url import Address
+from headrace.store.redis.client.wire import ONE_NODE, Asked, Wire
 
 _log: Final = logging.getLogger(__name__)
 
 _LATE: Final = 0.25
 """Seconds that one node may be slower than another to say that the time is up."""
-
-
-class SentinelWire(Wire):
-    """The primary is whom the sentinels name."""
-
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
-        self._primary: tuple[str, int] | None = None
-
-    async def pool_of(self, key: str) -> Pool:
-        del key
-        if self._primary is None:
-            self._primary = await self._discover()
-        return self.pool(*self._primary)
-
-    async def look_again(self) -> None:
-        self._primary = None
-
-    async def _discover(self) -> tuple[str, int]:
-        problem = "no sentinel answers"
-        for host, port in self.address.hosts:
-            try:
-                answer = await self._ask_sentinel(host, port)
-            except (Cut, Refused) as error:
-                problem = f"{host}:{port}: {error}"
-                continue
-            if answer:
-                return answer[0].decode(), int(answer[1])
-            problem = f"the sentinel at {host}:{port} knows no {self.address.service!r}"
-        raise Cut(problem, sent=False)
-
-    async def _ask_sentinel(self, host: str, port: int) -> list[bytes] | None:
-        ours = replace(self.address, db=0, username=None, password=self.address.sentinel_password)
-        pool = Pool(host, port, ours)
-        try:
-            [answer] = await pool.ask([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.service)])
-        finally:
-            await pool.close()
-        if isinstance(answer, Exception):
-            raise answer
-        found: list[bytes] | None = answer
-        return found
 
 
 class Node(Pool):
@@ -135,7 +92,7 @@ class ClusterWire(Wire):
     async def run_many(self, script: Script, calls: Sequence[tuple[Sequence[str], tuple[Any, ...]]]) -> list[Reply]:
         return list(await asyncio.gather(*(self.run(script, keys, *args) for keys, args in calls)))
 
-    # ── whoever answers ─────────────────────────────────────────────────────
+    # ── nodes that answer ───────────────────────────────────────────────────
 
     def group(self, key: str) -> str:
         return key  # a command may name keys of one slot only, and each queue has its own
@@ -302,12 +259,6 @@ def _host(node: list[Any], asked: str) -> str:
         said: dict[bytes, bytes] = dict(zip(node[3][::2], node[3][1::2], strict=False))
         return said.get(b"ip", b"").decode() or asked
     return name or asked
-
-
-def make_wire(address: Address) -> Wire:
-    if address.kind == "cluster":
-        return ClusterWire(address)
-    return SentinelWire(address) if address.kind == "sentinel" else Wire(address)
 
 
 def slot_of(key: str) -> int:

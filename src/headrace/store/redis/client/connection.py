@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, cast
 import hiredis
 
 from headrace.errors import ConfigError
-from headrace.store.redis import faults
-from headrace.store.redis.faults import Cut, Refused
-from headrace.store.redis.sleeping import Sleepers
-from headrace.store.redis.url import Address
+from headrace.store.redis.client import faults
+from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.sleepers import Sleepers
+from headrace.store.redis.client.url import Address
 
 Reply = Any
 """What a server answers: bytes, int, None or lists of these; a refusal is an answer, too."""
@@ -35,7 +35,7 @@ _RESTED: Final = 5.0
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """Seconds, seconds and number of the system's probes on a silent connection: 11 s until a dead one is noticed."""
 _UNHEARD: Final = 60_000
-"""Milliseconds after which a bell is gone that nobody heard."""
+"""Milliseconds after which a bell expires that no sleeper took."""
 _MORE: Final = object()
 
 
@@ -70,14 +70,14 @@ class Connection(asyncio.Protocol):
 
     async def ask(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
         """The answers to these. Raises Cut; after that, or when called off, the connection is fit no more."""
-        assert self._transport is not None  # it is made before anybody asks
+        assert self._transport is not None  # the pool asks only after the connection was made
         self._answers, self._missing = [], len(commands)
         words = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
         self._transport.write(words)
         return await self.answers(timeout)
 
     async def answers(self, timeout: float) -> list[Reply]:
-        """Of what was asked; also for whoever takes over from a caller that was called off."""
+        """The answers to what was asked last, also for a task that takes over from a cancelled caller."""
         if not self._missing:
             return self._answers
         if self._broken is not None:
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
             alarm.cancel()
 
     async def greet(self, address: Address, timeout: float) -> None:
-        """Say who comes, and to which database."""
+        """Log in, and choose the database."""
         commands: list[Command] = []
         if address.password or address.username:
             commands.append(("AUTH", *filter(None, (address.username,)), address.password or ""))
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
             self._reply.set_result(answers)
 
     def eof_received(self) -> None:
-        # The transport closes itself, and says so a turn later: nobody shall ask in between.
+        # The transport closes itself, and reports it one turn of the loop later. No call may use it in between.
         self._fail("the server hung up")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -234,7 +234,7 @@ class Pool:
         return found
 
     def send_off(self, commands: Sequence[Command]) -> None:
-        """Say this, whatever becomes of it."""
+        """Send these in the background. No caller waits for the answers."""
 
         async def say() -> None:
             with suppress(Cut, Refused):
@@ -249,8 +249,8 @@ class Pool:
     async def pop(self, keys: Sequence[str], timeout: float, follow: Follow) -> list[Reply]:
         """An element of the first of these lists that has one, None: the time is up; then the answer to what follows.
 
-        Beside the others' turns: whoever sleeps must not take a connection from whoever works. A sleeper that is called
-        off may have taken an element already, unheard: so it is woken by a bell of its own, and what it took is put back.
+        It takes no turn, because a sleeping worker must not take a connection from a busy one. A sleeper that is cancelled
+        may have taken an element before its answer arrived. A bell of its own wakes it, and what it took is put back.
         """
         bell = f"{keys[0]}:{secrets.token_hex(8)}"
         commands: list[Command] = [("BLPOP", *keys, bell, f"{timeout:.3f}"), (*follow.command, bell)]
@@ -344,7 +344,7 @@ class Pool:
         self._idle.clear()
         for connection in self._open:
             connection.close()
-        # TLS says goodbye, and needs the loop for it.
+        # TLS sends a last message when it closes, and needs the loop for it.
         if going := [connection.gone for connection in self._open]:
             await asyncio.wait(going, timeout=_LAST_WORDS)
         self._open.clear()
