@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.lane import check_queue
-from headrace.policy.flow import parse_reserve
+from headrace.policy.reserve import parse_reserve
 from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise
 from headrace.webhooks.declare import Allow, read_secrets
 

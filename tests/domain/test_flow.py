@@ -21,17 +21,15 @@ from headrace.policy.flow import (
     STRICT,
     Ageing,
     Planner,
-    Reserve,
     RunTimes,
     Shares,
     Weighted,
     bounds,
     check_policy,
     in_turns,
-    parse_reserve,
-    room,
 )
 from headrace.policy.queue import QueueOptions, declare
+from headrace.policy.reserve import Reserve, parse_reserve, room
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -15,7 +15,7 @@ import msgspec
 from headrace.errors import ConfigError
 from headrace.model import duration, lane
 from headrace.model.job import parse_id
-from headrace.policy import flow
+from headrace.policy import reserve
 
 if TYPE_CHECKING:
     Base = click.ParamType[Any]
@@ -46,7 +46,7 @@ def _queues(text: str) -> tuple[str, ...]:
 def _reserve(text: str) -> tuple[str, ...]:
     found = tuple(each.strip() for each in text.split(",") if each.strip())
     for each in found:
-        flow.parse_reserve(each)
+        reserve.parse_reserve(each)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from headrace.errors import HeadraceError, OutcomeUnknown
 from headrace.model.lease import Ask, Lease, Token, new_token
-from headrace.policy import flow
+from headrace.policy import reserve
 from headrace.policy.flow import ClaimOrder
 from headrace.store.contract import Prompt
 from headrace.worker import faults
@@ -81,7 +81,7 @@ class Fetcher(Service):
         super().__init__()
         self._state = state
         self._feedback = feedback
-        self._reserves = [flow.parse_reserve(each) for each in state.settings.reserve]
+        self._reserves = [reserve.parse_reserve(each) for each in state.settings.reserve]
         self._executor = executor
         self._settler = settler
         self._pace = Pace()
@@ -183,10 +183,10 @@ class Fetcher(Service):
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    def _room(self, executor: Executor) -> flow.FreeSlots:
+    def _room(self, executor: Executor) -> reserve.FreeSlots:
         """How many jobs to claim now. None: sleep until the bell rings."""
         if self._settler.failing or len(self._state.leases) >= MAX_LEASES + executor.size:
-            return flow.FreeSlots(0)
+            return reserve.FreeSlots(0)
         if executor.handed_back > self._handed_back:
             # Claimed jobs have not started, so the estimate was wrong. Start again from free slots only.
             self._handed_back = executor.handed_back
@@ -195,7 +195,7 @@ class Fetcher(Service):
         if self._reserves:
             # Nothing is claimed ahead, because a job in line would take any free slot, also a reserved one.
             free = executor.size - executor.running - executor.waiting
-            room = flow.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._state.priorities())
+            room = reserve.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._state.priorities())
             self._state.reserved = room.ordinary <= 0 and bool(room.reserved)
             return room
         ahead = self._pace.ahead
@@ -203,10 +203,10 @@ class Fetcher(Service):
         waiting = executor.waiting
         free = executor.size - executor.running - waiting
         if free <= 0 and waiting > ahead // 2:
-            return flow.FreeSlots(0)
-        return flow.FreeSlots(min(MAX_CLAIM, free + ahead))
+            return reserve.FreeSlots(0)
+        return reserve.FreeSlots(min(MAX_CLAIM, free + ahead))
 
-    async def _claim_into(self, room: flow.FreeSlots) -> Lease | None:
+    async def _claim_into(self, room: reserve.FreeSlots) -> Lease | None:
         """Claim for the reserved slots first, then for the others."""
         if room.reserved:
             share = min(sum(band.share for band in room.reserved), MAX_CLAIM)

@@ -21,7 +21,7 @@ local held = c('HGET', p .. 't', header[1])
 if held and match(held, '%d+') == no then
   c('HDEL', p .. 't', header[1])
 else
-  -- The token is another lease's, or nobody's. One lease that cannot be taken over would keep all behind it from it.
+  -- The token belongs to another lease, or to none. A lease that could not be taken over would block those behind it.
   local limited = false
   for r = 7, #header, 4 do limited = limited or byte(header[r], #header[r]) == 1 end
   held = no .. (header[6] == 1 and 'm' or '') .. (limited and 'l' or '')
