@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -34,8 +34,16 @@ _FORGOTTEN: Final = 500
 _COUNTED: Final = 10_000
 """Jobs of a lane that `lanes` counts to."""
 _HOLDERS: Final = 5
-_SETS: Final = 4
-"""In which `ended.lua` finds jobs."""
+_SETS, _WORDS = 4, 3
+"""In which `ended.lua` finds jobs, and what it says of each to go on with."""
+_STEP: Final = 250
+"""Lanes that one script of a walk looks into, about 1 ms of the server's time."""
+_BRIEF: Final = 10
+"""Lanes that the first script of a walk looks into where many queues are asked: most have fewer."""
+_TOGETHER: Final = 50
+"""Such scripts that are sent in one go. A server works through what it has received before it turns to other clients."""
+_READ: Final = 1000
+"""Elements of history that the scripts of `ended` read that are sent in one go."""
 _SEEN_WITHIN: Final = 60_000_000
 
 _counters = msgspec.msgpack.Decoder(list[str])
@@ -91,17 +99,39 @@ class Looks:
         figures = (await self._client.survey(await self._queues.names(), "figures")).found
         found = {queue: _stats(queue, answer, now) for queue, answer in figures.items()}
         waiting = [queue for queue, stats in found.items() if stats.ready > 0]
-        for queue, (oldest, more) in (
-            await self._client.ask_each(scripts.STATS, waiting, MAX_LANES) if waiting else {}
-        ).items():
-            age = timedelta(microseconds=max(0, now - int(oldest))) if oldest else None
-            found[queue] = changed(found[queue], oldest_ready=age, oldest_at_least=bool(more))
+        for queue, (oldest, at_least) in (await self._oldest(waiting)).items():
+            age = None if oldest is None else timedelta(microseconds=max(0, now - oldest))
+            found[queue] = changed(found[queue], oldest_ready=age, oldest_at_least=at_least)
         if not self._keys.clustered:
             for stats in await self._forgotten():
                 here = found.get(stats.queue)
                 if here is None or not here.enqueued_total:
                     found[stats.queue] = stats if here is None else changed(stats, paused=here.paused)
         return Stats([found[name] for name in sorted(found) if found[name].enqueued_total or found[name].paused])
+
+    async def _oldest(self, queues: Sequence[str]) -> dict[str, tuple[int | None, bool]]:
+        """By queue: when its longest waiting job was enqueued, and whether there may be older ones."""
+        found: dict[str, tuple[int | None, bool]] = {}
+        seen = dict.fromkeys(queues, 0)
+        left = dict.fromkeys(queues, b"")
+        while left:
+            some, most = _next_step(left)
+            calls = {queue: (min(most, MAX_LANES - seen[queue]), left[queue]) for queue in some}
+            answers = await self._client.ask_by(scripts.STATS, calls)
+            for queue in some:
+                del left[queue]
+                if (answer := answers.get(queue)) is None:
+                    continue
+                goes_on, looked, when, unsure = answer
+                seen[queue] += looked
+                oldest, at_least = found.get(queue, (None, False))
+                if when:
+                    oldest = int(when) if oldest is None else min(oldest, int(when))
+                ends = bool(goes_on) and seen[queue] >= MAX_LANES
+                found[queue] = oldest, at_least or bool(unsure) or ends
+                if goes_on and not ends:
+                    left[queue] = goes_on
+        return found
 
     async def _forgotten(self) -> list[QueueStats]:
         """The totals of queues that were dropped because they had no jobs."""
@@ -132,14 +162,16 @@ class Looks:
         queues, silent = await self._client.survey(await self._queues.names(), "past", to_us(since))
         if silent is not None:
             raise silent
-        left: dict[str, list[Any]] = {queue: [to_us(since), 0] * _SETS for queue in queues}
+        left: dict[str, list[Any]] = {queue: [to_us(since), 0, 0] * _SETS for queue in queues}
         while left:
             share = min(limit, max(20, 2 * limit // len(left)))
-            calls = [(self._keys.of(queue), (share, *words)) for queue, words in left.items()]
-            answers = await self._wire.run_many(scripts.ENDED, calls)
-            for (queue, words), answer in zip(left.items(), answers, strict=True):
-                words[:] = answer[: 2 * _SETS]
-                found += [ending_of(one, queue) for one in answer[2 * _SETS :]]
+            effort = max(_READ // _TOGETHER, _READ // len(left))
+            for some in chunks(list(left), _TOGETHER):
+                calls = [(self._keys.of(queue), (share, effort, *left[queue])) for queue in some]
+                answers = await self._wire.run_many(scripts.ENDED, calls)
+                for queue, answer in zip(some, answers, strict=True):
+                    left[queue][:] = answer[: _WORDS * _SETS]
+                    found += [ending_of(one, queue) for one in answer[_WORDS * _SETS :]]
             found = sorted(found, key=lambda ending: (ending.at, ending.id))[:limit]
             # A set is complete up to where it goes on. Jobs behind the last one that is wanted need not be read.
             last = to_us(found[-1].at) if len(found) == limit else None
@@ -150,12 +182,25 @@ class Looks:
         names = list(dict.fromkeys(queues))
         limit = min(limit, MAX_LANES)
         self._looked += limit
-        answers = await self._client.ask_each(scripts.LANES, names, limit, self._looked, _COUNTED)
-        return [
-            _lane_view(lane.decode(), queue, jobs, int(oldest))
-            for queue, answer in answers.items()
-            for lane, jobs, oldest in answer
-        ]
+        found: dict[str, dict[bytes, LaneView]] = {queue: {} for queue in names}
+        looks = dict.fromkeys(names, 2 * limit + 50)
+        left = dict.fromkeys(names, b"") if limit > 0 else {}
+        while left:
+            some, most = _next_step(left)
+            words = (limit, self._looked, _COUNTED)
+            calls = {queue: (min(most, limit - len(found[queue])), left[queue], *words) for queue in some}
+            answers = await self._client.ask_by(scripts.LANES, calls)
+            for queue in some:
+                del left[queue]
+                if (answer := answers.get(queue)) is None:
+                    continue
+                goes_on, looked, *said = answer
+                looks[queue] -= looked
+                for lane, jobs, oldest in zip(said[::3], said[1::3], said[2::3], strict=True):
+                    found[queue][lane] = _lane_view(lane.decode(), queue, jobs, int(oldest))
+                if goes_on and len(found[queue]) < limit and looks[queue] > 0:
+                    left[queue] = goes_on
+        return [view for views in found.values() for view in views.values()]
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         found: list[tuple[str, Reply]] = []
@@ -221,12 +266,20 @@ class Looks:
         return [replace(presence, upkeep=None, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
 
 
+def _next_step(left: Mapping[str, bytes]) -> tuple[list[str], int]:
+    """Of walks over the lanes of queues: which queues are asked next, and how many lanes each looks into."""
+    new = [queue for queue, at in left.items() if not at]
+    if len(new) > _STEP // _BRIEF:
+        return new[:_TOGETHER], _BRIEF
+    return list(left)[:2], _STEP
+
+
 def _goes_on(words: list[Any], last: int | None) -> bool:
     """Whether a queue may have jobs that ended by `last`; its sets that have none are skipped from here on."""
-    for at in range(0, len(words), 2):
+    for at in range(0, len(words), _WORDS):
         if last is not None and words[at] != b"" and float(words[at]) > last:
             words[at] = b""
-    return any(words[at] != b"" for at in range(0, len(words), 2))
+    return any(words[at] != b"" for at in range(0, len(words), _WORDS))
 
 
 def _lane_view(name: str, queue: str, jobs: int, oldest: int) -> LaneView:
