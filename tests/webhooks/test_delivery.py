@@ -28,7 +28,7 @@ from headrace.task.context import current_job
 from headrace.task.retry import Retry
 from headrace.webhooks import deliver
 from headrace.webhooks.declare import UnsafeWebhook
-from headrace.webhooks.deliver import PER_HOST, QUEUE, TASK, DeliveryMaker, batch_of
+from headrace.webhooks.deliver import PER_HOST, QUEUE, TASK, DeliveryMaker, batch_of, batches_of
 from headrace.worker import Worker
 from headrace.worker import dead_alert as dead_alerts
 from webhooks.receiver import Got, Receiver, answer, receiver
@@ -668,3 +668,12 @@ def test_deliveries_are_not_told_themselves():
 def test_the_limit_is_one_that_operators_can_set():
     assert Limit(deliver.LIMIT, concurrency=PER_HOST).name == deliver.LIMIT
     assert timedelta(hours=1) == deliver.REPEATED_WITHIN
+
+
+def test_deliveries_go_in_calls_that_every_store_takes():
+    """A store may refuse a call of jobs in more than a thousand lanes, and every tenant has its own."""
+    news = [NewJob("t", b"", Lane("q", 0, f"t{n}")) for n in range(2500)]
+    batches = batches_of(news)
+    assert [len(batch.jobs) for batch in batches] == [1000, 1000, 500]
+    assert [job for batch in batches for job in batch.jobs] == news
+    assert batches_of([]) == []

@@ -29,7 +29,7 @@ from headrace.server.auth import Principal
 from headrace.server.http.problems import Problem
 from headrace.server.waiting_claims import WaitingClaims
 from headrace.store.contract import Store
-from headrace.webhooks.deliver import DeliveryMaker, batch_of
+from headrace.webhooks.deliver import DeliveryMaker, batches_of
 from headrace.worker import outcome_of
 from headrace.worker.attempt import Attempt
 from headrace.worker.dead_alert import DeadAlertLog
@@ -264,8 +264,8 @@ class Leases:
             for (_, job, _), (_, settlement) in zip(ended, settlements, strict=True)
             for each in self._state.delivery_maker.news(job, settlement)
         ]
-        if news:
-            await self._store.enqueue(batch_of(news))
+        for batch in batches_of(news):
+            await self._store.enqueue(batch)
 
     async def deliveries(self, batch: Batch, principal: Principal) -> Batch:
         """The deliveries that a worker of this principal may enqueue."""

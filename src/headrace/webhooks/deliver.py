@@ -45,6 +45,8 @@ MAX_RESULT: Final = 64 * 1024
 REPEATED_WITHIN: Final = timedelta(hours=1)
 ALERT_EVERY: Final = timedelta(minutes=5)
 """How often a queue's alert is sent at most, however many workers raise it."""
+_MOST_TOGETHER: Final = 1000
+"""Deliveries that one enqueue call stores."""
 _LOOKS: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Seconds between the first reads of a job whose settlement is under way."""
 
@@ -177,6 +179,15 @@ class DeliveryMaker:
 def batch_of(news: Iterable[NewJob]) -> Batch:
     """One enqueue call."""
     return Batch(new_batch(), list(news))
+
+
+def batches_of(news: Sequence[NewJob]) -> list[Batch]:
+    """Enqueue calls of at most `_MOST_TOGETHER` deliveries.
+
+    A store may refuse a call of more lanes, and each tenant and each receiver has its own. Every delivery has a key, so the calls
+    need not be one: a call that is repeated makes no delivery twice.
+    """
+    return [batch_of(news[at : at + _MOST_TOGETHER]) for at in range(0, len(news), _MOST_TOGETHER)]
 
 
 def all_deliveries(batch: Batch) -> bool:

@@ -21,7 +21,7 @@ from headrace.operate.dead import dropped
 from headrace.policy import retry
 from headrace.policy.queue import QueueOptions, dead_retentions
 from headrace.task.retry import Retry
-from headrace.webhooks.deliver import batch_of
+from headrace.webhooks.deliver import batches_of
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
 from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
@@ -208,8 +208,8 @@ class Janitor:
             for each in self._state.delivery_maker.news(job, settlement)
         ]
         # If this fails, the lease expires and is reaped again.
-        if news:
-            await self._state.store.enqueue(batch_of(news))
+        for batch in batches_of(news):
+            await self._state.store.enqueue(batch)
         await self._state.store.settle(orphan.token, settlements)
         for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True):
             self._state.failures.tell(job, settlement)

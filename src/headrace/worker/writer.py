@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from headrace.errors import ConfigError, OutcomeUnknown, SchemaMismatch, StoreFull, Unavailable, Unsupported
 from headrace.model.job import Failure, JobState, NewJob, job_id
 from headrace.model.outcome import DONE, Finish, Settlement
-from headrace.webhooks.deliver import batch_of
+from headrace.webhooks.deliver import batches_of
 from headrace.worker import faults, outcome_of
 from headrace.worker.service import Backoff, OutageLog, log
 from headrace.worker.state import HeldLease, WorkerState
@@ -125,10 +125,11 @@ class Writer:
 
     async def announce(self, held: HeldLease, news: list[NewJob]) -> None:
         """Enqueue deliveries before the settlement, because a worker that dies after a settlement would lose them."""
-        batch, backoff = batch_of(news), Backoff()
+        batches, backoff = batches_of(news), Backoff()
         while not held.lost:
             try:
-                await self._state.store.enqueue(batch)
+                for batch in batches:
+                    await self._state.store.enqueue(batch)
             except Unsupported as error:
                 log.error("%d webhook deliveries are lost: this worker may not enqueue them: %s", len(news), error)
                 return

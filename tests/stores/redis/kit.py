@@ -1,12 +1,15 @@
-"""Short words for tests with real servers: until something is so, until somebody answers."""
+"""Short words for tests with real servers: until something is so, until a server answers, many jobs in calls of a thousand."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from conformance.kit import put_jobs
 from headrace.errors import StoreError
+from headrace.model.job import JobId, NewJob
+from headrace.store.redis.store import RedisStore
 
 T = TypeVar("T")
 
@@ -24,3 +27,8 @@ async def asked_until_answered(verb: Callable[..., Awaitable[T]], *args: object)
             return await verb(*args)
         except StoreError:
             await asyncio.sleep(0.01)
+
+
+async def put_many(store: RedisStore, jobs: Sequence[NewJob]) -> list[JobId]:
+    """As many as the store takes in one call, until all are there."""
+    return [id for at in range(0, len(jobs), 1000) for id in await put_jobs(store, *jobs[at : at + 1000])]

@@ -1,15 +1,17 @@
-"""A script holds up everybody, so no call of one does more than a bounded number of jobs, whatever is asked for at once."""
+"""A script holds up every other client, so no call of one does more than a bounded number of jobs, whatever is asked for at once."""
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from math import ceil
 from typing import Any
 
 import pytest
 
-from conformance.kit import DEAD, RELEASE, TTL, WORKER, counts, ids, new, put, put_jobs, settle_all, take
-from headrace.model.job import JobState
+from conformance.kit import DEAD, RELEASE, TTL, WORKER, batch, counts, ids, key, new, put, put_jobs, settle_all, take
+from headrace.errors import ConfigError
+from headrace.model.job import MAX_BATCH, JobState, NewJob
 from headrace.model.lease import MAX_LEASE, Ask, Lease, new_token
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import LimitRule
@@ -46,6 +48,34 @@ async def test_a_settle_of_a_thousand(store: RedisStore, server: RedisServer, en
     assert await store.settle(lease.token, [(at, end) for at in range(MAX_LEASE)]) == frozenset()
     assert scripts_run(server) - before == ceil(MAX_LEASE / most)
     assert (await counts(store)).get("running", 0) == 0
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [new(tenant=f"t{n}") for n in range(1001)],
+        [new(tenant=f"t{n % 2}") for n in range(1001)],
+        [new(queue=f"q{n}") for n in range(1001)],
+        [new(due=timedelta(hours=n)) for n in range(1001)],
+        [new(key=key(f"k{n}")) for n in range(1001)],
+    ],
+    ids=["lanes", "lanes in turn", "queues", "due times", "keys"],
+)
+async def test_a_call_that_would_hold_up_the_server_is_refused_whole(store: RedisStore, jobs: list[NewJob]):
+    """One script stores a call. The client and the HTTP server never send a call with more than a thousand jobs."""
+    with pytest.raises(ConfigError, match=r"1,001 runs of jobs.*at most 1,000"):
+        await store.enqueue(batch(*jobs))
+    assert (await store.stats()).queues == []
+    await store.enqueue(batch(*jobs[:1000]))
+    await store.enqueue(batch(*jobs[1000:]))
+    assert sum(figures.enqueued_total for figures in (await store.stats()).queues) == 1001
+
+
+async def test_a_call_of_the_most_jobs_in_the_most_lanes(store: RedisStore):
+    jobs = [new(tenant=f"t{n * 1000 // MAX_BATCH}", payload=b"") for n in range(MAX_BATCH)]
+    await store.enqueue(batch(*jobs))
+    assert (await counts(store)) == {"ready": MAX_BATCH}
+    assert len(await store.lanes(["default"])) == 1000
 
 
 @pytest.mark.parametrize("keys", [0, 1, 3])

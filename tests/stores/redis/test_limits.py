@@ -19,6 +19,7 @@ from headrace.store.redis.element import lane_of, lane_parts
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
+from stores.redis.kit import put_many
 
 HOME = "hr:{#limits}:"
 
@@ -278,7 +279,7 @@ async def test_names_of_keys_may_hold_anything_printable(store: RedisStore):
 
 async def test_a_settle_of_a_thousand_keys_wakes_what_they_block(store: RedisStore):
     await store.limit("shop", LimitRule(concurrency=1), None)
-    await put_jobs(store, *[new(tenant=f"t{n}", limits=(f"shop:{n}",)) for n in range(1000)] * 2)
+    await put_many(store, [new(tenant=f"t{n}", limits=(f"shop:{n}",)) for n in range(1000)] * 2)
     leases: list[Lease] = []
     while lease := await claim(store, 1000):
         leases.append(lease)

@@ -15,6 +15,7 @@ from headrace.model.records import CancelAnswer, Filter, LimitRule
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
+from stores.redis.kit import put_many
 from stores.redis.test_bounds import scripts_run
 
 ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
@@ -85,7 +86,7 @@ async def test_stats_asks_only_queues_with_waiting_jobs_one_by_one(store: RedisS
 
 async def test_stats_and_lanes_do_not_grow_with_the_tenants(store: RedisStore, server: RedisServer):
     async def commands(tenants: int) -> tuple[int, int]:
-        await put_jobs(store, *[new(tenant=f"{tenants}-{n}") for n in range(tenants)])
+        await put_many(store, [new(tenant=f"{tenants}-{n}") for n in range(tenants)])
         before = commands_run(server)
         assert (await store.stats()).queues[0].oldest_at_least is (tenants > 1000)
         between = commands_run(server)
@@ -101,7 +102,7 @@ async def test_stats_and_lanes_do_not_grow_with_the_tenants(store: RedisStore, s
 
 async def test_stats_reads_over_a_bounded_number_of_cancelled_jobs(store: RedisStore, server: RedisServer):
     """Cancelled jobs leave empty places in their lane, which a look for the first job reads over."""
-    made = await put_jobs(store, *[new(tenant=f"t{n % 4}") for n in range(8000)])
+    made = await put_many(store, [new(tenant=f"t{n % 4}") for n in range(8000)])
     await store.cancel(made[:-4])
     [figures] = (await store.stats()).queues
     assert figures.ready == 4
@@ -109,7 +110,7 @@ async def test_stats_reads_over_a_bounded_number_of_cancelled_jobs(store: RedisS
 
 
 async def test_jobs_of_higher_priority_in_many_lanes_are_at_least_as_many(store: RedisStore, server: RedisServer):
-    await put_jobs(store, *[new(tenant=f"t{n}", priority=1) for n in range(3000)])
+    await put_many(store, [new(tenant=f"t{n}", priority=1) for n in range(3000)])
     [low] = await put(store)
     before = commands_run(server)
     found = await store.ahead(low)

@@ -15,6 +15,7 @@ from headrace.model.records import LimitRule
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
+from stores.redis.kit import put_many
 from stores.redis.test_looks import commands_run
 
 ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
@@ -49,10 +50,6 @@ class Steps:
 @pytest.fixture
 def steps(store: RedisStore, server: RedisServer) -> Steps:
     return Steps(store, server)
-
-
-async def put_many(store: RedisStore, jobs: list[NewJob]) -> list[JobId]:
-    return [id for at in range(0, len(jobs), 1000) for id in await put_jobs(store, *jobs[at : at + 1000])]
 
 
 # ── lanes and stats ─────────────────────────────────────────────────────────

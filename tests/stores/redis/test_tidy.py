@@ -25,6 +25,7 @@ from headrace.model.records import Retention
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from headrace.testing.redis_servers import RedisServer
+from stores.redis.kit import put_many
 
 AT_ONCE = Retention(done=timedelta(0), dead=timedelta(0))
 MANY = 1500
@@ -47,7 +48,7 @@ def size(server: RedisServer, key: str) -> int:
 
 async def test_locks(store: RedisStore, server: RedisServer):
     locks = [UniqueLock(f"order-{n}", HELD, None, replace=False) for n in range(MANY)]
-    await put_jobs(store, *[new(unique=lock) for lock in locks])
+    await put_many(store, [new(unique=lock) for lock in locks])
     await drained(store)
     assert size(server, "hr:{#limits}:#l") == MANY
     await pruned(store)
@@ -60,7 +61,7 @@ async def test_locks(store: RedisStore, server: RedisServer):
 
 async def test_buckets(store: RedisStore, server: RedisServer, clock: FakeClock):
     await rule(store, "shop", rate=1.0, burst=1.0)
-    await put_jobs(store, *[new(tenant=f"t{n}", limits=(f"shop:{n}",)) for n in range(MANY)])
+    await put_many(store, [new(tenant=f"t{n}", limits=(f"shop:{n}",)) for n in range(MANY)])
     await drained(store)
     await store.prune(AT_ONCE)
     assert size(server, "hr:{#limits}:#b") == MANY
@@ -81,7 +82,7 @@ async def test_pauses_that_are_over(store: RedisStore, server: RedisServer, cloc
 
 async def test_there_may_be_more_than_one_call_looks_at(store: RedisStore, server: RedisServer, monkeypatch):
     monkeypatch.setattr("headrace.store.redis.verbs.upkeep._TIDY_STEPS", 3)
-    await put_jobs(store, *[new(unique=UniqueLock(f"{n}", HELD, None, replace=False)) for n in range(MANY)])
+    await put_many(store, [new(unique=UniqueLock(f"{n}", HELD, None, replace=False)) for n in range(MANY)])
     await drained(store)
     await pruned(store)
     left = size(server, "hr:{#limits}:#l")

@@ -52,7 +52,7 @@ from headrace.store.audit import DAYS as AUDIT
 from headrace.store.contract import Store
 from headrace.store.http import wire
 from headrace.task import job_checks
-from headrace.webhooks.deliver import all_deliveries
+from headrace.webhooks.deliver import all_deliveries, batches_of
 
 HARMLESS = frozenset({SCHEDULES})
 """Kinds of records that a principal without `admin` may read and write."""
@@ -86,7 +86,9 @@ class Calls:
             # A worker enqueues webhook deliveries for its jobs' ends, even with the scope `work` only. The server makes
             # them again from the stored jobs, so that it never signs a caller's text.
             batch = await self._service.leases.deliveries(batch, self._who)
-            return {} if not batch.jobs else dict((await self._store.enqueue(batch)).existing)
+            for part in batches_of(batch.jobs):
+                await self._store.enqueue(part)
+            return {}
         self._must(Scope.ENQUEUE)
         batch = Batch(batch.id, await admit(self._service, self._who, batch.jobs))
         guard = self._service.leases.guard
