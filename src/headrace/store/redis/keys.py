@@ -49,7 +49,8 @@ lane, given once at enqueue and kept for life.
               m         HASH   batch → its jobs that were not stored because of unique locks, and who held those
               n         HASH   batch → jobs of it that are gone;   nx  SET  batches to forget at the next prune
               d         HASH   counters: e enqueued, r ready, u running, o done, f failed, l leases, n ever delayed; y  when y
-                               last became y2
+                               last became y2; on a cluster also rules  the version of its copy of the rules, g  the mark of
+                               a queue that is being forgotten (see leaving.py)
 
     limits    #r        HASH   name or key → rule            #u   HASH  key → units held by the jobs of living leases
               #b        HASH   key → units in its bucket, and when that was
@@ -64,7 +65,7 @@ lane, given once at enqueue and kept for life.
               #p        HASH   queue → its pause, as in `p`
               #s        HASH   queue that was forgotten because it had no jobs → its counters
 
-The last group exists on one server only, and there it lies with the three before it: those lie under `hr:{#limits}:` for all queues of a server (no queue's name has a `#`), and scripts name that
+Of the last group `#s` exists on every kind of server, the others on one server only. There it lies with the three before it: those lie under `hr:{#limits}:` for all queues of a server (no queue's name has a `#`), and scripts name that
 prefix as their last key: a limit counts over all queues. On a cluster no script reaches two slots, so they lie under the
 prefix of each queue and count within it; rules and pauses are kept under `hr:{#limits}:`, too, and copied from there to every
 queue when they change or a queue appears.
@@ -107,6 +108,11 @@ class Keys:
     def upkeep(self, group: str) -> str:
         """ZSET until when → worker that does the upkeep of its group; in one slot with the workers."""
         return f"{{{self.workers}}}:upkeep:{group}"
+
+    @property
+    def listing(self) -> tuple[str, str]:
+        """The list of queues, and in the same slot HASH queue → mark of those that leave it, on a cluster only."""
+        return self.queues, f"{self.prefix}:{{{self.queues}}}:leaving"
 
     def name(self, worker: UUID) -> str:
         """Of a worker's name, which outlives its presence."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from headrace.errors import OutcomeUnknown, StoreError, StoreFull, Unavailable
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.client.faults import foreign
+from headrace.store.redis.client.scripts import Script
+from headrace.store.redis.leaving import UNLISTED, Leaving
 
 
 class QueueList:
@@ -16,6 +20,7 @@ class QueueList:
 
     def __init__(self, client: Client) -> None:
         self._client, self._wire, self._keys = client, client.wire, client.keys
+        self._leaving = Leaving(client.wire, client.keys)
         self.registered: set[str] = set()
         """Queues that this process has put on the list."""
         self.known: set[str] = set()
@@ -66,6 +71,24 @@ class QueueList:
                 if not await self._had_jobs(new):
                     raise
             self.registered |= new
+
+    async def fill(self, script: Script, queues: Sequence[str], *args: Any) -> Reply:
+        """Run a script that stores something in these queues. On a cluster a queue that was forgotten is listed first."""
+        while True:
+            answer: Reply = await self._wire.run(script, self._keys.of(*queues), *args)
+            if answer[0] != UNLISTED:
+                return answer
+            [queue] = queues  # a script of a cluster sees one queue
+            await self._leaving.come_back(queue, answer[1])
+            await self.follow(queues)
+            self.registered.add(queue)
+
+    async def forget(self, queue: str, given: str, remembered: int) -> bool:
+        """On a cluster: drop a queue without jobs. False: it has some, or is needed otherwise, or is back already."""
+        left = await self._leaving.leave(queue, given, remembered)
+        if left:
+            self.registered.discard(queue)
+        return left
 
     async def _had_jobs(self, queues: Iterable[str]) -> bool:
         """Whether all of these had jobs before.

@@ -1,17 +1,30 @@
--- On one server: drop a queue that has no jobs. Its counters are kept aside, so its totals and its places go on where they were.
--- ARGV: 1 clock, 2 µs to remember tokens.  Answer: 1: it is gone.
+-- Forget a queue that has no jobs. Its counters are kept aside, so its totals and its places go on where they were.
+-- On one server this script does all of it. On a cluster it is the second of five steps (see leaving.py): it marks the queue, and
+-- an enqueue that meets the mark stores nothing.
+-- ARGV: 1 clock, 2 µs to remember tokens, 3 on a cluster the mark
+-- Answer: 0: it has jobs, or is needed otherwise; 1: it is gone; on a cluster {field, counter…}
 local p, now = KEYS[1], clock(ARGV[1])
 if c('EXISTS', p .. 'X', p .. 'D', p .. 'Z', p .. 'P', p .. 'K') > 0 then return 0 end
+if not HOME and c('EXISTS', p .. '#l', p .. '#b') > 0 then return 0 end
 if pause_of(c('GET', p .. 'p'), now) then return 0 end
 c('DEL', p)  -- as in settle
 forget_tokens(p, now, tonumber(ARGV[2]))
 if c('EXISTS', p .. 'y', p .. 'y2') > 0 then return 0 end
-local prefix, name = match(p, '^(.*):{(.*)}:$')
 local counters = c('HGETALL', p .. 'd')
+if not HOME then
+  local kept = {}
+  for i = 1, #counters, 2 do
+    if counters[i] ~= 'g' and counters[i] ~= 'rules' then
+      kept[#kept + 1] = counters[i]
+      kept[#kept + 1] = counters[i + 1]
+    end
+  end
+  c('HSET', p .. 'd', 'g', ARGV[3])
+  return kept
+end
+local prefix, name = match(p, '^(.*):{(.*)}:$')
 if #counters > 0 then c('HSET', HOME .. '#s', name, cmsgpack.pack(counters)) end
-local keys = {}
-for key in string.gmatch('d h b x S s o w E t c v q j p F H f G k kd kc ki e m n nx', '%S+') do keys[#keys + 1] = p .. key end
-c('UNLINK', unpack(keys))
+drop(p)
 c('SREM', prefix .. ':queues', name)
 c('HDEL', HOME .. '#p', name)
 c('ZREM', HOME .. '#d', p)

@@ -1,7 +1,12 @@
 -- Hold a queue, a tenant or a task back, or let it go.
 -- KEYS: the queue, or the home of limits.  ARGV: 1 clock, 2 queue, tenant or task, 3 name, 4 until µs, or -1: until it is
 -- resumed, or '': resume it, 5 by whom.
+-- Answer: {'ok'}, or on a cluster {'unlisted', mark}, if the queue is not on the list (see leaving.py).
 local p, now, kind, name = KEYS[1], clock(ARGV[1]), ARGV[2], ARGV[3]
+if kind == 'queue' then
+  local gone = unlisted(p)
+  if gone then return {'unlisted', gone} end
+end
 local hash = kind == 'tenant' and p .. '#t' or p .. '#a'
 local known
 if kind == 'queue' then known = c('GET', p .. 'p') else known = c('HGET', hash, name) end
@@ -30,4 +35,4 @@ if kind == 'tenant' then
   -- The time at which its lanes wake may be another now: look.
   may_open(p, {'\1' .. name})
 end
-return 1
+return {'ok'}

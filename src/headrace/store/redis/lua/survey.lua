@@ -42,7 +42,7 @@ local questions = {
     return #known > 0 and known
   end,
   running = function(p) return any(p, 'Z') and 1 end,
-  counted = function(p) return any(p, 'd') and 1 end,
+  counted = function(p) return any(p, 'd') and c('HEXISTS', p .. 'd', 'g') == 0 and 1 end,
   -- Says ready, running, done, failed and enqueued jobs, then scheduled and dead ones, and its pause or ''.
   figures = function(p)
     local d = c('HMGET', p .. 'd', 'r', 'u', 'o', 'f', 'e')
@@ -69,7 +69,10 @@ local questions = {
   -- 2: it has no jobs.
   old = function(p)
     local done, now, remembered = ARGV[2], ARGV[3], ARGV[4]
-    if not any(p, 'X') then return 2 end
+    -- On a cluster forgetting takes five calls, so a queue is named when nothing keeps it.
+    if not any(p, 'X') and (HOME or not any(p, 'y', 'y2', '#l', '#b') and not pause_of(c('GET', p .. 'p'), tonumber(now))) then
+      return 2
+    end
     if since(p, 'G', '-inf', now) or since(p, 'gk', '-inf', now) or any(p, 'nx') then return 1 end
     for _, set in ipairs({'F', 'H', 'kc'}) do if since(p, set, '-inf', done) then return 1 end end
     if any(p, 'y', 'y2') and tonumber(c('HGET', p .. 'd', 'y') or 0) <= tonumber(remembered) then return 1 end

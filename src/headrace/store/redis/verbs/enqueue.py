@@ -45,7 +45,7 @@ class Enqueue:
         for queues in self._together(spread):
             keys = self._keys.of(*queues)
             script, args = self._call(batch, queues, now)
-            answer: Reply = await self._wire.run(script, keys, *args)
+            answer: Reply = await self._queues.fill(script, list(queues), *args)
             ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
             if answer[0] == b"conflict":
                 ord, known = ids[0]

@@ -20,6 +20,7 @@ from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client, chunks
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.client.faults import foreign
+from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.element import from_us, lane_of, to_us
 from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.queue_list import QueueList
@@ -96,17 +97,19 @@ class Looks:
     async def stats(self) -> Stats:
         """One script answers for many queues. Only queues in which jobs wait are asked one by one, for the oldest job."""
         now = await self._time.now_us()
-        figures = (await self._client.survey(await self._queues.names(), "figures")).found
+        listed = await self._queues.names()
+        figures = (await self._client.survey(listed, "figures")).found
         found = {queue: _stats(queue, answer, now) for queue, answer in figures.items()}
         waiting = [queue for queue, stats in found.items() if stats.ready > 0]
         for queue, (oldest, at_least) in (await self._oldest(waiting)).items():
             age = None if oldest is None else timedelta(microseconds=max(0, now - oldest))
             found[queue] = changed(found[queue], oldest_ready=age, oldest_at_least=at_least)
-        if not self._keys.clustered:
-            for stats in await self._forgotten():
-                here = found.get(stats.queue)
-                if here is None or not here.enqueued_total:
-                    found[stats.queue] = stats if here is None else changed(stats, paused=here.paused)
+        for stats in await self._forgotten():
+            here = found.get(stats.queue)
+            if here is not None and not here.enqueued_total:
+                found[stats.queue] = changed(stats, paused=here.paused)
+            elif here is None and stats.queue not in listed:
+                found[stats.queue] = stats
         return Stats([found[name] for name in sorted(found) if found[name].enqueued_total or found[name].paused])
 
     async def _oldest(self, queues: Sequence[str]) -> dict[str, tuple[int | None, bool]]:
@@ -138,11 +141,15 @@ class Looks:
         key = self._keys.home[0] + "#s"
         kept: dict[bytes, bytes] = {}
         cursor = b"0"
-        while True:
-            cursor, some = await self._wire.command(key, "HSCAN", key, cursor, "COUNT", _FORGOTTEN)
-            kept.update(zip(some[::2], some[1::2], strict=True))
-            if int(cursor) == 0:
-                break
+        try:
+            while True:
+                cursor, some = await self._wire.command(key, "HSCAN", key, cursor, "COUNT", _FORGOTTEN)
+                kept.update(zip(some[::2], some[1::2], strict=True))
+                if int(cursor) == 0:
+                    break
+        except ONE_NODE:
+            if not self._keys.clustered:
+                raise
         found: list[QueueStats] = []
         for name, raw in kept.items():
             words = _counters.decode(raw)

@@ -29,10 +29,12 @@ class Pauses:
         await self._pause(name, kind, "", "")
 
     async def _pause(self, name: str, kind: PauseKind, until: int | str, by: str) -> None:
+        args = (self._time.given, kind, name, until, text_bytes(by))
         if kind == "queue":
             await self._queues.register([name])
-        keys = self._keys.of(name) if kind == "queue" else self._keys.limits
-        await self._wire.run(scripts.PAUSE, keys, self._time.given, kind, name, until, text_bytes(by))
+            await self._queues.fill(scripts.PAUSE, [name], *args)
+        else:
+            await self._wire.run(scripts.PAUSE, self._keys.limits, *args)
         if kind == "tenant":
             await self._queues.spread_rules()
 

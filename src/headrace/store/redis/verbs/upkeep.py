@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from headrace.errors import StoreError
 from headrace.model.job import JobId
 from headrace.model.records import Progress, Promoted, Pruned, Retention
 from headrace.store.redis.arguments import microseconds
@@ -21,6 +23,8 @@ _TIDY_STEPS: Final = 800
 """Scripts that tidy up in one prune. Each looks at about 25 locks, buckets and pauses."""
 _REMEMBERED: Final = 600_000_000
 """Microseconds for which the tokens of settled leases are kept, for a settle that is repeated after a lost answer."""
+_LEAVING: Final = 100
+"""Queues of a cluster that one prune forgets."""
 _SOME, _EMPTY = 1, 2
 """The answers of `survey.lua` for queues that have something to drop, and for those without jobs."""
 _SILENT: Final = 24 * 3600 * 1_000_000
@@ -94,10 +98,16 @@ class Upkeep:
         return (await self._client.survey(await self._queues.names(), "old", *words)).found
 
     async def _forget(self, queues: list[str]) -> None:
-        """Drop queues without jobs. On a cluster they stay, because the list of queues lies on another node than they do."""
-        if queues and not self._keys.clustered:
-            answers = await self._client.ask_each(scripts.FORGET, queues, self._time.given, _REMEMBERED)
-            self._queues.registered.difference_update(queue for queue, gone in answers.items() if gone)
+        """Drop queues without jobs. On a cluster that takes several calls for each, so the rest waits for the next prune."""
+        if not queues:
+            return
+        if self._keys.clustered:
+            with suppress(StoreError):  # one of the nodes that it takes is down
+                for queue in queues[:_LEAVING]:
+                    await self._queues.forget(queue, self._time.given, _REMEMBERED)
+            return
+        answers = await self._client.ask_each(scripts.FORGET, queues, self._time.given, _REMEMBERED)
+        self._queues.registered.difference_update(queue for queue, gone in answers.items() if gone)
 
     async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
         shortest = microseconds(min((keep.dead, *keep.dead_by_queue.values())))

@@ -7,8 +7,10 @@
 --     always), 1: replace…} by ord
 --   segments = {lane, from, to, due kind, due…}, due kind 0 now, 1 in so many µs, 2 at; a job with a key or a lock is a
 --     segment of its own
--- Answer: {'ok', ord, id…} with the jobs that keys had already made or that hold locks (of an ord that comes twice the
+-- Answer: {'unlisted', mark} on a cluster, if its queue is not on the list (see leaving.py); else {'ok', ord, id…} with the jobs that keys had already made or that hold locks (of an ord that comes twice the
 --   last counts), or {'conflict', ord, id}.
+local gone = unlisted(KEYS[1])
+if gone then return {'unlisted', gone} end
 local now = clock(ARGV[1])
 local prefix = ARGV[2]
 local plan = cmsgpack.unpack(ARGV[3])

@@ -1,7 +1,6 @@
 -- The list of queues. Needs no other part.
 
--- A queue without counters is new, or was forgotten: then it gets them back. On a cluster queues are not forgotten, and the list
--- lies elsewhere.
+-- On one server: a queue without counters is new, or was forgotten. Then it gets them back.
 local function list(p)
   if not HOME then return end
   local prefix, name = match(p, '^(.*):{(.*)}:$')
@@ -11,4 +10,13 @@ local function list(p)
     c('HSET', p .. 'd', unpack(cmsgpack.unpack(kept)))
     c('HDEL', HOME .. '#s', name)
   end
+end
+
+-- On a cluster the list lies elsewhere. A queue that was forgotten, or is being forgotten, takes nothing before its client has
+-- listed it again. Answers the mark of such a queue; '': it has none.
+local function unlisted(p)
+  if HOME then return nil end
+  local known = c('HMGET', p .. 'd', 'e', 'g')
+  if known[2] then return known[2] end
+  return not known[1] and '' or nil
 end
