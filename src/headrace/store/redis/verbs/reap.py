@@ -11,6 +11,7 @@ from headrace.model.lease import Orphan, WorkerId, new_token
 from headrace.store.redis.arguments import microseconds
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import STEP, Client, chunks
+from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.element import header_of
 from headrace.store.redis.lease_homes import LeaseHomes
 from headrace.store.redis.queue_list import QueueList
@@ -109,7 +110,9 @@ class Reap:
                     args = (self._time.given, worker.hex, text_bytes(cause), *some)
                     theirs.update(await self._client.run(scripts.ABANDON, queue, *args))
         round.end()
-        await self._free_upkeep(worker)
+        # On a cluster the node of the workers may be down. The place then ends with its time to live.
+        with suppress(*ONE_NODE if self._keys.clustered else ()):
+            await self._free_upkeep(worker)
         return len(theirs)
 
     async def retire(self, worker: WorkerId) -> None:
