@@ -3,7 +3,7 @@ r"""Where things are in Redis: the names of all keys, once.
 Everything of a queue begins with `hr:{queue}:` (`?prefix=` in the URL replaces `hr`), so all of it lies in one
 hash slot and one script can change it at once. A *lane* is `priority|tenant|` and, where it has limit keys, `\1` and each
 of them with a `\1` behind it: its name says all that a claim needs to know. An *element* is a job, whole (see `element.py`). A job's *place* is its number in its
-lane, given once at enqueue and kept for life.
+lane, given once at enqueue and kept for life. Scripts call these keys by the names in `lua/names.lua`.
 
     ready     L:<lane>  LIST   elements in the order of their enqueue calls; '' where one was cancelled or deleted
               h         HASH   lane → place of the first element of its list; a list that begins anew goes on counting

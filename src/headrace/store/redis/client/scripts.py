@@ -1,5 +1,6 @@
 """The Lua scripts, known by their digests: one per verb under `lua/`, behind the head `lib.lua` and the parts of `lua/lib` it uses.
 
+Scripts call keys by the names in `names.lua`.
 The longest are folders of parts in one scope. Lua makes every function of a script anew at each call, which is most of what a
 small call costs on an idle server: so no script has parts that it does not use.
 """
@@ -7,8 +8,10 @@ small call costs on an idle server: so no script has parts that it does not use.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,21 @@ class Script:
     sha: str
 
 
+_FOLDER = files("headrace.store.redis") / "lua"
+_NAMES = dict(re.findall(r"^local (\w+) = ('[^']+')", (_FOLDER / "names.lua").read_text(), re.MULTILINE))
+_NAME = re.compile(rf"(?<![\w.'])({'|'.join(_NAMES)})(?![\w'])")
+
+
+def read_part(path: Traversable) -> str:
+    """A part of a script with the keys in place of their names from `names.lua`.
+
+    Lua would make a local of each name at each call, and bind it to each function that uses it.
+    """
+    return _NAME.sub(lambda name: _NAMES[name[1]], path.read_text())
+
+
 def _load(verb: str, *parts: str) -> Script:
-    folder = files("headrace.store.redis") / "lua"
-    source = b"".join((folder / f"{part}.lua").read_bytes() for part in ("lib", *parts))
+    source = "".join(read_part(_FOLDER / f"{part}.lua") for part in ("lib", *parts)).encode()
     # The digest names the script to the server; it is no secret.
     return Script(verb, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 

@@ -10,8 +10,8 @@ local LANES = 1000  -- to look into for higher priorities
 local function jobs_in(lane, n)
   n = min(n, 4 * limit)
   if n <= 0 then return 0 end
-  if c('HEXISTS', p .. 'x', lane) == 0 then return n end
-  local gaps = c('LPOS', p .. 'L:' .. lane, '', 'COUNT', 0, 'MAXLEN', n)
+  if c('HEXISTS', p .. HOLES, lane) == 0 then return n end
+  local gaps = c('LPOS', p .. READY .. lane, '', 'COUNT', 0, 'MAXLEN', n)
   return n - #gaps
 end
 
@@ -19,7 +19,7 @@ local how, what, lane, seq, index = where(p, id)
 local _
 if how ~= 's' and how ~= 'b' and how ~= 'w' then return {} end
 local function paused(record) return pause_of(record, now) and record or '' end
-local function pauses(lane) return paused(c('GET', p .. 'p')), paused(c('HGET', g .. '#t', tenant_of(lane))) end
+local function pauses(lane) return paused(c('GET', p .. PAUSED)), paused(c('HGET', g .. PAUSED_TENANTS, tenant_of(lane))) end
 if how == 's' then
   local _, whose, _, el = opened(what)
   return {0, 0, byte(el, 25) % 2, pauses(whose)}
@@ -27,36 +27,36 @@ end
 
 local before, el = 0, what
 if how == 'w' then
-  before = jobs_in(lane, index) + c('ZCOUNT', p .. 'B:' .. lane, '-inf', '(' .. format('%.17g', seq))
+  before = jobs_in(lane, index) + c('ZCOUNT', p .. RETURNED .. lane, '-inf', '(' .. format('%.17g', seq))
 else
   seq, lane, _, el = opened(what)
-  local head = tonumber(c('HGET', p .. 'h', lane) or nil)
-  if head then before = jobs_in(lane, min(floor(seq) - head + 1, c('LLEN', p .. 'L:' .. lane))) end
-  before = before + c('ZRANK', p .. 'B:' .. lane, id)
+  local head = tonumber(c('HGET', p .. FIRST_PLACES, lane) or nil)
+  if head then before = jobs_in(lane, min(floor(seq) - head + 1, c('LLEN', p .. READY .. lane))) end
+  before = before + c('ZRANK', p .. RETURNED .. lane, id)
 end
 
 local own = tonumber(match(lane, '^(-?%d+)|'))
 local higher, looks = 0, 0
 local function look(other)
   looks = looks + 1
-  higher = higher + c('LLEN', p .. 'L:' .. other) - (c('HGET', p .. 'x', other) or 0) + c('ZCARD', p .. 'B:' .. other)
+  higher = higher + c('LLEN', p .. READY .. other) - (c('HGET', p .. HOLES, other) or 0) + c('ZCARD', p .. RETURNED .. other)
 end
 -- Every entry of a ring has a job or more, so those that are not looked into count as one each.
-for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do
+for _, priority in ipairs(c('ZRANGE', p .. PRIORITIES, 0, -1)) do
   if tonumber(priority) <= own or higher >= limit then break end
-  local ring, seen = p .. 'R:' .. priority, 0
+  local ring, seen = p .. RING .. priority, 0
   for _, entry in ipairs(looks < LANES and c('LRANGE', ring, 0, LANES - looks - 1) or {}) do
     if higher >= limit or looks >= LANES then break end
     seen = seen + 1
     if byte(entry, #entry) == 42 then
-      for _, other in ipairs(c('LRANGE', p .. 'T:' .. sub(entry, 1, -3), 0, LANES - looks - 1)) do look(other) end
+      for _, other in ipairs(c('LRANGE', p .. TENANT_RING .. sub(entry, 1, -3), 0, LANES - looks - 1)) do look(other) end
     else
       look(entry)
     end
   end
   higher = higher + c('LLEN', ring) - seen
 end
-for _, other in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. 'K', LANES - looks) or {}) do
+for _, other in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. PARKED, LANES - looks) or {}) do
   if tonumber(match(other, '^(-?%d+)|')) > own and byte(other, #other) ~= 42 then look(other) end
 end
 

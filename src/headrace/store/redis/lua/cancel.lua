@@ -18,7 +18,7 @@ for a = 3, #ARGV do
   elseif done_at(p, x, index) then
     letter = 'f'
   else
-    c('HSET', p .. 'q', x .. ':' .. index, reason)
+    c('HSET', p .. STOPS, x .. ':' .. index, reason)
     letter = 'a'
   end
   answer[#answer + 1] = letter

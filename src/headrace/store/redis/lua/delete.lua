@@ -13,23 +13,23 @@ for a = 2, #ARGV do
     unended(p, id)
   elseif how == 's' and takes('s') or how == 'b' and takes('w') then
     local _, whose = opened(what)
-    if how == 's' then c('ZREM', p .. 'D', id) else leave_back(p, whose, id) end
-    c('HDEL', p .. 'E', id)
+    if how == 's' then c('ZREM', p .. SCHEDULED, id) else leave_back(p, whose, id) end
+    c('HDEL', p .. LOOSE, id)
   elseif how == 'w' and takes('w') then
     leave_list(p, lane, x)
   elseif how == 'l' and takes('o') and done_at(p, x, index) then
-    c('LSET', p .. 'l:' .. x, index + 1, '')
-    c('HDEL', p .. 'g:' .. x, index)
-    c('HDEL', p .. 'v', id)
+    c('LSET', p .. LEASE .. x, index + 1, '')
+    c('HDEL', p .. RESULTS .. x, index)
+    c('HDEL', p .. MOVED, id)
   else
     gone = false
   end
   if gone then
-    c('HDEL', p .. 'e', id)
-    c('HDEL', p .. 'j', id)
+    c('HDEL', p .. FAILURES, id)
+    c('HDEL', p .. REPORTS, id)
     -- The batch itself is remembered until the next prune: a repeated call must not bring it back.
     local prefix = sub(id, 1, 14)
-    if c('HINCRBY', p .. 'n', prefix, 1) >= batch_entry(p, prefix)[1] then c('SADD', p .. 'nx', prefix) end
+    if c('HINCRBY', p .. GONE, prefix, 1) >= batch_entry(p, prefix)[1] then c('SADD', p .. EMPTY_BATCHES, prefix) end
   end
   answer[#answer + 1] = gone and '1' or '0'
   if walked > WALK then break end

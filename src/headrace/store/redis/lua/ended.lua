@@ -49,7 +49,7 @@ end
 local function log_of(no)
   local log = logs[no]
   if log == nil then
-    log = c('GET', p .. 's:' .. no) or false
+    log = c('GET', p .. SETTLED_LOG .. no) or false
     logs[no] = log
     effort = effort - #(log or '') / 1000
   end
@@ -62,7 +62,7 @@ local function in_lease(no, from, to, at, passed)
   local index = from + passed
   while index <= to do
     if effort <= 0 and index > from + passed then return count, index - from end
-    local els, bytes = c('LRANGE', p .. 'l:' .. no, index + 1, min(to, index + size - 1) + 1), 0
+    local els, bytes = c('LRANGE', p .. LEASE .. no, index + 1, min(to, index + size - 1) + 1), 0
     if #els == 0 then break end
     for i = 1, #els do
       bytes = bytes + #els[i]
@@ -78,7 +78,7 @@ local function in_lease(no, from, to, at, passed)
   return count
 end
 
-local function whole(no, at, passed) return in_lease(no, 0, c('LLEN', p .. 'l:' .. no) - 2, at, passed) end
+local function whole(no, at, passed) return in_lease(no, 0, c('LLEN', p .. LEASE .. no) - 2, at, passed) end
 
 -- The parts of a step follow on each other, so `passed` counts over all of them.
 local function step_of(step, at, passed)
@@ -101,7 +101,7 @@ local function step_of(step, at, passed)
 end
 
 local function single(id, at)
-  local kept = c('HGET', p .. 'k', id)
+  local kept = c('HGET', p .. ENDED, id)
   local state, record = ended_record(kept)
   local _, lane, _, el = opened(record)
   effort = effort - 1 - #kept / 500
@@ -110,7 +110,7 @@ local function single(id, at)
 end
 
 local words = {}
-for number, set in ipairs({{'F', whole}, {'f', step_of}, {'kd', single}, {'kc', single}}) do
+for number, set in ipairs({{HISTORY, whole}, {SETTLED_STEPS, step_of}, {DEAD, single}, {NOT_DEAD, single}}) do
   local w = 3 * number
   words[w - 2], words[w - 1], words[w] = go_through(number, set[1], set[2])
 end

@@ -4,18 +4,18 @@ local now, most = clock(ARGV[1]), tonumber(ARGV[2])
 local found = {}
 -- The index says a time that none of a queue's leases runs out before; renewed ones run out later, settled ones never.
 for _ = 1, 200 do
-  local p, at = unpack(c('ZRANGEBYSCORE', HOME .. '#z', '-inf', format('%.0f', now), 'WITHSCORES', 'LIMIT', #found, 1))
+  local p, at = unpack(c('ZRANGEBYSCORE', HOME .. EXPIRING_QUEUES, '-inf', format('%.0f', now), 'WITHSCORES', 'LIMIT', #found, 1))
   if not p or #found >= most then break end
   -- A queue whose keys are damaged is the caller's to hear of, and keeps no other from being looked at.
-  local leases = redis.pcall('ZRANGE', p .. 'Z', 0, 0, 'WITHSCORES')
+  local leases = redis.pcall('ZRANGE', p .. LEASES, 0, 0, 'WITHSCORES')
   local first = leases[2]
   if leases.err then
     found[#found + 1] = p
   elseif not first then
-    c('ZREM', HOME .. '#z', p)
+    c('ZREM', HOME .. EXPIRING_QUEUES, p)
   elseif tonumber(first) > now then
     c('DEL', HOME)  -- as in settle
-    c('ZADD', HOME .. '#z', first, p)
+    c('ZADD', HOME .. EXPIRING_QUEUES, first, p)
   else
     found[#found + 1] = p
   end

@@ -8,15 +8,15 @@
 --     lease on, 4… numbers of leases.  Answer: {leases read to the end, position to go on at in the next, id…}
 local p, which, below = KEYS[1], ARGV[1], ARGV[2]
 if which == 'counts' then
-  return {tonumber(c('HGET', p .. 'd', 'r') or 0), c('ZCARD', p .. 'D'), c('ZCARD', p .. 'Z'),
-    c('ZCARD', p .. 'F') + c('ZCARD', p .. 'H'), c('ZCARD', p .. 'kc'), c('ZCARD', p .. 'ki')}
+  return {tonumber(c('HGET', p .. COUNTERS, 'r') or 0), c('ZCARD', p .. SCHEDULED), c('ZCARD', p .. LEASES),
+    c('ZCARD', p .. HISTORY) + c('ZCARD', p .. HISTORY_IN_PARTS), c('ZCARD', p .. NOT_DEAD), c('ZCARD', p .. ENDED_IDS)}
 elseif which == 'ended' then
-  return c('ZREVRANGEBYLEX', p .. 'ki', below, '-', 'LIMIT', 0, ARGV[3])
+  return c('ZREVRANGEBYLEX', p .. ENDED_IDS, below, '-', 'LIMIT', 0, ARGV[3])
 elseif which == 'all' then
   -- The entry of a call of thousands of lanes is large: a few at a time, and no more after the first large ones.
   local entries, size, step = {}, 0, 4
   while #entries < tonumber(ARGV[3]) and size < 200000 do
-    local some = c('ZREVRANGEBYLEX', p .. 'X', below, '-', 'LIMIT', 0, min(step, ARGV[3] - #entries))
+    local some = c('ZREVRANGEBYLEX', p .. BATCHES, below, '-', 'LIMIT', 0, min(step, ARGV[3] - #entries))
     for i = 1, #some do entries[#entries + 1], size = some[i], size + #some[i] end
     if #some < step then break end
     below, step = '(' .. sub(some[#some], 1, 14), 4 * step
@@ -25,8 +25,8 @@ elseif which == 'all' then
 end
 local answer, at, bytes, looks = {0, 0}, tonumber(ARGV[3]), 1000000, 1000
 for a = 4, #ARGV do
-  local list = p .. 'l:' .. ARGV[a]
-  local times = which == 'running' and settled_times(c('GET', p .. 's:' .. ARGV[a])) or {}
+  local list = p .. LEASE .. ARGV[a]
+  local times = which == 'running' and settled_times(c('GET', p .. SETTLED_LOG .. ARGV[a])) or {}
   local step, over = 8, false
   while not over and bytes > 0 and looks > 0 do
     local els, size = c('LRANGE', list, at + 1, at + step), 0

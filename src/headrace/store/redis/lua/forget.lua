@@ -4,13 +4,13 @@
 -- ARGV: 1 clock, 2 µs to remember tokens, 3 on a cluster the mark
 -- Answer: 0: it has jobs, or is needed otherwise; 1: it is gone; on a cluster {field, counter…}
 local p, now = KEYS[1], clock(ARGV[1])
-if c('EXISTS', p .. 'X', p .. 'D', p .. 'Z', p .. 'P', p .. 'K') > 0 then return 0 end
-if not HOME and c('EXISTS', p .. '#l', p .. '#b') > 0 then return 0 end
-if pause_of(c('GET', p .. 'p'), now) then return 0 end
+if c('EXISTS', p .. BATCHES, p .. SCHEDULED, p .. LEASES, p .. PRIORITIES, p .. PARKED) > 0 then return 0 end
+if not HOME and c('EXISTS', p .. LOCKS, p .. BUCKETS) > 0 then return 0 end
+if pause_of(c('GET', p .. PAUSED), now) then return 0 end
 c('DEL', p)  -- as in settle
 forget_tokens(p, now, tonumber(ARGV[2]))
-if c('EXISTS', p .. 'y', p .. 'y2') > 0 then return 0 end
-local counters = c('HGETALL', p .. 'd')
+if c('EXISTS', p .. SPENT_TOKENS, p .. OLDER_TOKENS) > 0 then return 0 end
+local counters = c('HGETALL', p .. COUNTERS)
 if not HOME then
   local kept = {}
   for i = 1, #counters, 2 do
@@ -19,14 +19,14 @@ if not HOME then
       kept[#kept + 1] = counters[i + 1]
     end
   end
-  c('HSET', p .. 'd', 'g', ARGV[3])
+  c('HSET', p .. COUNTERS, 'g', ARGV[3])
   return kept
 end
 local prefix, name = match(p, '^(.*):{(.*)}:$')
-if #counters > 0 then c('HSET', HOME .. '#s', name, cmsgpack.pack(counters)) end
+if #counters > 0 then c('HSET', HOME .. FORGOTTEN, name, cmsgpack.pack(counters)) end
 drop(p)
 c('SREM', prefix .. ':queues', name)
-c('HDEL', HOME .. '#p', name)
-c('ZREM', HOME .. '#d', p)
-c('ZREM', HOME .. '#z', p)
+c('HDEL', HOME .. PAUSED_QUEUES, name)
+c('ZREM', HOME .. DUE_QUEUES, p)
+c('ZREM', HOME .. EXPIRING_QUEUES, p)
 return 1

@@ -12,7 +12,7 @@ local function head_of(no)
   end
   return headers[no]
 end
-local reported = ARGV[1] == '1' and c('EXISTS', p .. 'j') == 1
+local reported = ARGV[1] == '1' and c('EXISTS', p .. REPORTS) == 1
 
 -- How many of the ids behind each one are its neighbours, one after the other.
 local runs = {[#ARGV] = 0}
@@ -27,7 +27,7 @@ for a = 2, #ARGV do
   local id = ARGV[a]
   following = runs[a]
   local how, what, lane, _, no, index = where(p, id)
-  local failures = how and how ~= 'w' and ARGV[1] == '1' and c('HGET', p .. 'e', id) or ''
+  local failures = how and how ~= 'w' and ARGV[1] == '1' and c('HGET', p .. FAILURES, id) or ''
   local found = {}
   if how == 'k' or how == 'b' then
     found = {how, what, failures}
@@ -38,13 +38,13 @@ for a = 2, #ARGV do
   elseif how == 'l' then
     local at = done_at(p, no, index)
     if at then
-      found = {'d', what, failures, lane, format('%.0f', at), c('HGET', p .. 'g:' .. no, index) or '', head_of(no)}
+      found = {'d', what, failures, lane, format('%.0f', at), c('HGET', p .. RESULTS .. no, index) or '', head_of(no)}
     else
       local header = head_of(no)
-      found = {'r', what, failures, lane, header, c('HEXISTS', p .. 'q', no .. ':' .. index)}
+      found = {'r', what, failures, lane, header, c('HEXISTS', p .. STOPS, no .. ':' .. index)}
     end
   end
-  if how then found[#found + 1] = reported and c('HGET', p .. 'j', id) or '' end
+  if how then found[#found + 1] = reported and c('HGET', p .. REPORTS, id) or '' end
   answer[#answer + 1] = found
   for i = 2, #found do bytes = bytes - (type(found[i]) == 'string' and #found[i] or 0) end
   if bytes <= 0 or walked > WALK then break end

@@ -2,20 +2,20 @@
 -- ARGV: 1 clock, 2 ttl µs, 3… tokens.  Answer: {alive as 0 or 1 per token, stops as number of the token from 0, position…}
 local p, now = KEYS[1], clock(ARGV[1])
 c('DEL', p)  -- as in settle: a full server must not lose its leases
-local stops = c('EXISTS', p .. 'q') == 1
+local stops = c('EXISTS', p .. STOPS) == 1
 local alive, stop, whose = {}, {}, {}
-by_then('#z', now + ARGV[2], p)  -- it may be a shorter time than before
+by_then(EXPIRING_QUEUES, now + ARGV[2], p)  -- it may be a shorter time than before
 for a = 3, #ARGV do
-  local held = c('HGET', p .. 't', ARGV[a])
+  local held = c('HGET', p .. TOKENS, ARGV[a])
   alive[a - 2] = held and 1 or 0
   if held then
     local no, spans = match(held, '^(%d+)(m?)')
-    c('ZADD', p .. 'Z', now + ARGV[2], no)
+    c('ZADD', p .. LEASES, now + ARGV[2], no)
     if stops then whose[no] = {a - 3, spans ~= ''} end
   end
 end
 if stops then
-  for _, field in ipairs(c('HKEYS', p .. 'q')) do
+  for _, field in ipairs(c('HKEYS', p .. STOPS)) do
     local no, index = match(field, '^(%d+):(%d+)$')
     local lease = whose[no]
     if lease then

@@ -1,6 +1,6 @@
 -- On a cluster: keep the counters of a queue that leaves. Counters only grow, so older ones do not replace newer ones.
 -- KEYS: the home of limits.  ARGV: 1 the queue, 2 its counters, packed, 3 jobs that it ever took
-local key = KEYS[1] .. '#s'
+local key = KEYS[1] .. FORGOTTEN
 local known = c('HGET', key, ARGV[1])
 if known then
   local words = cmsgpack.unpack(known)

@@ -6,10 +6,10 @@ local p, most = KEYS[1], tonumber(ARGV[5])
 left = tonumber(ARGV[1])
 local answer = {'', 0}
 -- Most queues have neither cancelled jobs nor jobs that came back. Then a lane takes two commands.
-local cancelled, returned = c('EXISTS', p .. 'x') == 1, c('EXISTS', p .. 'b') == 1
+local cancelled, returned = c('EXISTS', p .. HOLES) == 1, c('EXISTS', p .. RETURNED_LANES) == 1
 
 local function first_of(lane)
-  local list = p .. 'L:' .. lane
+  local list = p .. READY .. lane
   local el = c('LINDEX', list, 0)
   for from = 1, 2000, 200 do
     if el ~= '' or left <= 0 then break end
@@ -18,11 +18,11 @@ local function first_of(lane)
       if following ~= '' then el = following break end
     end
   end
-  local back = returned and c('ZRANGE', p .. 'B:' .. lane, 0, 0, 'WITHSCORES') or {}
+  local back = returned and c('ZRANGE', p .. RETURNED .. lane, 0, 0, 'WITHSCORES') or {}
   if back[1] then
-    local head = tonumber(c('HGET', p .. 'h', lane) or nil)
+    local head = tonumber(c('HGET', p .. FIRST_PLACES, lane) or nil)
     if not (el and el ~= '' and head and head < tonumber(back[2])) then
-      local _, _, _, first = opened(c('HGET', p .. 'E', back[1]))
+      local _, _, _, first = opened(c('HGET', p .. LOOSE, back[1]))
       el = first
     end
   end
@@ -30,9 +30,9 @@ local function first_of(lane)
 end
 
 local function show(lane)
-  local jobs = c('LLEN', p .. 'L:' .. lane)
-  if cancelled then jobs = jobs - (c('HGET', p .. 'x', lane) or 0) end
-  if returned then jobs = jobs + c('ZCARD', p .. 'B:' .. lane) end
+  local jobs = c('LLEN', p .. READY .. lane)
+  if cancelled then jobs = jobs - (c('HGET', p .. HOLES, lane) or 0) end
+  if returned then jobs = jobs + c('ZCARD', p .. RETURNED .. lane) end
   local el = jobs > 0 and first_of(lane)
   if not el or el == '' then return end
   local high, low = read('>I4I4', el, 26)
@@ -42,8 +42,8 @@ end
 
 local at
 if ARGV[2] == '' then
-  local total = c('HLEN', p .. 'K')
-  for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do total = total + c('LLEN', p .. 'R:' .. priority) end
+  local total = c('HLEN', p .. PARKED)
+  for _, priority in ipairs(c('ZRANGE', p .. PRIORITIES, 0, -1)) do total = total + c('LLEN', p .. RING .. priority) end
   at = walk_from(p, total > tonumber(ARGV[3]) and ARGV[4] % total or 0)
 else
   at = cmsgpack.unpack(ARGV[2])

@@ -22,7 +22,7 @@ local function clock(given)
 end
 
 local function bump(p, field, by)
-  if by ~= 0 then c('HINCRBY', p .. 'd', field, by) end
+  if by ~= 0 then c('HINCRBY', p .. COUNTERS, field, by) end
 end
 
 -- A call with more arguments than Lua's stack takes, in parts. Answers the last answer.
@@ -39,7 +39,7 @@ local function by_then(index, at, p)
 end
 
 local function wake(p)
-  if c('EXISTS', p .. 'w') == 0 then c('RPUSH', p .. 'w', 1) end
+  if c('EXISTS', p .. MARKER) == 0 then c('RPUSH', p .. MARKER, 1) end
 end
 
 -- Since when, until when (nil: until resumed) and by whom; nothing if it is not paused, or no longer.

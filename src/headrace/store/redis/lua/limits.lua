@@ -62,19 +62,19 @@ local function look_at_limits(g, keys, now)
   if #missing == 0 then return end
   local names = {}
   for i = 1, #missing do names[i] = missing[i][1] end
-  local ruled = c('EXISTS', g .. '#r') == 1
+  local ruled = c('EXISTS', g .. RULES) == 1
   for a = 1, #missing, 2000 do
     local z = min(#missing, a + 1999)
-    local held = c('HMGET', g .. '#u', unpack(wanted, a, z))
-    local own = ruled and c('HMGET', g .. '#r', unpack(wanted, a, z)) or {}
-    local common = ruled and c('HMGET', g .. '#r', unpack(names, a, z)) or {}
+    local held = c('HMGET', g .. HELD, unpack(wanted, a, z))
+    local own = ruled and c('HMGET', g .. RULES, unpack(wanted, a, z)) or {}
+    local common = ruled and c('HMGET', g .. RULES, unpack(names, a, z)) or {}
     for i = a, z do
       local limit = limits[wanted[i]]
       limit.held = tonumber(held[i - a + 1] or 0)
       limit.rule = rule_of(own[i - a + 1] or common[i - a + 1])
       local rule = limit.rule
       if rule and (rule.rate or rule.stopped) then
-        local bucket = c('HGET', g .. '#b', wanted[i])
+        local bucket = c('HGET', g .. BUCKETS, wanted[i])
         limit.units = rule.burst
         if bucket then
           local units, at = read('>dd', bucket)
@@ -136,13 +136,13 @@ end
 local function may_open(g, keys)
   local scores = {}
   for i = 1, #keys do
-    local parked = c('ZCARD', g .. '#k:' .. keys[i])
+    local parked = c('ZCARD', g .. PARKED_UNDER .. keys[i])
     if parked > 0 then
       scores[#scores + 1] = -parked
       scores[#scores + 1] = keys[i]
     end
   end
   if #scores == 0 then return end
-  each('ZADD', g .. '#o', scores)
-  for _, p in ipairs(c('SMEMBERS', g .. '#q')) do wake(p) end
+  each('ZADD', g .. OPENINGS, scores)
+  for _, p in ipairs(c('SMEMBERS', g .. PARKING_QUEUES)) do wake(p) end
 end

@@ -7,9 +7,9 @@ if kind == 'queue' then
   local gone = unlisted(p)
   if gone then return {'unlisted', gone} end
 end
-local hash = kind == 'tenant' and p .. '#t' or p .. '#a'
+local hash = kind == 'tenant' and p .. PAUSED_TENANTS or p .. PAUSED_TASKS
 local known
-if kind == 'queue' then known = c('GET', p .. 'p') else known = c('HGET', hash, name) end
+if kind == 'queue' then known = c('GET', p .. PAUSED) else known = c('HGET', hash, name) end
 local resumed = ARGV[4] == ''
 c('DEL', p)  -- as in settle: an operator must be able to hold jobs back on a full server
 if not resumed then
@@ -17,21 +17,21 @@ if not resumed then
   local since, _, by = pause_of(known, now)
   local record = pack('>dd', since or now, tonumber(ARGV[4])) .. (since and by or ARGV[5])
   if kind == 'queue' then
-    c('SET', p .. 'p', record)
+    c('SET', p .. PAUSED, record)
     list(p)
-    if HOME then c('HSET', HOME .. '#p', name, record) end
+    if HOME then c('HSET', HOME .. PAUSED_QUEUES, name, record) end
   else
     c('HSET', hash, name, record)
   end
 elseif kind == 'queue' then
-  c('DEL', p .. 'p')
-  if HOME then c('HDEL', HOME .. '#p', name) end
+  c('DEL', p .. PAUSED)
+  if HOME then c('HDEL', HOME .. PAUSED_QUEUES, name) end
   wake(p)
 else
   c('HDEL', hash, name)
 end
 if kind == 'tenant' then
-  c('HINCRBY', p .. 'd', 'version', 1)
+  c('HINCRBY', p .. COUNTERS, 'version', 1)
   -- The time at which its lanes wake may be another now: look.
   may_open(p, {'\1' .. name})
 end

@@ -7,25 +7,25 @@ local moved = 0
 
 -- Answers when the next job of the queue is due; nil: none is scheduled.
 local function promote(p)
-  local ids = c('ZRANGEBYSCORE', p .. 'D', '-inf', now, 'LIMIT', 0, left)
+  local ids = c('ZRANGEBYSCORE', p .. SCHEDULED, '-inf', now, 'LIMIT', 0, left)
   if #ids > 0 then
-    local records, back = c('HMGET', p .. 'E', unpack(ids)), {}
+    local records, back = c('HMGET', p .. LOOSE, unpack(ids)), {}
     for i = 1, #ids do
       local seq, lane = opened(records[i])
       back[i] = {lane, seq, ids[i]}
     end
-    c('ZREM', p .. 'D', unpack(ids))
+    c('ZREM', p .. SCHEDULED, unpack(ids))
     come_back(p, back)
     moved, left = moved + #ids, left - #ids
   end
-  return c('ZRANGE', p .. 'D', 0, 0, 'WITHSCORES')[2]
+  return c('ZRANGE', p .. SCHEDULED, 0, 0, 'WITHSCORES')[2]
 end
 
 local following, broken
 if HOME then
   -- The index says a time that none of a queue's jobs is due before: it is put right where it comes first.
   for _ = 1, 100 do
-    local p, at = unpack(c('ZRANGE', HOME .. '#d', 0, 0, 'WITHSCORES'))
+    local p, at = unpack(c('ZRANGE', HOME .. DUE_QUEUES, 0, 0, 'WITHSCORES'))
     following = at
     if not p or left <= 0 then break end
     local well, real = pcall(promote, p)
@@ -36,8 +36,8 @@ if HOME then
     following = real
     if following == at then break end
     c('DEL', HOME)  -- as in settle
-    if following then c('ZADD', HOME .. '#d', following, p) else c('ZREM', HOME .. '#d', p) end
-    following = c('ZRANGE', HOME .. '#d', 0, 0, 'WITHSCORES')[2]
+    if following then c('ZADD', HOME .. DUE_QUEUES, following, p) else c('ZREM', HOME .. DUE_QUEUES, p) end
+    following = c('ZRANGE', HOME .. DUE_QUEUES, 0, 0, 'WITHSCORES')[2]
   end
 else
   following = promote(KEYS[1])
@@ -45,9 +45,9 @@ end
 if broken and moved == 0 then return redis.error_reply(type(broken) == 'table' and broken.err or broken) end
 local first
 if HOME then
-  first = c('ZRANGE', HOME .. '#z', 0, 0, 'WITHSCORES')[2]
+  first = c('ZRANGE', HOME .. EXPIRING_QUEUES, 0, 0, 'WITHSCORES')[2]
 else
-  first = c('ZRANGE', KEYS[1] .. 'Z', 0, 0, 'WITHSCORES')[2]
+  first = c('ZRANGE', KEYS[1] .. LEASES, 0, 0, 'WITHSCORES')[2]
 end
 local expired = first and tonumber(first) <= now and 1 or 0
 return {moved, following and format('%.0f', max(0, following - now)) or '-1', expired}

@@ -8,16 +8,16 @@ local over = now - ARGV[2]
 
 local OVER = pack('>d', 0)
 
-local reported = c('EXISTS', p .. 'j') == 1
+local reported = c('EXISTS', p .. REPORTS) == 1
 
 forget_tokens(p, now, tonumber(ARGV[4]))
-for _, prefix in ipairs(c('SPOP', p .. 'nx', 200)) do forget(p, prefix, 0) end
+for _, prefix in ipairs(c('SPOP', p .. EMPTY_BATCHES, 200)) do forget(p, prefix, 0) end
 
-local ids = c('ZRANGEBYSCORE', p .. 'kc', '-inf', over, 'LIMIT', 0, min(100, limit))
+local ids = c('ZRANGEBYSCORE', p .. NOT_DEAD, '-inf', over, 'LIMIT', 0, min(100, limit))
 for i = 1, #ids do
   unended(p, ids[i])
-  c('HDEL', p .. 'e', ids[i])
-  if reported then c('HDEL', p .. 'j', ids[i]) end
+  c('HDEL', p .. FAILURES, ids[i])
+  if reported then c('HDEL', p .. REPORTS, ids[i]) end
   forget(p, sub(ids[i], 1, 14), 1)
 end
 dropped = #ids
@@ -25,8 +25,8 @@ effort = effort - 3 * #ids
 
 -- Results whose time is over, though their jobs' is not: what stays of each is that there was one.
 local moment = format('%.0f', now)
-for _, no in ipairs(c('ZRANGEBYSCORE', p .. 'G', '-inf', moment, 'LIMIT', 0, 5)) do
-  local stubs, over, later, g = {}, {}, nil, p .. 'g:' .. no
+for _, no in ipairs(c('ZRANGEBYSCORE', p .. RESULT_ENDS, '-inf', moment, 'LIMIT', 0, 5)) do
+  local stubs, over, later, g = {}, {}, nil, p .. RESULTS .. no
   for _, field in ipairs(c('HKEYS', g)) do
     local at = byte(field) == 100 and tonumber(sub(field, 2))
     if at and at <= now then over[#over + 1] = field elseif at then later = min(later or at, at) end
@@ -40,34 +40,34 @@ for _, no in ipairs(c('ZRANGEBYSCORE', p .. 'G', '-inf', moment, 'LIMIT', 0, 5))
     c('HDEL', g, field)
   end
   if #stubs > 0 then each('HSET', g, stubs) end
-  if later then c('ZADD', p .. 'G', format('%.0f', later), no) else c('ZREM', p .. 'G', no) end
+  if later then c('ZADD', p .. RESULT_ENDS, format('%.0f', later), no) else c('ZREM', p .. RESULT_ENDS, no) end
   effort = effort - 4 - #stubs / 20
 end
 -- The same for jobs that are kept by themselves.
-for _, id in ipairs(c('ZRANGEBYSCORE', p .. 'gk', '-inf', moment, 'LIMIT', 0, 100)) do
-  local record = c('HGET', p .. 'k', id)
+for _, id in ipairs(c('ZRANGEBYSCORE', p .. SINGLE_RESULT_ENDS, '-inf', moment, 'LIMIT', 0, 100)) do
+  local record = c('HGET', p .. ENDED, id)
   if record then
-    c('HSET', p .. 'k', id, sub(record, 1, 17) .. pack('>I4', 1) .. sub(record, 22 + max(0, read('>I4', record, 18) - 1)))
+    c('HSET', p .. ENDED, id, sub(record, 1, 17) .. pack('>I4', 1) .. sub(record, 22 + max(0, read('>I4', record, 18) - 1)))
     effort = effort - 1 - #record / 4000
   end
-  c('ZREM', p .. 'gk', id)
+  c('ZREM', p .. SINGLE_RESULT_ENDS, id)
 end
 
 -- A lease's list is the history of its jobs, from the first one done: it goes when the last one's time is over.
-local set = 'F'
+local set = HISTORY
 while dropped < limit and effort > 0 do
   local found = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
-  if not found[1] and set == 'F' then
-    set = 'H'
+  if not found[1] and set == HISTORY then
+    set = HISTORY_IN_PARTS
     found = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
   end
   local no = found[1]
   if not no then break end
   local horizon, whole = over, tonumber(found[2])
-  local live = c('ZSCORE', p .. 'Z', no)
-  local log = c('GET', p .. 's:' .. no)
+  local live = c('ZSCORE', p .. LEASES, no)
+  local log = c('GET', p .. SETTLED_LOG .. no)
   local times = settled_times(log)
-  local list = p .. 'l:' .. no
+  local list = p .. LEASE .. no
   local els = c('LRANGE', list, 1, -1)
   local batches, kept, last, next_due = {}, 0, 0, nil
   effort = effort - 4 - #els / 2
@@ -79,9 +79,9 @@ while dropped < limit and effort > 0 do
       if time <= horizon and dropped < limit then
         local id, prefix = sub(el, 1, 16), sub(el, 1, 14)
         batches[prefix] = (batches[prefix] or 0) + 1
-        if sub(el, 17, 22) ~= '\0\0\0\0\0\0' then c('HDEL', p .. 'e', id) end
-        c('HDEL', p .. 'v', id)
-        if reported then c('HDEL', p .. 'j', id) end
+        if sub(el, 17, 22) ~= '\0\0\0\0\0\0' then c('HDEL', p .. FAILURES, id) end
+        c('HDEL', p .. MOVED, id)
+        if reported then c('HDEL', p .. REPORTS, id) end
         els[i] = ''
         last = i
         dropped = dropped + 1
@@ -98,18 +98,18 @@ while dropped < limit and effort > 0 do
   if kept == 0 and not live then
     forget_runs(p, lease_header(p, no), no)
     forget_steps(p, no, log)
-    c('UNLINK', list, p .. 'g:' .. no, p .. 's:' .. no)
+    c('UNLINK', list, p .. RESULTS .. no, p .. SETTLED_LOG .. no)
     c('ZREM', p .. set, no)
-    c('ZREM', p .. 'G', no)
+    c('ZREM', p .. RESULT_ENDS, no)
   else
     for i = 1, last do
-      if els[i] == '' then c('LSET', list, i, '') c('HDEL', p .. 'g:' .. no, i - 1) end
+      if els[i] == '' then c('LSET', list, i, '') c('HDEL', p .. RESULTS .. no, i - 1) end
     end
     if next_due then c('ZADD', p .. set, next_due, no) else c('ZREM', p .. set, no) end
     if dropped >= limit then break end
   end
 end
 
-local more = c('ZCOUNT', p .. 'F', '-inf', over) + c('ZCOUNT', p .. 'H', '-inf', over) + c('ZCOUNT', p .. 'kc', '-inf', over)
-  + c('ZCOUNT', p .. 'G', '-inf', moment) + c('ZCOUNT', p .. 'gk', '-inf', moment)
+local more = c('ZCOUNT', p .. HISTORY, '-inf', over) + c('ZCOUNT', p .. HISTORY_IN_PARTS, '-inf', over) + c('ZCOUNT', p .. NOT_DEAD, '-inf', over)
+  + c('ZCOUNT', p .. RESULT_ENDS, '-inf', moment) + c('ZCOUNT', p .. SINGLE_RESULT_ENDS, '-inf', moment)
 return {dropped, more > 0 and 1 or 0}

@@ -4,22 +4,22 @@
 local p, now = KEYS[1], clock(ARGV[1])
 local no
 if ARGV[5] == '' then
-  no = c('ZRANGEBYSCORE', p .. 'Z', '-inf', now, 'LIMIT', 0, 1)[1]
+  no = c('ZRANGEBYSCORE', p .. LEASES, '-inf', now, 'LIMIT', 0, 1)[1]
 else
-  no = match(c('HGET', p .. 't', ARGV[5]) or '', '%d+')
+  no = match(c('HGET', p .. TOKENS, ARGV[5]) or '', '%d+')
   -- Its worker may have been heard here and not there: one node of a cluster was down.
-  if no and tonumber(c('ZSCORE', p .. 'Z', no) or 0) > now then return {} end
+  if no and tonumber(c('ZSCORE', p .. LEASES, no) or 0) > now then return {} end
   -- Under the fresh token it is if this was asked before and the answer was lost.
-  no = no or match(c('HGET', p .. 't', ARGV[4]) or '', '%d+')
+  no = no or match(c('HGET', p .. TOKENS, ARGV[4]) or '', '%d+')
 end
 if not no then return {} end
 c('DEL', p)  -- as in settle
-local list = p .. 'l:' .. no
+local list = p .. LEASE .. no
 local lease = c('LRANGE', list, 0, -1)
 local header = cmsgpack.unpack(lease[1])
-local held = c('HGET', p .. 't', header[1])
+local held = c('HGET', p .. TOKENS, header[1])
 if held and match(held, '%d+') == no then
-  c('HDEL', p .. 't', header[1])
+  c('HDEL', p .. TOKENS, header[1])
 else
   -- The token belongs to another lease, or to none. A lease that could not be taken over would block those behind it.
   local limited = false
@@ -28,7 +28,7 @@ else
 end
 header[1], header[2], header[5] = ARGV[4], ARGV[2], ''
 c('LSET', list, 0, cmsgpack.pack(header))
-c('HSET', p .. 't', ARGV[4], held)
-c('ZADD', p .. 'Z', now + ARGV[3], no)
-table.insert(lease, 2, c('GET', p .. 's:' .. no) or '')
+c('HSET', p .. TOKENS, ARGV[4], held)
+c('ZADD', p .. LEASES, now + ARGV[3], no)
+table.insert(lease, 2, c('GET', p .. SETTLED_LOG .. no) or '')
 return lease

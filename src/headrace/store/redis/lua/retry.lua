@@ -9,7 +9,7 @@ for a = 2, #ARGV do
   local el, note, _
   if how == 's' and not afresh then
     seq, lane, note, el = opened(what)
-    c('ZREM', p .. 'D', id)
+    c('ZREM', p .. SCHEDULED, id)
   elseif not afresh then
     el = nil
   elseif how == 'k' then
@@ -20,15 +20,15 @@ for a = 2, #ARGV do
   elseif how == 's' then
     seq, lane, _, el = opened(what)
     el = restated(el, 0, 0, 0)
-    c('ZREM', p .. 'D', id)
+    c('ZREM', p .. SCHEDULED, id)
   elseif how == 'l' and done_at(p, no, index) then
     el = restated(what, 1, 0, 0)
-    c('LSET', p .. 'l:' .. no, index + 1, '')
-    c('HDEL', p .. 'g:' .. no, index)
-    c('HDEL', p .. 'v', id)
+    c('LSET', p .. LEASE .. no, index + 1, '')
+    c('HDEL', p .. RESULTS .. no, index)
+    c('HDEL', p .. MOVED, id)
   end
   if el then
-    c('HSET', p .. 'E', id, loose(seq, lane, note, el))
+    c('HSET', p .. LOOSE, id, loose(seq, lane, note, el))
     back[#back + 1] = {lane, seq, id}
   end
   answer[#answer + 1] = el and '1' or '0'

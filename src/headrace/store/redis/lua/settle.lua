@@ -6,15 +6,15 @@
 --   lease (here)…}, or -1: the token is unknown, all are. A part ends when all do, so that the token counts until then.
 local FEW = 4
 local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
-local held = c('HGET', p .. 't', token)
+local held = c('HGET', p .. TOKENS, token)
 if not held then
-  if ARGV[3] == '1' and (c('LPOS', p .. 'y', token) or c('LPOS', p .. 'y2', token)) then return {1} end
+  if ARGV[3] == '1' and (c('LPOS', p .. SPENT_TOKENS, token) or c('LPOS', p .. OLDER_TOKENS, token)) then return {1} end
   return -1
 end
 -- A server that is full refuses what takes memory unless the script has changed something already, and settling must go on.
 c('DEL', p)
 local no, spans, limited = match(held, '^(%d+)(m?)(l?)$')
-local list, log = p .. 'l:' .. no, p .. 's:' .. no
+local list, log = p .. LEASE .. no, p .. SETTLED_LOG .. no
 local total = c('LLEN', list) - 1
 local results = tonumber(ARGV[5])
 local others = tonumber(ARGV[6 + 2 * results])
@@ -25,11 +25,11 @@ local function give_back(freed)
   local g = home(p)
   local keys, waiting = {}, {}
   for key in pairs(freed) do keys[#keys + 1] = key end
-  local parked = c('EXISTS', g .. '#w') == 1
+  local parked = c('EXISTS', g .. PARKING_KEYS) == 1
   for a = 1, #keys, 2000 do
     local z = min(#keys, a + 1999)
-    local held, still, gone = c('HMGET', g .. '#u', unpack(keys, a, z)), {}, {}
-    local known = parked and c('SMISMEMBER', g .. '#w', unpack(keys, a, z))
+    local held, still, gone = c('HMGET', g .. HELD, unpack(keys, a, z)), {}, {}
+    local known = parked and c('SMISMEMBER', g .. PARKING_KEYS, unpack(keys, a, z))
     for i = a, z do
       local units = (tonumber(held[i - a + 1] or 0)) - freed[keys[i]]
       if units > 0 then
@@ -40,12 +40,12 @@ local function give_back(freed)
       end
       if known and known[i - a + 1] == 1 then waiting[#waiting + 1] = keys[i] end
     end
-    if #still > 0 then c('HSET', g .. '#u', unpack(still)) end
-    if #gone > 0 then c('HDEL', g .. '#u', unpack(gone)) end
+    if #still > 0 then c('HSET', g .. HELD, unpack(still)) end
+    if #gone > 0 then c('HDEL', g .. HELD, unpack(gone)) end
   end
   local open = {}
   for _, key in ipairs(waiting) do
-    local rule = rule_of(c('HGET', g .. '#r', key) or c('HGET', g .. '#r', match(key, '^([^:]*)')))
+    local rule = rule_of(c('HGET', g .. RULES, key) or c('HGET', g .. RULES, match(key, '^([^:]*)')))
     -- A rate does not open because somebody is done, unless it is half open.
     if not rule or rule.concurrency or rule.closed >= 0 then open[#open + 1] = key end
   end
@@ -66,16 +66,16 @@ local note_results = results > 0 and function(records)
   end
   for ttl, places in pairs(due) do
     local at = format('%.0f', now + ttl)
-    local g, field = p .. 'g:' .. no, 'd' .. at
+    local g, field = p .. RESULTS .. no, 'd' .. at
     c('HSET', g, field, (c('HGET', g, field) or '') .. places)
-    c('ZADD', p .. 'G', 'LT', at, no)
+    c('ZADD', p .. RESULT_ENDS, 'LT', at, no)
   end
 end
 
 local before = c('GET', log)
 if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, total - 1) then
-  if c('EXISTS', p .. 'q') == 1 then
-    for i = 0, total - 1 do c('HDEL', p .. 'q', no .. ':' .. i) end
+  if c('EXISTS', p .. STOPS) == 1 then
+    for i = 0, total - 1 do c('HDEL', p .. STOPS, no .. ':' .. i) end
   end
   if limited ~= '' then
     local header, freed = lease_header(p, no), {}
@@ -93,17 +93,17 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
     for i = 1, total do
       local lane, seq = run_of(header, i - 1)
       local id = sub(els[i], 1, 16)
-      c('HDEL', p .. 'v', id)
+      c('HDEL', p .. MOVED, id)
       ended(p, id, 'o', now, loose(seq, lane, nil, restated(els[i], 1)), kept[i - 1], header)
     end
   else
     -- The whole lease at once: its list is history from here on.
     if results > 0 then
       local kept = {unpack(ARGV, 6, 5 + 2 * results)}
-      each('HSET', p .. 'g:' .. no, kept)
+      each('HSET', p .. RESULTS .. no, kept)
       note_results(kept)
     end
-    c('ZADD', p .. 'F', now, no)
+    c('ZADD', p .. HISTORY, now, no)
   end
   end_lease(p, no, token)
   bump(p, 'u', -total)
@@ -166,12 +166,12 @@ for r = 6, 5 + 2 * results, 2 do
   if index then kept[#kept + 1] = index kept[#kept + 1] = ARGV[r + 1] end
 end
 if #kept > 0 then
-  each('HSET', p .. 'g:' .. no, kept)
+  each('HSET', p .. RESULTS .. no, kept)
   note_results(kept)
 end
 
-local stops = c('EXISTS', p .. 'q') == 1
-if stops then for _, index in pairs(fresh) do c('HDEL', p .. 'q', no .. ':' .. index) end end
+local stops = c('EXISTS', p .. STOPS) == 1
+if stops then for _, index in pairs(fresh) do c('HDEL', p .. STOPS, no .. ':' .. index) end end
 
 local back, scores, records, failed = {}, {}, {}, 0
 for a = 7 + 2 * results, last, 10 do
@@ -188,11 +188,11 @@ for a = 7 + 2 * results, last, 10 do
     local note = ARGV[a + 7]
     note = byte(note) == 49 and sub(note, 2) or nil
     el = restated(el, 1, tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), kind == 'a' and ARGV[a + 6] == '1')
-    c('HDEL', p .. 'v', id)
+    c('HDEL', p .. MOVED, id)
     if ARGV[a + 8] ~= '' then remember_failure(p, id, ARGV[a + 8]) failed = failed + 1 end
-    local stop = stops and c('HGET', p .. 'q', no .. ':' .. index)
+    local stop = stops and c('HGET', p .. STOPS, no .. ':' .. index)
     if stop then
-      c('HDEL', p .. 'q', no .. ':' .. index)
+      c('HDEL', p .. STOPS, no .. ':' .. index)
       if kind == 'a' then kind, note = 'c', nil end
       if kind == 'c' and not note then note = byte(stop) == 49 and sub(stop, 2) or nil end
     end
@@ -213,12 +213,12 @@ for a = 7 + 2 * results, last, 10 do
     end
   end
 end
-if #records > 0 then each('HSET', p .. 'E', records) end
+if #records > 0 then each('HSET', p .. LOOSE, records) end
 if #scores > 0 then
-  each('ZADD', p .. 'D', scores)
+  each('ZADD', p .. SCHEDULED, scores)
   local first = scores[1]
   for s = 3, #scores, 2 do first = min(first, scores[s]) end
-  by_then('#d', first, p)
+  by_then(DUE_QUEUES, first, p)
 end
 come_back(p, back)
 
@@ -236,8 +236,8 @@ if count > 0 then
   for r = 1, #ranges, 2 do parts[#parts + 1] = pack('>I2I2', ranges[r], ranges[r + 1]) end
   c('APPEND', log, table.concat(parts))
   if next(fresh) then
-    c('ZADD', p .. 'H', 'NX', now, no)
-    c('ZADD', p .. 'f', now, no .. ':' .. #(before or ''))
+    c('ZADD', p .. HISTORY_IN_PARTS, 'NX', now, no)
+    c('ZADD', p .. SETTLED_STEPS, now, no .. ':' .. #(before or ''))
   end
   bump(p, 'u', -count)
   bump(p, 'o', done)

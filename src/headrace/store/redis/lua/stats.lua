@@ -4,7 +4,7 @@
 --   older ones in these lanes, behind many cancelled jobs, or lanes that the walk has passed over}
 local p = KEYS[1]
 left = tonumber(ARGV[1])
-local returned = c('EXISTS', p .. 'b') == 1
+local returned = c('EXISTS', p .. RETURNED_LANES) == 1
 local oldest
 
 local function look(el)
@@ -16,7 +16,7 @@ local function look(el)
 end
 
 local function look_at(lane)
-  local list = p .. 'L:' .. lane
+  local list = p .. READY .. lane
   local el = c('LINDEX', list, 0)
   for from = 1, 901, 100 do
     if el ~= '' or left <= 0 then break end
@@ -28,9 +28,9 @@ local function look_at(lane)
   end
   if el == '' then sure = false end
   look(el)
-  local first = returned and c('ZRANGE', p .. 'B:' .. lane, 0, 0)[1]
+  local first = returned and c('ZRANGE', p .. RETURNED .. lane, 0, 0)[1]
   if first then
-    local _, _, _, back = opened(c('HGET', p .. 'E', first))
+    local _, _, _, back = opened(c('HGET', p .. LOOSE, first))
     look(back)
   end
 end

@@ -5,14 +5,14 @@ local g, now = KEYS[1], clock(ARGV[1])
 
 local function lock_says(known) return where(sub(known, 17), sub(known, 1, 16)) end
 local function bucket_says(bucket, key)
-  local rule = rule_of(c('HGET', g .. '#r', key) or c('HGET', g .. '#r', match(key, '^([^:]*)')))
+  local rule = rule_of(c('HGET', g .. RULES, key) or c('HGET', g .. RULES, match(key, '^([^:]*)')))
   local units, at = read('>dd', bucket)
   return rule and rule.rate and units + rule.rate * (now - at) / 1000000 < rule.burst
 end
 local function pause_says(record) return pause_of(record, now) end
 
 local answer = {}
-for i, kind in ipairs({{'#l', lock_says}, {'#b', bucket_says}, {'#t', pause_says}, {'#a', pause_says}, {'#p', pause_says}}) do
+for i, kind in ipairs({{LOCKS, lock_says}, {BUCKETS, bucket_says}, {PAUSED_TENANTS, pause_says}, {PAUSED_TASKS, pause_says}, {PAUSED_QUEUES, pause_says}}) do
   local at = ARGV[i + 1]
   if at ~= '-' then
     local key, says = g .. kind[1], kind[2]

@@ -14,9 +14,9 @@ local g = home(KEYS[1])
 local queues, answer, opens = {}, {{'', {}}}, nil
 for i = 1, #KEYS - 1, 2 do
   local p = KEYS[i]
-  local held = c('HGET', p .. 't', token)
+  local held = c('HGET', p .. TOKENS, token)
   local no = held and match(held, '%d+')
-  if no and c('LLEN', p .. 'l:' .. no) - 1 > had then
+  if no and c('LLEN', p .. LEASE .. no) - 1 > had then
     -- Asked before, the answer was lost: the same again.
     local header, runs, first = lease_header(p, no), {}, 0
     for r = 1, #header do if r < RUNS then runs[r] = header[r] end end
@@ -24,13 +24,13 @@ for i = 1, #KEYS - 1, 2 do
       if first >= had then for f = r, r + 3 do runs[#runs + 1] = header[f] end end
       first = first + header[r + 2]
     end
-    answer[#answer + 1] = {(i - 1) / 2, cmsgpack.pack(runs), unpack(c('LRANGE', p .. 'l:' .. no, had + 1, -1))}
+    answer[#answer + 1] = {(i - 1) / 2, cmsgpack.pack(runs), unpack(c('LRANGE', p .. LEASE .. no, had + 1, -1))}
   end
-  local since, till = pause_of(c('GET', p .. 'p'), now)
+  local since, till = pause_of(c('GET', p .. PAUSED), now)
   if till then opens = min(opens or till, till) end
   if not since then
     queues[#queues + 1] = {p = p, number = (i - 1) / 2, held = no, limited = held and match(held, 'l$') and true,
-      returned = c('EXISTS', p .. 'b') == 1, out = {(i - 1) / 2, ''}, runs = {}, listed = {}, heads = {}, moved = {},
+      returned = c('EXISTS', p .. RETURNED_LANES) == 1, out = {(i - 1) / 2, ''}, runs = {}, listed = {}, heads = {}, moved = {},
       gaps = {}, left = {}}
   end
 end
@@ -45,4 +45,4 @@ if ARGV[9] ~= '' then
   weights = next(said[2]) and said[2]
   only = byte(said[3]) == 49 and sub(said[3], 2) or nil
 end
-local some_paused = c('EXISTS', g .. '#t') == 1
+local some_paused = c('EXISTS', g .. PAUSED_TENANTS) == 1

@@ -52,7 +52,7 @@ end
 -- Up to `want` from the lane's list, whose first job has place `head`, and none beyond the place `last`. Answers how
 -- many; cancelled ones are passed over.
 local function from_list(q, lane, head, want, last)
-  local key = q.p .. 'L:' .. lane
+  local key = q.p .. READY .. lane
   local got, full = 0, true
   while got < want and head <= last and full and budget > 0 do
     local asked = min(want - got, last - head + 1, step)
@@ -72,9 +72,9 @@ end
 local function from_both(q, lane, head, want)
   local p, got = q.p, 0
   while want > 0 and not stopped do
-    local waiting = c('ZRANGE', p .. 'B:' .. lane, 0, min(want, step) - 1, 'WITHSCORES')
+    local waiting = c('ZRANGE', p .. RETURNED .. lane, 0, min(want, step) - 1, 'WITHSCORES')
     if #waiting == 0 then
-      c('SREM', p .. 'b', lane)
+      c('SREM', p .. RETURNED_LANES, lane)
       if head then got = got + from_list(q, lane, head, want, math.huge) end
       return got
     end
@@ -88,7 +88,7 @@ local function from_both(q, lane, head, want)
       got, want, head = got + more, want - more, q.heads[lane] or nil
       if budget <= 0 then break end
     else
-      local records = c('HMGET', p .. 'E', unpack(ids))
+      local records = c('HMGET', p .. LOOSE, unpack(ids))
       local gone = 0
       for i = 1, #ids do
         local seq, _, _, el = opened(records[i])
@@ -103,15 +103,15 @@ local function from_both(q, lane, head, want)
         if stopped then break end
       end
       if gone > 0 then
-        c('ZREM', p .. 'B:' .. lane, unpack(ids, 1, gone))
-        c('HDEL', p .. 'E', unpack(ids, 1, gone))
+        c('ZREM', p .. RETURNED .. lane, unpack(ids, 1, gone))
+        c('HDEL', p .. LOOSE, unpack(ids, 1, gone))
         got, want = got + gone, want - gone
       end
       spend(records)
       if budget <= 0 then break end
     end
   end
-  if c('EXISTS', p .. 'B:' .. lane) == 0 then c('SREM', p .. 'b', lane) end
+  if c('EXISTS', p .. RETURNED .. lane) == 0 then c('SREM', p .. RETURNED_LANES, lane) end
   return got
 end
 
@@ -125,9 +125,9 @@ end
 -- Up to `want` from one lane. Answers how many, and whether it has more.
 local function draw_any(q, lane, head, want)
   local before = taken
-  if q.returned and c('SISMEMBER', q.p .. 'b', lane) == 1 then
+  if q.returned and c('SISMEMBER', q.p .. RETURNED_LANES, lane) == 1 then
     from_both(q, lane, head, want)
-    return taken - before, c('EXISTS', q.p .. 'L:' .. lane, q.p .. 'B:' .. lane) > 0
+    return taken - before, c('EXISTS', q.p .. READY .. lane, q.p .. RETURNED .. lane) > 0
   end
   if not head then return 0, false end
   from_list(q, lane, head, want, math.huge)

@@ -2,7 +2,7 @@
 
 -- As in settle. A plain claim begins with what it takes out of a ring, which is as good.
 if some_due or ARGV[9] ~= '' then c('DEL', KEYS[1]) end
-if early then c('ZADD', g .. '#o', format('%.0f', now), first_due[1]) end
+if early then c('ZADD', g .. OPENINGS, format('%.0f', now), first_due[1]) end
 for _, pass in ipairs(passes) do
   n = min(pass[3], total - taken)
   left, stopped = n, suspect
@@ -25,14 +25,14 @@ for _, q in ipairs(queues) do
       emptied[#emptied + 1] = lane
     end
   end
-  if #heads > 0 then each('HSET', p .. 'h', heads) end
-  if #emptied > 0 then each('HDEL', p .. 'h', emptied) end
+  if #heads > 0 then each('HSET', p .. FIRST_PLACES, heads) end
+  if #emptied > 0 then each('HDEL', p .. FIRST_PLACES, emptied) end
   for lane, gaps in pairs(q.gaps) do
-    if c('HINCRBY', p .. 'x', lane, -gaps) <= 0 then c('HDEL', p .. 'x', lane) end
+    if c('HINCRBY', p .. HOLES, lane, -gaps) <= 0 then c('HDEL', p .. HOLES, lane) end
   end
   forget_singles(q)
   if count > 0 then
-    local no = q.held or c('HINCRBY', p .. 'd', 'l', 1)
+    local no = q.held or c('HINCRBY', p .. COUNTERS, 'l', 1)
     local header = {token, ARGV[4], now, suspect and 1 or 0, '', (giving > 1 or ARGV[7] == '1') and 1 or 0}
     local index, places = had, {}
     for r = 1, #q.runs, 4 do
@@ -49,35 +49,35 @@ for _, q in ipairs(queues) do
     end
     if #q.moved > 0 then
       for m = 2, #q.moved, 2 do q.moved[m] = no .. ':' .. q.moved[m] end
-      each('HSET', p .. 'v', q.moved)
+      each('HSET', p .. MOVED, q.moved)
     end
-    each('ZADD', p .. 'c', places)
+    each('ZADD', p .. CLAIMED, places)
     local head = cmsgpack.pack(header)
     q.out[2] = head
     if q.held then
       local whole = lease_header(p, no)
       for r = RUNS, #header do whole[#whole + 1] = header[r] end
-      c('LSET', p .. 'l:' .. no, 0, cmsgpack.pack(whole))
-      c('RPUSH', p .. 'l:' .. no, unpack(q.out, 3))
+      c('LSET', p .. LEASE .. no, 0, cmsgpack.pack(whole))
+      c('RPUSH', p .. LEASE .. no, unpack(q.out, 3))
     else
-      c('RPUSH', p .. 'l:' .. no, unpack(q.out, 2))
+      c('RPUSH', p .. LEASE .. no, unpack(q.out, 2))
     end
-    c('ZADD', p .. 'Z', now + ARGV[5], no)
-    by_then('#z', now + ARGV[5], p)
-    c('HSET', p .. 't', token, no .. (header[6] == 1 and 'm' or '') .. (q.limited and 'l' or ''))
+    c('ZADD', p .. LEASES, now + ARGV[5], no)
+    by_then(EXPIRING_QUEUES, now + ARGV[5], p)
+    c('HSET', p .. TOKENS, token, no .. (header[6] == 1 and 'm' or '') .. (q.limited and 'l' or ''))
     bump(p, 'r', -count)
     bump(p, 'u', count)
     answer[#answer + 1] = q.out
   end
   -- Whoever waits next is told of the rest, also if this claim was not for it; nobody is told of nothing.
-  if c('EXISTS', p .. 'P') == 0 then
-    c('DEL', p .. 'w')
+  if c('EXISTS', p .. PRIORITIES) == 0 then
+    c('DEL', p .. MARKER)
   else
     wake(p)
     left_behind[#left_behind + 1] = q.number
   end
 end
-first_due = c('ZRANGE', g .. '#o', 0, 0, 'WITHSCORES')[2]
+first_due = c('ZRANGE', g .. OPENINGS, 0, 0, 'WITHSCORES')[2]
 if first_due then opens = min(opens or math.huge, max(now, tonumber(first_due))) end
 answer[1] = {opens and format('%.0f', opens) or '', left_behind}
 return answer

@@ -8,12 +8,12 @@ local function park(q, entry, key, opening)
   budget = budget - 1
   -- The higher priority first, then who came first: a priority is 11 bits, and milliseconds have room in the other 42.
   local priority = tonumber(match(entry, '^(-?%d+)|'))
-  c('ZADD', g .. '#k:' .. key, format('%.0f', (1000 - priority) * 4398046511104 + floor(now / 1000)), q.p .. entry)
-  if not listed_keys[key] then c('SADD', g .. '#w', key) listed_keys[key] = true end
-  if not q.listed_here then c('SADD', g .. '#q', q.p) q.listed_here = true end
-  c('HSET', q.p .. 'K', entry, key)
+  c('ZADD', g .. PARKED_UNDER .. key, format('%.0f', (1000 - priority) * 4398046511104 + floor(now / 1000)), q.p .. entry)
+  if not listed_keys[key] then c('SADD', g .. PARKING_KEYS, key) listed_keys[key] = true end
+  if not q.listed_here then c('SADD', g .. PARKING_QUEUES, q.p) q.listed_here = true end
+  c('HSET', q.p .. PARKED, entry, key)
   -- The least: others may need fewer units; a key that is being tried stays so.
-  if opening and opening < math.huge then c('ZADD', g .. '#o', 'LT', format('%.0f', opening), key) end
+  if opening and opening < math.huge then c('ZADD', g .. OPENINGS, 'LT', format('%.0f', opening), key) end
 end
 
 -- The paused tenant's place in the ring is given up.
@@ -24,13 +24,13 @@ end
 
 -- Lanes that were alone in their tenants' places have left them.
 local function forget_singles(q)
-  if #q.left > 0 then each('HDEL', q.p .. 's', q.left) q.left = {} end
+  if #q.left > 0 then each('HDEL', q.p .. SINGLE_LANES, q.left) q.left = {} end
 end
 
 -- Up to so many of what is parked under a key is to go back; `by` collects it by queue. Answers how many, and how many of
 -- them are of the queues that this claim is for.
 local function unpark(key, most, by)
-  local parked, ours = c('ZPOPMIN', g .. '#k:' .. key, most), 0
+  local parked, ours = c('ZPOPMIN', g .. PARKED_UNDER .. key, most), 0
   for i = 1, #parked, 2 do
     local p, entry = match(parked[i], '^(.-}:)(.*)$')
     if asked[p] then ours = ours + 1 end
@@ -40,8 +40,8 @@ local function unpark(key, most, by)
     kind[#kind + 1] = entry
     back.all[#back.all + 1] = entry
   end
-  if #parked / 2 < most or c('EXISTS', g .. '#k:' .. key) == 0 then
-    c('SREM', g .. '#w', key)
+  if #parked / 2 < most or c('EXISTS', g .. PARKED_UNDER .. key) == 0 then
+    c('SREM', g .. PARKING_KEYS, key)
     listed_keys[key] = nil
   end
   return #parked / 2, ours
@@ -59,7 +59,7 @@ local function unpark_own(key, most, tries, by)
   return gone
 end
 
-local function listed(key) return c('SISMEMBER', g .. '#w', key) == 1 end
+local function listed(key) return c('SISMEMBER', g .. PARKING_KEYS, key) == 1 end
 
 -- Into the rings with them.
 local function let_go(by)
@@ -68,18 +68,18 @@ local function let_go(by)
     q.listed_here, q.subrings = nil, nil
   end
   for p, back in pairs(by) do
-    each('HDEL', p .. 'K', back.all)
+    each('HDEL', p .. PARKED, back.all)
     activate(p, back.lanes)
     into_rings(p, back.places)
     wake(p)
-    if c('EXISTS', p .. 'K') == 0 then c('SREM', g .. '#q', p) end
+    if c('EXISTS', p .. PARKED) == 0 then c('SREM', g .. PARKING_QUEUES, p) end
   end
 end
 
 -- How many lanes a key lets go now, by its rule, and when it opens if it does not and will.
 local function openness(key)
   if byte(key) == 1 then
-    local since, till = pause_of(c('HGET', g .. '#t', sub(key, 2)), now)
+    local since, till = pause_of(c('HGET', g .. PAUSED_TENANTS, sub(key, 2)), now)
     if since then return 0, till end
     return 200
   end
@@ -93,24 +93,24 @@ end
 
 -- Keys whose time has come, or that somebody gave units back to. Answers whether any lane was let go.
 local function open_due()
-  local due = c('ZRANGEBYSCORE', g .. '#o', '-inf', format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, 50)
+  local due = c('ZRANGEBYSCORE', g .. OPENINGS, '-inf', format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, 50)
   local any, by = false, {}
   for i = 1, #due, 2 do
     local key, tries = due[i], -tonumber(due[i + 1])
-    if tries <= 0 then tries = c('ZCARD', g .. '#k:' .. key) end
+    if tries <= 0 then tries = c('ZCARD', g .. PARKED_UNDER .. key) end
     local most, at = openness(key)
     local gone = most > 0 and unpark_own(key, most, tries, by) or 0
     budget = budget - 1 - gone
     any = any or gone > 0
     if at and at < math.huge then
-      c('ZADD', g .. '#o', format('%.0f', at), key)
+      c('ZADD', g .. OPENINGS, format('%.0f', at), key)
     elseif gone > 0 and tries > gone then
-      c('ZADD', g .. '#o', gone - tries, key)
+      c('ZADD', g .. OPENINGS, gone - tries, key)
     elseif limits[key] and limits[key].units and limits[key].rule.rate and listed(key) then
       -- Tried already, and parked again: those need more units than there were. One more may be enough.
-      c('ZADD', g .. '#o', format('%.0f', now + ceil(1000000 / limits[key].rule.rate)), key)
+      c('ZADD', g .. OPENINGS, format('%.0f', now + ceil(1000000 / limits[key].rule.rate)), key)
     else
-      c('ZREM', g .. '#o', key)
+      c('ZREM', g .. OPENINGS, key)
     end
     if budget <= 0 then break end
   end
@@ -118,7 +118,7 @@ local function open_due()
   return any
 end
 
-local first_due = c('ZRANGE', g .. '#o', 0, 0, 'WITHSCORES')
+local first_due = c('ZRANGE', g .. OPENINGS, 0, 0, 'WITHSCORES')
 local some_due = first_due[2] and tonumber(first_due[2]) <= now
 -- Open already, though it should not be for long: the clock was set back.
 local early = first_due[2] and tonumber(first_due[2]) - now > AHEAD and openness(first_due[1]) > 0
@@ -145,8 +145,8 @@ local function write_limits()
       buckets[#buckets + 1] = pack('>dd', limit.units, now)
     end
   end
-  if #held > 0 then each('HSET', g .. '#u', held) end
-  if #buckets > 0 then each('HSET', g .. '#b', buckets) end
+  if #held > 0 then each('HSET', g .. HELD, held) end
+  if #buckets > 0 then each('HSET', g .. BUCKETS, buckets) end
 end
 
 -- Up to `want` from one lane, as far as its limits leave room. Answers how many, and whether it stays in its ring.

@@ -2,7 +2,7 @@
 
 -- A tenant with several lanes: they share its turn.
 local function draw_subring(q, whose, want)
-  local key = q.p .. 'T:' .. whose
+  local key = q.p .. TENANT_RING .. whose
   local before = taken
   while taken - before < want and not stopped and budget > 0 do
     budget = budget - 1
@@ -10,11 +10,11 @@ local function draw_subring(q, whose, want)
     if not lane then break end
     local rest = c('LLEN', key)
     local share = max(1, ceil((want - taken + before) / (rest + 1)))
-    local got, more = draw(q, lane, head_of(q, lane, c('HGET', q.p .. 'h', lane)), share)
+    local got, more = draw(q, lane, head_of(q, lane, c('HGET', q.p .. FIRST_PLACES, lane)), share)
     if stopped and got == 0 then c('LPUSH', key, lane) elseif more then c('RPUSH', key, lane) end
   end
   local more = c('EXISTS', key) == 1
-  if not more then c('SREM', q.p .. 'S', whose) end
+  if not more then c('SREM', q.p .. RINGED_TENANTS, whose) end
   return taken - before, more
 end
 
@@ -22,12 +22,12 @@ end
 local function draw_entry(q, entry, head, want)
   local last = byte(entry, #entry)
   if last == 42 then return draw_subring(q, sub(entry, 1, -3), want) end
-  if q.subrings == nil then q.subrings = c('EXISTS', q.p .. 'S') == 1 end
+  if q.subrings == nil then q.subrings = c('EXISTS', q.p .. RINGED_TENANTS) == 1 end
   if q.subrings then
     local whose = whose_of(entry)
-    if c('SISMEMBER', q.p .. 'S', whose) == 1 then
+    if c('SISMEMBER', q.p .. RINGED_TENANTS, whose) == 1 then
       -- Other lanes of the tenant came since: this one joins them.
-      c('RPUSH', q.p .. 'T:' .. whose, entry)
+      c('RPUSH', q.p .. TENANT_RING .. whose, entry)
       if last == 1 then q.left[#q.left + 1] = whose end
       return 0, false
     end
@@ -47,7 +47,7 @@ local function pauses_of(turns)
   if not some_paused then return nil end
   local tenants, found = {}, {}
   for i = 1, #turns do tenants[i] = tenant_of(turns[i]) end
-  for i, record in ipairs(c('HMGET', g .. '#t', unpack(tenants))) do
+  for i, record in ipairs(c('HMGET', g .. PAUSED_TENANTS, unpack(tenants))) do
     local since, till = pause_of(record, now)
     found[i] = since and (till or 0)
   end
@@ -70,7 +70,7 @@ end
 -- and kept until it ends, though claims of other sizes come in between: else who is always met by the small ones, or at the
 -- ends of claims, would get less. Kept in `o`: the unit, the turns that are left, and what the first is still owed (0: all).
 local function round_of(q, priority)
-  local kept = c('HGET', q.p .. 'o', priority)
+  local kept = c('HGET', q.p .. ROUNDS, priority)
   local unit, rest, owed = match(kept or '', '^(%d+) (%d+) (%d+)$')
   return tonumber(unit), tonumber(rest or 0), tonumber(owed or 0), kept
 end
@@ -78,7 +78,7 @@ end
 local function keep_round(q, priority, unit, rest, owed, before)
   local kept = rest > 0 and format('%d %d %d', unit, rest, owed)
   if kept == before then return end
-  if kept then c('HSET', q.p .. 'o', priority, kept) else c('HDEL', q.p .. 'o', priority) end
+  if kept then c('HSET', q.p .. ROUNDS, priority, kept) else c('HDEL', q.p .. ROUNDS, priority) end
 end
 
 -- A ring of a few: so much that this claim is about one round. Of many: so much that it takes from about fifty.
@@ -93,7 +93,7 @@ end
 -- Turns of these, the first entries of a ring. Answers those that stay, at which of them the claim ended (nil: it did not),
 -- and what that one is owed still (0: all of its turn).
 local function draw_turns(q, turns, unit, owed)
-  local heads, paused = c('HMGET', q.p .. 'h', unpack(turns)), pauses_of(turns)
+  local heads, paused = c('HMGET', q.p .. FIRST_PLACES, unpack(turns)), pauses_of(turns)
   local back = {}
   look_ahead(turns)
   for i = 1, #turns do
@@ -117,7 +117,7 @@ end
 
 -- The ring of one priority. The tenant whose turn was cut short by a full batch is first next time, with what it is owed.
 local function draw_priority(q, priority)
-  local ring = q.p .. 'R:' .. priority
+  local ring = q.p .. RING .. priority
   local unit, rest, owed, before = round_of(q, priority)
   while left > 0 and budget > 0 and not stopped do
     if rest == 0 then unit, rest = new_round(q, ring) end
@@ -138,7 +138,7 @@ local function draw_priority(q, priority)
     end
   end
   if c('EXISTS', ring) == 0 then
-    c('ZREM', q.p .. 'P', priority)
+    c('ZREM', q.p .. PRIORITIES, priority)
     rest = 0
   end
   keep_round(q, priority, unit, rest, owed, before)
@@ -147,24 +147,24 @@ end
 -- One tenant only, whoever's turn it is: its place is found by name, and left if nothing is left for it.
 local function draw_tenant(q, priority)
   local p, whose = q.p, priority .. '|' .. only
-  local ring = p .. 'R:' .. priority
-  local plain, single = whose .. '|', c('HGET', p .. 's', whose)
+  local ring = p .. RING .. priority
+  local plain, single = whose .. '|', c('HGET', p .. SINGLE_LANES, whose)
   local function active(lane)
-    return (q.heads[lane] or (q.heads[lane] == nil and c('HEXISTS', p .. 'h', lane) == 1)
-      or c('SISMEMBER', p .. 'b', lane) == 1) and c('HEXISTS', p .. 'K', lane) == 0
+    return (q.heads[lane] or (q.heads[lane] == nil and c('HEXISTS', p .. FIRST_PLACES, lane) == 1)
+      or c('SISMEMBER', p .. RETURNED_LANES, lane) == 1) and c('HEXISTS', p .. PARKED, lane) == 0
   end
   local function leave_ring(entry)
     local at = c('LPOS', ring, entry)
     local unit, rest, owed, before = round_of(q, priority)
     if at and at < rest then keep_round(q, priority, unit, rest - 1, at > 0 and owed or 0, before) end
     c('LREM', ring, 1, entry)
-    if c('EXISTS', ring) == 0 then c('ZREM', p .. 'P', priority) end
+    if c('EXISTS', ring) == 0 then c('ZREM', p .. PRIORITIES, priority) end
   end
   forget_singles(q)
   budget = budget - 1
-  if c('SISMEMBER', p .. 'S', whose) == 1 then
-    if c('HEXISTS', p .. 'K', whose .. '|*') == 1 then return end
-    local list = p .. 'T:' .. whose
+  if c('SISMEMBER', p .. RINGED_TENANTS, whose) == 1 then
+    if c('HEXISTS', p .. PARKED, whose .. '|*') == 1 then return end
+    local list = p .. TENANT_RING .. whose
     for _, lane in ipairs({plain, single or plain}) do
       -- A lane from before the others has a place of its own still.
       if active(lane) and not c('LPOS', list, lane) then
@@ -172,24 +172,24 @@ local function draw_tenant(q, priority)
         c('RPUSH', list, lane)
       end
     end
-    if single then c('HDEL', p .. 's', whose) end
+    if single then c('HDEL', p .. SINGLE_LANES, whose) end
     local _, more = draw_subring(q, whose, left)
     if not more then leave_ring(whose .. '|*') end
     return
   end
   for _, lane in ipairs(single and {single} or {plain}) do
     if active(lane) then
-      local _, more = draw(q, lane, head_of(q, lane, c('HGET', p .. 'h', lane)), left)
+      local _, more = draw(q, lane, head_of(q, lane, c('HGET', p .. FIRST_PLACES, lane)), left)
       if not more then
         leave_ring(lane)
-        if single then c('HDEL', p .. 's', whose) end
+        if single then c('HDEL', p .. SINGLE_LANES, whose) end
       end
     end
   end
 end
 
 local function top(q, lowest, highest)
-  return tonumber(c('ZRANGE', q.p .. 'P', -highest, -lowest, 'BYSCORE', 'LIMIT', 0, 1)[1] or nil)
+  return tonumber(c('ZRANGE', q.p .. PRIORITIES, -highest, -lowest, 'BYSCORE', 'LIMIT', 0, 1)[1] or nil)
 end
 
 local function wanted(pass, q)
@@ -202,13 +202,13 @@ end
 local function draw_pass(pass)
   if only then
     local any = some_due and open_due()
-    local since, till = pause_of(c('HGET', g .. '#t', only), now)
+    local since, till = pause_of(c('HGET', g .. PAUSED_TENANTS, only), now)
     if till then opens = min(opens or till, till) end
     if since then return false end
     local found = {}
     for _, q in ipairs(queues) do
       if wanted(pass, q) then
-        for _, priority in ipairs(c('ZRANGE', q.p .. 'P', -pass[2], -pass[1], 'BYSCORE', 'LIMIT', 0, 300)) do
+        for _, priority in ipairs(c('ZRANGE', q.p .. PRIORITIES, -pass[2], -pass[1], 'BYSCORE', 'LIMIT', 0, 300)) do
           found[#found + 1] = {q, priority}
         end
       end

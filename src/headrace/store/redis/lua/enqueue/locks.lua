@@ -2,7 +2,7 @@
 if repeated then
   for q = 1, queues do
     -- Who held the locks then is not who holds them now.
-    local then_refused = c('HGET', KEYS[2 * q - 1] .. 'm', prefix)
+    local then_refused = c('HGET', KEYS[2 * q - 1] .. NOT_STORED, prefix)
     if then_refused then
       then_refused = cmsgpack.unpack(then_refused)
       for i = 1, #then_refused do existing[#existing + 1] = then_refused[i] end
@@ -30,7 +30,7 @@ end
 
 -- Whether it holds is read from the job that took it last: its state, and how long ago it was enqueued.
 local function holder_of(name, states, within)
-  local known = c('HGET', home(KEYS[1]) .. '#l', name)
+  local known = c('HGET', home(KEYS[1]) .. LOCKS, name)
   if not known then return nil end
   local id, p = sub(known, 1, 16), sub(known, 17)
   local how, what, lane, seq, x, index = where(p, id)
@@ -91,4 +91,4 @@ for i = 1, #replaced do
   local p, id, how, what, lane, seq, x = unpack(replaced[i])
   cancel_waiting(p, id, now, 'replaced', how, what, lane, seq, x)
 end
-if #taken > 0 then each('HSET', home(KEYS[1]) .. '#l', taken) end
+if #taken > 0 then each('HSET', home(KEYS[1]) .. LOCKS, taken) end

@@ -10,10 +10,10 @@ end
 local at = 4
 for q = 1, queues do
   local p, segments = KEYS[2 * q - 1], plan[q + 2]
-  local counted = c('HMGET', p .. 'd', 'e', 'n')
+  local counted = c('HMGET', p .. COUNTERS, 'e', 'n')
   if not counted[1] then
     list(p)
-    counted = c('HMGET', p .. 'd', 'e', 'n')
+    counted = c('HMGET', p .. COUNTERS, 'e', 'n')
   end
   local total, delays = tonumber(counted[1] or 0), tonumber(counted[2] or 0)
   local lanes, known = {}, {}
@@ -22,10 +22,10 @@ for q = 1, queues do
   end
   local heads = {}
   for a = 1, #lanes, 4000 do
-    local found = c('HMGET', p .. 'h', unpack(lanes, a, min(#lanes, a + 3999)))
+    local found = c('HMGET', p .. FIRST_PLACES, unpack(lanes, a, min(#lanes, a + 3999)))
     for i = 1, #found do heads[lanes[a + i - 1]] = tonumber(found[i] or nil) end
   end
-  local returned = c('EXISTS', p .. 'b') == 1
+  local returned = c('EXISTS', p .. RETURNED_LANES) == 1
   local entry, new, first, lengths = {0}, {}, {}, {}
   local stored, ready, delayed = 0, 0, 0
   for s = 1, #segments, 5 do
@@ -36,7 +36,7 @@ for q = 1, queues do
       if run_at > now then
         -- Between the last job of the lane and the next: the fraction keeps the order among those that are put off.
         local head = heads[lane]
-        local base = (head and head + (lengths[lane] or c('LLEN', p .. 'L:' .. lane)) or total) - 1
+        local base = (head and head + (lengths[lane] or c('LLEN', p .. READY .. lane)) or total) - 1
         local scores, records = {}, {}
         for i = 0, count - 1 do
           local id = own(from + i)
@@ -44,16 +44,16 @@ for q = 1, queues do
           records[2 * i + 1] = id
           records[2 * i + 2] = loose(base + (1 + (delays + delayed + i) % 1048575) / 1048576, lane, nil, ARGV[at + i])
         end
-        each('ZADD', p .. 'D', scores)
-        each('HSET', p .. 'E', records)
-        by_then('#d', run_at, p)
+        each('ZADD', p .. SCHEDULED, scores)
+        each('HSET', p .. LOOSE, records)
+        by_then(DUE_QUEUES, run_at, p)
         delayed = delayed + count
         local e = #entry
         entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, -1
       else
         local length
         for a = 0, count - 1, 4000 do
-          length = c('RPUSH', p .. 'L:' .. lane, unpack(ARGV, at + a, at + min(count, a + 4000) - 1))
+          length = c('RPUSH', p .. READY .. lane, unpack(ARGV, at + a, at + min(count, a + 4000) - 1))
         end
         lengths[lane] = length
         local head = heads[lane]
@@ -62,7 +62,7 @@ for q = 1, queues do
           head = total
           heads[lane] = head
           first[#first + 1], first[#first + 2] = lane, head
-          if not (returned and c('SISMEMBER', p .. 'b', lane) == 1) then new[#new + 1] = lane end
+          if not (returned and c('SISMEMBER', p .. RETURNED_LANES, lane) == 1) then new[#new + 1] = lane end
         end
         ready = ready + count
         local seq, e = head + length - count, #entry
@@ -78,11 +78,11 @@ for q = 1, queues do
     at = at + count
   end
   if stored > 0 then
-    if #first > 0 then each('HSET', p .. 'h', first) end
+    if #first > 0 then each('HSET', p .. FIRST_PLACES, first) end
     activate(p, new)
     entry[1] = stored
-    c('ZADD', p .. 'X', 0, prefix .. cmsgpack.pack(entry))
-    if #refused > 0 then c('HSET', p .. 'm', prefix, cmsgpack.pack(refused)) end
+    c('ZADD', p .. BATCHES, 0, prefix .. cmsgpack.pack(entry))
+    if #refused > 0 then c('HSET', p .. NOT_STORED, prefix, cmsgpack.pack(refused)) end
     bump(p, 'e', stored)
     bump(p, 'n', delayed)
     if ready > 0 then bump(p, 'r', ready) wake(p) end

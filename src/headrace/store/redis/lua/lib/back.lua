@@ -13,8 +13,8 @@ local function come_back(p, jobs)
   end
   local new = {}
   for _, lane in ipairs(order) do
-    each('ZADD', p .. 'B:' .. lane, by[lane])
-    if c('SADD', p .. 'b', lane) == 1 and c('EXISTS', p .. 'L:' .. lane) == 0 then new[#new + 1] = lane end
+    each('ZADD', p .. RETURNED .. lane, by[lane])
+    if c('SADD', p .. RETURNED_LANES, lane) == 1 and c('EXISTS', p .. READY .. lane) == 0 then new[#new + 1] = lane end
   end
   activate(p, new)
   bump(p, 'r', #jobs)
@@ -23,14 +23,14 @@ end
 
 -- One that came back is wanted elsewhere. Its lane keeps its place in the ring until a claim finds it empty.
 local function leave_back(p, lane, id)
-  c('ZREM', p .. 'B:' .. lane, id)
+  c('ZREM', p .. RETURNED .. lane, id)
   bump(p, 'r', -1)
 end
 
 -- A job is taken out of its lane's list: an empty element stays, so that no position moves.
 local function leave_list(p, lane, index)
-  c('LSET', p .. 'L:' .. lane, index, '')
-  c('HINCRBY', p .. 'x', lane, 1)
+  c('LSET', p .. READY .. lane, index, '')
+  c('HINCRBY', p .. HOLES, lane, 1)
   bump(p, 'r', -1)
 end
 
@@ -42,7 +42,7 @@ local function cancel_waiting(p, id, now, note, how, what, lane, seq, index)
     return
   end
   local at, whose, _, el = opened(what)
-  if how == 's' then c('ZREM', p .. 'D', id) else leave_back(p, whose, id) end
-  c('HDEL', p .. 'E', id)
+  if how == 's' then c('ZREM', p .. SCHEDULED, id) else leave_back(p, whose, id) end
+  c('HDEL', p .. LOOSE, id)
   ended(p, id, 'c', now, loose(at, whose, note, restated(el, 0)))
 end

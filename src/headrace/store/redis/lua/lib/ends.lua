@@ -5,11 +5,11 @@
 local NO_RESULT = pack('>dI4', -1, 0)
 local function ended(p, id, state, now, record, result, header)
   local whose = header and '\1' .. pack('>d', header[3]) .. header[2] or '\0'
-  c('HSET', p .. 'k', id, state .. pack('>d', now) .. (result or NO_RESULT) .. whose .. record)
-  if state == 'd' then c('ZADD', p .. 'kd', now, id) else c('ZADD', p .. 'kc', now, id) end
-  if state ~= 'o' then c('ZADD', p .. 'ki', 0, id) end
+  c('HSET', p .. ENDED, id, state .. pack('>d', now) .. (result or NO_RESULT) .. whose .. record)
+  if state == 'd' then c('ZADD', p .. DEAD, now, id) else c('ZADD', p .. NOT_DEAD, now, id) end
+  if state ~= 'o' then c('ZADD', p .. ENDED_IDS, 0, id) end
   local ttl = result and read('>I4', result, 9) > 1 and read('>d', result) or -1
-  if ttl >= 0 then c('ZADD', p .. 'gk', format('%.0f', now + ttl), id) end
+  if ttl >= 0 then c('ZADD', p .. SINGLE_RESULT_ENDS, format('%.0f', now + ttl), id) end
 end
 
 -- Its state, and what `loose` made.
@@ -19,13 +19,13 @@ local function ended_record(record)
 end
 
 local function unended(p, id)
-  c('HDEL', p .. 'k', id)
-  c('ZREM', p .. 'kd', id)
-  c('ZREM', p .. 'kc', id)
-  c('ZREM', p .. 'ki', id)
-  c('ZREM', p .. 'gk', id)
+  c('HDEL', p .. ENDED, id)
+  c('ZREM', p .. DEAD, id)
+  c('ZREM', p .. NOT_DEAD, id)
+  c('ZREM', p .. ENDED_IDS, id)
+  c('ZREM', p .. SINGLE_RESULT_ENDS, id)
 end
 
 local function remember_failure(p, id, failure)
-  c('HSET', p .. 'e', id, (c('HGET', p .. 'e', id) or '') .. pack('>I4', #failure) .. failure)
+  c('HSET', p .. FAILURES, id, (c('HGET', p .. FAILURES, id) or '') .. pack('>I4', #failure) .. failure)
 end

@@ -22,7 +22,7 @@ local function forget_runs(p, header, no)
     gone[#gone + 1] = place(header[r], header[r + 1]) .. ':' .. no .. ':' .. index .. ':' .. header[r + 2]
     index = index + header[r + 2]
   end
-  each('ZREM', p .. 'c', gone)
+  each('ZREM', p .. CLAIMED, gone)
 end
 
 -- Nor are the steps of its log found by their times.
@@ -32,19 +32,19 @@ local function forget_steps(p, no, log)
     steps[#steps + 1] = no .. ':' .. at - 1
     at = at + 10 + 4 * read('>I2', log, at + 8)
   end
-  each('ZREM', p .. 'f', steps)
+  each('ZREM', p .. SETTLED_STEPS, steps)
 end
 
 -- The token is spent. What is done stays where it is: the lease's list is the history of its jobs.
 local function end_lease(p, no, token)
-  c('HDEL', p .. 't', token)
-  c('ZREM', p .. 'Z', no)
-  c('LPUSH', p .. 'y', token)
-  c('LTRIM', p .. 'y', 0, 9999)
-  if not c('ZSCORE', p .. 'F', no) and not c('ZSCORE', p .. 'H', no) then
+  c('HDEL', p .. TOKENS, token)
+  c('ZREM', p .. LEASES, no)
+  c('LPUSH', p .. SPENT_TOKENS, token)
+  c('LTRIM', p .. SPENT_TOKENS, 0, 9999)
+  if not c('ZSCORE', p .. HISTORY, no) and not c('ZSCORE', p .. HISTORY_IN_PARTS, no) then
     forget_runs(p, lease_header(p, no), no)
-    forget_steps(p, no, c('GET', p .. 's:' .. no))
-    c('UNLINK', p .. 'l:' .. no, p .. 'g:' .. no, p .. 's:' .. no)
-    c('ZREM', p .. 'G', no)
+    forget_steps(p, no, c('GET', p .. SETTLED_LOG .. no))
+    c('UNLINK', p .. LEASE .. no, p .. RESULTS .. no, p .. SETTLED_LOG .. no)
+    c('ZREM', p .. RESULT_ENDS, no)
   end
 end

@@ -7,7 +7,7 @@ local function batch_entry(p, prefix)
   local key = p .. prefix
   local known = entries[key]
   if known == nil then
-    local found = c('ZRANGEBYLEX', p .. 'X', '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', 0, 1)[1]
+    local found = c('ZRANGEBYLEX', p .. BATCHES, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', 0, 1)[1]
     known = found and cmsgpack.unpack(sub(found, 15)) or false
     if known then known.raw = found end
     entries[key] = known
@@ -19,9 +19,9 @@ end
 local function forget(p, prefix, count)
   local entry = batch_entry(p, prefix)
   if not entry then return end
-  if count < entry[1] and c('HINCRBY', p .. 'n', prefix, count) < entry[1] then return end
-  c('HDEL', p .. 'n', prefix)
-  c('HDEL', p .. 'm', prefix)
-  c('ZREM', p .. 'X', entry.raw)
+  if count < entry[1] and c('HINCRBY', p .. GONE, prefix, count) < entry[1] then return end
+  c('HDEL', p .. GONE, prefix)
+  c('HDEL', p .. NOT_STORED, prefix)
+  c('ZREM', p .. BATCHES, entry.raw)
   entries[p .. prefix] = false
 end

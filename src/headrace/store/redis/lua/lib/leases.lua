@@ -3,7 +3,7 @@
 -- a part of it, runs…}, a run being lane, place of its first job, jobs, position of its first job in the whole lease.
 local RUNS = 7
 
-local function lease_header(p, no) return cmsgpack.unpack(c('LINDEX', p .. 'l:' .. no, 0)) end
+local function lease_header(p, no) return cmsgpack.unpack(c('LINDEX', p .. LEASE .. no, 0)) end
 
 -- Of the job at an index of this list: its lane, its place in it, its position in the whole lease.
 local function run_of(header, index)

@@ -5,10 +5,10 @@ local function list(p)
   if not HOME then return end
   local prefix, name = match(p, '^(.*):{(.*)}:$')
   c('SADD', prefix .. ':queues', name)
-  local kept = c('HGET', HOME .. '#s', name)
+  local kept = c('HGET', HOME .. FORGOTTEN, name)
   if kept then
-    c('HSET', p .. 'd', unpack(cmsgpack.unpack(kept)))
-    c('HDEL', HOME .. '#s', name)
+    c('HSET', p .. COUNTERS, unpack(cmsgpack.unpack(kept)))
+    c('HDEL', HOME .. FORGOTTEN, name)
   end
 end
 
@@ -16,7 +16,7 @@ end
 -- listed it again. Answers the mark of such a queue; '': it has none.
 local function unlisted(p)
   if HOME then return nil end
-  local known = c('HMGET', p .. 'd', 'e', 'g')
+  local known = c('HMGET', p .. COUNTERS, 'e', 'g')
   if known[2] then return known[2] end
   return not known[1] and '' or nil
 end

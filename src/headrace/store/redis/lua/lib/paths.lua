@@ -11,7 +11,7 @@ local peeked, window, following = {}, 2, 0
 local function element(p, lane, index)
   local known = peeked[lane]
   if known and known[index] then return known[index] end
-  local list = p .. 'L:' .. lane
+  local list = p .. READY .. lane
   local from, to = index, index
   if following > 0 then to = index + min(following, window) elseif following < 0 then from = max(0, index + max(following, -window)) end
   local els = c('LRANGE', list, from, to)
@@ -33,16 +33,16 @@ end
 --   'l', element, lane, place, no, index   in a lease's list: running, or done
 -- or nil.
 local function where(p, id)
-  local record = c('HGET', p .. 'k', id)
+  local record = c('HGET', p .. ENDED, id)
   if record then return 'k', record end
-  record = c('HGET', p .. 'E', id)
+  record = c('HGET', p .. LOOSE, id)
   if record then
-    local at = c('ZSCORE', p .. 'D', id)
+    local at = c('ZSCORE', p .. SCHEDULED, id)
     if at then return 's', record, at end
     return 'b', record
   end
   local lane, seq, no, index
-  local moved = c('HGET', p .. 'v', id)
+  local moved = c('HGET', p .. MOVED, id)
   if moved then
     no, index, seq, lane = match(moved, '^(%d+):(%d+):(%S+) (.*)$')
     index, seq = tonumber(index), tonumber(seq)
@@ -60,20 +60,20 @@ local function where(p, id)
       end
     end
     if not lane then return nil end
-    local head = tonumber(c('HGET', p .. 'h', lane) or nil)
+    local head = tonumber(c('HGET', p .. FIRST_PLACES, lane) or nil)
     if head and seq >= head then
       local el = element(p, lane, seq - head)
       if el and sub(el, 1, 16) == id then return 'w', el, lane, seq, seq - head end
       return nil
     end
-    local run = c('ZREVRANGEBYLEX', p .. 'c', '[' .. place(lane, seq) .. ';', '[' .. lane .. '\0', 'LIMIT', 0, 1)[1]
+    local run = c('ZREVRANGEBYLEX', p .. CLAIMED, '[' .. place(lane, seq) .. ';', '[' .. lane .. '\0', 'LIMIT', 0, 1)[1]
     if not run then return nil end
     local first, count
     first, no, index, count = match(sub(run, #lane + 2), '^(%d+):(%d+):(%d+):(%d+)$')
     if seq >= first + count then return nil end
     index = index + seq - first
   end
-  local el = c('LINDEX', p .. 'l:' .. no, index + 1)
+  local el = c('LINDEX', p .. LEASE .. no, index + 1)
   if el and sub(el, 1, 16) == id then return 'l', el, lane, seq, no, index end
   return nil
 end
@@ -84,7 +84,7 @@ local function done_at(p, no, index)
   local key = p .. no
   local known = logs[key]
   if not known then
-    known = {log = c('GET', p .. 's:' .. no), live = c('ZSCORE', p .. 'Z', no), done = c('ZSCORE', p .. 'F', no)}
+    known = {log = c('GET', p .. SETTLED_LOG .. no), live = c('ZSCORE', p .. LEASES, no), done = c('ZSCORE', p .. HISTORY, no)}
     known.times = settled_times(known.log)
     logs[key] = known
   end

@@ -20,7 +20,7 @@ local function into_rings(p, entries)
   end
   for _, priority in ipairs(order) do
     local ring = rings[priority]
-    if each('RPUSH', p .. 'R:' .. priority, ring) == #ring then c('ZADD', p .. 'P', -priority, priority) end
+    if each('RPUSH', p .. RING .. priority, ring) == #ring then c('ZADD', p .. PRIORITIES, -priority, priority) end
   end
 end
 
@@ -28,7 +28,7 @@ end
 -- only lane itself, or `priority|tenant|*` for a ring of lanes of its own. Only lanes with limit keys can be several.
 local function activate(p, lanes)
   if #lanes == 0 then return end
-  local plain = c('EXISTS', p .. 'S', p .. 's') == 0
+  local plain = c('EXISTS', p .. RINGED_TENANTS, p .. SINGLE_LANES) == 0
   if plain then for i = 1, #lanes do if byte(lanes[i], #lanes[i]) == 1 then plain = false break end end end
   if plain then return into_rings(p, lanes) end
   local names, plains = {}, {}
@@ -36,22 +36,22 @@ local function activate(p, lanes)
     names[i] = whose_of(lanes[i])
     plains[i] = names[i] .. '|'
   end
-  local returned, subrings = c('EXISTS', p .. 'b') == 1, c('EXISTS', p .. 'S') == 1
+  local returned, subrings = c('EXISTS', p .. RETURNED_LANES) == 1, c('EXISTS', p .. RINGED_TENANTS) == 1
   local entries, mine, fresh = {}, {}, {}
   for a = 1, #lanes, 2000 do
     local z = min(#lanes, a + 1999)
-    local singles, heads = c('HMGET', p .. 's', unpack(names, a, z)), c('HMGET', p .. 'h', unpack(plains, a, z))
+    local singles, heads = c('HMGET', p .. SINGLE_LANES, unpack(names, a, z)), c('HMGET', p .. FIRST_PLACES, unpack(plains, a, z))
     for i = a, z do
       local lane, whose, limited = lanes[i], names[i], byte(lanes[i], #lanes[i]) == 1
       local single = mine[whose] or singles[i - a + 1]
-      local joins = single and single ~= lane or (subrings and c('SISMEMBER', p .. 'S', whose) == 1)
+      local joins = single and single ~= lane or (subrings and c('SISMEMBER', p .. RINGED_TENANTS, whose) == 1)
       if limited and not joins then
-        joins = heads[i - a + 1] or (returned and c('SISMEMBER', p .. 'b', plains[i]) == 1)
+        joins = heads[i - a + 1] or (returned and c('SISMEMBER', p .. RETURNED_LANES, plains[i]) == 1)
       end
       if joins then
-        c('RPUSH', p .. 'T:' .. whose, lane)
+        c('RPUSH', p .. TENANT_RING .. whose, lane)
         subrings = true
-        if c('SADD', p .. 'S', whose) == 1 then entries[#entries + 1] = whose .. '|*' end
+        if c('SADD', p .. RINGED_TENANTS, whose) == 1 then entries[#entries + 1] = whose .. '|*' end
       else
         entries[#entries + 1] = lane
         if limited then
@@ -62,6 +62,6 @@ local function activate(p, lanes)
       end
     end
   end
-  if #fresh > 0 then each('HSET', p .. 's', fresh) end
+  if #fresh > 0 then each('HSET', p .. SINGLE_LANES, fresh) end
   into_rings(p, entries)
 end

@@ -2,9 +2,9 @@
 
 -- They are remembered for so many µs, and for twice as long at most: those before the last turn of `y` are in `y2`.
 local function forget_tokens(p, now, keep)
-  if c('EXISTS', p .. 'y', p .. 'y2') == 0 then return end
-  local turned = tonumber(c('HGET', p .. 'd', 'y') or nil)
+  if c('EXISTS', p .. SPENT_TOKENS, p .. OLDER_TOKENS) == 0 then return end
+  local turned = tonumber(c('HGET', p .. COUNTERS, 'y') or nil)
   if turned and now - turned < keep then return end
-  if turned and c('EXISTS', p .. 'y') == 1 then c('RENAME', p .. 'y', p .. 'y2') else c('DEL', p .. 'y2') end
-  c('HSET', p .. 'd', 'y', format('%.0f', now))
+  if turned and c('EXISTS', p .. SPENT_TOKENS) == 1 then c('RENAME', p .. SPENT_TOKENS, p .. OLDER_TOKENS) else c('DEL', p .. OLDER_TOKENS) end
+  c('HSET', p .. COUNTERS, 'y', format('%.0f', now))
 end

@@ -12,7 +12,7 @@ local sure = true  -- false: a ring has turned so far that lanes may have been p
 local WAITING = 8
 
 local function first_ring(p, at, behind)
-  local priority = c('ZRANGE', p .. 'P', behind or '-inf', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+  local priority = c('ZRANGE', p .. PRIORITIES, behind or '-inf', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
   at[1], at[2], at[3], at[4] = priority and 'r' or 'k', priority or '0', 0, ''
 end
 
@@ -22,8 +22,8 @@ local function walk_from(p, skip)
   first_ring(p, at)
   if skip == 0 then return at end
   at[7] = 1
-  for _, priority in ipairs(c('ZRANGE', p .. 'P', 0, -1)) do
-    local length = c('LLEN', p .. 'R:' .. priority)
+  for _, priority in ipairs(c('ZRANGE', p .. PRIORITIES, 0, -1)) do
+    local length = c('LLEN', p .. RING .. priority)
     if skip < length then
       at[2], at[3] = priority, skip
       return at
@@ -48,12 +48,12 @@ end
 -- Visit lanes until `left` is spent. Answers where the walk goes on; '': it is over.
 local function walk(p, at, visit)
   local next = WAITING
-  local function lanes_of(entry) return p .. 'T:' .. sub(entry, 1, -3) end
+  local function lanes_of(entry) return p .. TENANT_RING .. sub(entry, 1, -3) end
   local function see(lane)
     left, looked = left - 1, looked + 1
     visit(lane)
   end
-  if at[1] == 'r' then at[3] = found_again(p .. 'R:' .. at[2], at[3], at[4]) end
+  if at[1] == 'r' then at[3] = found_again(p .. RING .. at[2], at[3], at[4]) end
   if at[5] > 0 then at[5] = found_again(lanes_of(at[next]), at[5], at[6]) end
   local pages = 0
   while true do
@@ -76,13 +76,13 @@ local function walk(p, at, visit)
       next = WAITING
       local most = max(1, left + 1)
       if at[1] == 'r' then
-        local some = c('LRANGE', p .. 'R:' .. at[2], at[3], at[3] + most - 1)
+        local some = c('LRANGE', p .. RING .. at[2], at[3], at[3] + most - 1)
         for i = 1, #some do at[WAITING + i - 1] = some[i] end
         if #some > 0 then at[3], at[4] = at[3] + #some, some[#some] end
         if #some < most then first_ring(p, at, '(' .. -at[2]) end
       elseif at[2] ~= '' then
         pages = pages + 1
-        local page = c('HSCAN', p .. 'K', at[2], 'COUNT', min(most, 100))
+        local page = c('HSCAN', p .. PARKED, at[2], 'COUNT', min(most, 100))
         at[2] = page[1] ~= '0' and page[1] or ''
         for i = 1, #page[2], 2 do at[#at + 1] = page[2][i] end
         if pages > PAGES and at[2] ~= '' then break end
