@@ -1,4 +1,4 @@
-"""The map of the package stays true: one name for one thing, nothing loose at the root, files that fit in a head."""
+"""The rules of the source tree: one name for one thing, no loose files, short files, sentences with a component."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 LOOSE = {"__init__.py", "app.py", "errors.py", "py.typed", "settings.py"}
 LONGEST = 400
+NOT_A_COMPONENT = re.compile(r"\b(nobody|whoever|somebody|everybody|anybody|who waits)\b", re.IGNORECASE)
+UNIX_USER = re.compile(r"[\"`]nobody[\"`]")
+PROSE = {"", ".js", ".lua", ".md", ".mjs", ".py", ".sh", ".sql"}
 WRITTEN_OUT = {
     "app.py": {"Headrace.close", "_Home.put"},
     "client/once.py": {"Once.first"},
@@ -67,3 +70,16 @@ def test_a_sync_verb_is_made_from_its_async_twin():
                 verbs = {each.name for each in node.body if isinstance(each, ast.AsyncFunctionDef)}
                 found[name.as_posix()] |= {f"{node.name}.{twins[verb]}" for verb in verbs & twins.keys()}
     assert {name: pairs for name, pairs in found.items() if pairs} == WRITTEN_OUT
+
+
+def test_sentences_name_the_component_that_acts():
+    """`nobody` as the name of a Unix user is no sentence."""
+    files = [path for folder in ("src", "docs", "examples") for path in (ROOT / folder).rglob("*")]
+    unnamed: list[str] = []
+    for path in (*files, *ROOT.glob("*.md")):
+        if not path.is_file() or path.suffix not in PROSE or "__pycache__" in path.parts:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if NOT_A_COMPONENT.search(UNIX_USER.sub("", line)):
+                unnamed.append(f"{path.relative_to(ROOT)}:{number}")
+    assert unnamed == []
