@@ -1,4 +1,4 @@
-"""The demo that `make run` shows: a small steady stream of jobs of several kinds; some fail, retry and die."""
+"""The demo of `make run`: a steady stream of jobs of several kinds. Some fail and retry, some end as dead."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SHOPS = ("acme", "globex", "initech")
 
 
 def per_shop(shop: str, *_: object) -> str:
-    """Whose job it is: no shop starves another."""
+    """The tenant of a job, so that shops take turns."""
     return shop
 
 
 class Declined(Exception):
-    """The bank said no, and will say so again."""
+    """The bank refuses the card, and would refuse it again."""
 
 
 @app.task(queue="mail", name="mail.welcome")
 async def welcome(user: int) -> str:
-    """Quick and async: most of the stream."""
+    """A quick async task: most of the stream."""
     await asyncio.sleep(random.uniform(0.01, 0.08))
     return f"welcomed {user}"
 
@@ -55,7 +55,7 @@ def report(month: int) -> str:
 
 @app.task(name="shop.sync", tenant=per_shop, retry=Retry(max_attempts=4, base="1s", cap="5s"))
 async def sync_shop(shop: str) -> None:
-    """Flaky: fails now and then, and succeeds on a later attempt."""
+    """Fails at times, and succeeds on a later attempt."""
     await asyncio.sleep(random.uniform(0.05, 0.4))
     if random.random() < 0.4:
         raise ConnectionError(f"{shop} does not answer (attempt {current_job().attempt})")
@@ -69,7 +69,7 @@ async def sync_shop(shop: str) -> None:
     redact=("card",),
 )
 async def charge(shop: str, order: int, card: str = "4242 4242 4242 4242") -> str:
-    """High priority; a declined card is dead at once."""
+    """High priority. A job with a declined card is dead at once."""
     await asyncio.sleep(random.uniform(0.05, 0.2))
     if order % 9 == 0:
         raise Declined(f"order {order}: card declined")
@@ -78,22 +78,22 @@ async def charge(shop: str, order: int, card: str = "4242 4242 4242 4242") -> st
 
 @app.task(name="legacy.import", retry=Retry(max_attempts=2, base="1s"))
 async def legacy_import(path: str) -> None:
-    """Doomed: it always dies, one way or the other."""
+    """Always ends as dead."""
     if random.random() < 0.5:
-        raise Dead(f"{path}: nobody knows this format any more")
+        raise Dead(f"{path}: this format is not supported")
     raise ValueError(f"{path}: cannot be read")
 
 
 @app.task(name="shop.poll", tenant=per_shop)
 async def poll(shop: str) -> str:
-    """Not ready yet? Snooze: later again, and no failure."""
+    """Snoozes while the data are not ready: it runs again later, without a failure."""
     if current_job().attempt < 3:
         raise Snooze("2s")
     return f"{shop} is ready"
 
 
 async def produce() -> None:
-    """The stream: about a dozen jobs a second until cancelled."""
+    """Enqueues about a dozen jobs a second until cancelled."""
     number = 0
     while True:
         number += 1

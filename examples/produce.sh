@@ -11,7 +11,7 @@ queue=${2:-foreign}
 task=${3:-image.resize}
 args=${4:-'[640, 480]'}
 
-# The token goes in by a file that only curl reads, not by an argument that every user of this machine can see.
+# The token is passed in a file that only curl reads, because every user of this machine can see arguments.
 call() {
     printf 'header = "Authorization: Bearer %s"\n' "${HEADRACE_TOKEN:-none}" |
         curl --silent --show-error --fail-with-body --config - --header 'Content-Type: application/json' "$@"

@@ -1,4 +1,4 @@
-"""A limit that finds its own rate, live: the API answers 429, the limit closes, probes, and grows again.
+"""A limit that finds its own rate, live: the API answers 429, the limit closes, tries one job, and rises again.
 
 python examples/rate_limited_api.py
 
@@ -32,7 +32,7 @@ api = Limit("api", rate="100/s", burst=10)
 
 
 class FakeApi:
-    """Answers 200, or 429 when too much comes at once."""
+    """Answers 200, or 429 when too many requests come at once."""
 
     def __init__(self) -> None:
         self._units = float(TAKES)
@@ -83,7 +83,7 @@ async def show(app: Headrace) -> None:
 
 
 def bars(seen: Counter[int], entry: LimitEntry) -> Table:
-    """Requests per second, beside what the API takes and what the limit allows."""
+    """Requests per second, beside what the API accepts and what the limit allows."""
     grid = Table(title="requests a second", title_justify="left", box=None)
     for header in ("", "", ""):
         grid.add_column(header)
@@ -100,12 +100,12 @@ def bars(seen: Counter[int], entry: LimitEntry) -> Table:
 
 
 def state(entry: LimitEntry) -> str:
-    """What the limit does right now."""
+    """The state of the limit right now."""
     if entry.half_open:
         return "closed, then one at a time until one succeeds"
     return f"open at {entry.health.factor:.0%} of 100/s"
 
 
 if __name__ == "__main__":
-    logging.getLogger("headrace").addHandler(logging.NullHandler())  # warnings would tear the live view apart
+    logging.getLogger("headrace").addHandler(logging.NullHandler())  # log lines would disturb the live view
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Fair tenants, live: one shop dumps thousands of jobs at once, others have a few, and nobody waits for long.
+"""Fair tenants, live: one shop enqueues thousands of jobs at once, others have a few, and no shop waits for long.
 
 python examples/tenants.py
 
@@ -29,7 +29,7 @@ WIDTH = 40
 
 
 class Tally:
-    """What ran, for whom, and how long it had waited."""
+    """Which jobs ran, for which shop, and how long they had waited."""
 
     def __init__(self) -> None:
         self.done: Counter[str] = Counter()
@@ -43,7 +43,7 @@ class Tally:
 
 
 def shop_of(shop: str) -> str:
-    """Whose job it is."""
+    """The tenant of a job."""
     return shop
 
 
@@ -83,7 +83,7 @@ async def show(app: Headrace) -> None:
 
 
 def bars(tally: Tally) -> Table:
-    """Each shop's part of what ran in the last quarter of a second."""
+    """Each shop's share of the jobs in the last quarter of a second."""
     grid = Table(title="who runs now", title_justify="left", box=None)
     for header, align in (("shop", "left"), ("share", "left"), ("done", "right"), ("last wait", "right")):
         grid.add_column(header, justify="right" if align == "right" else "left")

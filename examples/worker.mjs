@@ -3,7 +3,7 @@
 const [base = "http://127.0.0.1:8200", queue = "foreign"] = process.argv.slice(2);
 const token = process.env.HEADRACE_TOKEN;
 const headers = { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) };
-const LEASE = 30; // seconds without a heartbeat after which somebody else may have our jobs
+const LEASE = 30; // seconds without a heartbeat after which another worker may get the jobs
 
 const tasks = {
   "image.resize": async ([width, height], _, job) => {
@@ -23,7 +23,7 @@ async function call(path, body) {
 
 async function run(lease, job) {
   const named = { position: job.position, id: job.id };
-  if (!Object.hasOwn(tasks, job.task)) return { ...named, outcome: "snoozed", after: "1m", note: `nobody here knows ${job.task}` };
+  if (!Object.hasOwn(tasks, job.task)) return { ...named, outcome: "snoozed", after: "1m", note: `this worker does not know ${job.task}` };
   const progress = (progress, note) => call("progress", { lease, position: job.position, progress, note });
   try {
     return { ...named, outcome: "succeeded", result: await tasks[job.task](job.args, job.kwargs, { ...job, progress }) };

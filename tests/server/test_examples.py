@@ -97,7 +97,7 @@ async def test_a_task_named_like_something_that_every_object_has(server: Running
             assert await line(worker) == f"{id} scheduled"
             [job] = await server.store.get([id])
             assert job is not None
-            assert (job.failures, job.note) == (0, f"nobody here knows {task}")
+            assert (job.failures, job.note) == (0, f"this worker does not know {task}")
 
 
 async def test_a_producer_without_a_good_token_fails_and_does_not_say_it(server: Running) -> None:

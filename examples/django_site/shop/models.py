@@ -1,10 +1,10 @@
-"""What the shop knows."""
+"""The models of the shop."""
 
 from django.db import models
 
 
 class Order(models.Model):
-    """Somebody wants something."""
+    """An order of a customer."""
 
     item = models.CharField(max_length=40)
     count = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""What is done later. Workers find this module by its name."""
+"""The tasks of the shop. Workers find this module by its name."""
 
 try:
     from django.tasks import task

@@ -1,4 +1,4 @@
-"""Orders in, jobs looked at."""
+"""Views that take orders and show their jobs."""
 
 import json
 

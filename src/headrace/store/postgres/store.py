@@ -81,7 +81,7 @@ class PostgresStore:
 
         async def check(connection: Any) -> None:
             migrations.check_server(connection, server.address.shown)
-            # Explicit for poolers: every statement of the check meets the same server.
+            # An explicit transaction, so that behind a pooler every statement of the check reaches the same server.
             async with server.pool.transaction(connection):
                 await checks.check_durability(connection, server.address)
                 await migrations.check_schema(connection, server.address.shown)

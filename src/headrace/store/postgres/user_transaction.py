@@ -73,11 +73,11 @@ class Carrier(Protocol):
 
     @property
     def key(self) -> object:
-        """The object that tells this connection from others."""
+        """The object by which the connection is remembered."""
         ...
 
     def row(self, statement: Statement, args: Sequence[Any]) -> Sequence[Any]:
-        """Run a statement, and answer its row."""
+        """Run a statement, and return its row."""
         ...
 
 
@@ -89,7 +89,7 @@ class AsyncCarrier(Protocol):
 
 
 class UserTransactions:
-    """The part of the store that writes where the user writes. See contract.Transactional."""
+    """The part of the store that writes in the user's transaction. See contract.Transactional."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -97,7 +97,7 @@ class UserTransactions:
         self._checked: WeakSet[Any] = WeakSet()
 
     def learn_identity(self, row: Sequence[Any]) -> None:
-        """Which store this is, so that a connection to another one can be told from it."""
+        """The id of this store, to recognise a connection to another one."""
         self._identity = (UUID(str(row[0])), row[1])
         self._checked = WeakSet()
 
@@ -140,8 +140,8 @@ class UserTransactions:
         if any(isinstance(s, Again) and s.due is None for _, s in settlements):
             self._server.bell.echo(("*",))
 
-    # A connection is checked once. The look at the catalogue comes first because a failing statement would end
-    # the user's transaction.
+    # A connection is checked once. The catalogue is read first, because a failing statement would end the user's
+    # transaction.
 
     def _check(self, carrier: Carrier) -> None:
         if self._identity is None or self._known(carrier.key):
@@ -171,7 +171,7 @@ class UserTransactions:
         try:
             self._checked.add(key)
         except TypeError:
-            return  # this driver's connections cannot be remembered: they are asked each time
+            return  # This driver's connections cannot be remembered, so they are checked each time.
 
 
 # ── the drivers ──────────────────────────────────────────────────────────────
@@ -188,10 +188,10 @@ def sync_carrier(tx: object) -> Carrier:
             return _Django(_django_ready(tx))
         case Kind.ASYNCPG | Kind.ASYNC_PSYCOPG | Kind.ASYNC_ALCHEMY:
             raise BadTransaction(
-                f"{named(tx)} is async: await the async twin (aenqueue, complete), or pass a sync connection"
+                f"{named(tx)} is async: await the async method (aenqueue, complete), or pass a sync connection"
             )
         case _:
-            raise BadTransaction(f"tx = {named(tx)} is nothing that can carry a job: pass {_KNOWN}")
+            raise BadTransaction(f"tx = {named(tx)} is not supported: pass {_KNOWN}")
 
 
 def async_carrier(tx: object) -> AsyncCarrier | None:
@@ -247,7 +247,7 @@ class _AsyncPsycopg:
 
 
 def _plain(_cursor: Any) -> Any:
-    """A row factory of our own: the user's connection may have another."""
+    """A row factory is given, because the user's connection may have another."""
     return tuple
 
 
@@ -259,7 +259,7 @@ def _psycopg_ready(tx: Any) -> Any:
             raise BadTransaction("this connection is closed: pass an open one")
         case Standing.NONE:
             raise BadTransaction(
-                "this connection is in autocommit and in no transaction: use it inside `with conn.transaction():`"
+                "this connection is in autocommit and not in a transaction: use it inside `with conn.transaction():`"
             )
         case Standing.READY:
             return tx
@@ -281,7 +281,7 @@ def _asyncpg_ready(tx: Any) -> Any:
     if standing is Standing.CLOSED:
         raise BadTransaction("this connection is closed: pass an open one")
     if standing is Standing.NONE:
-        raise BadTransaction("this connection is in no transaction: use it inside `async with conn.transaction():`")
+        raise BadTransaction("this connection is not in a transaction: use it inside `async with conn.transaction():`")
     return tx
 
 
@@ -303,7 +303,7 @@ def _alchemy_ready(connection: Any) -> Any:
     dialect = connection.dialect
     if dialect.name != "postgresql" or dialect.driver not in {"psycopg", "psycopg_async", "psycopg2", "asyncpg"}:
         raise BadTransaction(
-            f"SQLAlchemy speaks {dialect.name}+{dialect.driver} here: "
+            f"SQLAlchemy uses {dialect.name}+{dialect.driver} here: "
             "use postgresql+psycopg or postgresql+asyncpg on the store's own database"
         )
     raw = connection.connection.dbapi_connection
@@ -314,7 +314,7 @@ def _alchemy_ready(connection: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AsyncAlchemy:
-    """An AsyncSession or AsyncConnection: the sync one inside it, run on SQLAlchemy's own bridge."""
+    """An AsyncSession or AsyncConnection. Its sync connection runs through SQLAlchemy's own bridge."""
 
     key: Any
 
@@ -354,7 +354,7 @@ def _django_ready(tx: Any) -> Any:
     standing = django_standing(wrapper)
     if standing is Standing.NONE:
         raise BadTransaction(
-            "Django is in autocommit and in no transaction: use it inside `with transaction.atomic():`"
+            "Django is in autocommit and not in a transaction: use it inside `with transaction.atomic():`"
         )
     if standing is Standing.FAILED:
         raise BadTransaction("this transaction has failed already: leave its atomic block first")

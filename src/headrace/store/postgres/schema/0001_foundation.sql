@@ -1,12 +1,12 @@
--- The foundation: the log, what waits, what is held, what ended, and the journal behind the figures.
--- Why it looks like this: docs/internals/postgres.md.
+-- The foundation: the log, waiting jobs, leases, ended jobs, and the journal of the figures.
+-- The reasons are in docs/internals/postgres.md.
 
--- Order inside a lane is the order of enqueue calls as the server saw them: one number per call. The batch id is
--- made by the client and its clock must not decide order.
+-- The order inside a lane is the order of enqueue calls on the server: one number per call. The client makes the batch
+-- id, and its clock must not decide the order.
 create sequence headrace.call_seq;
 
 -- ── the log: a job is written once ──────────────────────────────────────────────────────────────────────────────
--- Columns stand in an order that wastes no padding. A batch is a UUIDv7, so partitions by range of batch are days.
+-- The order of columns avoids padding. A batch is a UUIDv7, so partitions by range of batch are days.
 create table headrace.job (
     batch       uuid        not null,
     seq         int8        not null,
@@ -16,7 +16,7 @@ create table headrace.job (
     queue       text        collate "C" not null,
     task        text        collate "C" not null,
     payload     bytea       not null,
-    tenant      text        collate "C",            -- null: nobody in particular
+    tenant      text        collate "C",            -- null: no tenant
     lane        int8,                               -- null: 0, no limit keys
     limits      text[]      collate "C",
     options     bytea,
@@ -39,7 +39,7 @@ create table headrace.ending (
     primary key (batch, ord)
 ) partition by range (batch);
 create table headrace.ending_default partition of headrace.ending default;
--- Dead letters are found without walking through what went well.
+-- Dead letters are found without reading successful jobs.
 create index ending_not_done on headrace.ending (batch, ord) where state <> 1;
 -- Only the default partition is pruned row by row.
 create index ending_default_finished on headrace.ending_default (finished_at);
@@ -73,8 +73,8 @@ create table headrace.ready (
     tenant   text collate "C" not null,
     note     text
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
--- The order of claiming, and the way to any waiting job from its log row. `lo` is not in it: shortening a range
--- from the front stays a HOT update.
+-- The order of claims, and the lookup of a waiting job from its log row. `lo` is not included, so that shortening a
+-- range from the front stays a HOT update.
 create unique index ready_lane on headrace.ready (queue, priority desc, tenant, lane, seq, hi);
 
 create table headrace.scheduled (
@@ -102,7 +102,7 @@ create table headrace.lease (
     worker     uuid        not null,
     until      timestamptz not null,
     claimed_at timestamptz not null,
-    cause      text,                                -- why it will be reaped; null: its time is up
+    cause      text,                                -- why it will be reaped; null: it has expired
     suspect    bool        not null,
     unsettled  int4        not null,
     gone       varbit,                              -- positions settled; null: none yet
@@ -115,14 +115,14 @@ create table headrace.lease (
     r_crashes  int4[],                              -- null: all 0
     r_queue    int2[]                               -- index into queues; null: all 1
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
--- Long arrays go out of line as they are: a heartbeat then moves pointers, and nobody spends time on compression.
+-- Long arrays are stored out of line without compression, so that a heartbeat copies only pointers.
 alter table headrace.lease
     alter r_batch set storage external, alter r_lo set storage external, alter r_hi set storage external,
     alter r_attempt set storage external, alter r_failures set storage external,
     alter r_crashes set storage external, alter r_queue set storage external, alter gone set storage external;
 create index lease_until on headrace.lease (until);
 
--- Cancel asked for while running.
+-- Requested cancels of running jobs.
 create table headrace.stop (
     batch  uuid not null,
     ord    int4 not null,
@@ -160,7 +160,7 @@ create table headrace.worker (
     seen_at    timestamptz not null
 ) with (fillfactor = 50);
 
--- ── figures: every verb appends a row, `fold` adds them up; nothing is counted and nobody waits ─────────────────
+-- ── figures: every verb appends a row, `fold` sums them up, so that no call counts or waits ─────────────────────
 create table headrace.tally (
     ready     int4 not null default 0,
     scheduled int4 not null default 0,
@@ -182,6 +182,6 @@ create table headrace.depth (
     enqueued  int8 not null
 ) with (fillfactor = 50);
 
--- Which store this is: a user's transaction may be on a connection to another one.
+-- The id of this store, because a user's transaction may be on a connection to another one.
 create table headrace.identity (id uuid not null);
 insert into headrace.identity values (gen_random_uuid());

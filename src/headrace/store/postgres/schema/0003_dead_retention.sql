@@ -1,2 +1,2 @@
--- Functions only: `prune_day` and `prune_rows` know queues that keep their dead letters for a time of their own.
+-- Functions only: `prune_day` and `prune_rows` accept a retention of dead letters per queue.
 select;

@@ -1,4 +1,5 @@
--- Records: small named values of other parts, such as schedules. A version is never used again, hence the sequence.
+-- Records: small named values of other components, such as schedules. A sequence makes versions that are never used
+-- again.
 create sequence headrace.record_version;
 create table headrace.records (
     kind    text  collate "C" not null,

@@ -1,15 +1,15 @@
--- Flow: limits and what they hold, unique locks, pauses of more than queues, reports of running tasks.
--- Why it looks like this: docs/internals/postgres.md.
+-- Flow: limits and their held units, unique locks, pauses of queues, tenants and tasks, reports of running tasks.
+-- The reasons are in docs/internals/postgres.md.
 
--- A lane's limit keys stand beside what waits in it, so that a claim need not look them up in the log.
+-- A lane's limit keys are stored with its waiting ranges, so that a claim need not read them from the log.
 alter table headrace.ready add column limits text[] collate "C";
 alter table headrace.scheduled add column limits text[] collate "C";
 update headrace.ready r set limits = j.limits from headrace.job j where r.lane <> 0 and j.batch = r.batch and j.ord = r.lo;
 update headrace.scheduled s set limits = j.limits from headrace.job j where s.lane <> 0 and j.batch = s.batch and j.ord = s.lo;
--- Says in one look whether a queue's priority has any lane but plain ones.
+-- Shows in one read whether a queue's priority has a lane with limit keys.
 create index ready_limited on headrace.ready (queue, priority) where lane <> 0;
 
--- What a limit key allows. A version is never used again, hence the sequence of the records.
+-- What a limit key allows. The sequence of the records makes versions that are never used again.
 create table headrace.limit_rule (
     name         text        collate "C" not null primary key,
     version      int8        not null,
@@ -19,14 +19,14 @@ create table headrace.limit_rule (
     closed_until timestamptz,
     state        bytea       not null
 ) with (fillfactor = 50);
--- What a rate has left: `units` at the time `at`. No row: the bucket is full.
+-- What is left of a rate: `units` at the time `at`. No row: the bucket is full.
 create table headrace.bucket (
     key   text        collate "C" not null primary key,
     units float8      not null,
     at    timestamptz not null
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
--- Units that a lease holds of a key. Rows live and die with their lease, in its transactions: nothing can leak, and a
--- settle touches no row that another settle waits for.
+-- Units that a lease holds of a key. Rows are made and deleted with their lease, in its transactions, so that none can
+-- be left over, and a settle changes no row that another settle waits for.
 create table headrace.hold (
     token uuid not null,
     units int4 not null,
@@ -52,7 +52,7 @@ where l.gone is null or get_bit(l.gone, (u.base + j.ord - u.lo)::int4) = 0
 group by l.token, n.key;
 update headrace.lease l set limited = true where exists (select from headrace.hold h where h.token = l.token);
 
--- The last job that took a unique lock. Whether it still holds is read from that job.
+-- The last job that took a unique lock. Whether it still holds the lock is read from that job.
 create table headrace.unique_lock (
     task  text        collate "C" not null,
     name  text        collate "C" not null,
@@ -62,7 +62,7 @@ create table headrace.unique_lock (
 );
 create index unique_lock_batch on headrace.unique_lock (batch);
 
--- Queues, tenants and tasks that are paused; one whose time is over is none.
+-- Queues, tenants and tasks that are paused. A pause that is over does not count.
 create table headrace.pause (
     kind  text        collate "C" not null,
     name  text        collate "C" not null,
@@ -74,7 +74,7 @@ create table headrace.pause (
 insert into headrace.pause (kind, name, by, since) select 'queue', queue, by, since from headrace.paused_queue;
 drop table headrace.paused_queue;
 
--- What a running task says of its job. Need not survive a crash of the server.
+-- Reports of running tasks. They need not survive a crash of the server.
 create unlogged table headrace.report (
     batch    uuid not null,
     ord      int4 not null,
@@ -85,9 +85,9 @@ create unlogged table headrace.report (
     primary key (batch, ord)
 ) with (fillfactor = 50);
 
--- The way from a time to what ended then: a few bytes per hundred pages.
+-- Finds endings by time, with a few bytes per hundred pages.
 create index ending_finished on headrace.ending using brin (finished_at) with (pages_per_range = 16, autosummarize = on);
--- The arguments of these have changed: the functions of this version are made anew.
+-- The arguments of these functions have changed. This version creates them again.
 drop function if exists headrace.claim(text[], int4, uuid, uuid, interval, int2[], text[], text[], int8[], int2[], text[], text[], int8[], int8[], timestamptz);
 drop function if exists headrace.enqueue_batch(uuid, text[], bytea[], bytea[], int4[], text[], int2[], text[], int8[], text[], timestamptz[], interval[],
     int4[], text[], bytea[], interval[], timestamptz);

@@ -1,3 +1,3 @@
--- Functions only: a day is set aside under a short lock and dropped afterwards, partitions are made without a look through
--- the default one, looks are bounded.
+-- Functions only: a day is set aside under a short lock and dropped afterwards, partitions are made without a scan of
+-- the default one, and reads are bounded.
 select;

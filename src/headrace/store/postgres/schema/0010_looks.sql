@@ -1,2 +1,2 @@
--- Looks in bounded statements: the functions of this version are made anew.
+-- Reads in bounded statements. This version creates the functions again.
 select;

@@ -57,6 +57,6 @@ async def find(server: Server, where: Filter, before: JobId | None, limit: int) 
     now = await server.now() if expire else rows.NEVER
     jobs = [rows.job(row, now) for row in shown[:limit]]
     if len(shown) < len(found):
-        # The store looked at as many jobs as one call may; the caller goes on from there.
+        # The store has read as many jobs as one call may. The caller goes on from there.
         return Page(jobs, job_id(found[-1]["at_batch"], found[-1]["at_ord"]))
     return Page(jobs, jobs[-1].id if jobs and len(shown) > limit else None)

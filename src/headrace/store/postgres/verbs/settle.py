@@ -71,7 +71,7 @@ async def settle(
         if found[0][0] is None:
             # The first call may have ended the lease, or another worker did. The store cannot tell which.
             raise
-    # The units of the lease are free now, so jobs that were passed over for want of them may run.
+    # The units of the lease are free now, so jobs that waited for them may run.
     freed = leases.limited(token)
     if args.p_positions is None or found[0][0] is None:
         leases.end(token)
