@@ -188,7 +188,7 @@ async def opened(store: Store) -> AsyncGenerator[Store]:
 
 @asynccontextmanager
 async def nothing_left_behind() -> AsyncGenerator[None]:
-    """Whatever runs inside has ended its tasks and threads when it says so."""
+    """Code that runs inside has ended its tasks and threads when it returns."""
     tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
     yield
     # The plugin that runs async tests has tasks of its own.

@@ -22,7 +22,7 @@ from headrace.store.memory import MemoryStore
 
 
 class Hands:
-    """A clock whose hands somebody else turns."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.by: Clock = SystemClock()
@@ -78,7 +78,7 @@ def http_stand() -> Generator[HttpStand]:
     # Of this very protocol: asyncio sends at once on such sockets only, else every answer waits 40 ms.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
-        # Before the thread runs: whoever comes earlier than uvicorn waits in line instead of being refused.
+        # Before the thread runs, so that a client that comes before uvicorn waits and is not refused.
         listening.listen(2048)
         loop = asyncio.new_event_loop()
         stand = HttpStand(f"http://127.0.0.1:{listening.getsockname()[1]}", loop)

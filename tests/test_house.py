@@ -73,7 +73,7 @@ def test_a_sync_verb_is_made_from_its_async_twin():
 
 
 def test_sentences_name_the_component_that_acts():
-    """`nobody` as the name of a Unix user is no sentence."""
+    """`nobody` as the name of a Unix user is allowed."""
     files = [path for folder in ("src", "docs", "examples") for path in (ROOT / folder).rglob("*")]
     unnamed: list[str] = []
     for path in (*files, *ROOT.glob("*.md")):

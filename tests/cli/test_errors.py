@@ -90,7 +90,7 @@ def test_a_server_that_is_not_there(shell: Shell) -> None:
 
 @contextmanager
 def powerless() -> Generator[None]:
-    """Root may write to everything: be nobody for a moment."""
+    """Run as an unprivileged user for a moment, because root may write to everything."""
     if os.geteuid() != 0:
         yield
         return

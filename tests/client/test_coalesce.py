@@ -1,4 +1,4 @@
-"""Single enqueues that come at the same time share a trip, and nobody pays for another's trouble."""
+"""Single enqueues that come at the same time share a flush, and one call's error does not affect another."""
 
 import asyncio
 from collections.abc import Sequence

@@ -283,7 +283,7 @@ async def test_abandon_moves_no_job_by_itself(store: Store):
     await store.abandon(WORKER, "killed by SIGKILL")
     assert await state(store, id) is JobState.RUNNING
     assert await claim(store) is None
-    # The token's existence is the fence, not the time: nobody has taken it over yet.
+    # The store checks that the token exists, not the time: no worker has taken the lease over yet.
     assert await store.settle(lease.token, [(0, DONE)]) == frozenset()
     assert await store.reap(JANITOR, TTL) == []
 

@@ -387,7 +387,7 @@ async def test_a_rate_holds_over_every_window(store: Store, clock: FakeClock, li
     for first in range(len(began)):
         for last in range(first, len(began)):
             assert last - first + 1 <= 4 + 10 * (began[last] - began[first]) + 1e-3
-    # And nobody is held back more than that.
+    # No other lane is held back.
     assert len(began) >= 4 + 10 * 59 * 0.07 - 1
 
 
@@ -501,7 +501,7 @@ async def test_what_needs_more_than_there_can_be_waits_for_another_rule(store: S
     assert await claim(store) is None
     clock.advance(60 * S)
     assert await claim(store) is None
-    # Nobody wakes for it but for hints on their way, and it is in nobody's way.
+    # No waiter wakes for it, except by earlier hints, and it blocks no other job.
     hints = 0
     while await store.wait(["default"], 0.2):
         hints += 1

@@ -11,7 +11,7 @@ from headrace.store.contract import Store
 
 
 async def served(store: Store, jobs: int, limit: int, *queues: str) -> Counter[str]:
-    """Claim so many jobs, `limit` at a time; who got how many."""
+    """Claim this many jobs, `limit` at a time. Returns how many each tenant got."""
     got: Counter[str] = Counter()
     while got.total() < jobs:
         got.update(job.tenant for job in (await take(store, min(limit, jobs - got.total()), *queues)).jobs)
@@ -19,7 +19,7 @@ async def served(store: Store, jobs: int, limit: int, *queues: str) -> Counter[s
 
 
 async def skewed(store: Store) -> None:
-    """Three tenants, nine jobs in ten are the loud one's, in large and small calls."""
+    """Three tenants: nine jobs in ten belong to one of them, in large and small calls."""
     await put(store, 1500, tenant="loud")
     await put(store, 100, tenant="quiet")
     for _ in range(100):

@@ -116,7 +116,7 @@ async def test_totals_only_grow(store: Store):
 
 
 async def test_more_lanes_than_a_look_sees(store: Store, clock: FakeClock):
-    """The counts are exact. The age may be of the lanes looked at only, and then the store says so."""
+    """The counts are exact. The age may cover only the lanes that were read, and then the store marks it."""
     await put_jobs(store, *[new(tenant=f"t{n}") for n in range(1000)])
     await put(store, tenant="another")
     await put_jobs(store, *[new(tenant=f"t{n}", queue="few") for n in range(1000)])

@@ -225,7 +225,7 @@ async def test_keys_and_locks_inside_one_batch(store: Store):
     )
     second = job_id(made.id, 2)
     answer = await store.enqueue(made)
-    # Who met a key inside the batch whose job then met a lock has met the holder.
+    # A job that shares its key with an earlier job of the batch gets the holder of that job's lock.
     assert answer.existing == {0: holder, 1: holder, 3: second, 4: second}
     assert await store.enqueue(made) == answer
     assert await counts(store) == {"ready": 2}

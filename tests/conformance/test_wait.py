@@ -10,7 +10,7 @@ from headrace.store.contract import Store
 
 
 async def woken(store: Store, *queues: str, by: Callable[[], Awaitable[object]]) -> bool:
-    """Whether somebody asleep is woken. The nudge is repeated: it may come before the sleeper listens."""
+    """Whether a waiting call wakes. The nudge is repeated, because it may come before the call listens."""
     sleeper = asyncio.create_task(store.wait(queues, 60))
     while not sleeper.done():
         await by()

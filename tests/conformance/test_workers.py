@@ -1,4 +1,4 @@
-"""Presence: workers say who they are with their heartbeats."""
+"""Presence: workers report themselves with their heartbeats."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class Scene:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it still runs: one that ended stays listed until somebody asks how, and an orphan's keeper may never."""
+    """Whether it still runs. An ended process stays listed until its parent reads the status, which may never happen."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

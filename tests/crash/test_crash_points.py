@@ -1,4 +1,4 @@
-"""A worker that dies at every step of a job's life: nothing lost, nothing settled twice, nobody charged."""
+"""A worker dies at every step of a job's life: no job is lost, settled twice or charged for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_crash_at(scene: Scene, point: str) -> None:
     stop(second)
     assert await scene.exit_of(second) == 0
 
-    # Nothing lost, and nobody but a crashed worker pays for its crash.
+    # No job is lost, and no job is charged for a worker's crash.
     assert {job.state for job in jobs} == {JobState.DONE}
     assert {(job.failures, job.crashes) for job in jobs} == {(0, 0)}
     assert [quick.codec.decode_result(job.result) for job in jobs] == list(range(JOBS))

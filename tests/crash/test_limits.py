@@ -18,7 +18,7 @@ from headrace.model.records import Filter
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 
-# Not supervised: nobody frees what a killed worker held but the clock, so a death is on the record long before that.
+# Not supervised: only the clock frees what a killed worker held, so its death is recorded long before that.
 WORKER = """
 import asyncio, signal
 from headrace.settings import Settings

@@ -138,7 +138,7 @@ async def test_a_task_that_holds_the_gil_keeps_its_lease(scene: Scene) -> None:
     # Long enough for a supervisor that has to be given a processor, and to open its store, before it can renew it.
     crew = scene.start(HEADRACE_LEASE="6s")
     await scene.until(lambda: bool(scene.count("start")[1]), "the job starts")
-    # Somebody reaps all the time.
+    # Another worker reaps all the time.
     reaper = new_worker_id()
 
     async def over() -> bool:
@@ -173,7 +173,7 @@ async def test_a_drain_finishes_what_runs_and_hands_back_the_rest(scene: Scene, 
     await scene.until(lambda: len(scene.count("start")) >= 8, "the slots are busy")
     crew.send_signal(number)
     assert await scene.exit_of(crew) == 0
-    # Whoever started ended, and is done; nobody was charged; nothing is still held.
+    # Every job that started has ended and is done. No job was charged, and no lease is left.
     assert scene.count("start") == scene.count("end")
     jobs = await scene.get(ids)
     states = [job.state for job in jobs]

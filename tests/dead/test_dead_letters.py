@@ -411,7 +411,7 @@ async def test_a_job_that_is_replayed_meanwhile_is_kept_and_the_record_taken_bac
     [id] = await kill(store)
 
     class Racing:
-        """Somebody replays the job, and perhaps it starts, right before the delete."""
+        """An operator replays the job right before the delete, and perhaps it starts."""
 
         def __getattr__(self, name: str) -> Any:
             return self._drop if name == "drop" and isinstance(store, Recording) else getattr(store, name)

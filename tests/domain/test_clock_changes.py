@@ -1,4 +1,4 @@
-"""Cron rules over clock changes, against a walk through every minute that knows nothing of cron libraries.
+"""Cron rules over clock changes, compared with a walk through every minute without a cron library.
 
 A commit's run takes one zone of each kind and a few of its clock changes; HEADRACE_TEST_PROFILE=deep takes them all.
 """

@@ -207,13 +207,13 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         ),
     ),
     (
-        "scheduled, and nobody to run it",
+        "scheduled, and no worker to run it",
         why(job(JobState.SCHEDULED)),
         Reason.SCHEDULED,
         f"scheduled for 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}; and no live worker serves queue billing: {START}",
     ),
     (
-        "due, and nobody to promote it",
+        "due, and no worker to promote it",
         why(job(JobState.SCHEDULED, run_at=NOW - MINUTE)),
         Reason.NO_WORKER,
         f"due since 2030-01-01 11:59:00 UTC, but there is no live worker: {START}",
@@ -291,7 +291,7 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         f"queue billing is paused by ann since 2030-01-01 10:00:00 UTC (2h); {RESUME}",
     ),
     (
-        "paused by nobody in particular",
+        "paused without an author",
         why(job(), paused_by="", paused_since=NOW - MINUTE),
         Reason.PAUSED,
         f"queue billing is paused since 2030-01-01 11:59:00 UTC (60s); {RESUME}",
@@ -304,7 +304,7 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         f"no live worker serves queue billing (2 workers for default, mail): {START}",
     ),
     (
-        "nobody knows the task",
+        "no worker knows the task",
         why(job(), DEAF, ELSEWHERE, lane=3),
         Reason.UNKNOWN_TASK,
         (

@@ -313,7 +313,7 @@ def test_a_cost_that_is_a_function_changes_nothing_of_how_a_limit_is_cut():
 def test_time_heals_too():
     until = NOW + SECOND
     closed = after(WELL, seen(What.REFUSED, NOW, until), API, NOW)
-    assert rested(closed, until + QUIET - SECOND) == closed  # nobody has tried it
+    assert rested(closed, until + QUIET - SECOND) == closed  # no job has tried it
     assert rested(closed, until + QUIET) == WELL
     opened = after(closed, seen(What.SUCCEEDED, until), API, until)
     assert rested(opened, until + RESTS_EVERY / 2) == opened

@@ -1,4 +1,4 @@
-"""What lies in a store may have been written by anybody: it is never run, imported or unpacked into objects."""
+"""Any program may have written a store's contents: they are never run, imported or unpacked into objects."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def store_name(request: pytest.FixtureRequest) -> str:
 
 
 async def worked(store: Store, *jobs: NewJob) -> list[Job]:
-    """What a worker makes of these jobs; the last one is a good one of ours, to show that it lives."""
+    """What a worker makes of these jobs. The last one is valid, to show that the worker still works."""
     app = Headrace("memory://")
 
     @app.task(name="good")
@@ -105,7 +105,7 @@ async def test_s1_a_payload_is_never_unpickled(real_store: Store, audit: Audit) 
 
 
 async def test_s3_a_task_is_never_imported_by_its_name(real_store: Store, audit: Audit) -> None:
-    """It waits with the reason until somebody knows it: nothing is dropped because one worker is older than the code."""
+    """It waits with the reason until a worker knows its task: an older worker drops no job."""
     names = ["os.system", "posix.system", "antigravity.fly", "this"]
     parked = await worked(real_store, *(NewJob(name, b"\x92\x91\xa2id\x80", Lane()) for name in names))
     assert audit.seen == []
@@ -115,7 +115,7 @@ async def test_s3_a_task_is_never_imported_by_its_name(real_store: Store, audit:
 
 
 async def ended(store: Store, end: Finish) -> Job:
-    """A job with this end, as somebody wrote it."""
+    """A job whose stored end was written by another program."""
     batch = Batch(new_batch(), [NewJob("good", b"\x92\x90\x80", Lane())])
     await store.enqueue(batch)
     lease = await store.claim(Ask(new_worker_id(), ("default",), 1, Settings(url="memory://").lease, new_token()))

@@ -266,7 +266,7 @@ def test_a_long_downtime_is_decided_quickly():
     ),
 )
 def test_every_slot_is_fired_or_missed_exactly_once(catch_up: str, steps: list[int], rule: dict[str, Any]):
-    """However late and however often somebody looks."""
+    """However late and however often a worker looks."""
     schedule = make(catch_up=catch_up, **rule)
     start = cursor = now = datetime(2026, 3, 29, 0, 0, tzinfo=UTC)
     decided: list[datetime] = []

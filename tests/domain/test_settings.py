@@ -1,4 +1,4 @@
-"""Settings: who beats whom, what is refused, and what is shown."""
+"""Settings: which source overrides which, what is refused, and what is shown."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_payloads_have_a_limit(app):
 def test_tasks_and_settings_that_do_not_go_together(app, function, options, settings, message):
     app.task(**options)(function)
     found = app.settings.replace(url="sqlite:///x.db", **settings).problems(app.tasks)
-    # One more speaks of the tasks that have no timeout.
+    # One more finding names the tasks without a timeout.
     (problem,) = [each for each in found if each.about != "timeout"]
     assert ("timeout" in options) == (len(found) == 1)
     assert message in problem.message

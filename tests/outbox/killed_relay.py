@@ -13,7 +13,7 @@ class Telling(RedisStore):
     async def enqueue(self, batch: Batch) -> Enqueued:
         answer = await super().enqueue(batch)
         print(batch.id.hex, flush=True)
-        # Nobody deletes the row before we are told to go on, which we never are.
+        # The row is not deleted before this process is told to go on, which never happens.
         await asyncio.to_thread(sys.stdin.readline)
         return answer
 

@@ -37,7 +37,7 @@ async def test_its_rows_are_relayed_by_the_next_and_no_job_is_made_twice(
         )
         assert relay.stdout is not None
         assert (await relay.stdout.readline()).decode().strip() == rows[0].id.hex
-        # Whoever comes now finds that somebody is at it.
+        # Another relay finds that the outbox is locked.
         assert await outbox.relay(store) == 0
         relay.kill()
         await relay.communicate()

@@ -153,7 +153,7 @@ class Slow(MemoryStore):
 
 
 async def test_nobody_waits_for_a_relay_that_waits_for_the_store(outbox: Outbox, business: str, user: Any):
-    """Neither the user's writers, who wait for no lock here, nor other relays, who have nothing to do meanwhile."""
+    """The user's writers wait for no lock, and other relays have nothing to do meanwhile."""
     user.execute("pragma busy_timeout = 0" if business.startswith("sqlite") else "set lock_timeout = 1")
     slow = Slow()
     written(outbox, user, [batch(b"first")])
@@ -287,7 +287,7 @@ async def test_a_row_that_the_store_does_not_take_stops_nobody(
     valkey_server: RedisServer,
     caplog: pytest.LogCaptureFixture,
 ):
-    # Somebody else's key where the queue's line should be: the server refuses each job for it.
+    # A foreign key is in place of the queue's lane, so the server refuses each job for it.
     valkey_server.command("SET", "hr:{broken}:L:0||", "not ours")
     bad, good = written(outbox, user, [batch(b"bad", "broken"), batch(b"good")])
     stop = asyncio.Event()

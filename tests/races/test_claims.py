@@ -1,4 +1,4 @@
-"""Many claimers: every job exactly once, whoever asks and however much."""
+"""Many claims at once: every job is claimed exactly once, whatever each claim asks for."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ async def test_two_janitors_reap_each_lease_once(store_url: str):
 
 async def test_two_janitors_promote_each_job_once(store_url: str):
     async with side_by_side(store_url, 3) as stores:
-        # Scheduled for a moment that is over by the time anybody looks.
+        # Scheduled for a moment that is over when the first worker looks.
         soon = timedelta(microseconds=1)
         made = [id for n in range(30) for id in await put(stores[0], n % 3 + 1, due=soon)]
 
@@ -307,7 +307,7 @@ async def test_retry_against_a_guarded_delete(store_url: str):
             made = await put(one, 6)
             await one.cancel(made)
             moved, deleted = await asyncio.gather(one.retry(made), other.delete(made, states={JobState.CANCELLED}))
-            # Each went one way: nobody has lost what somebody was told is ready again.
+            # Each job went one way: a job that a caller was told is ready was not lost.
             assert moved == set(made) - deleted
             assert [job.id for job in reversed(await find_all(one))] == [id for id in made if id in moved]
             assert await counts(one) == ({"ready": len(moved)} if moved else {})

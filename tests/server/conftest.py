@@ -12,7 +12,7 @@ from server.running import Running, make_app, running
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store_name(request: pytest.FixtureRequest) -> str:
-    """The server asks no store which one it is; who needs others says so."""
+    """The server does not depend on the kind of store. Tests that need other stores name them."""
     return str(request.param)
 
 

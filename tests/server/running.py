@@ -46,7 +46,7 @@ class Running:
         return made
 
     def client(self, token: str | None = None, **headers: str) -> httpx.AsyncClient:
-        """Another client, to be closed by whoever asks for it."""
+        """Another client. The caller closes it."""
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60, verify=False)

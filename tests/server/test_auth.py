@@ -1,4 +1,4 @@
-"""Who is let in, who is not, and what they are told."""
+"""Which callers are accepted, which are refused, and with what message."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_a_token_in_the_url_is_refused(store: Store, auth: Auth) -> None:
         for call in (request(query=query.encode()), bearer(text, query=query.encode())):
             problem = await refused(auth, call)
             assert text not in problem.detail
-            assert text.encode() not in call.scope["query_string"]  # so that nobody after us can log it
+            assert text.encode() not in call.scope["query_string"]  # so that no later code can log it
     assert (await auth.principal(bearer(text, query=b"tokens=1&q=token"))).name == "ci"
 
 
@@ -208,7 +208,7 @@ async def test_those_behind_a_proxy_on_this_machine_are_not(auth: Auth, header: 
 
 
 async def test_nor_behind_one_that_says_nothing(auth: Auth) -> None:
-    """Some add no header at all unless they are told to; what they speak to us gives them away."""
+    """Some proxies add no header by default. Their HTTP version shows them."""
     call = request(client=HERE)
     call.scope["http_version"] = "1.0"
     await refused(auth, call)

@@ -26,7 +26,7 @@ def store_name() -> str:
 
 
 async def raw(server: Running, *headers: bytes, target: bytes = b"/v1/queues") -> bytes:
-    """The whole answer to a request whose bytes nobody has tidied up."""
+    """The whole answer to a request of raw bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
         lines = [b"GET " + target + b" HTTP/1.1", b"Host: 127.0.0.1", b"Connection: close", *headers, b"", b""]
@@ -157,7 +157,7 @@ async def test_s33_s36_a_lease_is_worth_nothing_to_another(server: Running, crew
 
 
 async def test_an_old_protocol_is_a_proxys(server: Running) -> None:
-    """As nginx speaks it to whatever is behind it, unless it is told otherwise."""
+    """The HTTP version that nginx uses for its upstream by default."""
     answer = await sent.raw(server, b"GET /v1/jobs HTTP/1.0\r\nHost: localhost\r\n\r\n")
     assert b" 401 " in answer.split(b"\r\n")[0]
     assert b" 200 " in (await sent.raw(server, b"GET /livez HTTP/1.0\r\nHost: localhost\r\n\r\n")).split(b"\r\n")[0]

@@ -201,7 +201,7 @@ async def test_where_tenants_do_not_take_turns_lists_are_still_theirs(store_url:
                 assert (await one.get(f"/v1/jobs/{id}")).status_code == 404
             for id in made["t1"]:
                 assert (await one.get(f"/v1/jobs/{id}")).json()["tenant"] == "t1"
-            # Such a queue knows no tenants when jobs are claimed: a worker of one of them gets none of it.
+            # In such a queue claims do not see tenants, so a worker that is bound to a tenant gets no job of it.
             claimed = await one.post("/v1/claim", json={"queues": ["unfair"], "limit": 100})
             assert claimed.status_code == 204
             gone = await one.post("/v1/jobs/bulk", json={"action": "delete", "everything": True})

@@ -1,4 +1,4 @@
-"""Three ways to one store: Python, the command line and HTTP do the same, and the audit log says so in the same words."""
+"""Three ways to one store: Python, the command line and HTTP do the same, and write the same audit entries."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ async def test_one_job_until_it_ends(server: Running):
     ids = [each.id for each in (first, second, line, half, more, end)]
     assert len(set(ids)) == 6
 
-    # Whoever comes back with what it heard last hears the rest, and who heard the end is told to stay away.
+    # A listener that reconnects with its last event gets the rest. One that has the end gets 204.
     async with stream(server.http, f"/v1/jobs/{id}/events", **{"Last-Event-ID": line.id}) as source:
         again = [each async for each in source]
     assert [(each.name, each.id) for each in again][-1] == ("end", end.id)
@@ -226,7 +226,7 @@ async def test_going_on_where_it_broke_off(server: Running):
         async with stream(server.http, "/v1/events", **{"Last-Event-ID": heard[0].id}) as source:
             assert [each.data["id"] for each in await take(source, 4)] == [heard[1].data["id"], *map(str, missed)]
     await until(lambda: not server.service.hub.listening)
-    # … and the store what nobody was told.
+    # … and the store has what no listener got.
     more = await put(server.store, 1)
     await server.store.cancel(more)
     async with stream(server.http, "/v1/events", **{"Last-Event-ID": heard[1].id}) as source:
@@ -326,7 +326,7 @@ def every() -> Listener:
 
 async def test_asked_only_while_somebody_listens(quick: None):
     store = Written()
-    store.end(-1)  # before anybody listened
+    store.end(-1)  # before the first listener
     looking = Tail(store)
     listeners = [every(), every()]
     for listener in listeners:
@@ -364,7 +364,7 @@ async def test_a_burst_is_told_by_its_number(quick: None):
 
 
 async def test_what_was_missed_is_told_whatever_the_rate(quick: None):
-    """Up to a page of it, from what the store keeps; and nobody is too slow for having been away."""
+    """Up to a page of what the store keeps. A listener that was away does not count as slow."""
     store = Written()
     looking, listener = Tail(store), every()
     [heard, *missed] = store.end(-60, count=tail.PAGE)

@@ -1,4 +1,4 @@
-"""The http store against a real server: who may what, what is said when it fails, and workers behind a firewall."""
+"""The http store against a real server: permissions, error messages, and workers behind a firewall."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ async def test_a_bound_worker_sees_its_tenant_only(server: Running) -> None:
 
 
 async def test_somebody_else_s_token_is_worth_nothing(server: Running) -> None:
-    """Even who has seen another tenant's lease token cannot use it, nor another one's worker id."""
+    """A tenant cannot use another tenant's lease token or worker id, even if it knows them."""
     [id] = await put(server.store, Lane(tenant="t2"))
     question = ask()
     async with as_(server, "work", tenant="t2") as two, as_(server, "work", tenant="t1") as one:
@@ -612,7 +612,7 @@ async def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async with opened(store):
-        # Nobody else gets this port while no server has it.
+        # No other process gets this port while no server has it.
         async with running(Headrace(url), ServerSettings(port=free_port())) as first:
             remote = Headrace(first.url)
 
@@ -628,7 +628,7 @@ async def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
             worker = remote.worker(concurrency=5, poll="50ms", heartbeat="100ms")
             await worker.__aenter__()
             await begun.wait()
-        go_on.set()  # with nobody there to take the results
+        go_on.set()  # with no server to take the results
         async with running(Headrace(url), ServerSettings(port=first.port)):
             async with asyncio.timeout(60):
                 while (await store.stats()).queues[0].done_total < 20:

@@ -375,7 +375,7 @@ async def test_a_lock_that_is_held_answers_with_its_holder(store_url: str) -> No
         assert batch.json()["existing"] == [0]
         await server.http.post(f"/v1/jobs/{first.json()['id']}/cancel")
         assert (await server.http.post("/v1/jobs", json={"task": "once"})).status_code == 201
-        # Whose job it is that holds the lock is nobody else's business.
+        # The answer must not reveal the tenant of the job that holds the lock.
         token = await server.token("enqueue", tenant="t1")
         async with server.client(token) as client:
             for path, asked in (

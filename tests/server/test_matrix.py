@@ -159,7 +159,7 @@ def test_there_is_a_matrix() -> None:
     assert {each.scope for each in GUARDED} == set(Scope)
     assert WITH_ID
     assert WITH_QUEUE
-    # What is open to everybody is a decision each time.
+    # Each endpoint without a token is a deliberate decision.
     opened = {each.path for each in OPEN if not each.path.startswith("/docs/")}
     assert opened <= {"/livez", "/readyz", "/healthz", "/openapi.json", "/docs"}
 
@@ -293,7 +293,7 @@ MOVES: dict[str, list[dict[str, Any]]] = {
 
 
 async def put_out_of_sight(server: Server) -> list[str]:
-    """Jobs in every state that nobody else should hear of, and a pause and a worker of that queue."""
+    """Jobs in every state that other tenants must not see, and a pause and a worker of that queue."""
     store, ids = server.store, []
     for state in ("done", "dead", "running", "ready"):
         batch = Batch(new_batch(), [NewJob("covert", b"\x92\x91\xa5marks\x80", Lane(queue="hidden", tenant="others"))])

@@ -1,4 +1,4 @@
-"""`/v1/pauses`: queues, tasks and tenants held back over HTTP, by whom, until when, and who may."""
+"""`/v1/pauses`: pausing queues, tasks and tenants over HTTP: author, end, and permissions."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_whoever_is_bound_hears_of_what_holds_their_jobs(server: Running) 
         async with server.client(await server.token("read", **{name: BINDINGS[name]})) as client:
             found = await pauses(client)
             assert {(each["kind"], each["name"]) for each in found} == expected
-            # By whom, only where it is theirs alone.
+            # The author is shown only if the pause belongs to the caller alone.
             assert {(each["kind"], each["by"]) for each in found} == {
                 (kind, "" if kind == "task" else "local") for kind, _ in expected
             }

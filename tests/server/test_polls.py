@@ -1,4 +1,4 @@
-"""Those who look at the figures all the time: asked of the store once a second, and slowed down beyond that."""
+"""Constant reads of figures: the store is read once a second, and further reads are slowed down."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_so_many_at_once_and_then_one_by_one() -> None:
     assert pace.wait("b") == 0
     watch.now += 0.25
     assert pace.wait("a") == 0
-    assert pace.wait("a") == pytest.approx(0.25)  # who was refused was not counted
+    assert pace.wait("a") == pytest.approx(0.25)  # a refused call was not counted
     watch.now += 100
     assert [pace.wait("a") > 0 for _ in range(6)] == [False] * 5 + [True]
 
@@ -90,12 +90,12 @@ async def begun(slow: Slow, questions: int) -> None:
 
 
 async def test_a_question_that_fails_fails_for_all_who_asked() -> None:
-    """When the store hangs, nobody waits for the patience of those before."""
+    """When the store hangs, a caller does not wait for the timeouts of earlier callers."""
     slow = Slow()
     cached = Cached(slow.ask, 60)
     people = [asyncio.create_task(cached.get()) for _ in range(100)]
     await begun(slow, 1)
-    people[0].cancel()  # whoever leaves does not take the answer away
+    people[0].cancel()  # a caller that leaves does not cancel the read
     slow.questions[0].set_exception(Unavailable("away"))
     answers = await asyncio.gather(*people, return_exceptions=True)
     assert [type(each) for each in answers] == [asyncio.CancelledError] + [Unavailable] * 99

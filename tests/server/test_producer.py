@@ -1,4 +1,4 @@
-"""Who enqueued a job, and under which key: kept with the job, and shown to those that may know."""
+"""The producer and the key of a job: stored with the job, and shown to callers that may see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/result`: answered when the job ends, with one look at the store for everybody who waits."""
+"""`/result`: answered when the job ends, with one read of the store for all waiting calls."""
 
 from __future__ import annotations
 

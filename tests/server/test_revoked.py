@@ -23,7 +23,7 @@ from server.test_work import claim, look, put, settle
 
 @pytest.fixture
 async def server(app: Headrace, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
-    """One in which nothing but what happens wakes anybody."""
+    """A store in which only events wake a waiting call."""
     monkeypatch.setattr(waiting_claims, "POLL", 600.0)
     async with running(app) as found:
         await found.token("admin")  # from here on the door is shut
@@ -115,7 +115,7 @@ async def test_a_stream_outlasts_a_store_that_is_away(server: Running, monkeypat
 
 
 async def test_many_share_one_question_and_its_error(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that hangs holds everybody up once, not one after the other."""
+    """A store that hangs delays all callers once, not one after the other."""
     text = await server.token("read")
     questions, hang = 0, asyncio.Event()
 
@@ -131,7 +131,7 @@ async def test_many_share_one_question_and_its_error(server: Running, monkeypatc
             asked = Calls(server.service.auth._asking, "get")
             calls = [asyncio.create_task(client.get("/v1/tasks")) for _ in range(20)]
             await asked(20)
-            calls[0].cancel()  # the one who began the question
+            calls[0].cancel()  # the caller that began the read
             with suppress(asyncio.CancelledError):
                 await calls[0]
             hang.set()

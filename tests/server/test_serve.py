@@ -122,7 +122,7 @@ async def test_a_restart_under_load_loses_nothing_acknowledged(
     ending = asyncio.Event()
 
     async def answered(client: httpx.AsyncClient, asked: dict[str, Any]) -> httpx.Response:
-        """The same until somebody answers, also to the last one: its key sees to it that there is one job."""
+        """Repeat the call until a server answers. The key ensures that there is one job."""
         while True:
             try:
                 return await client.post(f"http://127.0.0.1:{port}/v1/jobs", json=asked)

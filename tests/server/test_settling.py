@@ -91,7 +91,7 @@ async def test_what_is_kept_is_bounded_by_its_size(app: Headrace, monkeypatch: p
         await put(server, "resize", "x" * 2_000, count=4)
         held = [await claim(server.http) for _ in range(4)]
         assert len(server.service.leases._claimed) == 2
-        # Whoever is forgotten is not lost: the store knows them.
+        # Forgotten jobs are not lost, because the store has them.
         for lease in held:
             await settle(server.http, lease)
         assert server.service.leases._bytes == 0

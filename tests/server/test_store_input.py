@@ -1,4 +1,4 @@
-"""What no store of ours would send to `/v1/store/…`: refused by name, on every store, and nothing of it is kept."""
+"""Input that headrace's http store would never send to `/v1/store/…` is refused on every store, and nothing is stored."""
 
 from __future__ import annotations
 

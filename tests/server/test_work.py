@@ -220,7 +220,7 @@ async def test_whoever_waits_for_the_result_is_told(server: Running) -> None:
 
 
 async def lose(server: Running) -> None:
-    """Whatever is leased now is somebody else's from here on."""
+    """Let another worker take over all present leases."""
     for job in (await server.store.find(_everything(), limit=100)).jobs:
         if job.worker is not None:
             await server.store.abandon(job.worker, "gone")  # type: ignore[arg-type]  # a worker's id

@@ -89,7 +89,7 @@ def test_ordinary_urls_are_taken(url: str):
         "//example.com/",
         "example.com",
         "",
-        # who, and which door
+        # user and port
         "http://u:p@example.com/",
         "http://user@example.com/",
         "http://@example.com/",

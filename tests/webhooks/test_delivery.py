@@ -540,7 +540,7 @@ async def test_deliveries_leave_slots_for_the_apps_own_tasks(there: Receiver):
 
 
 async def test_a_delivery_that_somebody_else_made_tells_nothing_of_others(scene: Scene, there: Receiver):
-    """Whoever can put jobs in could make one that tells another tenant's result to a URL of theirs."""
+    """A producer could enqueue a delivery that sends another tenant's result to its own URL."""
 
     @scene.app.task(name="secret")
     async def secret() -> str:

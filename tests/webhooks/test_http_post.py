@@ -275,7 +275,7 @@ async def test_s60_names_that_are_never_found_hold_nobody_elses_threads(monkeypa
     names = [asyncio.create_task(http_post.look_up(f"n{number}.example", 80)) for number in range(http_post.NAMES)]
     try:
         await asyncio.sleep(0)  # all of them have begun
-        # The threads that the loop shares with everybody are free.
+        # The threads that the loop shares with other code are free.
         assert await asyncio.to_thread(lambda: "here") == "here"
         # And there is an end to it.
         with pytest.raises(DeliveryFailed, match="64 names are being resolved"):

@@ -83,7 +83,7 @@ class Bench:
         }
         self.settings = Settings(**(defaults | settings))
         self.events: list[tuple[str, dict[str, Any]]] | None = None
-        """Set to a list to hear the workers' events; most tests take the path of a worker that nobody listens to."""
+        """Set to a list to get the workers' events; most tests take the path of a worker without listeners."""
 
     async def enqueue(self, task: Task[..., Any] | str, *args: Any, options: JobOptions | None = None) -> JobId:
         [id] = await self.enqueue_many(task, [args], options=options)

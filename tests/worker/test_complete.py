@@ -177,7 +177,7 @@ async def test_a_task_that_fails_after_its_commit_is_done(bench: Bench, shop: Sh
 
 
 async def test_a_long_transaction_keeps_the_lease(bench: Bench, shop: Shop) -> None:
-    """The neighbours are settled meanwhile, and nobody takes the job away."""
+    """The neighbours are settled meanwhile, and no other worker takes the job."""
     entered, go = asyncio.Event(), asyncio.Event()
 
     @bench.app.task
@@ -185,7 +185,7 @@ async def test_a_long_transaction_keeps_the_lease(bench: Bench, shop: Shop) -> N
         async with shop.transaction() as tx:
             await current_job().complete(tx=tx)
             entered.set()
-            if not shop.url.startswith("sqlite"):  # whose one writer would block everybody
+            if not shop.url.startswith("sqlite"):  # its one writer would block all others
                 await go.wait()
 
     @bench.app.task

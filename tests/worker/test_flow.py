@@ -52,7 +52,7 @@ async def timeless(store: Store) -> FlowBench:
 
 
 class Hall:
-    """Counts who is inside at once."""
+    """Counts the calls inside at once."""
 
     def __init__(self) -> None:
         self.inside: Counter[str] = Counter()
@@ -363,7 +363,7 @@ async def test_a_task_trips_a_limit_itself(bench: FlowBench, kind: str):
         assert found[1].reason is Reason.LIMITED
         assert "limit shop:bad is closed until" in found[1].sentence
         assert found[1].until is not None
-        # Somebody knows better.
+        # An operator sets other figures.
         refusing.clear()
         await limits.reset("shop:bad")
         await all_done(bench, [waiting])

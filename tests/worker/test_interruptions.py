@@ -173,7 +173,7 @@ async def test_a_lost_lease_drops_its_jobs(bench: Bench) -> None:
     id = await bench.enqueue(slow)
     async with bench.worker() as worker:
         await started.wait()
-        # Somebody else takes the lease over, as after a long silence.
+        # Another worker takes the lease over, as after a long silence.
         await bench.store.abandon(worker.id, "silence")
         await bench.store.reap(new_worker_id(), timedelta(0))
         await cancelled.wait()

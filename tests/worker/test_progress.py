@@ -248,7 +248,7 @@ async def test_a_refused_report_means_that_the_lease_is_lost(bench: Bench) -> No
             raise
 
     id = await bench.enqueue(work)
-    # No heartbeat tells this worker in time, and nobody else cleans up.
+    # No heartbeat tells this worker in time, and no other worker reaps.
     async with bench.worker(lease="2h", heartbeat="1h", reap="1h") as worker:
         await until(lambda: starts)
         await bench.store.abandon(worker.id, "declared dead")

@@ -1,4 +1,4 @@
-"""A store that fails at every verb, before and after it did what it was asked: the worker heals by itself."""
+"""A store fails at every verb, before and after its effect: the worker recovers by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ticker: each slot one job or one recorded skip, whoever ticks, stops, restarts or has the wrong time."""
+"""The ticker: each slot makes one job or one recorded skip, whichever workers tick, stop, restart or have a wrong time."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_a_store_clock_that_goes_back_fires_nothing_twice(store_url: str):
         assert len(await jobs(store)) == 2
 
 
-# ── whoever decides may die ──────────────────────────────────────────────────
+# ── the deciding worker may die ──────────────────────────────────────────────
 
 
 class Mute:
@@ -350,7 +350,8 @@ async def test_a_slot_that_meets_its_own_unique_job_does_not_blind_overlap(store
     assert lease is not None
     clock.advance(MINUTE)
     await rounds(one)
-    # It runs, is asked to stop, and holds its lock until it has: that slot makes nothing, and says so.
+    # It runs, is asked to stop, and holds its lock until it has stopped: that slot makes no job, and is recorded as
+    # skipped.
     now = await entry(store)
     assert (now.fired, now.skipped, now.last, now.recent[0].reason) == (1, 1, first, "unique")
     await store.settle(lease.token, [(0, Finish(JobState.CANCELLED))])

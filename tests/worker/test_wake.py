@@ -141,7 +141,7 @@ async def test_a_full_worker_does_not_take_the_hint_of_an_idle_one(flavour: Flav
     assert began == [1, 2]
 
 
-# ── a store that claims for whoever it wakes ─────────────────────────────────
+# ── a store that claims for the worker it wakes ──────────────────────────────
 
 
 class PromptStore:
@@ -250,7 +250,7 @@ async def test_what_was_brought_to_a_worker_that_stops_is_handed_back(quick: boo
             if quick:
                 worker.quiet()
             else:
-                # The listener has come back, and nobody has looked yet.
+                # The listener has returned, and the fetcher has not looked yet.
                 await store.brought.wait()
         [job] = await bench.store.get([id])
     assert job is not None

@@ -1,4 +1,4 @@
-"""Requests as nobody should send them, and what must be the answer."""
+"""Hostile requests, and what the answer must be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def post(server: Running, content: bytes, path: str = "/v1/jobs") -> httpx
 
 
 def refused(response: httpx.Response, status: int, code: str) -> None:
-    """A problem document of that code, and nothing in it that is nobody's business."""
+    """A problem document of that code, without internal details."""
     assert (response.status_code, response.json()["code"]) == (status, code), response.text
     assert response.headers["content-type"] == "application/problem+json"
     body = response.json()
@@ -92,7 +92,7 @@ class _Pump(asyncio.Protocol):
 
 
 async def pumped(port: int, head: bytes, chunk: bytes, most: int) -> tuple[bytes, int]:
-    """What comes back to somebody who sends without end, and how many bytes were sent until it was there."""
+    """The answer to a client that sends without end, and how many bytes it had sent by then."""
     loop = asyncio.get_running_loop()
     transport, pump = await loop.create_connection(lambda: _Pump(head, chunk, most), "127.0.0.1", port)
     try:

@@ -93,8 +93,8 @@ CASES: dict[str, tuple[str, ...]] = {
 
 LATER = {
     "S41": "there is no dashboard yet; the one page there is, /docs, shows no data (S44)",
-    "S49": "nobody logs in: tokens are headers, there are no cookies",
-    "S50": "nobody logs in: there are no rules for addresses of people",
+    "S49": "there is no login: tokens are headers, there are no cookies",
+    "S50": "there is no login: there are no rules for addresses of people",
     "S79": "nothing was released yet",
 }
 

@@ -46,7 +46,7 @@ def files() -> Iterator[None]:
 
 
 class Slow(asyncio.Protocol):
-    """Somebody who sends a byte of a header now and then."""
+    """A client that sends a byte of a header from time to time."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -110,7 +110,7 @@ async def test_s61_a_crowd_of_slow_clients_stops_nobody(app: Headrace, files: No
 
 @only_memory
 async def test_s61_within_ten_seconds(server: Running) -> None:
-    """By the server's own clock: between two looks nobody gets more than this."""
+    """By the server's own clock: a client gets no more than this between two checks."""
     patience = ServerSettings().read_timeout
     assert patience == 10
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

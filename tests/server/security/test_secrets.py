@@ -1,4 +1,4 @@
-"""Secrets that somebody hands to headrace, and every place where they must not turn up; S72, S74."""
+"""Secrets that users give to headrace, and every place where they must not appear; S72, S74."""
 
 from __future__ import annotations
 

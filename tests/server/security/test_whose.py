@@ -1,4 +1,4 @@
-"""Who may do what to whose jobs; S28 to S39."""
+"""What each token may do to which tenant's jobs; S28 to S39."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from server.security.sent import jobs, raw, refused, status_of
 pytestmark = pytest.mark.usefixtures("unharmed")
 
 
-# ── who ──────────────────────────────────────────────────────────────────────
+# ── tokens ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/claim", "/v1/nothing", "/v1/", "/v1/jobs/a/b", "/v1/store/get"])
@@ -123,7 +123,7 @@ async def test_s30_every_wrong_token_takes_the_same_steps(server: Running, monke
     assert refused_by(first) == refused_by(last) == refused_by(changed(good, 25))
     # The two sides of the comparison are digests: nothing of the token itself decides how soon they differ.
     assert refused_by(first).count("compare_digest") == refused_by(first).count("digest") == 1
-    # And an id that nobody has is compared, too.
+    # An id that no token has is compared, too.
     unknown = refused_by(changed(good, 8))
     assert unknown == refused_by(first)
     assert auth._look_up(good.encode()) is not None
@@ -202,7 +202,7 @@ async def test_s32_nor_does_the_time_tell(server: Running, monkeypatch: pytest.M
             for path in ("", "/explain", "/result", "/events"):
                 refused(await one.get(f"/v1/jobs/{each}{path}"), 404, "job_not_found")
         assert len(waited) == 8
-        # There is nothing to hide from who sees everything.
+        # A caller that sees everything gets the plain answer.
         refused(await all_.get("/v1/jobs/01890a5d-ac96-774b-bcce-b302099a0001"), 404, "job_not_found")
         assert len(waited) == 8
 

@@ -233,7 +233,7 @@ async def test_sessions_that_became_read_only_are_replaced(url: str, sql: Any):
 async def test_several_hosts_of_which_the_first_is_gone(url: str):
     port = urlsplit(url).port
     with socket.socket() as taken, socket.socket() as silent:
-        taken.bind(("127.0.0.1", 0))  # so nobody else gets it meanwhile
+        taken.bind(("127.0.0.1", 0))  # so that no other process gets it meanwhile
         silent.bind(("127.0.0.1", 0))
         silent.listen()  # it takes connections, and never says a word
         hosts = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (taken, silent))

@@ -1,4 +1,4 @@
-"""Deadlocks with transactions that are not ours: the call is repeated, and the log says so once."""
+"""Deadlocks with transactions of other programs: the call is repeated and logged once."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ async def test_a_settle_whose_answer_is_lost_is_settled_once(cut: tuple[Postgres
     assert await store.settle(lease.token, [(0, DONE)]) == frozenset()
     proxy.cuts = 1
     with pytest.raises(OutcomeUnknown):
-        # The lease ended with it, so a second try cannot tell our own success from somebody else's.
+        # The lease ended with it, so a second try cannot distinguish its own success from another worker's.
         await store.settle(lease.token, [(1, DONE), (2, DONE)])
     assert [job and job.state for job in await store.get(ids)] == [JobState.DONE] * 3
     [queue] = (await store.stats()).queues
@@ -166,13 +166,13 @@ async def test_cancelled_calls_leave_a_usable_pool(pg: PostgresStore, sql: Any):
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-    # Whatever those calls still did on the server, their leases are nobody's: they come back by expiry.
+    # If those calls still claimed jobs on the server, no worker holds their leases, and they expire.
     await pg.enqueue(a_batch())
     assert (await pg.stats()).queues[0].enqueued_total == 4
 
 
 async def test_a_server_that_crashes_and_comes_back():
-    """Acknowledged is kept, the store object heals without being made anew."""
+    """Acknowledged writes are kept, and the same store object works again."""
     with PostgresServer.start() as server:
         store = PostgresStore(server.create_database())
         await store.migrate()

@@ -18,7 +18,7 @@ from stores.postgres.kit import TTL, WORKER, a_batch, claim, put, take
 
 @pytest.fixture
 async def old_snapshot(url: str):
-    """Somebody looks at the database and does not look away."""
+    """A transaction that keeps a snapshot open."""
     connection = await asyncpg.connect(url)
     transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()

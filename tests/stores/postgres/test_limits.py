@@ -122,7 +122,7 @@ async def test_a_claim_that_dies_before_its_commit_holds_nothing(pg: PostgresSto
     args = [["default"], 1, new_token(), WORKER, TTL, *[None] * 20, 1000]
     statement = f"select * from headrace.claim({', '.join(f'${n}' for n in range(1, 27))})"
     await connection.fetch(statement, *args)
-    # Whoever counts the same key waits for its end.
+    # A claim that counts the same key waits for its end.
     waiting = asyncio.create_task(claim(pg))
     pid = connection.get_server_pid()
     await sql.fetchval("select pg_terminate_backend($1)", pid)
@@ -177,7 +177,7 @@ async def test_units_wake_who_waits_in_another_queue(crowd: list[PostgresStore])
     async with asyncio.timeout(100):
         hearing = asyncio.create_task(there.wait(["other"], 600))
         while not hearing.done():
-            # Until the other one listens, nobody hears this.
+            # Until the other store listens, this hint reaches no listener.
             await put(here, lane=Lane("other"))
             await asyncio.wait([hearing], timeout=0.05)
         woken = asyncio.create_task(there.wait(["third"], 600))

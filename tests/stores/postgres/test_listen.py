@@ -15,7 +15,7 @@ from headrace.store.postgres.store import PostgresStore
 from stores.postgres.kit import a_batch, claim, put, take
 
 LONG = 60
-"""Seconds that nobody would wait without a hint; a test that does runs into its timeout."""
+"""Seconds longer than any test waits. A test without a hint runs into its timeout."""
 
 
 async def listening(store: PostgresStore, queue: str = "default") -> asyncio.Task[bool]:
@@ -124,7 +124,7 @@ async def test_a_lost_ear_grows_again(pg: PostgresStore, sql: Any):
         "select pg_terminate_backend(pid) from pg_stat_activity"
         " where datname = current_database() and pid <> pg_backend_pid()"
     )
-    # When it listens again it says so, because it may have missed something.
+    # When it listens again it wakes the waiters, because it may have missed a hint.
     assert await sleeper
     assert await claim(pg) is None
     sleeper = asyncio.create_task(pg.wait(["default"], LONG))

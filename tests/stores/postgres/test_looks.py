@@ -39,7 +39,7 @@ async def end(pg: PostgresStore, task: str, state: JobState) -> None:
 
 @pytest.mark.parametrize("state", [*JobState, None])
 async def test_a_needle_behind_many(pg: PostgresStore, state: JobState | None):
-    """It is the oldest and the only one of its task; the first page ends before it, and says so."""
+    """It is the oldest and the only job of its task. The first page ends before it, with `next` set."""
     due = timedelta(hours=1) if state is JobState.SCHEDULED else None
     [first] = await enqueue(pg, "needle", due=due)
     await enqueue(pg, "hay", MANY, due=due)

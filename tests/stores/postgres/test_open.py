@@ -45,7 +45,7 @@ async def test_a_missing_database(postgres_server: PostgresServer):
 
 async def test_nobody_listens():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # so nobody else gets it meanwhile
+        taken.bind(("127.0.0.1", 0))  # so that no other process gets it meanwhile
         port = taken.getsockname()[1]
         assert "is it running?" in await trouble(f"postgresql://u:s3cret@127.0.0.1:{port}/x", Unavailable)
 
@@ -98,7 +98,7 @@ async def test_an_option_the_driver_does_not_know(url: str):
 
 
 async def test_migrations_raced(postgres_server: PostgresServer):
-    """Ten at once: each step is taken by one, everybody ends with a working schema."""
+    """Ten migrations at once: one applies each step, and all end with a working schema."""
     fresh = postgres_server.create_database()
     stores = [PostgresStore(fresh) for _ in range(10)]
     taken = await asyncio.gather(*[store.migrate() for store in stores])
@@ -120,7 +120,7 @@ async def test_migrating_again_while_jobs_run(pg: PostgresStore, url: str):
 
 
 async def test_migrating_beside_a_transaction_that_stays_open(url: str, sql: Any):
-    """It says for whom it waits, and lets the others pass meanwhile."""
+    """It names the session that it waits for, and does not block other calls meanwhile."""
     waiting: asyncio.Queue[str] = asyncio.Queue()
 
     def progress(done: int, _total: int, what: str) -> None:

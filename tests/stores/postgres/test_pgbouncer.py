@@ -70,7 +70,7 @@ def running(server: PostgresServer, folder: Path, mode: str, *, pool: int = 2) -
         with (folder / "said").open("wb") as said:
             process = subprocess.Popen(command, user=_unprivileged(folder), cwd="/", stdout=said, stderr=said)
         try:
-            # Between finding a free port and taking it somebody else may have it.
+            # Another process may take the free port before the pooler does.
             if not asyncio.run(_answers(port, process)):
                 continue
             yield f"127.0.0.1:{port}"
@@ -237,7 +237,7 @@ async def test_migrating_through_the_pooler(postgres_server: PostgresServer, bou
 
 async def test_a_pooler_that_is_gone(url: str):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # so nobody else gets it meanwhile
+        taken.bind(("127.0.0.1", 0))  # so that no other process gets it meanwhile
         nobody = f":{taken.getsockname()[1]}/"
         store = PostgresStore(url.replace(f":{urlsplit(url).port}/", nobody) + "?pooler=transaction")
         with pytest.raises(Unavailable):

@@ -176,7 +176,7 @@ async def test_several_old_days_are_dropped_call_by_call(pg: PostgresStore, sql:
 
 
 async def test_a_busy_table_is_left_for_later(pg: PostgresStore, sql: Any, today: date):
-    """Somebody's long transaction has written jobs: nobody waits for it, the day goes next time."""
+    """A user's long transaction has written jobs: no call waits for it, and the day is dropped next time."""
     old = today - timedelta(days=5)
     await make_day(sql, old)
     done = await finished(pg, sql, old)

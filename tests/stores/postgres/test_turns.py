@@ -118,7 +118,7 @@ async def test_nothing_twice_whatever_the_number_of_tenants(pg: PostgresStore, l
 
 
 async def test_a_round_is_never_longer_than_one_turn_each(pg: PostgresStore):
-    """A thousand tenants, then one more: the newcomer waits for no second turn of anybody."""
+    """A thousand tenants, then one more: no tenant gets a second turn before the new one."""
     await pg.enqueue(
         Batch(new_batch(), [NewJob("t", b"", Lane(tenant=f"t{n:04}")) for n in range(1000) for _ in range(2)])
     )
@@ -157,7 +157,7 @@ async def test_whom_another_claim_is_taking_from_is_owed_its_turn(pg: PostgresSt
 @pytest.mark.parametrize("limit", [1, 2, 40, 150])
 @pytest.mark.parametrize("tenants", [("",), ("a", "b", "c")])
 async def test_a_claim_locks_no_range_in_vain(pg: PostgresStore, sql: Any, tenants: tuple[str, ...], limit: int):
-    """Whoever claims in the same moment would pass it over, and take later ones of the lane first."""
+    """A claim at the same moment would skip it, and take later jobs of the lane first."""
     for _ in range(10 if len(tenants) == 1 else 1):
         for tenant in tenants:
             await put(pg, 100, lane=Lane(tenant=tenant))

@@ -42,7 +42,7 @@ def psycopg_sync(url: str) -> Generator[Any]:
 
 @contextmanager
 def psycopg_implicit(url: str) -> Generator[Any]:
-    """No BEGIN of one's own: psycopg opens the transaction with the first statement, leaving the block ends it."""
+    """Without an explicit BEGIN: psycopg opens the transaction with the first statement, and leaving the block ends it."""
     with psycopg.connect(url) as connection:
         yield connection
 
@@ -326,7 +326,7 @@ async def test_a_lost_lease_is_refused_inside_a_transaction_too(pg: PostgresStor
 
 
 async def test_an_open_completion_blocks_no_heartbeat(pg: PostgresStore, url: str):
-    """The lease is in the user's hands: it is not renewed, not lost, not reaped, and nobody waits for it."""
+    """The user's transaction holds the lease: it is not renewed, lost or reaped, and no call waits for it."""
     token, _ = await _one_running(pg)
     async with asyncpg_connection(url) as tx:
         await pg.asettle_in(tx, token, [(0, DONE)])
