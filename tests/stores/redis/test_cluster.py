@@ -206,7 +206,7 @@ async def test_a_cluster_that_is_down_says_so():
         await store.open()
         for node in cluster.nodes:
             node.crash()
-        # A connection that was open may have taken the call; from then on it is certain that nobody did.
+        # An open connection may have sent the call. Later calls were certainly not sent.
         with pytest.raises(StoreError):
             await store.enqueue(batch(new()))
         with pytest.raises(Unavailable, match="cannot be reached"):
@@ -231,7 +231,7 @@ async def test_a_failover_is_followed():
             await store.open()
             lost = await put(store, 1, queue="other")
             lease = await take(store, 1, "other")
-            # Whoever waits for the replica has all of the stream before it there, too.
+            # A wait for the replica covers all earlier writes of the stream, too.
             made = await put(careful, 5)
             primary.crash()
             with pytest.raises(StoreError):

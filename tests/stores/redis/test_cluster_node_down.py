@@ -139,7 +139,7 @@ async def test_the_queues_of_the_other_nodes_go_on(scene: Scene):
     assert [view.queue for view in await store.lanes([good, bad])] == []
     assert await store.abandon(JANITOR, "killed") == 1
     with pytest.raises(StoreError):
-        await store.get([done])  # it was pruned; but only who has asked everybody may say so
+        await store.get([done])  # it was pruned, but only an answer of all nodes can show that
     with pytest.raises(StoreError):
         await store.enqueue(batch(new(queue=bad)))
     with pytest.raises(Unavailable):
@@ -204,7 +204,7 @@ async def test_a_queue_in_shards_goes_on_with_those_of_the_other_nodes(scene: Sc
     await put(store, 1, queue="hot", tenant=well[0])
     with pytest.raises(StoreError):
         await put(store, 1, queue="hot", tenant=next(t for t in everyone if t not in well))
-    # Also whoever comes now, and declares nothing.
+    # The same for a new store that declares nothing.
     other = ShardedRedisStore(scene.cluster.url())
     await other.open()
     assert [job.tenant for job in (await take(other, 100, "hot")).jobs] == [well[0]]
@@ -369,7 +369,7 @@ async def test_a_worker_of_both_goes_on_and_comes_back(any_scene: Scene):
         assert await (await there.aenqueue(2)).aresult(timeout=60) == 2
         await scene.kill()
         for n in range(3):
-            # Who waits for a result looks for the job in every queue, too.
+            # A caller that waits for a result searches the job in every queue, too.
             handle = await asked_until_answered(here.aenqueue, n)
             assert await asked_until_answered(handle.aresult) == n
         await scene.revive()

@@ -1,4 +1,4 @@
-"""Connections: what a server may say that nobody asked for, and what becomes of the connection then."""
+"""Connections: unexpected messages of a server, and what happens to the connection then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of somebody else where ours should be: a word about the prefix, not about types and bytes."""
+"""Foreign keys under headrace's names: the error names the prefix, not types and bytes."""
 
 from __future__ import annotations
 

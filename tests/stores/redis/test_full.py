@@ -113,7 +113,7 @@ async def test_reading_goes_on_and_writes_nothing(own_server: RedisServer, monke
     assert await store.workers() == []
     assert (await store.heartbeat([], TTL)).lost == frozenset()
     own_server.command("CONFIG", "SET", "maxmemory", "0")
-    # Somebody flushed the server: what is still in use is said again.
+    # The server was flushed: names that are still in use are written again.
     own_server.command("DEL", "hr:queues")
     await store.now()
     assert own_server.command("SMEMBERS", "hr:queues") == "default"

@@ -167,7 +167,7 @@ async def test_sentinels_that_are_behind_a_failover_are_asked_again(
         [named] = [finding.message for finding in await store.check() if finding.about == "server"]
         assert named.endswith(f":{own_server.port}")
         await store.close()
-        # One who goes on naming it: worth another try later, and no reason to give up.
+        # A node that still names it: the store tries again later and does not give up.
         told += [("127.0.0.1", follower.port)] * 1000
         monkeypatch.setattr("headrace.store.redis.verbs.check.Patience", lambda: Patience(0))
         error = await refusal(url)

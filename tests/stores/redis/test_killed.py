@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Scene:
-    """A producer and some workers, all in this process, on one server; none of them is ever started again."""
+    """A producer and some workers, all in this process, on one server. None of them is restarted."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server

@@ -48,7 +48,7 @@ class Life:
         self.leases: dict[Token, set[int]] = {}
 
     async def again(self, verb: Callable[[], Awaitable[T]]) -> T:
-        """What a caller does who may repeat."""
+        """What a caller does that may repeat a call."""
         while True:
             try:
                 return await verb()

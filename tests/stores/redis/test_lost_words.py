@@ -37,7 +37,7 @@ async def store(proxy: Proxy) -> AsyncIterator[RedisStore]:
 
 
 async def test_the_second_part_of_a_settle(store: RedisStore, proxy: Proxy):
-    """More than one script takes: whoever repeats it repeats the first part, too, on a lease that is over."""
+    """More jobs than one script handles: a repeated call repeats the first part, too, on a lease that has ended."""
     await put(store, 300)
     lease = await take(store, 300)
     ends = [(at, DEAD) for at in range(300)]

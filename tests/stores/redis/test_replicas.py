@@ -1,4 +1,4 @@
-"""`replicas=N`: nothing counts as confirmed before so many replicas have it, whoever asks and by which connection."""
+"""`replicas=N`: no write is confirmed before that many replicas have it, on any connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue in parts: spread over the nodes of a cluster, and still one queue to everybody."""
+"""A queue in shards: spread over the nodes of a cluster, and still one queue for its users."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_who_did_not_declare_it_learns_it(spread: ShardedRedisStore, clust
     await other.close()
 
 
-# ── one queue to everybody ───────────────────────────────────────────────────
+# ── one queue for its users ──────────────────────────────────────────────────
 
 
 async def test_figures_pages_and_single_jobs(store: ShardedRedisStore):

@@ -1,4 +1,4 @@
-"""A queue gets more shards while it is at work: the number only grows, pauses hold, few tenants move, everybody learns it."""
+"""A queue in use gets more shards: the number only grows, pauses hold, few tenants move, all stores learn it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Place:
             node.command("FLUSHALL")
 
     async def written(self) -> int:
-        """How many shards whoever comes now hears of."""
+        """The number of shards that a new store sees."""
         other = await self.opened()
         return len({where for n in range(4000) for where in [shard_of(other, f"t{n}")]})
 
@@ -177,7 +177,7 @@ async def test_jobs_from_before_are_found_and_run_wherever_they_lie(place: Place
     assert set(await states(before, made[2:])) == {JobState.DONE}
 
 
-# ── who moves ────────────────────────────────────────────────────────────────
+# ── which tenants move ───────────────────────────────────────────────────────
 
 
 def spread(count: int, names: int = 4000) -> list[int]:

@@ -22,7 +22,7 @@ SHARES = {"a": 0.5, "b": 0.25, "c": 0.125, "d": 0.125}
 
 
 async def served(servers: list[RedisStore], sizes: list[int], *, at_once: bool) -> Counter[str]:
-    """Who got how many of the first 10,000 jobs, or fewer where each needs a claim."""
+    """How many of the first 10,000 jobs each tenant got, or of fewer where each needs a claim."""
     chance, jobs = random.Random(1), JOBS if max(sizes) > 1 else JOBS // 5
     got: Counter[str] = Counter()
 
@@ -64,7 +64,7 @@ async def test_shares_of_several_clients(real_store: RedisStore, server: RedisSe
 async def test_everybody_is_at_most_one_turn_ahead_or_behind(
     real_store: RedisStore, server: RedisServer, tenants: int, sizes: tuple[int, ...], weights: Mapping[str, int]
 ):
-    """Claims of several sizes in a fixed order: who meets the small ones does not change what anybody gets."""
+    """Claims of several sizes in a fixed order: the order does not change any tenant's share."""
     weight = {f"t{number}": weights.get(f"t{number}", 1) for number in range(tenants)}
     whole = sum(weight.values())
     turn = max(1, ceil(max(sizes) / (50 if tenants > 50 else whole)))

@@ -104,7 +104,7 @@ async def test_a_script_that_never_ends_is_named(own_server: RedisServer):
 def _spin(server: RedisServer, milliseconds: int) -> None:
     """Holds the server; ends by itself, or killed."""
     script = "local t=redis.call('TIME') local e=t[1]*1000+t[2]/1000+ARGV[1] repeat t=redis.call('TIME') until t[1]*1000+t[2]/1000>e"
-    with suppress(Unavailable, OSError):  # killed, or nobody waits for its answer any longer
+    with suppress(Unavailable, OSError):  # killed, or its answer is no longer awaited
         server.command("EVAL", script, "0", str(milliseconds))
 
 
@@ -201,7 +201,7 @@ async def test_twenty_kills_lose_nothing_acknowledged_beyond_the_stated_budget(f
             for task in tasks:
                 task.add_done_callback(lambda _: more.set())
             for _ in range(20):
-                # Consuming again after each kill, or the test's time is up; whoever failed is heard at once.
+                # Jobs run again after each kill, or the test times out. A failed task is reported at once.
                 more.clear()
                 await more.wait()
                 assert not any(task.done() for task in tasks)

@@ -1,4 +1,4 @@
-"""Waiting: idle workers sleep on the server, one job wakes one of them, and nobody is told of nothing."""
+"""Waiting: idle workers wait on the server, one job wakes one of them, and no worker wakes without a job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_one_job_wakes_one_of_many(real_store: RedisStore, server: RedisSe
     done, asleep = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result() for task in done] == [True]
     await sleepers(server, 1)
-    # Whoever takes the last job wakes nobody; whoever leaves some wakes the next.
+    # A claim of the last job wakes no worker. A claim that leaves jobs wakes the next one.
     assert len((await take(real_store)).jobs) == 1
     await put(real_store, 3)
     done, asleep = await asyncio.wait(asleep, return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +194,7 @@ async def test_a_connection_that_breaks_ends_the_waits_on_it(real_store: RedisSt
     assert await real_store.wait(["q3"], LONG)
 
 
-# ── a hint belongs to whoever follows it ─────────────────────────────────────
+# ── a hint belongs to the worker that follows it ─────────────────────────────
 
 
 async def test_a_sleeper_called_off_leaves_the_hint_to_the_next(real_store: RedisStore, server: RedisServer):

@@ -1,4 +1,4 @@
-"""Waiting for a lease: the server claims for whoever it wakes, and what nobody hears of is given back."""
+"""Waiting for a lease: the server claims for the worker it wakes, and a lease that no worker learns of is given back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def sleepers(server: RedisServer, count: int) -> None:
 
 
 def put_unheard(server: RedisServer) -> list[JobId]:
-    """Enqueue a job from elsewhere while nothing moves here: who sleeps in this loop has its answer and cannot know."""
+    """Enqueue a job from another thread while this loop is blocked: a waiting call has its answer and cannot read it."""
     made: list[JobId] = []
 
     async def elsewhere() -> None:

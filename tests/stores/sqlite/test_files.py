@@ -1,6 +1,6 @@
-"""The file: where it may be, who may read it, and what each thing that can be wrong with it is called."""
+"""The file: where it may be, its permissions, and the error for each thing that can be wrong with it."""
 
-# ruff: noqa: ASYNC240 - nobody else is on this event loop
+# ruff: noqa: ASYNC240 - no other task is on this event loop
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_s25_a_network_file_system(url: str, tmp_path: Path, monkeypatch: 
 
 @pytest.fixture
 def nobody(tmp_path: Path) -> Generator[None]:
-    """Root may write everything, so be somebody else for a while."""
+    """Run as another user for a while, because root may write everything."""
     if os.geteuid():
         yield
         return

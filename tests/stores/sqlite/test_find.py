@@ -1,4 +1,4 @@
-"""Finding step by step: pages are whole whatever the steps, and nobody waits for a search to end."""
+"""Finding step by step: pages are complete whatever the steps, and no call waits for a search to end."""
 
 from __future__ import annotations
 

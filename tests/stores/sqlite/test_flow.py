@@ -48,7 +48,7 @@ def rows(eye: sqlite3.Connection, table: str) -> int:
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 500])
 async def test_shares_hold_over_several_claimers(url: str, limit: int):
-    """Each store object keeps its own turns; together they still give everybody their share."""
+    """Each store object keeps its own turns. Together they still give each tenant its share."""
     jobs = 1000 if limit == 1 else 10_000
     async with opened(SqliteStore(url)) as one, opened(SqliteStore(url)) as two, opened(SqliteStore(url)) as three:
         for tenant in ("a", "b", "c"):
@@ -112,7 +112,7 @@ async def test_large_claims_of_many_tenants(sqlite_store: SqliteStore, eye: sqli
 
 
 async def test_tenants_with_few_jobs_beside_one_with_many(sqlite_store: SqliteStore):
-    """The line is read as it comes until somebody's jobs fill what is read, and then from tenant to tenant again."""
+    """The line is read in order until one tenant's jobs fill what is read, and then from tenant to tenant."""
     line = sqlite_store._claim_memory.turn_state.line("default", 0)
     await put_jobs(sqlite_store, *[new(tenant=f"t{n:03}") for n in range(300)])
     await take(sqlite_store, 100)
@@ -130,7 +130,7 @@ async def test_tenants_with_few_jobs_beside_one_with_many(sqlite_store: SqliteSt
 
 @pytest.mark.parametrize("limit", [1, 4, 10, 25])
 async def test_turns_go_on_past_who_is_blocked_or_empty(sqlite_store: SqliteStore, limit: int):
-    """Nobody loses a turn, or gets a second one, because somebody before them had nothing to give."""
+    """No tenant loses a turn, or gets a second one, because an earlier tenant had no job."""
     await rule(sqlite_store, "shop", concurrency=0)
     names = [f"t{n}" for n in range(10)]
     for name in names:

@@ -23,7 +23,7 @@ from headrace.store.sqlite.verbs import reap
 
 @pytest.fixture
 def foreign(file: Path, sqlite_store: SqliteStore) -> Generator[sqlite3.Connection]:
-    """Somebody else's connection, to hold the write lock with."""
+    """Another connection, which holds the write lock."""
     conn = sqlite3.connect(file, isolation_level=None)
     yield conn
     conn.close()
@@ -79,7 +79,7 @@ async def test_a_stuck_process_that_has_the_turn(
 async def test_a_reaper_who_waited_long_takes_nothing(
     sqlite_store: SqliteStore, foreign: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    """Who holds a lease was kept from renewing it by the same lock."""
+    """The same lock kept the worker from renewing its lease."""
     monkeypatch.setattr(reap, "_PATIENCE", 0.0)
     await put(sqlite_store)
     lease = await take(sqlite_store, ttl=timedelta(0))
@@ -157,7 +157,7 @@ async def test_closing_does_not_wait_for_a_stuck_process(url: str, file: Path, m
 
 
 async def test_a_call_that_breaks_breaks_alone(sqlite_store: SqliteStore):
-    """Whatever it raises comes back to who called, and the thread goes on."""
+    """Its exception reaches the caller, and the thread goes on."""
     writer, reader = sqlite_store._writer, sqlite_store._reader
     assert writer is not None
     assert reader is not None

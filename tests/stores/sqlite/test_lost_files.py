@@ -1,6 +1,6 @@
 """A file that is deleted, replaced, truncated or damaged while it is in use: nothing is acknowledged any more, and it shows."""
 
-# ruff: noqa: ASYNC240 - nobody else is on this event loop
+# ruff: noqa: ASYNC240 - no other task is on this event loop
 
 from __future__ import annotations
 

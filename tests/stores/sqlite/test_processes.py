@@ -84,7 +84,7 @@ async def test_a_waiter_in_another_process_hears_an_enqueue(sqlite_store: Sqlite
 
 
 async def test_a_waiter_hears_another_process(sqlite_store: SqliteStore, url: str, monkeypatch: pytest.MonkeyPatch):
-    """By datagram: nobody looks at the change counter here."""
+    """By datagram: the change counter is not read here."""
     monkeypatch.setattr(wait, "_LOOK", 3600)
     async with child(url, "enqueue") as other:
         waiting = asyncio.ensure_future(sqlite_store.wait(("default",), 60))

@@ -1,4 +1,4 @@
-"""One time for all processes of a file: a wrong clock takes nobody's lease, and a clock that was set is followed by all."""
+"""One time for all processes of a file: a wrong clock takes no lease away, and all processes follow a clock that was set."""
 
 from __future__ import annotations
 
