@@ -1,4 +1,4 @@
-"""Short words for tests with real servers: until something is so, until a server answers, many jobs in calls of a thousand."""
+"""Helpers for tests with real servers: wait for a condition, wait for an answer, many jobs in calls of a thousand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script holds up every other client, so no call of one does more than a bounded number of jobs, whatever is asked for at once."""
+"""A script blocks all clients, so no script handles more than a bounded number of jobs, whatever a call asks for."""
 
 from __future__ import annotations
 

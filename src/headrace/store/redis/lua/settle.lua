@@ -46,7 +46,7 @@ local function give_back(freed)
   local open = {}
   for _, key in ipairs(waiting) do
     local rule = rule_of(c('HGET', g .. RULES, key) or c('HGET', g .. RULES, match(key, '^([^:]*)')))
-    -- A rate does not open because somebody is done, unless it is half open.
+    -- The end of a job does not open a rate, unless it is half open.
     if not rule or rule.concurrency or rule.closed >= 0 then open[#open + 1] = key end
   end
   if #open > 0 then may_open(g, open) end

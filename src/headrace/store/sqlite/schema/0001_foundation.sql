@@ -64,7 +64,7 @@ create index headrace_scheduled_due on headrace_scheduled (run_at);
 create table headrace_lease (
     token blob primary key,
     worker blob not null,
-    cause text,                     -- why its worker is gone, as far as anybody said
+    cause text,                     -- why its worker has ended, if that is known
     claimed_at integer not null,
     expires_at integer not null,
     suspect integer not null,
@@ -75,7 +75,7 @@ create table headrace_lease (
     ranges blob not null            -- MessagePack, see lease.py
 ) without rowid;
 
--- Running jobs that somebody cancelled.
+-- Running jobs that were cancelled.
 create table headrace_stop (
     token blob not null,
     position integer not null,

@@ -57,7 +57,7 @@ delete from headrace_batch where seq in (
 );
 
 -- name: hollow_newest
--- … but nobody meets it by its id any more.
+-- The newest batch stays, but it is no longer found by its id.
 update headrace_batch set id = randomblob(15), existing = null
 where hollow = 1 and seq = (select max(seq) from headrace_batch) and length(id) = 16;
 

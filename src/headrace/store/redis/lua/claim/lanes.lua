@@ -1,7 +1,7 @@
 -- Claim, second part: jobs from one lane, by place.
 
--- Of what is taken, about: who moves more at once holds up everybody. Lists are read in steps, the first few jobs to see how
--- large they are; and when there is nothing left to spare, the claim ends.
+-- About how many bytes one claim takes, because a script that moves more blocks all clients for long. Lists are read in
+-- steps, a few jobs first, to learn their size. The claim ends when the bytes are used up.
 local bytes, step = 1500000, 16
 
 local function spend(els)

@@ -69,7 +69,7 @@ for _, q in ipairs(queues) do
     bump(p, 'u', count)
     answer[#answer + 1] = q.out
   end
-  -- Whoever waits next is told of the rest, also if this claim was not for it; nobody is told of nothing.
+  -- The next waiting worker gets a hint about the rest, also if this claim was for other jobs. Without jobs there is no hint.
   if c('EXISTS', p .. PRIORITIES) == 0 then
     c('DEL', p .. MARKER)
   else

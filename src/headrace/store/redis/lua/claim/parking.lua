@@ -91,7 +91,7 @@ local function openness(key)
   return min(free, 200), at
 end
 
--- Keys whose time has come, or that somebody gave units back to. Answers whether any lane was let go.
+-- Opens keys whose time has come, or whose units were given back. Returns whether any lane was freed.
 local function open_due()
   local due = c('ZRANGEBYSCORE', g .. OPENINGS, '-inf', format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, 50)
   local any, by = false, {}

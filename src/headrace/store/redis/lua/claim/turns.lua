@@ -144,7 +144,7 @@ local function draw_priority(q, priority)
   keep_round(q, priority, unit, rest, owed, before)
 end
 
--- One tenant only, whoever's turn it is: its place is found by name, and left if nothing is left for it.
+-- Take from one tenant only, out of turn: its place is found by name, and removed if no job of it is left.
 local function draw_tenant(q, priority)
   local p, whose = q.p, priority .. '|' .. only
   local ring = p .. RING .. priority
