@@ -10,7 +10,7 @@ help:
 	@echo "make run     the demo: one process, an embedded SQLite file, a live view; Ctrl-C to stop"
 	@echo "make test    every test, with real servers"
 	@echo "make check   ruff, pyright, mypy, import-linter"
-	@echo "make bench   figures with the storage engine's own limit beside them; STORE=sqlite|postgres|URL"
+	@echo "make bench   figures with the storage engine's own limit beside them; STORE=sqlite|postgres|redis|URL"
 
 run:
 	@scripts/setup run
@@ -23,8 +23,8 @@ test:
 
 check:
 	@scripts/setup check
-	.venv/bin/ruff check src tests examples scripts
-	.venv/bin/ruff format --check src tests examples scripts
+	.venv/bin/ruff check src tests examples scripts benchmarks
+	.venv/bin/ruff format --check src tests examples scripts benchmarks
 	.venv/bin/lint-imports
 	.venv/bin/mypy
 	.venv/bin/pyright
@@ -32,12 +32,12 @@ check:
 STORE ?= sqlite
 bench:
 	@scripts/setup test
-	@.venv/bin/headrace bench --store $(STORE) $(ARGS)
+	@$(PY) -m benchmarks --store $(STORE) $(ARGS)
 
 format:
 	@scripts/setup check
-	.venv/bin/ruff check --fix src tests examples scripts
-	.venv/bin/ruff format src tests examples scripts
+	.venv/bin/ruff check --fix src tests examples scripts benchmarks
+	.venv/bin/ruff format src tests examples scripts benchmarks
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

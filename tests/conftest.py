@@ -19,9 +19,9 @@ from databases import Databases
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
-from headrace.testing.servers import PostgresServer
 from http_stand import HttpStand, hand_over_clocks, http_stand
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
 from signals import hand_down_defaults
 
 STORES = ("memory", "sqlite", "postgres", "redis", "valkey", "http")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 
 _EMPTY = """
 -- Two tables stay: a fresh schema holds its version and its identity.

@@ -11,8 +11,8 @@ import pytest
 
 START = """
 import sys
-from headrace.testing.redis_servers import RedisServer
-from headrace.testing.servers import PostgresServer
+from servers.redis import RedisServer
+from servers.postgres import PostgresServer
 server = PostgresServer.start() if sys.argv[1] == "postgres" else RedisServer.start(sys.argv[1])
 print(server.pid, server._home, flush=True)
 sys.stdin.read()
@@ -22,7 +22,11 @@ sys.stdin.read()
 @pytest.mark.parametrize("kind", ["postgres", "redis", "valkey"])
 def test_a_killed_run_leaves_no_server(kind: str):
     run = subprocess.Popen(
-        [sys.executable, "-c", START, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", START, kind],
+        cwd=Path(__file__).parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert run.stdout is not None
     pid, home = run.stdout.readline().split()

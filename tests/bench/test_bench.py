@@ -1,8 +1,9 @@
-"""`headrace bench`: every workload is measured on every store; how fast is not a test's business."""
+"""`headrace bench` and `make bench`: every workload is measured on every store. How fast it is, no test asks."""
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -11,15 +12,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headrace.bench import floors
+from benchmarks import floors
+from benchmarks.__main__ import main
+from benchmarks.groups import USUAL
 from headrace.bench.load import Load, Traffic
 from headrace.bench.plan import FULL, QUICK, make
-from headrace.bench.result import EVERYDAY, FLOW, USUAL, WORKLOADS, percentile
+from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, percentile
 from headrace.bench.stand import _file_system, open_stand, shown
 from headrace.cli.bench import bar
 from headrace.cli.root import root
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
+ALONE = {"one_shot", "idle_chatter"}
+"""Scripts and the calls of an idle worker need a store that is not this process's own."""
 KEYS = {
     *("store", "workload", "jobs_per_s", "floor_per_s", "ratio"),
     *("p50_ms", "p99_ms", "wal_bytes_per_job"),
@@ -27,26 +32,35 @@ KEYS = {
 
 
 def bench(*args: str) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(root, ["bench", *args, "--quick", "--jobs", "200", "--json"])
+    """What `make bench` finds."""
+    result = CliRunner().invoke(main, [*args, "--quick", "--jobs", "200", "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def installed(*args: str) -> list[dict[str, Any]]:
+    """What `headrace bench` finds, as users install it."""
+    result = CliRunner().invoke(root, ["bench", *args, "--quick", "--jobs", "50", "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 def check(found: list[dict[str, Any]], store: str, *, floor: bool, more: tuple[str, ...] = ()) -> None:
-    assert [each["workload"] for each in found] == [*WORKLOADS, *more]
+    engine = ("open_transaction",) if floor else ()
+    assert [each["workload"] for each in found] == [*WORKLOADS, *engine, *more]
     by_name = {each["workload"]: each for each in found}
     for each in found:
         assert set(each) >= KEYS
         assert each["store"] == store
-        has_rate = each["workload"] != "pickup" and (floor or each["workload"] != "open_transaction")
-        assert (each["jobs_per_s"] is not None) == has_rate
+        assert (each["jobs_per_s"] is not None) == (each["workload"] != "pickup")
         assert (each["floor_per_s"] is not None) == (floor and each["workload"] != "pickup")
         assert (each["ratio"] is not None) == (each["floor_per_s"] is not None)
     for name in ("enqueue_single", "pickup", "backlog_1m"):
         assert 0 < by_name[name]["p50_ms"] <= by_name[name]["p99_ms"]
     assert by_name["backlog_1m"]["waiting"] == 2000
     assert by_name["backlog_1m"]["claim_p99_ms_at_1k"] > 0
-    assert (by_name["open_transaction"]["slowdown"] is not None) == floor
+    if floor:
+        assert by_name["open_transaction"]["slowdown"] > 0
 
 
 def test_sqlite() -> None:
@@ -75,8 +89,7 @@ def test_memory_has_no_floor() -> None:
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis"])
 def test_everyday(store: str) -> None:
     found = {each["workload"]: each for each in bench("--store", store, "--everyday")}
-    # Scripts and the server's calls need a store that is not this process's own.
-    assert list(found) == [name for name in EVERYDAY if store != "memory" or name not in {"one_shot", "idle_chatter"}]
+    assert list(found) == [name for name in EVERYDAY if store != "memory" or name not in ALONE]
     for name in ("enqueue_sync", "async_task", "sync_task", "fail_once", "payload_10k", "payload_100k"):
         assert found[name]["jobs_per_s"] > 0
     for name in ("sync_task", "fail_once"):
@@ -92,9 +105,28 @@ def test_everyday(store: str) -> None:
 
 
 def test_one_kind_of_figures_at_a_time() -> None:
-    result = CliRunner().invoke(root, ["bench", "--everyday", "--http"])
+    for command, args in ((main, ["--everyday", "--http"]), (root, ["bench", "--everyday", "--tenants", "5"])):
+        result = CliRunner().invoke(command, args)
+        assert result.exit_code == 78
+        assert "give one of them" in result.stderr
+
+
+def test_the_installed_command_measures_the_store_alone(tmp_path: Path) -> None:
+    found = installed("--store", f"sqlite:///{tmp_path / 'mine.db'}")
+    assert [each["workload"] for each in found] == list(WORKLOADS)
+    assert all(each["floor_per_s"] is None for each in found)
+    assert all(each["jobs_per_s"] > 0 for each in found if each["workload"] != "pickup")
+
+
+def test_the_installed_command_measures_everyday_work() -> None:
+    found = installed("--store", "memory", "--everyday")
+    assert [each["workload"] for each in found] == [each for each in EVERYDAY if each not in ALONE]
+
+
+def test_the_installed_command_starts_no_servers() -> None:
+    result = CliRunner().invoke(root, ["bench", "--store", "postgres"])
     assert result.exit_code == 78
-    assert "give one of them" in result.stderr
+    assert "use sqlite, memory, or the URL of an empty store" in result.stderr
 
 
 def test_files_in_memory_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +193,9 @@ def test_a_bad_store(store: str) -> None:
 def test_the_table() -> None:
     result = CliRunner().invoke(root, ["bench", "--store", "memory", "--quick", "--jobs", "50"])
     assert result.exit_code == 0, result.output
-    assert [line.split()[0] for line in result.stdout.splitlines()] == ["workload", *WORKLOADS]
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["workload", *WORKLOADS]
+    assert re.split(r"\s{2,}", lines[0].strip()) == ["workload", "jobs", "jobs/s", "p50 ms", "p99 ms", "remarks"]
 
 
 def test_plans() -> None:

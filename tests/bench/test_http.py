@@ -1,4 +1,4 @@
-"""`headrace bench --http`: the server is measured on every store; how fast is not a test's business."""
+"""`make bench ARGS=--http`: the server is measured on every store. How fast it is, no test asks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.__main__ import main
+from benchmarks.http.helper import Helper
+from benchmarks.http.orders import Drive, Driven, OrderTimes, Serve, Up, job
+from benchmarks.http.run import FULL, HTTP, QUICK, plan
+from benchmarks.http.wire import Connection, WireFault, request
+from benchmarks.result import HttpMeasurement, remarks
 from headrace.bench.crew import BenchFailed
-from headrace.bench.http.helper import Helper
-from headrace.bench.http.orders import Drive, Driven, OrderTimes, Serve, Up, job
-from headrace.bench.http.run import FULL, QUICK, plan
-from headrace.bench.http.wire import Connection, WireFault, request
-from headrace.bench.result import HTTP, Measurement
-from headrace.cli.bench import remarks
-from headrace.cli.root import root
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 SERVE = Serve(what="headrace", url="memory://", queue="bench-q")
 
 
 def bench(*args: str) -> list[dict[str, Any]]:
-    result = CliRunner().invoke(root, ["bench", "--http", *args, "--quick", "--jobs", "100", "--json"])
+    result = CliRunner().invoke(main, ["--http", *args, "--quick", "--jobs", "100", "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -51,7 +50,7 @@ def test_every_store(store: str) -> None:
 
 
 def test_the_table() -> None:
-    result = CliRunner().invoke(root, ["bench", "--http", "--store", "memory", "--quick", "--jobs", "20"])
+    result = CliRunner().invoke(main, ["--http", "--store", "memory", "--quick", "--jobs", "20"])
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["workload", *HTTP]
@@ -60,7 +59,7 @@ def test_the_table() -> None:
 
 
 def test_what_is_said_of_idle_workers() -> None:
-    measured = Measurement(
+    measured = HttpMeasurement(
         store="redis",
         workload="http_idle",
         idle_workers=10_000,
@@ -73,7 +72,7 @@ def test_what_is_said_of_idle_workers() -> None:
 
 
 def test_one_kind_of_run_at_a_time() -> None:
-    result = CliRunner().invoke(root, ["bench", "--http", "--tenants", "5", "--store", "memory"])
+    result = CliRunner().invoke(main, ["--http", "--tenants", "5", "--store", "memory"])
     assert result.exit_code == 78
     assert "give one of them" in result.stderr
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.shell import Shell
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from cli.shell import Shell, interrupt
 from cli.test_dev import wait_for
 from headrace.model.job import JobState
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from databases import Databases
-from headrace.testing.redis_servers import RedisServer
 from http_stand import HttpStand, hand_over_clocks
+from servers.redis import RedisServer
 
 Arena = Callable[[], str]
 """The URL of an empty store; what the one before held is gone."""

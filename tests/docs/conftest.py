@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from databases import Databases
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 @pytest.fixture

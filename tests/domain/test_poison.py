@@ -176,8 +176,6 @@ BY_NAME = {
     # Each imports what its code, or the operator's own settings, name; never what comes from a store or a request.
     "cli/root.py",
     "cli/target.py",
-    "bench/floors/postgres.py",
-    "bench/floors/redis.py",
     "integrations/django/backend.py",
     "outbox/database.py",
     "store/postgres/driver.py",

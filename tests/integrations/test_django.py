@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.redis_servers import RedisServer
-from headrace.testing.servers import PostgresServer
 from integrations.kit import ROOT
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
 
 CASES = Path(__file__).parent / "django_cases.py"
 

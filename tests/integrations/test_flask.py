@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from headrace import ConfigError, Headrace, Retry
 from headrace.errors import Unavailable
 from headrace.integrations.flask import FlaskHeadrace
-from headrace.testing.process import free_port
 from integrations.kit import ROOT, load
+from servers.process import free_port
 
 
 @pytest.fixture

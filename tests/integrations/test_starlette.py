@@ -22,8 +22,8 @@ from headrace import Headrace
 from headrace.integrations.starlette import lifespan, mounted
 from headrace.operate import tokens
 from headrace.server import asgi
-from headrace.testing.process import free_port
 from integrations.kit import load
+from servers.process import free_port
 
 
 @asynccontextmanager

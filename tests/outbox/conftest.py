@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 
 
 @pytest.fixture

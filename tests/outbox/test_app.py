@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace import Headrace, JobNotFound
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 @pytest.fixture

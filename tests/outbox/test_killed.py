@@ -14,7 +14,7 @@ from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.outbox import Outbox
 from headrace.outbox.table import RELAY
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 PROGRAM = Path(__file__).with_name("killed_relay.py")
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from headrace import Headrace, NoCurrentJob, Once, Retry
 from headrace.errors import BadTransaction, ConfigError
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 @pytest.fixture

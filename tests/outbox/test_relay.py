@@ -20,7 +20,7 @@ from headrace.outbox import TABLE, Outbox, relay
 from headrace.outbox.table import RELAY
 from headrace.store.memory import MemoryStore
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 POLL = timedelta(milliseconds=1)
 

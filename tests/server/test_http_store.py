@@ -50,8 +50,8 @@ from headrace.store.contract import Store
 from headrace.store.http import address, wire
 from headrace.store.http.store import HttpStore
 from headrace.task.limit import LimitDeclaration, LimitFigures
-from headrace.testing.process import free_port
 from server.running import Running, running
+from servers.process import free_port
 
 TTL = timedelta(seconds=15)
 HOUR = timedelta(hours=1)

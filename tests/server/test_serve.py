@@ -19,9 +19,9 @@ from headrace.model.job import JobId, parse_id
 from headrace.operate import tokens
 from headrace.server import asgi
 from headrace.store import connect
-from headrace.testing.process import free_port
 from server.process import APP, serving
 from server.running import Running, running
+from servers.process import free_port
 
 
 @pytest.fixture(params=["sqlite"])

@@ -15,7 +15,7 @@ from headrace.model.lease import Ask, Lease, Token
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import Flavour, RedisServer
+from servers.redis import Flavour, RedisServer
 from stores.redis.kit import eventually
 from worker.harness import WAIT, Bench, Tally, until
 

@@ -1,1 +1,1 @@
-"""The benchmark: every store measured by the same workloads, each beside the raw floor of its engine."""
+"""The benchmark: every store measured by the same workloads. `benchmarks/` in the repository adds the floors."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import IO, Protocol
 
 import msgspec
@@ -24,6 +26,11 @@ class BenchFailed(HeadraceError):
     """A run could not be measured."""
 
     code = "bench_failed"
+
+
+def child_environment() -> dict[str, str]:
+    """A child process finds the modules that this process finds, from whatever folder it was started."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(place or str(Path.cwd()) for place in sys.path)}
 
 
 class Member(Protocol):
@@ -73,15 +80,16 @@ class ProcessMember:
         return self._count
 
     @classmethod
-    async def start(cls, spec: Spec) -> ProcessMember:
+    async def start(cls, spec: Spec, module: str) -> ProcessMember:
         errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed by end()
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "headrace.bench.member",
+            module,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            env=child_environment(),
             limit=64 * 1024 * 1024,
         )
         member = cls(spec, process, errors)
@@ -218,8 +226,10 @@ class LocalMember:
 class Crew:
     """Starts members on one store, and ends them."""
 
-    def __init__(self, engine: str, *, shared: bool) -> None:
+    def __init__(self, engine: str, *, shared: bool, member: str) -> None:
+        """`member`: the module that every process starts."""
         self.engine = engine
+        self._member = member
         self.shared = shared
         self._loads: dict[str, Load] = {}
 
@@ -240,7 +250,7 @@ class Crew:
 
     async def _start(self, spec: Spec) -> Member:
         if self.shared:
-            return await ProcessMember.start(spec)
+            return await ProcessMember.start(spec, self._member)
         load = self._loads.setdefault(spec.queue, Load(spec.url, spec.queue))
         return LocalMember(spec, load)
 

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from headrace.bench.crew import BenchFailed
+from headrace.bench.crew import BenchFailed, child_environment
+from headrace.bench.floor import Floor
 from headrace.bench.load import TEXT, Body
 from headrace.bench.result import Measurement, median, milliseconds, rounded
 from headrace.bench.roles import TRICKLE, Spec
@@ -36,7 +37,8 @@ class Everyday:
         yield await self._trickle()
         if self._on.shared:
             yield await self._one_shot()
-            yield await self._idle_chatter()
+        if self._on.shared and self._on.floor is not None:
+            yield await self._idle_chatter(self._on.floor)
 
     async def _enqueue_sync(self) -> Measurement:
         return await self._on.single("enqueue_sync", "single_sync")
@@ -110,10 +112,9 @@ class Everyday:
         measured.exit_p50_ms = milliseconds(median(exits))
         return measured
 
-    async def _idle_chatter(self) -> Measurement:
+    async def _idle_chatter(self, floor: Floor) -> Measurement:
         measured = self._on.measurement("idle_chatter", [], jobs=0)
-        floor = self._on.floor
-        if floor is None or await floor.calls() is None:
+        if await floor.calls() is None:
             return measured
         async with self._on.crew.members([self._on.spec("work", self._on.queue("idle"))]) as members:
             members[0].go()
@@ -129,7 +130,12 @@ class Everyday:
 async def _script(spec: Spec) -> tuple[float, float]:
     """When the script's job was stored, and when its process ended."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "headrace.bench.one_shot", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        sys.executable,
+        "-m",
+        "headrace.bench.one_shot",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=child_environment(),
     )
     said, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(spec) + b"\n"), patience(1))
     ended = time.monotonic()

@@ -95,13 +95,3 @@ class Load:
 def _whose(text: str, tenant: str) -> str:
     del text
     return tenant
-
-
-def _hash_per_job(url: str) -> Headrace:
-    from headrace.bench.hash_layout import HashLayoutApp
-
-    return HashLayoutApp(url)
-
-
-USUAL: dict[str, Callable[[str], Headrace]] = {"redis": _hash_per_job}
-"""By engine: an app that stores jobs in the usual layout of that engine, if headrace's differs."""

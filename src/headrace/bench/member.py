@@ -7,11 +7,13 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from headrace.bench.load import USUAL, Load
-from headrace.bench.roles import ROLES, Spec
+from headrace.app import Headrace
+from headrace.bench.load import Load
+from headrace.bench.roles import ROLES, Role, RoleName, Spec
 from headrace.runtime.event_loop import run
 
 TELL_EVERY = 0.02
@@ -61,19 +63,19 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-async def serve(spec: Spec) -> None:
+async def serve(spec: Spec, roles: Mapping[RoleName, Role], app: Callable[[str], Headrace]) -> None:
     """Play the role to its end."""
-    load = Load(spec.url, spec.queue, app=USUAL[spec.engine]) if spec.usual else Load(spec.url, spec.queue)
-    report = await ROLES[spec.role](spec, load, PipeLine())
+    report = await roles[spec.role](spec, Load(spec.url, spec.queue, app=app), PipeLine())
     tell("report " + msgspec.json.encode(report).decode())
 
 
-def main() -> None:
+def main(roles: Mapping[RoleName, Role], layouts: Mapping[str, Callable[[str], Headrace]]) -> None:
+    """`layouts`: by engine, the app for a spec with `usual`."""
     logging.basicConfig(level=logging.WARNING)
     # The orders contain the URL, which may have a password that must not be in the list of processes.
     spec = msgspec.json.decode(sys.stdin.readline(), type=Spec)
-    run(serve(spec))
+    run(serve(spec, roles, layouts[spec.engine] if spec.usual else Headrace))
 
 
 if __name__ == "__main__":
-    main()
+    main(ROLES, {})

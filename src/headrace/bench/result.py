@@ -17,11 +17,7 @@ WORKLOADS = (
     "together",
     "pickup",
     "backlog_1m",
-    "open_transaction",
 )
-
-USUAL = "usual_layout"
-"""An additional workload on engines where queues usually have another layout: Redis, a hash per job."""
 
 FLOW = (
     "fifo",
@@ -46,10 +42,8 @@ EVERYDAY = (
     "one_shot",
     "idle_chatter",
 )
-"""What `--everyday` measures instead. The last two need a store that several processes can use."""
-
-HTTP = ("http_enqueue", "http_batch", "http_work", "http_idle")
-"""What `--http` measures instead."""
+"""What `--everyday` measures instead. `one_shot` needs a store that several processes can use. `idle_chatter` needs a floor,
+because only the engine can count the calls."""
 
 
 class Measurement(msgspec.Struct, kw_only=True):
@@ -61,7 +55,7 @@ class Measurement(msgspec.Struct, kw_only=True):
     floor_per_s: float | None = None
     """What the engine does without a queue: one job row and one done row per job, or the half that applies.
 
-    With `beside`: what that workload did in the same run.
+    With `beside`: what that workload did in the same run. The installed package measures no floor.
     """
     ratio: float | None = None
     """jobs_per_s over floor_per_s."""
@@ -77,37 +71,14 @@ class Measurement(msgspec.Struct, kw_only=True):
     """`backlog_1m`: p99 of a claim with 1,000 waiting; beside p99_ms, which is with the backlog."""
     floor_p50_ms: float | None = None
     """`enqueue_single`: p50 of one durable insert without a queue."""
-    unheld_per_s: float | None = None
-    """`open_transaction`: the same load without the open transaction."""
     beside: str | None = None
     """The workload that this one is compared with, instead of the floor."""
-    server_cpu_us_per_job: float | None = None
-    """`usual_layout`: of the server, from enqueue to done."""
-    bytes_per_waiting_job: float | None = None
-    """`usual_layout`: of the server's memory."""
-    usual_cpu_us_per_job: float | None = None
-    """`usual_layout`: the same for that layout, whose jobs/s is floor_per_s."""
-    usual_bytes_per_waiting_job: float | None = None
-    slowdown: float | None = None
-    """`open_transaction`: unheld_per_s over jobs_per_s."""
     bulk_per_s: float | None = None
     """`payload_…`: jobs enqueued per second, in calls of 1,000; jobs_per_s is how fast one worker drains them."""
     exit_p50_ms: float | None = None
     """`one_shot`: from the end of the enqueue call to the end of the script's process."""
     server_calls_per_s: float | None = None
     """`idle_chatter`: transactions or commands that one idle worker sends to the server."""
-    http_cpu_us_per_job: float | None = None
-    """Over HTTP: of the server process."""
-    bare_cpu_us_per_job: float | None = None
-    """`http_enqueue`: the same for the bare route, whose requests/s is floor_per_s."""
-    idle_workers: int | None = None
-    """`http_idle`: how many long polls were held; p50_ms and p99_ms are from enqueue to claim meanwhile."""
-    rss_mib: float | None = None
-    """`http_idle`: memory of the server process with them, and without."""
-    rss_mib_alone: float | None = None
-    cpu_percent: float | None = None
-    """`http_idle`: of one core, used by the server process with them, and without."""
-    cpu_percent_alone: float | None = None
 
 
 def median(values: Sequence[float]) -> float | None:

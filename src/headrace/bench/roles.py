@@ -1,4 +1,4 @@
-"""What a member of a run does: produce jobs, work on them, time claims, or write the floor's rows."""
+"""What a member of a run does: produce jobs, work on them, or time claims."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
-from headrace.bench import floors
 from headrace.bench.load import TEXT, Body, Load, Traffic
 from headrace.errors import HeadraceError
 from headrace.model.lease import Ask, Token, new_token, new_worker_id
@@ -37,8 +36,6 @@ BULK = 1000
 """Jobs per bulk enqueue call."""
 TRICKLE = 500
 """Jobs per second of `trickle`."""
-SETTLE = 500
-"""Done rows per floor write: what a busy worker settles at once."""
 
 
 class Spec(msgspec.Struct, kw_only=True):
@@ -59,7 +56,7 @@ class Spec(msgspec.Struct, kw_only=True):
     size: int = len(TEXT)
     """`bodies`: how long each job's text is."""
     usual: bool = False
-    """`bulk` and `work`: in the layout that is usual on this engine."""
+    """`bulk` and `work`: in the layout that is usual on this engine; only a member that knows such layouts can do it."""
     late: bool = False
     """`work`: start the worker with the signal to go, not before the member is ready."""
 
@@ -239,31 +236,9 @@ async def claim(spec: Spec, load: Load, line: Line) -> RoleReport:
         await store.close()
 
 
-async def floor(spec: Spec, _load: Load, line: Line) -> RoleReport:
-    """Write the rows of `count` jobs without any queue."""
-    base = floors.of(spec.engine, spec.url)
-    assert base is not None  # Only engines with a floor get this role.
-    async with base.connection() as connection:
-        await connection.one()  # prepares what can be prepared
-        await line.ready()
-        samples: list[float] = []
-        began = time.monotonic()
-        match spec.role:
-            case "floor_jobs":
-                await connection.jobs(spec.count, BULK)
-            case "floor_done":
-                await connection.done(spec.count, SETTLE)
-            case _:
-                for _ in range(spec.count):
-                    before = time.monotonic()
-                    await connection.one()
-                    samples.append(time.monotonic() - before)
-        return RoleReport(began=began, ended=time.monotonic(), samples=samples)
-
-
 Role = Callable[[Spec, Load, Line], Awaitable[RoleReport]]
 
-ROLES: dict[RoleName, Role] = {
+ROLES: Mapping[RoleName, Role] = {
     "bulk": bulk,
     "bodies": bodies,
     "single": single,
@@ -272,7 +247,5 @@ ROLES: dict[RoleName, Role] = {
     "trickle": trickle,
     "work": work,
     "claim": claim,
-    "floor_jobs": floor,
-    "floor_done": floor,
-    "floor_single": floor,
 }
+"""The roles of the installed package. The `floor_` roles write raw rows; `Beside.member` names a module that has them."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from headrace.bench import floors, stand
+from headrace.bench import stand
 from headrace.bench.crew import Crew
 from headrace.bench.everyday import Everyday
+from headrace.bench.floor import NOTHING, Beside, Group
 from headrace.bench.plan import Plan
 from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, Measurement
 from headrace.bench.workloads import Workloads
@@ -15,44 +16,42 @@ from headrace.bench.workloads import Workloads
 Progress = Callable[[int, int, str], None]
 """(done, total, what)."""
 
-Group = Callable[[Workloads], AsyncIterator[Measurement]]
-
-GROUPS: tuple[Group, ...] = (
-    Workloads.plain,
-    Workloads.with_backlog,
-    Workloads.with_open_transaction,
-    Workloads.beside_usual,
-)
+GROUPS: tuple[Group, ...] = (Workloads.plain, Workloads.with_backlog)
 """Each group gets a fresh store, so that jobs of one group do not affect the next."""
 
 
-async def measure(place: stand.Stand, plan: Plan, progress: Progress) -> list[Measurement]:
+async def measure(place: stand.Stand, plan: Plan, progress: Progress, beside: Beside = NOTHING) -> list[Measurement]:
     """Every workload on this stand."""
     found: list[Measurement] = []
-    progress(0, len(WORKLOADS), WORKLOADS[0])
-    for group in GROUPS:
-        async with _ground(place, plan) as workloads:
+    names = (*WORKLOADS, *beside.workloads)
+    progress(0, len(names), names[0])
+    for group in (*GROUPS, *beside.groups):
+        async with _ground(place, plan, beside) as workloads:
             async for measurement in group(workloads):
                 found.append(measurement)
-                following = WORKLOADS[len(found)] if len(found) < len(WORKLOADS) else ""
-                progress(len(found), len(WORKLOADS), following)
+                following = names[len(found)] if len(found) < len(names) else ""
+                progress(len(found), len(names), following)
     return found
 
 
-async def measure_flow(place: stand.Stand, plan: Plan, tenants: int, progress: Progress) -> list[Measurement]:
+async def measure_flow(
+    place: stand.Stand, plan: Plan, tenants: int, progress: Progress, beside: Beside = NOTHING
+) -> list[Measurement]:
     """What tenants and limits cost on this stand."""
     progress(0, len(FLOW), "tenants and limits")
-    async with _ground(place, plan) as workloads:
+    async with _ground(place, plan, beside) as workloads:
         found = [measurement async for measurement in workloads.flow(tenants)]
     progress(len(FLOW), len(FLOW), "")
     return found
 
 
-async def measure_everyday(place: stand.Stand, plan: Plan, progress: Progress) -> list[Measurement]:
+async def measure_everyday(
+    place: stand.Stand, plan: Plan, progress: Progress, beside: Beside = NOTHING
+) -> list[Measurement]:
     """The everyday workloads on this stand."""
     found: list[Measurement] = []
     progress(0, len(EVERYDAY), EVERYDAY[0])
-    async with _ground(place, plan) as workloads:
+    async with _ground(place, plan, beside) as workloads:
         async for measurement in Everyday(workloads).all():
             found.append(measurement)
             progress(len(found), len(EVERYDAY), measurement.workload)
@@ -61,15 +60,15 @@ async def measure_everyday(place: stand.Stand, plan: Plan, progress: Progress) -
 
 
 @asynccontextmanager
-async def _ground(place: stand.Stand, plan: Plan) -> AsyncGenerator[Workloads]:
+async def _ground(place: stand.Stand, plan: Plan, beside: Beside) -> AsyncGenerator[Workloads]:
     url = place.fresh()
     if place.shared:
         await stand.prepare(url)
-    floor = floors.of(place.engine, url)
+    floor = beside.floor(place.engine, url)
     if floor is not None:
         await floor.prepare()
     try:
-        yield Workloads(Crew(place.engine, shared=place.shared), url, plan, floor)
+        yield Workloads(Crew(place.engine, shared=place.shared, member=beside.member), url, plan, floor)
     finally:
         if floor is not None:
             await floor.drop()

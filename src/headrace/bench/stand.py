@@ -1,9 +1,9 @@
-"""The store of a run: a temporary file or server for a plain name, or the store behind a URL."""
+"""The store of a run: a temporary file for a plain name, or the store behind a URL."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,51 +41,14 @@ def _sqlite() -> Generator[Stand]:
 
 
 @contextmanager
-def _throw_away(engine: str) -> Generator[None]:
-    """Temporary servers need the source tree and development packages."""
-    try:
-        yield
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"{engine} can be started for a benchmark in a checkout of headrace only: give --store the URL of a server"
-        ) from None
-
-
-@contextmanager
-def _postgres() -> Generator[Stand]:
-    with _throw_away("postgres"):
-        from headrace.testing.servers import PostgresServer
-
-    with PostgresServer.start() as server:
-        yield Stand("postgres", server.create_database, folder=Path(tempfile.gettempdir()))
-
-
-@contextmanager
-def _redis() -> Generator[Stand]:
-    with _throw_away("redis"):
-        from headrace.testing.redis_servers import RedisServer
-
-    # A rewrite would shorten the log while the bytes written to it are measured.
-    with RedisServer.start(settings={"auto-aof-rewrite-percentage": "0"}) as server:
-
-        def fresh() -> str:
-            server.command("FLUSHALL")
-            return server.url()
-
-        yield Stand("redis", fresh, folder=Path(tempfile.gettempdir()))
-
-
-@contextmanager
 def _memory() -> Generator[Stand]:
     yield Stand("memory", lambda: "memory://", shared=False)
 
 
-STANDS: dict[str, Callable[[], AbstractContextManager[Stand]]] = {
-    "sqlite": _sqlite,
-    "postgres": _postgres,
-    "redis": _redis,
-    "memory": _memory,
-}
+Stands = Mapping[str, Callable[[], AbstractContextManager[Stand]]]
+
+STANDS: Stands = {"sqlite": _sqlite, "memory": _memory}
+"""Stores that need no server, by name."""
 _ENGINES = {
     "sqlite": "sqlite",
     "postgresql": "postgres",
@@ -95,12 +58,12 @@ _ENGINES = {
 
 
 @contextmanager
-def open_stand(store: str) -> Generator[Stand]:
+def open_stand(store: str, stands: Stands = STANDS) -> Generator[Stand]:
     """The stand for `--store`. Raises ConfigError for an unknown name or URL."""
     if "://" not in store:
-        if store not in STANDS:
-            raise ConfigError(f"no store {store!r} to measure: use {', '.join(STANDS)}, or the URL of an empty store")
-        with STANDS[store]() as stand:
+        if store not in stands:
+            raise ConfigError(f"no store {store!r} to measure: use {', '.join(stands)}, or the URL of an empty store")
+        with stands[store]() as stand:
             yield stand
         return
     connect(store)  # refuses an unknown scheme before anything is started

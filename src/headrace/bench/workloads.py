@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from headrace.bench.crew import BenchFailed, Crew, Member
-from headrace.bench.floors import Floor
-from headrace.bench.load import USUAL as LAYOUTS
+from headrace.bench.floor import Floor
 from headrace.bench.load import Traffic
 from headrace.bench.plan import Plan
-from headrace.bench.result import USUAL, Measurement, median, milliseconds, percentile, ratio, rounded
+from headrace.bench.result import Measurement, median, milliseconds, percentile, ratio, rounded
 from headrace.bench.roles import RoleName, RoleReport, Spec
 
 WARM_UP = 10
@@ -28,7 +27,7 @@ class Workloads:
 
     def __init__(self, crew: Crew, url: str, plan: Plan, floor: Floor | None) -> None:
         self.crew = crew
-        self._url = url
+        self.url = url
         self.plan = plan
         self.floor = floor
         self._run = secrets.token_hex(3)
@@ -56,9 +55,7 @@ class Workloads:
         few = await self.all(self.spec("claim", queue, min(self.plan.claims, FEW // 2)))
         await self.all(self.spec("bulk", queue, self.plan.backlog))
         many = await self.all(self.spec("claim", queue, self.plan.claims))
-        rates, floor = await self._repeat(
-            lambda: self._together(queue, self.plan.jobs, busy=True), self._floor_together
-        )
+        rates, floor = await self.repeat(lambda: self.together(queue, self.plan.jobs, busy=True), self.floor_together)
         yield self.measurement(
             "backlog_1m",
             rates,
@@ -67,25 +64,6 @@ class Workloads:
             waiting=self.plan.backlog,
             claim_p99_ms_at_1k=milliseconds(percentile(few[0].samples, 0.99)),
         )
-
-    async def with_open_transaction(self) -> AsyncIterator[Measurement]:
-        """The usual traffic while another connection keeps a transaction open."""
-        count = self.plan.held
-        free: list[float] = []
-        held: list[float] = []
-
-        async def pair() -> float:
-            free.append(await self._together(self.queue("free"), count))
-            if self.floor is not None:
-                async with self.floor.hold():
-                    held.append(await self._together(self.queue("held"), count))
-            return free[-1]
-
-        _, floor = await self._repeat(pair, self._floor_together)
-        measured = self.measurement("open_transaction", held, jobs=count, floor=floor)
-        measured.unheld_per_s = rounded(median(free), 1)
-        measured.slowdown = ratio(measured.unheld_per_s, measured.jobs_per_s)
-        yield measured
 
     async def flow(self, tenants: int) -> AsyncIterator[Measurement]:
         """The cost of fairness and limits: a producer and a worker with many tenants, and the same without."""
@@ -105,45 +83,13 @@ class Workloads:
             # In turns, so that other load of the machine affects all of them.
             for name, (traffic, apart, _) in beside.items():
                 queue, count = self.queue(traffic), self.plan.jobs
-                rates[name].append(await self._together(queue, count, traffic=traffic, tenants=tenants, apart=apart))
+                rates[name].append(await self.together(queue, count, traffic=traffic, tenants=tenants, apart=apart))
 
         await self.repeatedly(each)
         for name, (_, _, base) in beside.items():
             measured = self.measurement(name, rates[name], floor=rates[base] if base else None)
             measured.beside = base
             yield measured
-
-    async def beside_usual(self) -> AsyncIterator[Measurement]:
-        """A producer and a worker, beside the same two in the layout that is usual on this engine, if there is one."""
-        floor = self.floor
-        if floor is None or self.crew.engine not in LAYOUTS:
-            return
-        count = self.plan.jobs
-        rates: dict[bool, list[float]] = {False: [], True: []}
-        cpu: dict[bool, list[float]] = {False: [], True: []}
-        memory: dict[bool, float] = {}
-
-        async def pair() -> None:
-            # In turns, so that other load of the machine affects both.
-            for usual in (False, True):
-                before = await floor.spent()
-                rates[usual].append(await self._together(self.queue("usual"), count, usual=usual))
-                after = await floor.spent()
-                if before and after:
-                    cpu[usual].append((after.cpu - before.cpu) / count)
-
-        await self.repeatedly(pair)
-        for usual in (False, True):
-            before = await floor.spent()
-            await self._fill(self.queue("memory"), usual=usual)
-            after = await floor.spent()
-            if before and after:
-                memory[usual] = (after.memory - before.memory) / count
-        measured = self.measurement(USUAL, rates[False], floor=rates[True])
-        measured.server_cpu_us_per_job, measured.usual_cpu_us_per_job = _micro(cpu[False]), _micro(cpu[True])
-        measured.bytes_per_waiting_job = rounded(memory.get(False), 1)
-        measured.usual_bytes_per_waiting_job = rounded(memory.get(True), 1)
-        yield measured
 
     # ── the workloads ───────────────────────────────────────────────────────
 
@@ -173,8 +119,8 @@ class Workloads:
 
         async def once() -> None:
             queue = self.queue("drain")
-            rates["enqueue_bulk"].append(await self._fill(queue, apart=True))
-            rates["enqueue_stream"].append(await self._fill(self.queue("stream")))
+            rates["enqueue_bulk"].append(await self.fill(queue, apart=True))
+            rates["enqueue_stream"].append(await self.fill(self.queue("stream")))
             floors["enqueue_bulk"] += await self._floor_rows("floor_jobs")
             rates["drain_1"].append(await self.drain(queue, workers=1, count=self.plan.jobs))
             floors["drain_1"] += await self._floor_rows("floor_done")
@@ -186,13 +132,14 @@ class Workloads:
     async def _drain_2(self) -> Measurement:
         async def once() -> float:
             queue = self.queue("drain")
-            await self._fill(queue)
+            await self.fill(queue)
             return await self.drain(queue, workers=2, count=self.plan.jobs)
 
-        rates, floor = await self._repeat(once, lambda: self._floor_rows("floor_done", members=2))
+        rates, floor = await self.repeat(once, lambda: self._floor_rows("floor_done", members=2))
         return self.measurement("drain_2", rates, floor=floor)
 
-    async def _fill(self, queue: str, *, apart: bool = False, usual: bool = False) -> float:
+    async def fill(self, queue: str, *, apart: bool = False, usual: bool = False) -> float:
+        """Jobs per second of one producer."""
         spec = msgspec.structs.replace(self.spec("bulk", queue, self.plan.jobs), apart=apart, usual=usual)
         (filled,) = await self.all(spec)
         return _rate([filled], self.plan.jobs)
@@ -209,13 +156,13 @@ class Workloads:
 
         async def once() -> float:
             before = await self.floor.wal() if self.floor is not None else None
-            rate = await self._together(self.queue("together"), count)
+            rate = await self.together(self.queue("together"), count)
             after = await self.floor.wal() if self.floor is not None else None
             if before is not None and after is not None:
                 wal.append((after - before) / count)
             return rate
 
-        rates, floor = await self._repeat(once, self._floor_together)
+        rates, floor = await self.repeat(once, self.floor_together)
         measured = self.measurement("together", rates, floor=floor)
         measured.wal_bytes_per_job = rounded(median(wal), 1)
         return measured
@@ -240,7 +187,7 @@ class Workloads:
         began = dict(worked.marks)
         return [began[number] - moment for number, moment in enumerate(asked.samples)][WARM_UP:]
 
-    async def _together(
+    async def together(
         self,
         queue: str,
         count: int,
@@ -295,7 +242,7 @@ class Workloads:
         reports = await self.all(*(self.spec(role, "bench-floor", share) for _ in range(members)))
         return [_rate(reports, share * members)]
 
-    async def _floor_together(self) -> list[float]:
+    async def floor_together(self) -> list[float]:
         """How fast two processes write both kinds of rows at the same time."""
         if self.floor is None:
             return []
@@ -303,7 +250,7 @@ class Workloads:
         roles: tuple[RoleName, RoleName] = ("floor_jobs", "floor_done")
         return [_rate(await self.all(*(self.spec(role, "bench-floor", count) for role in roles)), count)]
 
-    async def _repeat(
+    async def repeat(
         self, once: Callable[[], Awaitable[float]], beneath: Callable[[], Awaitable[list[float]]]
     ) -> tuple[list[float], list[float]]:
         """Measure rates and floors in turns, so that other load of the machine affects both."""
@@ -331,7 +278,7 @@ class Workloads:
         return f"bench-{name}-{self._run}-{secrets.token_hex(3)}"
 
     def spec(self, role: RoleName, queue: str, count: int = 0, *, late: bool = False) -> Spec:
-        return Spec(role=role, url=self._url, engine=self.crew.engine, queue=queue, count=count, late=late)
+        return Spec(role=role, url=self.url, engine=self.crew.engine, queue=queue, count=count, late=late)
 
     def measurement(
         self,
@@ -365,11 +312,6 @@ class Workloads:
 def patience(count: int) -> float:
     """Seconds that this many jobs may take on the slowest supported machine."""
     return 30.0 + count / 4000
-
-
-def _micro(seconds: list[float]) -> float | None:
-    value = median(seconds)
-    return None if value is None else round(value * 1_000_000, 2)
 
 
 def _rate(reports: list[RoleReport], count: int) -> float:

@@ -35,36 +35,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("headrace.cli.migrate", "Bring the store's schema up to date."),
     "prune": ("headrace.cli.prune", "Drop finished jobs past their retention now."),
     "doctor": ("headrace.cli.doctor", "Check the settings and the store, and say what to do."),
-    "bench": ("headrace.cli.bench", "Measure a store beside its own raw floor."),
+    "bench": ("headrace.cli.bench", "Measure a store."),
 }
 
 
-class Root(click.Group):
-    """A group that imports a command when it is called, and prints errors in one line."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 — click's signature
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 — click's signature
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name or "command")
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib  # imported here, because only an error needs it
-
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            raise click.UsageError(f"no command {args[0]!r}" + (f": did you mean {near[0]!r}?" if near else ""), ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 — click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+class Answering(click.Command):
+    """A command that prints errors in one line and ends with an exit code."""
 
     def main(
         self,
@@ -98,6 +74,34 @@ class Root(click.Group):
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
         sys.exit(answer if isinstance(answer, int) else OK)
+
+
+class Root(Answering, click.Group):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 — click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 — click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib  # imported here, because only an error needs it
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            raise click.UsageError(f"no command {args[0]!r}" + (f": did you mean {near[0]!r}?" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 — click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 def _code_of(error: HeadraceError) -> int:

@@ -1,1 +1,1 @@
-"""For headrace's and users' tests: a clock that tests control, and temporary servers."""
+"""For tests of headrace and of its users: a clock that tests control."""

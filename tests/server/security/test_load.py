@@ -20,10 +20,10 @@ from headrace import Headrace
 from headrace.server import ServerSettings
 from headrace.server.http import listener as listening
 from headrace.server.http.listener import LINGER_BYTES, SWEEP, Protocol
-from headrace.testing.process import free_port
 from server.process import APP, serving
 from server.running import Running, running
 from server.security.sent import POST, jobs, post, pumped, raw, refused, status_of
+from servers.process import free_port
 
 healthy = pytest.mark.usefixtures("unharmed")
 only_memory = pytest.mark.parametrize("store_name", ["memory"], indirect=True)

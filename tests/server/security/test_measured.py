@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from headrace.bench.http import polled, timing
-from headrace.bench.http.polled import Felt
-from headrace.bench.http.timing import Compared, welch
+from benchmarks.http import polled, timing
+from benchmarks.http.polled import Felt
+from benchmarks.http.timing import Compared, welch
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 

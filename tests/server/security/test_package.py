@@ -69,7 +69,7 @@ def test_s78_the_build_runs_no_code_of_its_own() -> None:
     assert PROJECT["build-system"]["build-backend"] == "hatchling.build"
     assert set(PROJECT["tool"]["hatch"]["build"]["targets"]) == {"wheel"}
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert set(wheel) == {"packages", "exclude"}  # no hooks
+    assert set(wheel) == {"packages"}  # no hooks
     assert wheel["packages"] == ["src/headrace"]
     assert Path(headrace.__file__).parent == ROOT / "src" / "headrace"
 
@@ -87,7 +87,12 @@ def test_s78_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
         [wheel] = WheelBuilder(str(tree)).build(directory=str(tmp_path / f"{name}.dist"), versions=["standard"])
         wheels.append(Path(wheel).read_bytes())
         with zipfile.ZipFile(wheel) as packed:
-            shipped = {each for each in packed.namelist() if each.startswith("headrace/testing/")}
-        # Servers that tests start need development packages.
-        assert shipped == {"headrace/testing/__init__.py", "headrace/testing/clock.py"}
+            shipped = packed.namelist()
+        # Floors, rival layouts, load clients and throw-away servers serve this repository only.
+        assert {each for each in shipped if each.startswith("headrace/testing/")} == {
+            "headrace/testing/__init__.py",
+            "headrace/testing/clock.py",
+        }
+        assert not [each for each in shipped if each.startswith("headrace/bench/") and each.count("/") > 2]
+        assert {each.partition("/")[0] for each in shipped} == {"headrace", "headrace-0.1.0.dist-info"}
     assert wheels[0] == wheels[1]

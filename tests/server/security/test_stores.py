@@ -20,9 +20,9 @@ from headrace.model.job import JobState
 from headrace.model.records import Retention
 from headrace.store import connect
 from headrace.store.redis.client import scripts
-from headrace.testing.redis_servers import RedisServer
-from headrace.testing.servers import PostgresServer
 from server.test_tls import authority, certificate
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
 
 # ── scripts ──────────────────────────────────────────────────────────────────
 

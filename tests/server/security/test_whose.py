@@ -104,7 +104,7 @@ def steps(work: Callable[[], Any]) -> list[str]:
 
 
 async def test_s30_every_wrong_token_takes_the_same_steps(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long it takes is measured by `python -m headrace.bench.http.timing`."""
+    """How long it takes is measured by `python -m benchmarks.http.timing`."""
     good = await server.token("admin")
     auth = server.service.auth
     await auth._refresh()
@@ -181,7 +181,7 @@ async def test_s32_a_strangers_job_takes_the_same_steps_as_none(app: Headrace, m
 
 
 async def test_s32_nor_does_the_time_tell(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long it takes is measured by `python -m headrace.bench.http.timing`."""
+    """How long it takes is measured by `python -m benchmarks.http.timing`."""
     for spent in (0.0001, 0.0003, 0.0049, 0.0051, 1.0):
         ends = {round(spent + routes.levelled(spent), 9) for _ in range(100)}
         whole = math.ceil(spent / routes.LEVEL) * routes.LEVEL

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from headrace.errors import OutcomeUnknown, StoreError, Unavailable
 from headrace.model.job import JobState, job_id
 from headrace.model.outcome import DONE
 from headrace.store.postgres.store import PostgresStore
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 from stores.postgres.kit import a_batch, claim, put, take
 
 

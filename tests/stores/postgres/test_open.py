@@ -14,7 +14,7 @@ from headrace.errors import ConfigError, HeadraceError, SchemaMismatch, Unavaila
 from headrace.store.postgres import migrations
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 from stores.postgres.kit import a_batch, claim, put
 
 

@@ -24,8 +24,8 @@ from headrace.model.lease import Ask, Presence, new_token
 from headrace.model.outcome import DONE, Again
 from headrace.model.records import CancelAnswer, Filter, LimitRule, Retention
 from headrace.store.postgres.store import PostgresStore
-from headrace.testing.process import free_port
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
+from servers.process import free_port
 from stores.postgres.kit import TTL, WORKER, a_batch, claim, put, take
 
 

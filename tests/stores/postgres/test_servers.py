@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from headrace.model.outcome import DONE, Again, Finish
 from headrace.store.contract import Transactional
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
-from headrace.testing.servers import PostgresServer
+from servers.postgres import PostgresServer
 from stores.postgres.kit import WORKER, a_batch, claim, put, take
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisCluster, RedisServer
+from servers.redis import RedisCluster, RedisServer
 
 
 @pytest.fixture(scope="session")

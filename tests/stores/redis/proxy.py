@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 class Proxy:

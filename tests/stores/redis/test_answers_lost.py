@@ -12,7 +12,7 @@ from headrace.model.job import JobState, job_id
 from headrace.model.lease import new_token
 from headrace.model.outcome import DONE, Finish
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.proxy import Proxy, between
 
 

@@ -17,7 +17,7 @@ from headrace.model.outcome import DONE, Finish
 from headrace.model.records import LimitRule
 from headrace.store.redis.arguments import MOST_OTHERS
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 LANES = 350
 """More a claim never looks into: each costs a look at the lane and one at its jobs."""

@@ -31,7 +31,7 @@ from headrace.model.job import JobId, JobState, job_id
 from headrace.model.lease import Ask, Band, new_token
 from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisCluster, RedisServer
+from servers.redis import RedisCluster, RedisServer
 from stores.redis.kit import asked_until_answered, eventually
 
 QUEUES = [f"q{n}" for n in range(12)]

@@ -16,7 +16,7 @@ from headrace.store.redis.client.connection import Command, Pool, Reply
 from headrace.store.redis.client.faults import Cut
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisCluster
+from servers.redis import RedisCluster
 
 QUEUES = ("qa", "q1", "q2")
 

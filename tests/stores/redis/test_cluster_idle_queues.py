@@ -16,7 +16,7 @@ from headrace.model.records import Filter, LimitRule, Retention
 from headrace.store.redis.client import scripts
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisCluster
+from servers.redis import RedisCluster
 
 KEEP = Retention(done=timedelta(minutes=1), dead=timedelta(minutes=1))
 

@@ -17,7 +17,7 @@ from headrace.model.records import LimitRule
 from headrace.store.redis.client.cluster import slot_of
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisCluster
+from servers.redis import RedisCluster
 
 QUEUES = ("a", "b", "c")
 LIVE = frozenset({JobState.SCHEDULED, JobState.READY, JobState.RUNNING})

@@ -21,7 +21,7 @@ from headrace.model.records import Filter, LimitRule, Retention
 from headrace.store.redis.client.cluster import slot_of
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisCluster, RedisServer
+from servers.redis import RedisCluster, RedisServer
 from stores.redis.kit import asked_until_answered, eventually
 
 COMMON = ["hr:queues", "hr:workers", "hr:shards"]

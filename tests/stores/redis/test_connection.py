@@ -17,7 +17,7 @@ from headrace.store.redis.client.connection import Pool
 from headrace.store.redis.client.faults import Cut, Refused
 from headrace.store.redis.client.url import parse
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.kit import eventually
 
 

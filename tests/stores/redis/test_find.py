@@ -28,7 +28,7 @@ from headrace.model.outcome import DONE, Again, Finish
 from headrace.model.records import Filter
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.test_bounds import scripts_run
 
 ENDS = [

@@ -9,7 +9,7 @@ import pytest
 from conformance.kit import batch, new
 from headrace.errors import ConfigError
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from headrace.model.outcome import DONE
 from headrace.model.records import CancelAnswer, Filter
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 @pytest.fixture

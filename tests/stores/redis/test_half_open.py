@@ -12,7 +12,7 @@ from conformance.kit import TTL, put, take
 from headrace.model.outcome import DONE
 from headrace.store.redis.client.connection import Pool
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.kit import eventually
 from stores.redis.proxy import between
 

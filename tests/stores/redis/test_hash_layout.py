@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from benchmarks.hash_layout import PREFIX, HashLayoutStore
 from conformance.kit import RELEASE, TTL, claim, ids, put, take
-from headrace.bench.hash_layout import PREFIX, HashLayoutStore
 from headrace.model.lease import new_token
 from headrace.model.outcome import DONE
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 async def test_a_hash_per_job(server: RedisServer):

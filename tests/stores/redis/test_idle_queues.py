@@ -13,7 +13,7 @@ from headrace.model.outcome import DONE
 from headrace.model.records import Filter, Retention
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.test_looks import commands_run
 
 KEEP = Retention(done=timedelta(minutes=1), dead=timedelta(minutes=1))

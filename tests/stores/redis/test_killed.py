@@ -24,8 +24,8 @@ from headrace.errors import StoreError
 from headrace.model.job import JobId, JobState
 from headrace.settings import Settings
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import Flavour, RedisServer
 from headrace.worker import Worker
+from servers.redis import Flavour, RedisServer
 from stores.redis.kit import asked_until_answered
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine

@@ -8,7 +8,7 @@ from conformance.kit import RELEASE, claim, find_all, ids, new, put, put_jobs, s
 from headrace.model.job import JobState
 from headrace.model.records import Filter, Retention
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.test_bounds import scripts_run
 
 LARGE = b"x" * 100_000

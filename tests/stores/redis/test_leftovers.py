@@ -27,7 +27,7 @@ from headrace.model.outcome import DONE, Again, Finish
 from headrace.model.records import Retention
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 AT_ONCE = Retention(done=timedelta(0), dead=timedelta(0))
 FOR_GOOD = {"d", "y"}

@@ -18,7 +18,7 @@ from headrace.model.records import Filter, LimitRule, Retention
 from headrace.store.redis.element import lane_of, lane_parts
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.kit import put_many
 
 HOME = "hr:{#limits}:"

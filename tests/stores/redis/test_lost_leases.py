@@ -27,7 +27,7 @@ from headrace.model.lease import Orphan
 from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.proxy import Proxy, between
 
 

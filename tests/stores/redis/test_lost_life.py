@@ -31,7 +31,7 @@ from headrace.model.outcome import DONE, Again, Finish
 from headrace.model.records import Retention
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.proxy import Proxy, between
 
 T = TypeVar("T")

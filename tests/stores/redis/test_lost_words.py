@@ -13,7 +13,7 @@ from headrace.model.job import JobState, LogLine
 from headrace.model.lease import MAX_LOG, Report
 from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.proxy import Proxy, between
 
 AT = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import SchemaMismatch
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 
 @asynccontextmanager

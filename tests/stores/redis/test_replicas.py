@@ -11,7 +11,7 @@ from headrace.errors import OutcomeUnknown
 from headrace.model.job import JobState
 from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import Flavour, RedisServer
+from servers.redis import Flavour, RedisServer
 from stores.redis.kit import asked_until_answered, eventually
 
 

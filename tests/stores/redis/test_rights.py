@@ -15,7 +15,7 @@ from headrace.model.records import Retention
 from headrace.store.contract import Store
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import Flavour, RedisCluster, RedisServer
+from servers.redis import Flavour, RedisCluster, RedisServer
 from stores.redis.kit import eventually
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "security.md"

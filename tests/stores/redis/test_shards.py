@@ -44,7 +44,7 @@ from headrace.model.records import Filter, Retention
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.shards import Shards, parse_counts, whole
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisCluster, RedisServer
+from servers.redis import RedisCluster, RedisServer
 
 PARTS = ["hot", "hot#1", "hot#2", "hot#3"]
 S = timedelta(seconds=1)

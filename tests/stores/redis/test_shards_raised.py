@@ -12,7 +12,7 @@ from headrace.model.job import JobId, JobState
 from headrace.model.records import CancelAnswer, Filter
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.shards import Shards
-from headrace.testing.redis_servers import RedisCluster, RedisServer
+from servers.redis import RedisCluster, RedisServer
 
 
 class Place:

@@ -14,7 +14,7 @@ import pytest
 from conformance.kit import TTL, WORKER, put
 from headrace.model.lease import Ask, Band, new_token
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 
 JOBS = 10_000
 WEIGHTS = {"default": {"a": 4, "b": 2}}

@@ -14,7 +14,7 @@ from headrace.model.outcome import DONE
 from headrace.model.records import LimitRule
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.kit import put_many
 from stores.redis.test_looks import commands_run
 

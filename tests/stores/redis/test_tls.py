@@ -13,8 +13,8 @@ from conformance.kit import put, settle_all, states, take
 from headrace.errors import ConfigError, Unavailable
 from headrace.model.job import JobState
 from headrace.store.redis.store import RedisStore
-from headrace.testing.process import free_port
-from headrace.testing.redis_servers import RedisServer
+from servers.process import free_port
+from servers.redis import RedisServer
 
 
 def openssl(folder: Path, *words: str) -> None:

@@ -32,7 +32,7 @@ from headrace.model.job import JobId, JobState, job_id
 from headrace.model.outcome import DONE, Finish
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.kit import asked_until_answered, eventually
 
 

@@ -15,7 +15,7 @@ from headrace.model.lease import Ask, Band, new_token
 from headrace.store.redis.store import RedisStore
 from headrace.store.redis.verbs import wait as wait_verb
 from headrace.testing.clock import FakeClock
-from headrace.testing.redis_servers import RedisServer
+from servers.redis import RedisServer
 from stores.redis.kit import eventually
 
 QUEUE = ["default"]

@@ -16,7 +16,7 @@ from headrace.store.redis.arguments import bands_of
 from headrace.store.redis.client import scripts
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisCluster, RedisServer
+from servers.redis import RedisCluster, RedisServer
 from stores.redis.kit import eventually
 from stores.redis.proxy import between
 

@@ -1,4 +1,4 @@
-"""How constant reads of figures affect claims: `python -m headrace.bench.http.polled`.
+"""How constant reads of figures affect claims: `python -m benchmarks.http.polled`.
 
 Three cases take turns: claims without reads, claims during reads of a bare server in another process, and claims during
 reads of this server. So other load of the machine affects all of them, and the cost of reads for the machine is known
@@ -13,11 +13,12 @@ import statistics
 import click
 import msgspec
 
+from benchmarks.http.helper import Helper
+from benchmarks.http.orders import Claims, Driven, Held, Poll, Polled, Rest, Serve, Up
+from benchmarks.http.run import START
+from benchmarks.stand import STANDS
 from headrace.bench import stand
 from headrace.bench.crew import BenchFailed
-from headrace.bench.http.helper import Helper
-from headrace.bench.http.orders import Claims, Driven, Held, Poll, Polled, Rest, Serve, Up
-from headrace.bench.http.run import START
 from headrace.bench.load import TEXT, Load
 from headrace.bench.result import median, percentile
 from headrace.runtime.event_loop import run
@@ -126,7 +127,7 @@ def _ms(turns: list[Driven], share: float) -> float:
 
 
 @click.command()
-@click.option("--store", default="sqlite", show_default=True, help="As of `headrace bench`; not memory.")
+@click.option("--store", default="sqlite", show_default=True, help="As of `make bench`; not memory.")
 @click.option("--claims", default=3000, show_default=True, type=click.IntRange(10), help="Per turn.")
 @click.option("--turns", default=7, show_default=True, type=click.IntRange(1))
 @click.option("--rate", default=1000.0, show_default=True, help="Reads per second.")
@@ -134,7 +135,7 @@ def _ms(turns: list[Driven], share: float) -> float:
 @click.option("--json", "as_json", is_flag=True)
 def main(store: str, claims: int, turns: int, rate: float, direct: bool, as_json: bool) -> None:
     """Measure how constant reads of figures affect claims."""
-    with stand.open_stand(store) as place:
+    with stand.open_stand(store, STANDS) as place:
         found = [run(measure(place, claims, turns, rate, refuse=refuse, direct=direct)) for refuse in (True, False)]
     if as_json:
         click.echo(msgspec.json.encode(found).decode())

@@ -1,4 +1,4 @@
-"""Whether the duration of a refusal reveals its cause: `python -m headrace.bench.http.timing`.
+"""Whether the duration of a refusal reveals its cause: `python -m benchmarks.http.timing`.
 
 Two kinds of requests that must take the same time are sent in turns, in random order, over one connection. Then their
 medians are compared, and Welch's test gives the probability of such a difference of means by chance.
@@ -17,11 +17,12 @@ from uuid import uuid4
 import click
 import msgspec
 
+from benchmarks.http.helper import Helper
+from benchmarks.http.orders import Serve, Up
+from benchmarks.http.run import START
+from benchmarks.http.wire import Connection, look, unexpected
+from benchmarks.stand import STANDS
 from headrace.bench import stand
-from headrace.bench.http.helper import Helper
-from headrace.bench.http.orders import Serve, Up
-from headrace.bench.http.run import START
-from headrace.bench.http.wire import Connection, look, unexpected
 from headrace.bench.load import Load
 from headrace.operate import tokens
 from headrace.runtime.event_loop import run
@@ -130,12 +131,12 @@ async def measure(place: stand.Stand, count: int) -> list[Compared]:
 
 
 @click.command()
-@click.option("--store", default="sqlite", show_default=True, help="As of `headrace bench`; not memory.")
+@click.option("--store", default="sqlite", show_default=True, help="As of `make bench`; not memory.")
 @click.option("--requests", default=10_000, show_default=True, type=click.IntRange(10), help="Of each kind.")
 @click.option("--json", "as_json", is_flag=True)
 def main(store: str, requests: int, as_json: bool) -> None:
     """Measure whether durations reveal what is wrong with a token, or the tenant of a job."""
-    with stand.open_stand(store) as place:
+    with stand.open_stand(store, STANDS) as place:
         found = run(measure(place, requests))
     if as_json:
         click.echo(msgspec.json.encode(found).decode())

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.bench.http.orders import OrderTimes
+from benchmarks.http.orders import OrderTimes
 
 _STATM = Path("/proc/self/statm")
 

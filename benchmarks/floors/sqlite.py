@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from headrace.bench.floors.base import PAYLOAD, Rows, Spent, sizes
+from benchmarks.floors.base import PAYLOAD, Rows, Spent, sizes
 
 _SQLITE_TABLES = """
 drop table if exists headrace_bench_job;

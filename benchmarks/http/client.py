@@ -1,4 +1,4 @@
-"""The load client: `python -m headrace.bench.http.client`. One process, one order after the other, from stdin."""
+"""The load client: `python -m benchmarks.http.client`. One process, one order after the other, from stdin."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 
 import msgspec
 
-from headrace.bench.http import limits
-from headrace.bench.http.orders import (
+from benchmarks.http import limits
+from benchmarks.http.orders import (
     CLAIM,
     WAIT,
     Claims,
@@ -24,8 +24,8 @@ from headrace.bench.http.orders import (
     Rest,
     Work,
 )
-from headrace.bench.http.polling import Polling, claims
-from headrace.bench.http.wire import Connection, gone, read_lease, request, settlement, unexpected
+from benchmarks.http.polling import Polling, claims
+from benchmarks.http.wire import Connection, gone, read_lease, request, settlement, unexpected
 from headrace.runtime.event_loop import run
 
 STEP = 100

@@ -18,7 +18,7 @@ from typing import Final, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from headrace.errors import ConfigError, Unavailable
-from headrace.testing.process import ServerProcess
+from servers.process import ServerProcess
 
 OWNER: Final = "headrace"
 """The superuser of a temporary server."""

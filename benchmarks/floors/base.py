@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from headrace.bench.floor import Floor
 from headrace.bench.load import TEXT
 
 PAYLOAD = msgspec.msgpack.encode(([TEXT], {}))
@@ -28,14 +29,8 @@ class Rows(Protocol):
         ...
 
 
-class Floor(Protocol):
+class RawFloor(Floor, Protocol):
     """What an engine does without a queue."""
-
-    async def prepare(self) -> None:
-        """Make the tables, empty."""
-        ...
-
-    async def drop(self) -> None: ...
 
     def connection(self) -> AbstractAsyncContextManager[Rows]: ...
 
@@ -43,16 +38,8 @@ class Floor(Protocol):
         """Keep a transaction with a snapshot open."""
         ...
 
-    async def wal(self) -> int | None:
-        """Bytes of write-ahead log written so far. None: unknown."""
-        ...
-
     async def spent(self) -> Spent | None:
         """What the server has used. None: there is no server, or this is unknown."""
-        ...
-
-    async def calls(self) -> int | None:
-        """Transactions or commands that the server has served; None: there is no server."""
         ...
 
 

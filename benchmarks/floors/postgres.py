@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.bench.floors.base import PAYLOAD, Rows, Spent, sizes
+from benchmarks.floors.base import PAYLOAD, Rows, Spent, sizes
 from headrace.model.job import new_batch
 
 _POSTGRES_TABLES = """

@@ -12,7 +12,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from headrace.bench.crew import BenchFailed
+from headrace.bench.crew import BenchFailed, child_environment
 
 T = TypeVar("T")
 
@@ -37,10 +37,11 @@ class Helper:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                f"headrace.bench.http.{name}",
+                f"benchmarks.http.{name}",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env=child_environment(),
                 limit=64 * 1024 * 1024,
             )
             try:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from headrace.errors import ConfigError, Unavailable
-from headrace.testing.process import ServerProcess, free_port
+from servers.process import ServerProcess, free_port
 
 Flavour = Literal["redis", "valkey"]
 

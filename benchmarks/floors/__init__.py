@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.bench.floors.base import Floor
-from headrace.bench.floors.postgres import PostgresFloor
-from headrace.bench.floors.redis import RedisFloor
-from headrace.bench.floors.sqlite import SqliteFloor
+from benchmarks.floors.base import RawFloor
+from benchmarks.floors.postgres import PostgresFloor
+from benchmarks.floors.redis import RedisFloor
+from benchmarks.floors.sqlite import SqliteFloor
 
-__all__ = ["FLOORS", "Floor", "PostgresFloor", "RedisFloor", "SqliteFloor", "of"]
+__all__ = ["FLOORS", "PostgresFloor", "RawFloor", "RedisFloor", "SqliteFloor", "of"]
 
 
-def of(engine: str, url: str) -> Floor | None:
+def of(engine: str, url: str) -> RawFloor | None:
     """The floor of the engine behind a URL; None: it has none."""
     make = FLOORS.get(engine)
     return None if make is None else make(url)
 
 
-FLOORS: dict[str, Callable[[str], Floor]] = {
+FLOORS: dict[str, Callable[[str], RawFloor]] = {
     "sqlite": SqliteFloor,
     "postgres": PostgresFloor,
     "redis": RedisFloor,
 }
-"""By engine. `memory` has none: there is nothing below it."""
+"""By engine. The memory store has no floor, because there is no engine below it."""

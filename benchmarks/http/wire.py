@@ -33,8 +33,8 @@ def request(port: int, path: str, body: bytes) -> bytes:
 
 def look(port: int, path: str, token: str | None = None) -> bytes:
     """A whole GET."""
-    who = "" if token is None else f"authorization: Bearer {token}\r\n"
-    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n{who}\r\n".encode()
+    bearer = "" if token is None else f"authorization: Bearer {token}\r\n"
+    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n{bearer}\r\n".encode()
 
 
 class Connection(asyncio.Protocol):

@@ -1,4 +1,4 @@
-"""A server under load: `python -m headrace.bench.http.server`, the real one or a bare route. It ends when stdin does."""
+"""A server under load: `python -m benchmarks.http.server`, the real one or a bare route. It ends when stdin does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.bench.http import limits
-from headrace.bench.http.orders import Serve, Up
+from benchmarks.http import limits
+from benchmarks.http.orders import Serve, Up
 from headrace.bench.load import Load
 from headrace.runtime.event_loop import run
 from headrace.server import ServerSettings, asgi

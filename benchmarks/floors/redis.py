@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.bench.floors.base import PAYLOAD, Rows, Spent, sizes
+from benchmarks.floors.base import PAYLOAD, Rows, Spent, sizes
 from headrace.model.job import new_batch
 
 _REDIS_CLAIM = """

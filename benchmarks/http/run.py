@@ -12,10 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.bench import stand
-from headrace.bench.crew import BenchFailed
-from headrace.bench.http.helper import Helper
-from headrace.bench.http.orders import (
+from benchmarks.http.helper import Helper
+from benchmarks.http.orders import (
     BATCHES_AT_ONCE,
     CONNECTIONS,
     Drive,
@@ -30,8 +28,11 @@ from headrace.bench.http.orders import (
     Work,
     job,
 )
+from benchmarks.result import HttpMeasurement
+from headrace.bench import stand
+from headrace.bench.crew import BenchFailed
 from headrace.bench.load import TEXT
-from headrace.bench.result import HTTP, Measurement, median, milliseconds, percentile, ratio, rounded
+from headrace.bench.result import Measurement, median, milliseconds, percentile, ratio, rounded
 from headrace.errors import ConfigError
 
 START = 30.0
@@ -40,6 +41,8 @@ SETTLE = 2.0
 """Seconds in which idle workers begin to wait, before the server is measured."""
 MIB = 1024 * 1024
 BARE = "a bare route"
+HTTP = ("http_enqueue", "http_batch", "http_work", "http_idle")
+"""What `--http` measures."""
 
 T = TypeVar("T")
 
@@ -168,7 +171,7 @@ class _Ground:
             await self._turn(self._server, ours)
             await self._turn(self._bare, theirs)
         rate, below = rounded(median(ours.rates), 1), rounded(median(theirs.rates), 1)
-        return Measurement(
+        return HttpMeasurement(
             store=self._engine,
             workload="http_enqueue",
             jobs_per_s=rate,
@@ -230,7 +233,7 @@ class _Ground:
         return self._rate("http_work", driven, count, after.cpu - before.cpu)
 
     def _rate(self, workload: str, driven: Driven, jobs: int, cpu: float) -> Measurement:
-        return Measurement(
+        return HttpMeasurement(
             store=self._engine,
             workload=workload,
             jobs_per_s=rounded(jobs / (driven.ended - driven.began), 1),
@@ -249,7 +252,7 @@ class _Ground:
         crowded, busy = await self._watch(self._plan.watch)
         pick_up = PickUp(body=job(TEXT).decode(), count=self._plan.pickups)
         driven = await self._load(pick_up, Driven, within=_patience(100 * self._plan.pickups))
-        return Measurement(
+        return HttpMeasurement(
             store=self._engine,
             workload="http_idle",
             p50_ms=milliseconds(percentile(driven.samples, 0.5)),

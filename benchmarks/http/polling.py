@@ -8,8 +8,8 @@ from itertools import cycle
 
 import msgspec
 
-from headrace.bench.http.orders import Claims, Driven, Poll, Polled
-from headrace.bench.http.wire import Connection, look, read_lease, request, settlement, unexpected
+from benchmarks.http.orders import Claims, Driven, Poll, Polled
+from benchmarks.http.wire import Connection, look, read_lease, request, settlement, unexpected
 from headrace.bench.load import Load
 from headrace.bench.roles import Spec
 from headrace.bench.roles import claim as claim_alone

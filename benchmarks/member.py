@@ -1,0 +1,46 @@
+"""One process of a run from the repository: `python -m benchmarks.member`. It also writes the raw rows of a floor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from benchmarks import floors
+from benchmarks.hash_layout import HashLayoutApp
+from headrace.app import Headrace
+from headrace.bench.load import Load
+from headrace.bench.member import main
+from headrace.bench.roles import BULK, ROLES, Line, Role, RoleName, RoleReport, Spec
+
+SETTLE = 500
+"""Done rows per floor write: what a busy worker settles at once."""
+LAYOUTS: Mapping[str, Callable[[str], Headrace]] = {"redis": HashLayoutApp}
+"""By engine: an app that stores jobs there in the layout that queues usually have, where the store uses another one."""
+
+
+async def floor(spec: Spec, _load: Load, line: Line) -> RoleReport:
+    """Write the rows of `count` jobs without any queue."""
+    base = floors.of(spec.engine, spec.url)
+    assert base is not None  # a run asks only engines that have one
+    async with base.connection() as connection:
+        await connection.one()  # prepares what can be prepared
+        await line.ready()
+        samples: list[float] = []
+        began = time.monotonic()
+        match spec.role:
+            case "floor_jobs":
+                await connection.jobs(spec.count, BULK)
+            case "floor_done":
+                await connection.done(spec.count, SETTLE)
+            case _:
+                for _ in range(spec.count):
+                    before = time.monotonic()
+                    await connection.one()
+                    samples.append(time.monotonic() - before)
+        return RoleReport(began=began, ended=time.monotonic(), samples=samples)
+
+
+ALL_ROLES: Mapping[RoleName, Role] = {**ROLES, "floor_jobs": floor, "floor_done": floor, "floor_single": floor}
+
+if __name__ == "__main__":
+    main(ALL_ROLES, LAYOUTS)
