@@ -106,7 +106,7 @@ class Headrace(AppJobs, AppPauses, Producer):
             secrets=read_secrets(self.settings.webhook_secret) if self.settings.webhook_secret else (),
             allow=Allow.of(self.settings.webhook_allow),
         )
-        self._memory: tuple[asyncio.AbstractEventLoop, Store] | None = None
+        self._only_store: tuple[asyncio.AbstractEventLoop, Store] | None = None
         self._lock = threading.Lock()
 
     # ── tasks ────────────────────────────────────────────────────────────────
@@ -308,8 +308,8 @@ class Headrace(AppJobs, AppPauses, Producer):
         )
 
     def connect(self) -> Store:
-        """A new store for the current event loop, not yet opened. memory:// is one store for the whole app."""
-        if not self.settings.url.startswith("memory:"):
+        """A new store for the current event loop, not yet opened. A store in one process is one for the whole app."""
+        if not stores.in_one_process(self.settings.url):
             if "+cluster:" in self.settings.url:
                 self.limits.refuse_shared(self.tasks.values())
             shards = {name: queue.shards for name, queue in self.queues.items() if queue.shards > 1}
@@ -317,9 +317,9 @@ class Headrace(AppJobs, AppPauses, Producer):
         loop = self._portal.loop
         with self._lock:
             # A forked child has another portal, and starts from nothing.
-            if self._memory is None or self._memory[0] is not loop:
-                self._memory = loop, stores.connect(self.settings.url, clock=self._clock)
-            return remote(self._portal, self._memory[1])
+            if self._only_store is None or self._only_store[0] is not loop:
+                self._only_store = loop, stores.connect(self.settings.url, clock=self._clock)
+            return remote(self._portal, self._only_store[1])
 
     def close(self) -> None:
         """Close what sync calls opened. The next call opens it again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from headrace.errors import HeadraceError
 
 START = 30.0
 """Seconds a member may take until it is ready."""
+_NO_LOG = logging.NullHandler()
 
 
 class BenchFailed(HeadraceError):
@@ -184,6 +186,8 @@ class LocalMember:
     def __init__(self, spec: Spec, load: Load) -> None:
         self._spec = spec
         self._line = LocalLine()
+        # Jobs that fail belong to a workload. A member in a process of its own keeps its log to itself, too.
+        logging.getLogger("headrace").addHandler(_NO_LOG)
         self._task = asyncio.ensure_future(ROLES[spec.role](spec, load, self._line))
 
     @property

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.errors import ConfigError
 from headrace.settings import mask_url
-from headrace.store import REDIS_SCHEMES, connect
+from headrace.store import REDIS_SCHEMES, connect, in_one_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,8 @@ def open_stand(store: str, stands: Stands = STANDS) -> Generator[Stand]:
         return
     connect(store)  # refuses an unknown scheme before anything is started
     scheme = urlsplit(store).scheme
-    if scheme == "memory":
-        with _memory() as stand:
-            yield stand
-        return
     folder = Path(unquote(urlsplit(store).path[1:])).absolute().parent if scheme == "sqlite" else None
-    yield Stand(_ENGINES.get(scheme, scheme), lambda: store, folder=folder)
+    yield Stand(_ENGINES.get(scheme, scheme), lambda: store, shared=not in_one_process(store), folder=folder)
 
 
 async def prepare(url: str) -> None:

@@ -16,6 +16,7 @@ from headrace.client.queue_guard import bounded
 from headrace.errors import ConfigError, PayloadTooLarge, UnknownTask
 from headrace.model import lane
 from headrace.model.job import Batch, Due, JobId, Key, NewJob, job_id, new_batch
+from headrace.store import in_one_process, scheme_of
 from headrace.store.audit import whoami
 from headrace.task.codec import JobOptions, encode_options, marked
 
@@ -52,9 +53,10 @@ def command(
     """Enqueue one job of TASK; each of ARGS is a JSON value, so a text needs its quotes: '"acme"'."""
     if delay is not None and run_at is not None:
         raise _usage("--delay or --run-at, not both")
-    if target.settings.url.startswith("memory:"):
+    url = target.settings.url
+    if in_one_process(url):
         raise ConfigError(
-            "memory:// ends with this command, and the job with it: give a store that stays, e.g. sqlite:///jobs.db"
+            f"{scheme_of(url)}:// ends with this command, and its jobs, too: give a store that stays, e.g. sqlite:///jobs.db"
         )
     job = make_job(target, task, args, kwargs, raw=raw, delay=delay, run_at=run_at, **options)
     signed = msgspec.structs.replace(job, options=marked(job.options, by=whoami()))

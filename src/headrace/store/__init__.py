@@ -20,6 +20,8 @@ REDIS_SCHEMES = frozenset(
     for tls in ("", "s")
     for kind in ("", "+cluster", "+sentinel")
 )
+IN_ONE_PROCESS = frozenset({"memory"})
+"""Schemes of stores that exist inside one process only, so that no other process can reach their jobs."""
 SCHEMES = "sqlite:///file.db, postgresql://user@host/db, redis://host:6379/0, https://token@host, memory://"
 
 
@@ -59,6 +61,16 @@ def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] |
         return HttpStore(url, clock=clock)
     # The message does not show the URL, because one without a scheme may begin with a password.
     raise ConfigError(f"no store for {scheme!r}: use one of {SCHEMES}")
+
+
+def in_one_process(url: str) -> bool:
+    """Whether the store behind a URL exists in this process only. An app then uses one store object for all its loops."""
+    return scheme_of(url) in IN_ONE_PROCESS
+
+
+def scheme_of(url: str) -> str:
+    """The part of a URL that names the kind of store, and never a password."""
+    return url.partition(":")[0] if ":" in url else ""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from headrace.model.outcome import Again
 from headrace.policy.retry import WORKER_LOST
 from headrace.runtime.sighup import on_hangup
 from headrace.settings import Settings
-from headrace.store import connect
+from headrace.store import connect, in_one_process, scheme_of
 from headrace.store.contract import Store
 from headrace.worker import child, parent_watch, wire
 from headrace.worker.keeper import PATIENCE, refuse_short_lease
@@ -88,9 +88,9 @@ class Supervisor:
     """Starts worker processes, renews their leases while they are stuck, and replaces those that have ended."""
 
     def __init__(self, settings: Settings) -> None:
-        if settings.url.startswith("memory"):
+        if in_one_process(settings.url):
             raise ConfigError(
-                "memory:// lives in one process only: use sqlite:/// or postgresql:// with `headrace worker`"
+                f"{scheme_of(settings.url)}:// lives in one process only: use sqlite:/// or postgresql:// with `headrace worker`"
             )
         refuse_short_lease(settings)
         if not settings.app:
