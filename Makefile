@@ -19,7 +19,8 @@ run:
 
 test:
 	@scripts/setup test
-	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+	@# Three processes on two cores: many tests wait for a lease, a server or another process.
+	@$(PY) -m pytest -n 3 --dist worksteal $(ARGS)
 
 check:
 	@scripts/setup check

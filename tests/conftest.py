@@ -20,6 +20,7 @@ from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 from http_stand import HttpStand, hand_over_clocks, http_stand
+from memory_folder import use_memory
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
 from signals import hand_down_defaults
@@ -28,6 +29,7 @@ STORES = ("memory", "sqlite", "postgres", "redis", "valkey", "http")
 TEMPLATE = "template_headrace"
 
 hand_down_defaults()
+use_memory()
 
 if find_spec("sniffio") is None:
     # httpx looks for this module several times per request; Python remembers modules that it has found, no others.

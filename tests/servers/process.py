@@ -43,7 +43,7 @@ class ServerProcess(ABC):
     crash_signal: ClassVar[signal.Signals]
 
     def __init__(self, prefix: str) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix=prefix))
+        self._home = Path(tempfile.mkdtemp(prefix=prefix, dir=os.environ.get("HEADRACE_TEST_FOLDER") or None))
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._port = 0

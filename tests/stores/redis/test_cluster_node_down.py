@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -49,9 +50,24 @@ def presence() -> Presence:
 
 
 @pytest.fixture(scope="module")
-def mortal() -> Iterator[RedisCluster]:
-    with RedisCluster.start(3, settings={"appendfsync": "always"}) as cluster:
-        yield cluster
+def clusters() -> Iterator[list[RedisCluster]]:
+    """Two of them: a node that comes back takes no writes for two seconds, and meanwhile a test can use the other cluster."""
+    with ExitStack() as stack:
+        settings = {"appendfsync": "always"}
+        yield [stack.enter_context(RedisCluster.start(3, settings=settings)) for _ in range(2)]
+
+
+@pytest.fixture
+async def mortal(clusters: list[RedisCluster]) -> RedisCluster:
+    """The first cluster whose nodes all agree again."""
+    recovered: list[RedisCluster] = []
+
+    def some() -> bool:
+        recovered.extend(cluster for cluster in clusters if whole(cluster))
+        return bool(recovered)
+
+    await eventually(some)
+    return recovered[0]
 
 
 @dataclass
@@ -103,7 +119,7 @@ async def staged(cluster: RedisCluster, hurt: RedisServer) -> AsyncIterator[Scen
     yield scene
     await store.close()
     if scene.dead:
-        await scene.revive()
+        await asyncio.to_thread(hurt.restart)
 
 
 # ── every verb ───────────────────────────────────────────────────────────────

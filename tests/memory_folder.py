@@ -1,0 +1,36 @@
+"""A folder in memory for what the tests write: a durable commit waits for the disk, and the tests make many of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+
+FOLDER = "HEADRACE_TEST_FOLDER"
+"""The folder of throw-away servers and files. Set it to another one, or to nothing for the system's temporary folder."""
+ENOUGH = 8 * 1024**3
+"""Bytes that must be free. The servers of one test process write up to 2 GB of log before they remove the oldest."""
+
+
+def use_memory(
+    environment: MutableMapping[str, str] = os.environ,
+    shared: Path = Path("/dev/shm"),
+    meminfo: Path = Path("/proc/meminfo"),
+) -> None:
+    """Let pytest and the throw-away servers write to memory, where there is enough of it."""
+    if FOLDER not in environment:
+        environment[FOLDER] = str(shared) if _has_room(shared, meminfo) else ""
+    if environment[FOLDER]:
+        environment.setdefault("PYTEST_DEBUG_TEMPROOT", environment[FOLDER])
+
+
+def _has_room(shared: Path, meminfo: Path) -> bool:
+    """Whether the folder and the machine both have room: the size of such a folder says nothing of the memory behind it."""
+    try:
+        of_folder = os.statvfs(shared)
+        available = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        return False
+    free = of_folder.f_bavail * of_folder.f_frsize
+    return os.access(shared, os.W_OK) and available is not None and min(free, int(available[1]) * 1024) >= ENOUGH
