@@ -17,10 +17,13 @@ from click.testing import CliRunner
 from benchmarks import floors
 from benchmarks.__main__ import main
 from benchmarks.groups import USUAL
+from headrace.bench.crew import BenchFailed, Crew
+from headrace.bench.floor import NOTHING
 from headrace.bench.load import Load, Traffic
 from headrace.bench.plan import FULL, QUICK, make
 from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, percentile
-from headrace.bench.stand import _file_system, open_stand, shown
+from headrace.bench.stand import _file_system, open_stand, prepare, shown
+from headrace.bench.workloads import Workloads
 from headrace.cli.bench import bar
 from headrace.cli.root import root
 
@@ -113,11 +116,22 @@ def test_one_kind_of_figures_at_a_time() -> None:
         assert "give one of them" in result.stderr
 
 
-def test_the_installed_command_measures_the_store_alone(tmp_path: Path) -> None:
-    found = installed("--store", f"sqlite:///{tmp_path / 'mine.db'}")
+def test_the_installed_command_measures_the_store_alone() -> None:
+    found = installed("--store", "memory://")
     assert [each["workload"] for each in found] == list(WORKLOADS)
     assert all(each["floor_per_s"] is None for each in found)
     assert all(each["jobs_per_s"] > 0 for each in found if each["workload"] != "pickup")
+
+
+async def test_the_installed_member_knows_no_floor(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'mine.db'}"
+    await prepare(url)
+    crew = Crew("sqlite", shared=True, member=NOTHING.member)
+    workloads = Workloads(crew, url, make(quick=True, jobs=10), NOTHING.floor("sqlite", url))
+    assert await workloads.floor_together() == []
+    assert await workloads.fill(workloads.queue("some")) > 0
+    with pytest.raises(BenchFailed, match=r"the floor_jobs process failed: .*floor_jobs"):
+        await workloads.all(workloads.spec("floor_jobs", workloads.queue("floor"), 10))
 
 
 def test_the_installed_command_measures_everyday_work() -> None:
