@@ -10,7 +10,7 @@ import pytest
 from headrace import Headrace, Retry
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.settings import Settings
-from headrace.task.codec import JobOptions, decode_options, moment_of
+from headrace.task.codec import JobOptions, decode_options
 from headrace.task.function import default_name
 from headrace.task.task import Task
 
@@ -185,10 +185,6 @@ def test_limits_in_time_travel_with_the_job(app):
     job = app.task(module_level).using(expires="10m", deadline=when, delay="9m").job(7).job
     options = decode_options(job.options)
     assert (options.expires, options.deadline, options.timeout) == (600.0, when, None)
-    assert moment_of(options.expires, None, when) == when + timedelta(minutes=10)
-    assert moment_of(options.deadline, timedelta(1), when - timedelta(days=9)) == when
-    assert moment_of(None, timedelta(hours=1), when) == when + timedelta(hours=1)
-    assert moment_of(None, None, when) is None
 
 
 def test_a_job_that_could_never_start_is_refused(app):

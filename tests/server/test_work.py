@@ -191,6 +191,14 @@ async def test_secrets_of_a_known_task_stay_out_of_its_failures(server: Running)
     assert "hunter2" not in failure.message + failure.traceback
 
 
+async def test_secrets_of_an_unknown_task_stay_out_of_its_failures(server: Running) -> None:
+    [id] = await put(server, "elsewhere", "ada", "hunter2", options=JobOptions(redact=("code",), names=("", "code")))
+    lease = await claim(server.http)
+    await settle(server.http, lease, "failed", message="hunter2 is wrong", traceback="login('hunter2')")
+    [failure] = (await look(server, id)).history
+    assert "hunter2" not in failure.message + failure.traceback
+
+
 async def test_settled_through_a_server_that_did_not_claim_it(server: Running) -> None:
     [id] = await put(server)
     lease = await claim(server.http)

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.errors import BadArguments
 from headrace.model.job import Job
+from headrace.policy.effective import DEFAULTS, effective, usual
 from headrace.task import codec
 
 if TYPE_CHECKING:
@@ -57,15 +58,14 @@ def producer(job: Job) -> str | None:
 
 def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
     """Masked as the task says, where it is known, and as the job says that it made."""
+    own = effective(job, DEFAULTS if task is None else usual(task.options))
+    if task is not None:
+        return task.codec.show(job.payload, own.redact)
     try:
-        own = codec.decode_options(job.options)
+        codec.decode_options(job.options)
     except BadArguments:
-        if task is None:
-            return {"args": [], "kwargs": {}, "problem": "not shown: what to mask cannot be read"}
-        return task.codec.show(job.payload, task.options.redact)
-    if task is None:
-        return codec.show(job.payload, own.redact, own.names)
-    return task.codec.show(job.payload, (*task.options.redact, *own.redact))
+        return {"args": [], "kwargs": {}, "problem": "not shown: what to mask cannot be read"}
+    return codec.show(job.payload, own.redact, own.names)
 
 
 def options(job: Job) -> dict[str, Any]:

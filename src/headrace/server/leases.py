@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from math import inf
 from time import monotonic
 from typing import Any, Final, NewType, TypeVar
 from uuid import UUID
@@ -23,6 +24,7 @@ from headrace.errors import StoreError
 from headrace.model.job import Batch, Claimed, Job, JobId, JobState, split_id
 from headrace.model.lease import Lease, Presence, Token, WorkerId, new_worker_id
 from headrace.model.outcome import Outcome, Settlement
+from headrace.policy.effective import effective, settlement
 from headrace.policy.flow import Planner
 from headrace.server import visibility
 from headrace.server.auth import Principal
@@ -31,13 +33,12 @@ from headrace.server.waiting_claims import WaitingClaims
 from headrace.store.contract import Store
 from headrace.webhooks.deliver import DeliveryMaker, batches_of
 from headrace.worker import outcome_of
-from headrace.worker.attempt import Attempt
+from headrace.worker.attempt import ObservedAttempt, ResolvedTask
 from headrace.worker.dead_alert import DeadAlertLog
 from headrace.worker.executor import UnresolvedTask
 from headrace.worker.janitor import Janitor
 from headrace.worker.limit_feedback import LimitFeedback
-from headrace.worker.settler import settlement_of
-from headrace.worker.state import HeldLease, WorkerState
+from headrace.worker.state import WorkerState
 
 KIND: Final = "secret"
 """Records of this kind never leave a server."""
@@ -232,28 +233,37 @@ class Leases:
     async def unfit(self, lease: Lease) -> dict[int, Outcome]:
         """Jobs of a new lease that may not start any more, or not now, with their outcomes."""
         await self._feedback.look(lease)
-        attempts = [self._attempt(lease.token, position, job) for position, job in enumerate(lease.jobs)]
-        if any(attempt.job.options is not None or attempt.known.timed is not None for attempt in attempts):
+        own = [effective(job, self._task(job).usual) for job in lease.jobs]
+        if any(each.timed for each in own):
             await self._state.watch.set(self._store)
-        found = {attempt.position: outcome_of.too_late(attempt) for attempt in attempts}
-        if paused := self._state.paused_now():
-            now = self._state.watch.now()
-            for attempt in attempts:
-                if found[attempt.position] is None and (pause := paused.get(attempt.job.task)) is not None:
-                    found[attempt.position] = outcome_of.paused(pause, now)
-        return {position: outcome for position, outcome in found.items() if outcome is not None}
+        now, paused = self._state.watch.now(), self._state.paused_now()
+        found: dict[int, Outcome] = {}
+        for position, (job, each) in enumerate(zip(lease.jobs, own, strict=True)):
+            outcome = outcome_of.expired(job, each, now, self._state.name)
+            if outcome is None and (pause := paused.get(job.task)) is not None:
+                outcome = outcome_of.paused(pause, now)
+            if outcome is not None:
+                found[position] = outcome
+        return found
 
     def observe(self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]]) -> None:
         """Report these ends to the jobs' limits, as a worker does."""
-        for position, job, outcome in ended:
-            self._feedback.saw(self._attempt(token, position, job), outcome)
+        lease = self._claimed.get(token)
+        claimed_at = self._since.get(token, monotonic()) if lease is None else lease.claimed_at
+        for _, job, outcome in ended:
+            self._feedback.saw(ObservedAttempt(job, self._task(job), claimed_at), outcome)
 
     async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
         """What follows from these outcomes, by the tasks' rules or, for unknown tasks, the default rules."""
-        attempts = [(self._attempt(token, position, job), outcome) for position, job, outcome in ended]
-        if any(attempt.job.options is not None or attempt.known.timed is not None for attempt, _ in attempts):
+        own = [effective(job, self._task(job).usual) for _, job, _ in ended]
+        if any(each.deadline is not None for each in own):
             await self._state.watch.set(self._store)
-        return [(attempt.position, settlement_of(attempt, outcome)) for attempt, outcome in attempts]
+        lease = self._claimed.get(token)
+        suspect, clock = lease is not None and lease.suspect, self._state.watch.now
+        return [
+            (position, settlement(job, outcome, each, clock, suspect=suspect))
+            for (position, job, outcome), each in zip(ended, own, strict=True)
+        ]
 
     async def announce(
         self, ended: Sequence[tuple[int, Claimed, Outcome]], settlements: Sequence[tuple[int, Settlement]]
@@ -273,21 +283,17 @@ class Leases:
             self._store, batch, lambda job: visibility.sees(principal, job), lambda queue: principal.sees(queue, None)
         )
 
-    def _attempt(self, token: Token, position: int, job: Claimed) -> Attempt:
-        known = self._state.known(job.task) or UnresolvedTask(job.task)
-        lease = self._claimed.get(token)
-        held = HeldLease(self._state, token, suspect=lease is not None and lease.suspect)
-        held.claimed_at = self._since.get(token, held.claimed_at) if lease is None else lease.claimed_at
-        return Attempt(held, position, job, known)
+    def _task(self, job: Claimed) -> ResolvedTask:
+        return self._state.known(job.task) or UnresolvedTask(job.task)
 
-    def timeout(self, token: Token, position: int, job: Claimed) -> float | None:
+    def timeout(self, job: Claimed) -> float | None:
         """Seconds that an attempt may take; None: no limit."""
-        seconds = self._attempt(token, position, job).timeout
-        return None if seconds == float("inf") else seconds
+        seconds = effective(job, self._task(job).usual).timeout
+        return None if seconds == inf else seconds
 
-    def secrets(self, token: Token, position: int, job: Claimed) -> tuple[str, ...]:
+    def secrets(self, job: Claimed) -> tuple[str, ...]:
         """The secrets to remove from a failure of this job."""
-        return tuple(outcome_of.secrets_of(self._attempt(token, position, job)))
+        return tuple(outcome_of.secrets_of(job, self._task(job)))
 
     # ── presence ────────────────────────────────────────────────────────────
     def worker_id(self, principal: Principal, name: str) -> WorkerId:

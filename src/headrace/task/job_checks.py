@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
 
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.model.duration import LONGEST
@@ -25,8 +24,7 @@ from headrace.model.lane import (
     check_tenant,
 )
 from headrace.task.codec import JobOptions, decode_options
-
-MOST_ATTEMPTS: Final = 1000
+from headrace.task.retry import MOST_ATTEMPTS
 
 
 def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> None:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
 from headrace.errors import ConfigError
 from headrace.model import duration
+
+MOST_ATTEMPTS: Final = 1000
 
 _TOO_MUCH = 600
 """The largest exponent: e to the power of this is a float, and more than any cap."""
@@ -36,8 +39,8 @@ class Retry:
         object.__setattr__(self, "_cap", duration.parse(self.cap, name="Retry.cap"))
         for name in ("max_attempts", "max_crashes"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1000:
-                raise ConfigError(f"Retry.{name} = {value!r}: a whole number from 1 to 1000")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
+                raise ConfigError(f"Retry.{name} = {value!r}: a whole number from 1 to {MOST_ATTEMPTS}")
         if not 1 <= self.factor <= 100:
             raise ConfigError(f"Retry.factor = {self.factor!r}: from 1 to 100")
         low, high = self.jitter

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from headrace.errors import BadArguments
 from headrace.model.job import Claimed
-from headrace.task.codec import JobOptions, Signature, decode_options, moment_of
+from headrace.policy.effective import Effective, effective, usual
+from headrace.task.codec import Signature, decode_options
 from headrace.task.limit import Limit
-from headrace.task.retry import Retry
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
@@ -27,29 +26,23 @@ STOP: Final = "stop"
 LOST: Final = "lost"
 RELEASE: Final = "release"
 
-NO_OPTIONS: Final = JobOptions()
-
 
 class ResolvedTask:
     """A task as the worker uses it. Everything that an attempt needs is looked up once."""
 
     __slots__ = (
         "codec",
-        "deadline",
         "decode",
         "executor",
-        "expires",
         "function",
         "is_async",
         "limits",
         "name",
-        "redact",
-        "result_ttl",
-        "retry",
         "shape",
         "timed",
         "timeout",
         "told",
+        "usual",
     )
 
     def __init__(self, task: Task[..., Any], *, told: bool = False) -> None:
@@ -57,21 +50,35 @@ class ResolvedTask:
         self.name = task.name
         self.function: Callable[..., Any] = task.function
         self.is_async = inspect.iscoroutinefunction(task.function)
-        self.codec: Signature = task.codec
+        self.codec: Signature | None = task.codec
         self.decode = task.codec.decode
         self.executor = options.executor
-        self.timeout = inf if options.timeout is None else options.timeout.total_seconds()
-        self.expires = options.expires
-        self.deadline = options.deadline
-        self.timed = options.expires or options.deadline
-        """None: an attempt need not read the store's clock before it starts."""
-        self.retry: Retry = options.retry
-        self.result_ttl = options.result_ttl
-        self.redact = options.redact
+        self.usual = usual(options)
+        """What holds for jobs without options of their own."""
+        self.timeout = self.usual.timeout
+        self.timed = self.usual.timed
+        """False: no attempt has to look at the store's clock before it starts."""
         self.limits = options.limits
         self.shape = task.shape
         self.told = told
         """The app has webhooks for its ends."""
+
+    def arguments(self, job: Claimed) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a job, decoded; raises BadArguments."""
+        if job.options is not None:
+            decode_options(job.options)
+        return self.decode(job.payload)
+
+
+class ObservedAttempt(NamedTuple):
+    """What the limits of a job have to know about an attempt of it."""
+
+    job: Claimed
+    known: ResolvedTask
+    claimed_at: float
+    """On the monotonic clock."""
+    started: float = 0.0
+    """On the monotonic clock; 0: it did not start here."""
 
 
 class Slots(Protocol):
@@ -138,37 +145,22 @@ class Attempt(msgspec.Struct, eq=False):
         return datetime.now(UTC) + timedelta(seconds=self.deadline - monotonic())
 
     @property
+    def observed(self) -> ObservedAttempt:
+        return ObservedAttempt(self.job, self.known, self.held.claimed_at, self.started)
+
+    @property
+    def own(self) -> Effective:
+        """The options that hold for its job."""
+        return effective(self.job, self.known.usual)
+
+    @property
     def timeout(self) -> float:
         """Seconds since its start."""
-        own = None if self.job.options is None else self.options.timeout
-        return min(self.known.timeout if own is None else own, self.cap)
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds until the job expires."""
-        return self._seconds_to(moment_of(self.options.expires, self.known.expires, self.job.enqueued_at))
-
-    @property
-    def left(self) -> float:
-        """Seconds to the job's deadline."""
-        return self._seconds_to(moment_of(self.options.deadline, self.known.deadline, self.job.enqueued_at))
-
-    def _seconds_to(self, at: datetime | None) -> float:
-        return inf if at is None else at.timestamp() - self.held.state.watch.now()
-
-    @property
-    def options(self) -> JobOptions:
-        """The job's own options. A job whose options cannot be read ends before the worker uses them."""
-        try:
-            return decode_options(self.job.options)
-        except BadArguments:
-            return NO_OPTIONS
+        return min(self.known.timeout if self.job.options is None else self.own.timeout, self.cap)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Decoded; raises BadArguments."""
-        if self.job.options is not None:
-            decode_options(self.job.options)
-        return self.known.decode(self.job.payload)
+        return self.known.arguments(self.job)
 
     async def complete(self, result: Any, tx: object) -> None:
         await self.held.state.completer.complete(self, result, tx)
@@ -180,4 +172,4 @@ class Attempt(msgspec.Struct, eq=False):
         self.held.state.reporter.take(self, progress=progress, note=note, line=line)
 
     def trip(self, limit: Limit, until: timedelta | datetime) -> None:
-        self.held.state.feedback.trip(self, limit, until)
+        self.held.state.feedback.trip(self.observed, limit, until)

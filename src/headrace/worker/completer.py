@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unsupported
@@ -151,10 +150,7 @@ class Completer:
         return store
 
     def _settlement(self, attempt: Attempt, result: Any) -> Settlement:
-        ttl = attempt.known.result_ttl
-        if (own := attempt.options.result_ttl) is not None:
-            ttl = timedelta(seconds=own)
-        return retry.done(outcome_of.encode_result(attempt, result), ttl)
+        return retry.done(outcome_of.encode_result(attempt, result), attempt.own.result_ttl)
 
     def _on_loop(self) -> bool:
         try:

@@ -10,7 +10,7 @@ from time import monotonic
 
 from headrace.model.lease import Lease
 from headrace.model.outcome import Outcome, Released
-from headrace.task.retry import Retry
+from headrace.policy.effective import DEFAULTS
 from headrace.webhooks.deliver import QUEUE, TASK
 from headrace.worker import outcome_of
 from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, ResolvedTask, Slots
@@ -42,11 +42,10 @@ class UnresolvedTask(ResolvedTask):
     def __init__(self, name: str) -> None:
         self.name = name
         self.executor = "async"
+        self.codec = None
+        self.usual = DEFAULTS
         self.timeout = inf
-        self.expires = self.deadline = self.timed = None
-        self.retry = Retry()
-        self.result_ttl = None
-        self.redact = ()
+        self.timed = False
         self.limits = ()
         self.told = True  # Its jobs end rarely, and a webhook may want each end.
 
@@ -179,7 +178,7 @@ class Executor(Service):
         if attempt.given_up:
             return
         if attempt.known.limits or self._state.attentive:
-            self._state.feedback.saw(attempt, outcome)
+            self._state.feedback.saw(attempt.observed, outcome)
         if attempt.completed and not attempt.held.lost:
             self._completer.end(attempt, outcome)
         else:

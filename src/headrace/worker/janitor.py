@@ -18,9 +18,8 @@ from headrace.model.lease import Orphan
 from headrace.model.outcome import Lost, Settlement
 from headrace.model.records import Retention
 from headrace.operate.dead import dropped
-from headrace.policy import retry
+from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
 from headrace.policy.queue import QueueOptions, dead_retentions
-from headrace.task.retry import Retry
 from headrace.webhooks.deliver import batches_of
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
 from headrace.worker.service import Backoff, OutageLog, Service, log
@@ -204,27 +203,29 @@ class Janitor:
         self._state.emit("lease.reaped", worker=orphan.worker, cause=orphan.cause, jobs=len(settlements))
         news = [
             each
-            for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True)
-            for each in self._state.delivery_maker.news(job, settlement)
+            for (_, job), (_, follows) in zip(orphan.jobs, settlements, strict=True)
+            for each in self._state.delivery_maker.news(job, follows)
         ]
         # If this fails, the lease expires and is reaped again.
         for batch in batches_of(news):
             await self._state.store.enqueue(batch)
         await self._state.store.settle(orphan.token, settlements)
-        for (_, job), (_, settlement) in zip(orphan.jobs, settlements, strict=True):
-            self._state.failures.tell(job, settlement)
+        for (_, job), (_, follows) in zip(orphan.jobs, settlements, strict=True):
+            self._state.failures.tell(job, follows)
 
     def _decide(self, job: Claimed, orphan: Orphan) -> Settlement:
-        known = self._state.known(job.task)
-        policy = Retry() if known is None else known.retry
         lost = Lost(cause=orphan.cause, own=orphan.suspect, at=datetime.now(UTC))
-        return retry.decide(job, lost, policy)
+        return settlement(job, lost, effective(job, self._usual(job.task)), self._state.watch.now)
+
+    def _usual(self, task: str) -> Effective:
+        known = self._state.known(task)
+        return DEFAULTS if known is None else known.usual
 
     def _arguments(self, job: Job) -> Any:
         """The job's arguments, if its queue shows them, masked by its task's rules. None for an unknown task."""
         queue = self._queues.get(job.queue)
         task = self._state.tasks.get(job.task) if queue is not None and queue.dead_arguments else None
-        return None if task is None else task.codec.show(job.payload, task.options.redact)
+        return None if task is None else task.codec.show(job.payload, effective(job, self._usual(job.task)).redact)
 
     async def _prune(self) -> float:
         settings = self._state.settings

@@ -19,7 +19,7 @@ from headrace.operate.limits import Limits
 from headrace.policy.flow import ClaimOrder, Planner
 from headrace.policy.recovery import WELL, LimitHealth, LimitObservation, What, moment, rested, unpack
 from headrace.task.limit import Limit, LimitDeclaration
-from headrace.worker.attempt import Attempt
+from headrace.worker.attempt import ObservedAttempt
 from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
@@ -141,7 +141,7 @@ class LimitFeedback(Service):
         return planner.plan(limit)
 
     # ── hearing ─────────────────────────────────────────────────────────────
-    def saw(self, attempt: Attempt, outcome: Outcome) -> None:
+    def saw(self, attempt: ObservedAttempt, outcome: Outcome) -> None:
         """An attempt ended."""
         job, limits = attempt.job, attempt.known.limits
         if attempt.started and job.queue in self._timed:
@@ -160,7 +160,7 @@ class LimitFeedback(Service):
             case _:
                 pass
 
-    def trip(self, attempt: Attempt, limit: Limit, until: timedelta | datetime) -> None:
+    def trip(self, attempt: ObservedAttempt, limit: Limit, until: timedelta | datetime) -> None:
         """A task says that a limit was refused. Any thread."""
         if limit.name not in {each.name for each in attempt.known.limits}:
             raise ConfigError(
@@ -169,8 +169,10 @@ class LimitFeedback(Service):
         at = moment(until, self._now())
         self._loop.call_soon_threadsafe(self._note, attempt, [limit], What.REFUSED, at)
 
-    def _note(self, attempt: Attempt, limits: Sequence[Limit], what: What, until: datetime | None = None) -> None:
-        claimed_at = self._now() - timedelta(seconds=monotonic() - attempt.held.claimed_at)
+    def _note(
+        self, attempt: ObservedAttempt, limits: Sequence[Limit], what: What, until: datetime | None = None
+    ) -> None:
+        claimed_at = self._now() - timedelta(seconds=monotonic() - attempt.claimed_at)
         for limit in limits:
             key = _key_of(attempt, limit)
             if key is None or (what is What.SUCCEEDED and key not in self._sight.unwell and key not in self._news):
@@ -262,12 +264,12 @@ class LimitFeedback(Service):
                 return
 
 
-def _key_of(attempt: Attempt, limit: Limit) -> str | None:
+def _key_of(attempt: ObservedAttempt, limit: Limit) -> str | None:
     """The key of this limit whose units the attempt's job holds. None: it holds none."""
     if limit.key is None:
         return limit.name
     try:
-        args, kwargs = attempt.known.shape.full(*attempt.arguments())
+        args, kwargs = attempt.known.shape.full(*attempt.known.arguments(attempt.job))
         keys = limit.keys_for(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  # a user's function may do anything
         log.warning("cannot compute the key of limit %s for job %s: %s", limit.name, attempt.job.id, error)

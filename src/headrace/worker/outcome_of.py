@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.errors import BadArguments, ResultTooLarge, SerializationError
-from headrace.model.job import Failure
+from headrace.model.job import Claimed, Failure
 from headrace.model.outcome import (
     EXPIRED,
     PARKED,
@@ -27,10 +27,11 @@ from headrace.model.outcome import (
     text_of,
 )
 from headrace.model.records import Pause
+from headrace.policy.effective import Effective, effective
 from headrace.policy.retry import DEADLINE
-from headrace.task.codec import scrub
+from headrace.task.codec import scrub, secrets
 from headrace.worker import tracebacks
-from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt
+from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, ResolvedTask
 
 log = logging.getLogger("headrace.worker")
 
@@ -42,13 +43,24 @@ PAUSED_FOR, PAUSED_LONGEST = timedelta(seconds=5), timedelta(minutes=5)
 
 def too_late(attempt: Attempt) -> Outcome | None:
     """Called right before an attempt starts. None: it may start."""
-    if attempt.job.options is None and attempt.known.timed is None:
+    if attempt.job.options is None and not attempt.known.timed:
         return None
-    if attempt.expires_in <= 0:
+    own = attempt.own
+    if not own.timed:
+        return None
+    state = attempt.held.state
+    now = state.watch.now()
+    attempt.cap = own.left(attempt.job, now)
+    return expired(attempt.job, own, now, state.name)
+
+
+def expired(job: Claimed, own: Effective, now: float, worker: str) -> Outcome | None:
+    """The outcome of a job whose time to start is over at this time of the store's clock; None: it may start."""
+    if own.startable(job, now) <= 0:
         return Cancelled(EXPIRED)
-    attempt.cap = attempt.left
-    if attempt.cap <= 0:
-        failure = _bare(attempt, DEADLINE, "the job's deadline passed before this attempt could start")
+    if own.left(job, now) <= 0:
+        text = "the job's deadline passed before this attempt could start"
+        failure = Failure(job.attempt, DEADLINE, text, "", datetime.now(UTC), worker)
         return Failed(failure, final=True, reason=DEADLINE)
     return None
 
@@ -70,7 +82,9 @@ def of_result(attempt: Attempt, result: Any) -> Outcome:
 
 def encode_result(attempt: Attempt, result: Any) -> bytes | None:
     """A task's result as bytes; raises SerializationError or ResultTooLarge."""
-    data = attempt.known.codec.encode_result(result)
+    codec = attempt.known.codec
+    assert codec is not None  # only tasks that are declared here run
+    data = codec.encode_result(result)
     if data is not None and len(data) > (limit := attempt.held.state.max_result):
         raise ResultTooLarge(len(data), limit)
     return data
@@ -95,7 +109,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
         case Dead(reason=why):
             return Failed(_failure(attempt, error), final=True, reason=_clean(attempt, why) or "final")
         case _:
-            final = isinstance(error, attempt.known.retry.never)
+            final = isinstance(error, attempt.own.retry.never)
             return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
 
 
@@ -125,11 +139,11 @@ def unknown_task(name: str) -> Outcome:
 
 def paused(pause: Pause, now: float) -> Outcome:
     """Put off until the task's pause ends. The longer the pause lasts, the less often the job is checked."""
-    who = f" by {pause.by}" if pause.by else ""
+    by = f" by {pause.by}" if pause.by else ""
     if pause.until is not None:
-        return Snoozed(pause.until, note=f"{PAUSED}{who}")
+        return Snoozed(pause.until, note=f"{PAUSED}{by}")
     lasts = timedelta(seconds=max(now - pause.since.timestamp(), 0.0))
-    return Snoozed(min(max(lasts, PAUSED_FOR), PAUSED_LONGEST), note=f"{PAUSED}{who}")
+    return Snoozed(min(max(lasts, PAUSED_FOR), PAUSED_LONGEST), note=f"{PAUSED}{by}")
 
 
 def kind_of(error: BaseException) -> str:
@@ -152,12 +166,12 @@ def _bare(attempt: Attempt, kind: str, message: str) -> Failure:
 
 def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
     message, trace = describe(error)
-    secrets = secrets_of(attempt)
+    hidden = secrets_of(attempt.job, attempt.known)
     return Failure(
         attempt=attempt.job.attempt,
         kind=kind or kind_of(error),
-        message=bounded(scrub(message, secrets), MAX_MESSAGE),
-        traceback=bounded(scrub(trace, secrets), MAX_TRACEBACK),
+        message=bounded(scrub(message, hidden), MAX_MESSAGE),
+        traceback=bounded(scrub(trace, hidden), MAX_TRACEBACK),
         at=datetime.now(UTC),
         worker=attempt.held.state.name,
     )
@@ -165,7 +179,7 @@ def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
 
 def _clean(attempt: Attempt, reason: object) -> str:
     """A task's own reason as a job's note, bounded and without the values of redacted fields."""
-    return bounded(scrub(text_of(reason), secrets_of(attempt)), MAX_MESSAGE)
+    return bounded(scrub(text_of(reason), secrets_of(attempt.job, attempt.known)), MAX_MESSAGE)
 
 
 def describe(error: BaseException) -> tuple[str, str]:
@@ -181,13 +195,15 @@ def describe(error: BaseException) -> tuple[str, str]:
     return message, trace
 
 
-def secrets_of(attempt: Attempt) -> Iterable[str]:
+def secrets_of(job: Claimed, known: ResolvedTask) -> Iterable[str]:
     """The values of the fields to redact, as they could appear in a text."""
-    known = attempt.known
-    if not known.redact:
+    own = effective(job, known.usual)
+    if not own.redact:
         return ()
     try:
-        return known.codec.secrets(attempt.job.payload, known.redact)
+        if known.codec is None:
+            return secrets(job.payload, own.redact, own.names)
+        return known.codec.secrets(job.payload, own.redact)
     except Exception:
         log.exception("cannot read the redacted fields of task %s", known.name)
         return ()

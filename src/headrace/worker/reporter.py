@@ -85,7 +85,7 @@ class Reporter(Service):
             self._loop.call_soon_threadsafe(self.bell.ring)
 
     def _text(self, attempt: Attempt, text: str, limit: int) -> str:
-        return bounded(scrub(text, secrets_of(attempt)), limit)
+        return bounded(scrub(text, secrets_of(attempt.job, attempt.known)), limit)
 
     def _now(self) -> datetime:
         watch = self._state.watch

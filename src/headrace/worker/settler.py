@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
-from math import inf
 from time import monotonic
 
 from headrace.model.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
-from headrace.policy import retry
+from headrace.policy.effective import settlement
 from headrace.worker.attempt import Attempt
 from headrace.worker.service import Service, log
 from headrace.worker.state import DONE_AT, HeldLease, WorkerState
@@ -75,7 +73,7 @@ class Settler(Service):
         """The attempt ended: decide what follows."""
         held = attempt.held
         # `decide` comes first: if it fails, the attempt stays unchanged.
-        settlement = settlement_of(attempt, outcome)
+        follows = settlement_of(attempt, outcome)
         self._count(outcome)
         held.attempts[attempt.position] = None
         held.open -= 1
@@ -84,16 +82,16 @@ class Settler(Service):
             return
         if not held.ended:
             self._first(held)
-        held.ended.append((attempt.position, settlement))
+        held.ended.append((attempt.position, follows))
         if isinstance(outcome, Failed | Lost | Snoozed):
-            self._state.failures.tell(attempt.job, settlement)
+            self._state.failures.tell(attempt.job, follows)
         if (attempt.job.options is not None or attempt.known.told) and (
-            news := self._state.delivery_maker.news(attempt.job, settlement)
+            news := self._state.delivery_maker.news(attempt.job, follows)
         ):
             held.news = news if held.news is None else held.news + news
         held.others += 1
-        if isinstance(settlement, Again) and isinstance(settlement.due, timedelta):
-            self._due(settlement.due)
+        if isinstance(follows, Again) and isinstance(follows.due, timedelta):
+            self._due(follows.due)
         if self._state.listeners:
             self._state.emit("attempt.ended", id=attempt.job.id, task=attempt.job.task, outcome=outcome)
         if not held.open:
@@ -263,16 +261,5 @@ class Settler(Service):
 
 def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
     """What follows from an attempt's outcome, by the rules of its task and its job."""
-    job, known = attempt.job, attempt.known
-    if isinstance(outcome, Released) and attempt.held.suspect:
-        outcome = Released(suspect=True)
-    policy, result_ttl, left = known.retry, known.result_ttl, None
-    if job.options is not None:
-        options = attempt.options
-        if options.max_attempts is not None:
-            policy = replace(policy, max_attempts=options.max_attempts)
-        if options.result_ttl is not None:
-            result_ttl = timedelta(seconds=options.result_ttl)
-    if (job.options is not None or known.timed is not None) and (seconds := attempt.left) != inf:
-        left = timedelta(seconds=seconds)
-    return retry.decide(job, outcome, policy, result_ttl=result_ttl, left=left)
+    held = attempt.held
+    return settlement(attempt.job, outcome, attempt.own, held.state.watch.now, suspect=held.suspect)

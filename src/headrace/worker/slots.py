@@ -215,7 +215,7 @@ class LoopSlots:
         """Decode and run; None: it succeeded and returned nothing."""
         known, job = attempt.known, attempt.job
         plain = job.options is None and not known.told
-        if plain and known.timed is None:
+        if plain and not known.timed:
             timeout = known.timeout
         elif (late := outcome_of.too_late(attempt)) is not None:
             return late

@@ -23,7 +23,7 @@ from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.task.limit import Limit
 from headrace.webhooks.deliver import DeliveryMaker
-from headrace.worker.attempt import Attempt, ResolvedTask
+from headrace.worker.attempt import Attempt, ObservedAttempt, ResolvedTask
 from headrace.worker.failure_log import FailureLog
 from headrace.worker.shared_page import PageEntry, SharedPage
 
@@ -45,9 +45,9 @@ Listener = Callable[[str, Mapping[str, Any]], None]
 class Governing(Protocol):
     """Receives the outcomes of jobs that have limits."""
 
-    def saw(self, attempt: Attempt, outcome: Outcome) -> None: ...
+    def saw(self, attempt: ObservedAttempt, outcome: Outcome) -> None: ...
 
-    def trip(self, attempt: Attempt, limit: Limit, until: timedelta | datetime) -> None: ...
+    def trip(self, attempt: ObservedAttempt, limit: Limit, until: timedelta | datetime) -> None: ...
 
 
 class Completing(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic
 
-from headrace.errors import BadArguments, ConfigError
+from headrace.errors import ConfigError
 from headrace.model.job import Job, JobId
 from headrace.model.rate import Pacer
 from headrace.model.records import Progress
@@ -16,8 +16,8 @@ from headrace.operate.audit import Ledger, chosen
 from headrace.operate.dead import dropped
 from headrace.operate.dead.letters import PAGE, Choice, DeadLetters, ProgressCount, TaskSource, unknown
 from headrace.policy.canary import Canary, Trial, count, too_many, verdict
+from headrace.policy.effective import effective, usual
 from headrace.store.contract import Store
-from headrace.task.codec import decode_options, moment_of
 
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 
@@ -151,16 +151,8 @@ class DeadLetterOperations(DeadLetters):
 
     def _ends(self, job: Job) -> list[datetime]:
         task = self._task_of(job.task)
-        usual = None if task is None else task.options
-        try:
-            own = decode_options(job.options)
-        except BadArguments:
-            return []  # the worker that claims the job reports it
-        ends = (
-            moment_of(own.expires, usual.expires if usual else None, job.enqueued_at),
-            moment_of(own.deadline, usual.deadline if usual else None, job.enqueued_at),
-        )
-        return [end for end in ends if end is not None]
+        own = effective(job, usual(None if task is None else task.options))
+        return [end for end in (own.expires_at(job), own.deadline_at(job)) if end is not None]
 
     async def _ready(self, ids: list[JobId], answer: Replayed, pacer: Pacer, meter: ProgressCount) -> None:
         for start in range(0, len(ids), pacer.portion):

@@ -13,10 +13,10 @@ from headrace.model.job import Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Presence
 from headrace.model.outcome import EXPIRED, PARKED, PAUSED
+from headrace.policy.effective import DEFAULTS, effective, usual
 from headrace.policy.explain import reasons
 from headrace.policy.explain.reasons import Around, LimitRuleFields, PauseFields
 from headrace.policy.explain.sentences import Times, clock, count, jobs, line
-from headrace.task.codec import moment_of, readable_options
 
 if TYPE_CHECKING:
     from headrace.policy.queue import QueueOptions
@@ -164,13 +164,13 @@ class _Case:
         self._options = options
         self._now = now
         self._times = Times(now)
-        self._own = readable_options(job.options)
+        self._own = effective(job, usual(options))
         self._workers = workers
         self._serving = [worker for worker in workers if job.queue in worker.queues]
         # A worker that lists no tasks may know any task.
         self._knowing = [worker for worker in self._serving if not worker.tasks or job.task in worker.tasks]
-        self._expires = moment_of(self._own.expires, options.expires if options else None, job.enqueued_at)
-        self._deadline = moment_of(self._own.deadline, options.deadline if options else None, job.enqueued_at)
+        self._expires = self._own.expires_at(job)
+        self._deadline = self._own.deadline_at(job)
 
     # ── it is over, or under way ────────────────────────────────────────────
     def finished(self) -> Explanation:
@@ -372,8 +372,9 @@ class _Case:
         return sum(worker.slots for worker in self._knowing), running
 
     def _max_attempts(self) -> int | None:
-        usual = self._options.retry.max_attempts if self._options else None
-        return self._own.max_attempts or usual
+        retry = self._own.retry
+        # The default of a task that is not known here may not be the rule of the workers that know it.
+        return None if self._options is None and retry is DEFAULTS.retry else retry.max_attempts
 
     def _last_failure(self) -> dict[str, Any]:
         if not self._job.history:

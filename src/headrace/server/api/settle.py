@@ -103,7 +103,7 @@ async def settle(call: Call) -> Response:
     name = address(call)
     limit = call.service.app.settings.max_result
     ended = [
-        (each.position, job, _outcome(each, place, job, name, leases.secrets(token, each.position, job), limit))
+        (each.position, job, _outcome(each, place, job, name, leases.secrets(job), limit))
         for place, (each, job) in enumerate(zip(asked.settlements, jobs, strict=True))
         if job is not None
     ]

@@ -137,9 +137,7 @@ async def _hand_out(call: Call, lease: Lease) -> tuple[Lease, list[ClaimedJob]] 
         ended = [(position, lease.jobs[position], outcome) for position, outcome in unfit.items()]
         await write(call, lease.token, ended)
     jobs = [
-        _show(job, position, leases.timeout(lease.token, position, job))
-        for position, job in enumerate(lease.jobs)
-        if position not in unfit
+        _show(job, position, leases.timeout(job)) for position, job in enumerate(lease.jobs) if position not in unfit
     ]
     return (lease, jobs) if jobs else None
 

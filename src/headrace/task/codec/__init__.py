@@ -1,7 +1,7 @@
 """The codec: from a function's signature to bytes and back. MessagePack inside, JSON accepted; never pickle."""
 
-from headrace.task.codec.options import JobOptions, decode_options, encode_options, marked, moment_of, readable_options
-from headrace.task.codec.redact import scrub, show
+from headrace.task.codec.options import JobOptions, decode_options, encode_options, marked, readable_options
+from headrace.task.codec.redact import scrub, secrets, show
 from headrace.task.codec.signature import Signature
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "decode_options",
     "encode_options",
     "marked",
-    "moment_of",
     "readable_options",
     "scrub",
+    "secrets",
     "show",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Annotated
 
@@ -85,10 +85,3 @@ def readable_options(data: bytes | None) -> JobOptions:
         return decode_options(data)
     except BadArguments:
         return _NONE
-
-
-def moment_of(own: float | datetime | None, usual: timedelta | None, enqueued_at: datetime) -> datetime | None:
-    """The time of a job's own limit, or else of its task's limit. None: there is none."""
-    if own is None:
-        return None if usual is None else enqueued_at + usual
-    return own if isinstance(own, datetime) else enqueued_at + timedelta(seconds=own)

@@ -323,13 +323,9 @@ class Signature:
     def secrets(self, payload: bytes, hide: Iterable[str]) -> list[str]:
         """The values that `show` masks, as text, longest first. They are removed from tracebacks."""
         try:
-            arguments: redact.Arguments = self.decode(payload)
+            return redact.hidden(self.decode(payload), hide, self._names)
         except BadArguments:
-            try:
-                arguments = redact.loose(payload)
-            except BadArguments:
-                return []
-        return redact.hidden(arguments, hide, self._names)
+            return redact.secrets(payload, hide, self._names)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
