@@ -356,7 +356,7 @@ class _Home:
         return self._app.settings.key_ttl
 
     def check_webhook(self, url: str) -> str:
-        return self._app.webhooks.check(url)
+        return self._app.webhooks.check_webhook(url)
 
     def put(self, job: NewJob, tx: object | None) -> Put:
         # It is not made from `aput`: a job with `tx` is written in the caller's thread, to which the transaction belongs.

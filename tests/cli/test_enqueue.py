@@ -24,6 +24,19 @@ def test_options(shell: Shell) -> None:
     assert (job["queue"], job["priority"], job["tenant"], job["state"]) == ("slow", -3, "acme", "scheduled")
 
 
+@pytest.mark.parametrize("more", [("--app", "shop:app"), ("--raw",)])
+def test_options_that_travel_with_the_job(shell: Shell, more: tuple[str, ...]) -> None:
+    options = ("--timeout", "5s", "--max-attempts", "2", "--result-ttl", "0s", "--key", "k", "--key-ttl", "1h")
+    made = shell.json("enqueue", "shop.charge", "7", '"acme"', "--webhook", "https://example.com/x", *options, *more)
+    found = shell.json("jobs", "show", made["id"])["options"]
+    assert found == {"timeout": 5.0, "max_attempts": 2, "result_ttl": 0.0, "webhook": "…//example.com/…"}
+
+
+def test_a_raw_job_takes_no_unsafe_webhook(shell: Shell) -> None:
+    assert "private" in shell.error("enqueue", "a.b", "--raw", "--webhook", "http://127.0.0.1/", code=78)
+    assert shell.states() == {}
+
+
 def test_a_job_shows_its_key_and_its_producer(shell: Shell) -> None:
     for more in (("--app", "shop:app"), ("--raw",)):
         made = shell.json("enqueue", "shop.charge", "7", '"acme"', "--key", f"order{more[0]}", *more)

@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 
 from headrace.server.api.resources import ENDPOINTS
 from headrace.server.http import openapi
+from headrace.task.job_options import OPTIONS
 from server.running import Running, make_app, running
 
 EXAMPLES = 12
@@ -142,7 +143,7 @@ def test_headers_and_a_full_store_are_named() -> None:
 
 def test_field_descriptions_are_the_docstrings() -> None:
     schemas = openapi.document(ENDPOINTS)["components"]["schemas"]
-    assert schemas["JobRequest"]["properties"]["queue"]["description"] == "Instead of the task's own."
+    assert schemas["JobRequest"]["properties"]["queue"]["description"] == OPTIONS["queue"].doc
     assert schemas["ProblemDocument"]["properties"]["code"]["description"] == "Stable, for programs."
 
 

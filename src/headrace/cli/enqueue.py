@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from datetime import datetime, timedelta
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -14,11 +13,14 @@ from headrace.cli.output import emit
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.client.queue_guard import bounded
 from headrace.errors import ConfigError, PayloadTooLarge, UnknownTask
-from headrace.model import lane
-from headrace.model.job import Batch, Due, JobId, Key, NewJob, job_id, new_batch
+from headrace.model.job import Batch, JobId, NewJob, job_id, new_batch
 from headrace.store import in_one_process, scheme_of
 from headrace.store.audit import whoami
-from headrace.task.codec import JobOptions, encode_options, marked
+from headrace.task.codec import marked
+from headrace.task.job_options import OPTIONS, JobKeywords, checked
+from headrace.task.raw import raw_job
+from headrace.webhooks.declare import Allow
+from headrace.webhooks.deliver import Webhooks
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -28,14 +30,7 @@ if TYPE_CHECKING:
 @click.argument("task", type=params.TASK)
 @click.argument("args", nargs=-1)
 @click.option("--kwargs", help='Named arguments as a JSON object: \'{"shop": "acme"}\'.')
-@click.option("--queue", type=params.QUEUE, help="Instead of the task's own.")
-@click.option("--priority", type=params.PRIORITY, help="Higher runs first.")
-@click.option("--delay", type=params.DURATION, help='Not before "5m" from now.')
-@click.option("--run-at", type=params.MOMENT, help="Not before this time, e.g. 2026-01-31T08:00:00Z.")
-@click.option("--tenant", type=params.TENANT, help="The tenant that the job belongs to.")
-@click.option("--expires", type=params.WITHIN, help="No attempt starts later: so long from now, or a time.")
-@click.option("--deadline", type=params.WITHIN, help="Over all attempts: so long from now, or a time.")
-@click.option("--key", type=params.KEY, help="Idempotency key: the same key and arguments make one job.")
+@params.declared(OPTIONS)
 @click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, unchecked.")
 @json_option
 @store_command(create=True)
@@ -44,21 +39,21 @@ def command(
     task: str,
     args: tuple[str, ...],
     kwargs: str | None,
-    delay: timedelta | None,
-    run_at: datetime | None,
     raw: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Enqueue one job of TASK; each of ARGS is a JSON value, so a text needs its quotes: '"acme"'."""
-    if delay is not None and run_at is not None:
+    if options["delay"] is not None and options["run_at"] is not None:
         raise _usage("--delay or --run-at, not both")
+    if options["key_ttl"] is not None and options["key"] is None:
+        raise _usage("--key-ttl says how long the key is remembered: give --key")
     url = target.settings.url
     if in_one_process(url):
         raise ConfigError(
             f"{scheme_of(url)}:// ends with this command, and its jobs, too: give a store that stays, e.g. sqlite:///jobs.db"
         )
-    job = make_job(target, task, args, kwargs, raw=raw, delay=delay, run_at=run_at, **options)
+    job = make_job(target, task, args, kwargs, raw=raw, options=options)
     signed = msgspec.structs.replace(job, options=marked(job.options, by=whoami()))
     batch = Batch(id=new_batch(), jobs=[signed])
 
@@ -84,9 +79,7 @@ def make_job(
     kwargs: str | None,
     *,
     raw: bool,
-    delay: timedelta | None = None,
-    run_at: datetime | None = None,
-    **options: Any,
+    options: Mapping[str, Any],
 ) -> NewJob:
     """A job from the command line, checked by the app's task unless it is raw."""
     given = [params.read_json(text, f"args[{place}]") for place, text in enumerate(args)]
@@ -100,48 +93,28 @@ def make_job(
         )
     call: Call = (given, cast("dict[str, Any]", named))
     if raw:
-        return _raw(target, task, call, due=delay or run_at, **options)
-    return _checked(target, task, call, delay=delay, run_at=run_at, **options)
+        return _raw(target, task, call, options)
+    return _checked(target, task, call, options)
 
 
-def _checked(target: Target, name: str, call: Call, **options: Any) -> NewJob:
+def _checked(target: Target, name: str, call: Call, options: Mapping[str, Any]) -> NewJob:
     """Make the job through the app's task, whose signature types the JSON."""
     task = target.task(name)
     if task is None:
         raise UnknownTask(name)
     payload = msgspec.json.encode({"args": call[0], "kwargs": call[1]})
     args, kwargs = task.codec.decode(payload)
-    return task.using(**options).job(*args, **kwargs).job
+    return task.using(**cast("JobKeywords", options)).job(*args, **kwargs).job
 
 
-def _raw(
-    target: Target,
-    task: str,
-    call: Call,
-    *,
-    due: Due,
-    queue: str | None,
-    priority: int | None,
-    tenant: str | None,
-    key: str | None,
-    expires: timedelta | datetime | None = None,
-    deadline: timedelta | datetime | None = None,
-) -> NewJob:
+def _raw(target: Target, task: str, call: Call, options: Mapping[str, Any]) -> NewJob:
     # Sorted like the jobs of a task with a key, so that the same arguments make the same digest.
     payload = msgspec.msgpack.Encoder(order="sorted").encode(call)
-    if len(payload) > target.settings.max_payload:
-        raise PayloadTooLarge(len(payload), target.settings.max_payload)
-    once = None
-    if key is not None:
-        once = Key(name=key, ttl=target.settings.key_ttl, digest=hashlib.blake2b(payload, digest_size=16).digest())
-    where = lane.Lane(queue=queue or "default", priority=priority or 0, tenant=tenant or "")
-    own = JobOptions(expires=_moment(expires), deadline=_moment(deadline))
-    options = marked(encode_options(own), key=key)
-    return NewJob(task=task, payload=payload, lane=where, due=due, key=once, options=options)
-
-
-def _moment(value: timedelta | datetime | None) -> float | datetime | None:
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    settings = target.settings
+    if len(payload) > settings.max_payload:
+        raise PayloadTooLarge(len(payload), settings.max_payload)
+    given = checked(options, Webhooks(allow=Allow.of(settings.webhook_allow)))
+    return raw_job(task, payload, given, queue=given.get("queue", "default"), key_ttl=settings.key_ttl)
 
 
 def _usage(message: str) -> click.UsageError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 import msgspec
@@ -16,11 +16,15 @@ from headrace.errors import ConfigError
 from headrace.model import duration, lane
 from headrace.model.job import parse_id
 from headrace.policy import reserve
+from headrace.task.option import Option, read_time
 
 if TYPE_CHECKING:
     Base = click.ParamType[Any]
 else:
     Base = click.ParamType  # generic only in newer versions
+
+
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 class Checked(Base):
@@ -39,6 +43,19 @@ class Checked(Base):
             self.fail(str(error), param, ctx)
 
 
+def declared(options: Mapping[str, Option], *, without: Collection[str] = ()) -> Callable[[Command], Command]:
+    """A flag for each of these options that a command line can carry."""
+
+    def decorate(command: Command) -> Command:
+        for each in reversed(list(options.values())):
+            if not each.code_only and each.name not in without:
+                kind = Checked(each.kind.metavar, each.from_text)
+                command = click.option(f"--{each.name.replace('_', '-')}", type=kind, help=each.doc)(command)
+        return command
+
+    return decorate
+
+
 def _queues(text: str) -> tuple[str, ...]:
     return tuple(lane.check_queue(name.strip()) for name in text.split(",") if name.strip())
 
@@ -50,33 +67,10 @@ def _reserve(text: str) -> tuple[str, ...]:
     return found
 
 
-def moment_or_duration(text: str) -> datetime | timedelta:
-    """A time, or a duration."""
-    return moment(text) if "T" in text or "-" in text[1:] else duration.parse(text)
-
-
-def _priority(text: str) -> int:
-    try:
-        return lane.check_priority(int(text))
-    except ValueError:
-        raise ConfigError(f"{text!r} is not a whole number") from None
-
-
-def moment(text: str) -> datetime:
-    """An aware datetime from ISO 8601 with a time zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is not a time: write 2026-01-31T08:00:00Z or 2026-01-31T08:00+01:00") from None
-    if found.tzinfo is None:
-        raise ConfigError(f"{text!r} has no time zone: add Z or an offset such as +01:00")
-    return found
-
-
 def past(text: str) -> datetime:
     """A time, or a duration read as "so long ago"."""
     if "T" in text or "-" in text:
-        return moment(text)
+        return read_time(text)
     return datetime.now(UTC) - duration.parse(text)
 
 
@@ -85,12 +79,9 @@ RESERVE = Checked("band=slots,…", _reserve)
 QUEUES = Checked("queue,…", _queues)
 TASK = Checked("task", lane.check_task_name)
 TENANT = Checked("tenant", lane.check_tenant)
-PRIORITY = Checked("number", _priority)
-KEY = Checked("key", lane.check_key)
 JOB_ID = Checked("id", parse_id)
 DURATION = Checked("duration", duration.parse)
-WITHIN = Checked("duration or time", moment_or_duration)
-MOMENT = Checked("time", moment)
+MOMENT = Checked("time", read_time)
 PAST = Checked("time or age", past)
 
 

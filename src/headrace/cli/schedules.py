@@ -16,6 +16,7 @@ from headrace.model import duration
 from headrace.operate.schedules import Schedules
 from headrace.policy.schedule import Overlap, check_name, declare
 from headrace.policy.schedule_entry import Decision, ScheduleEntry
+from headrace.task.job_options import OPTIONS
 
 if TYPE_CHECKING:
     from headrace.operate.operations import Operations
@@ -61,9 +62,7 @@ def list_(target: Target, as_json: bool) -> None:
 @click.option("--catch-up", default="last", show_default=True, help='After downtime: none, last or "all(24)".')
 @click.option("--jitter", type=params.DURATION, help="Delay each job by up to so long.")
 @click.option("--kwargs", help="Named arguments as a JSON object.")
-@click.option("--queue", type=params.QUEUE, help="Instead of the task's own.")
-@click.option("--priority", type=params.PRIORITY, help="Higher runs first.")
-@click.option("--tenant", type=params.TENANT, help="The tenant that the job belongs to.")
+@params.declared(OPTIONS, without=("run_at", "key", "key_ttl"))
 @click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, unchecked.")
 @click.option("--replace", is_flag=True, help="One of that name may be there.")
 @json_option
@@ -87,7 +86,7 @@ def add(
     **options: Any,
 ) -> None:
     """Add a schedule that enqueues TASK; each of ARGS is a JSON value, so a text needs its quotes: '"acme"'."""
-    job = make_job(target, task, args, kwargs, raw=raw, key=None, **options)
+    job = make_job(target, task, args, kwargs, raw=raw, options=options)
     try:
         schedule = declare(
             name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter

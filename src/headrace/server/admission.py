@@ -27,7 +27,7 @@ async def admit(service: ServerState, principal: Principal, jobs: Sequence[NewJo
     """The jobs to be stored. Raises Problem or ConfigError if one of them is not allowed."""
     job_checks.check_jobs(jobs, service.app.settings.max_payload)
     for url in _webhooks(jobs):
-        service.app.webhooks.check(url)
+        service.app.webhooks.check_webhook(url)
     if principal.bound and not all(principal.sees(job.lane.queue, job_checks.tenant_of(job)) for job in jobs):
         raise not_found("there is no such queue, or no such tenant")
     await service.queue_names.admit(principal, {job.lane.queue for job in jobs})

@@ -24,7 +24,7 @@ from headrace.model.lane import (
     check_tenant,
 )
 from headrace.task.codec import JobOptions, decode_options
-from headrace.task.retry import MOST_ATTEMPTS
+from headrace.task.job_options import check_stored
 
 
 def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> None:
@@ -72,7 +72,7 @@ def check_job(job: NewJob) -> None:
         check_key(job.unique.name)
         check_span(job.unique.within)
     if (own := read_options(job)) is not None:
-        _check_options(own)
+        check_stored(own)
 
 
 @lru_cache(maxsize=4096)
@@ -90,18 +90,6 @@ def read_options(job: NewJob) -> JobOptions | None:
         return decode_options(job.options)
     except BadArguments:
         return None
-
-
-def _check_options(own: JobOptions) -> None:
-    longest = LONGEST.total_seconds()
-    if own.timeout is not None and not 0 < own.timeout <= longest:
-        raise ConfigError(f"timeout = {own.timeout} s: more than 0 and at most {LONGEST.days:,} days")
-    if own.result_ttl is not None and not 0 <= own.result_ttl <= longest:
-        raise ConfigError(f"result_ttl = {own.result_ttl} s: from 0 to {LONGEST.days:,} days")
-    if own.max_attempts is not None and not 1 <= own.max_attempts <= MOST_ATTEMPTS:
-        raise ConfigError(f"max_attempts = {own.max_attempts}: from 1 to {MOST_ATTEMPTS:,}")
-    if own.tenant is not None:
-        check_tenant(own.tenant)
 
 
 def tenant_of(job: NewJob) -> str:

@@ -6,21 +6,24 @@ import functools
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, get_args
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, get_args
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.model import duration
 from headrace.model.job import Key, NewJob, parse_id
-from headrace.model.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
+from headrace.model.lane import Lane, check_priority, check_queue, check_task_name, check_tenant
 from headrace.task.codec import JobOptions, Signature, decode_options, encode_options, marked
 from headrace.task.function import Executor, check_function, default_name, pick_executor
 from headrace.task.handle import Handle, Put, Watch
+from headrace.task.job_options import JobKeywords, check_startable, checked, due_of, stored
 from headrace.task.limit import Limit, Shape, check_limits, keys_of
-from headrace.task.options import EnqueueOptions, due_of, in_seconds, lane_of, moment, positive, result_life
+from headrace.task.option import positive
+from headrace.task.options import EnqueueOptions, lane_of
 from headrace.task.retry import Retry
 from headrace.task.unique import Unique
 
@@ -139,7 +142,7 @@ def declare(
             deadline=positive(deadline, "deadline"),
             retry=retry,
             executor=pick_executor(function, executor, is_async=is_async),
-            result_ttl=result_life(result_ttl),
+            result_ttl=None if result_ttl is None else duration.given(result_ttl, name="result_ttl"),
             tenant=tenant,
             limits=_limits(limits, function),
             unique=unique,
@@ -234,64 +237,34 @@ class Task(Generic[P, R]):
     def _handle(self, put: Put) -> Handle[R]:
         return Handle(self._home, self.codec, put.id, created=put.created)
 
-    def using(
-        self,
-        *,
-        delay: duration.Duration | None = None,
-        run_at: datetime | None = None,
-        priority: int | None = None,
-        tenant: str | None = None,
-        queue: str | None = None,
-        key: str | None = None,
-        key_ttl: duration.Duration | None = None,
-        timeout: duration.Duration | None = None,
-        expires: duration.Duration | datetime | None = None,
-        deadline: duration.Duration | datetime | None = None,
-        max_attempts: int | None = None,
-        result_ttl: duration.Duration | None = None,
-        webhook: str | None = None,
-        tx: object | None = None,
-    ) -> Bound[P, R]:
-        """The same task with other options for the jobs enqueued through it.
+    def using(self, **options: Unpack[JobKeywords]) -> Bound[P, R]:
+        """The same task with other options for the jobs enqueued through it: `task.using(delay="5m").enqueue(…)`.
 
-        `expires`: no attempt starts after that, `deadline`: over all attempts; both are a duration from the enqueue, or
-        a time. `webhook`: a URL that receives the job's end.
+        `JobKeywords` says what each option means.
         """
-        if key_ttl is not None and key is None:
-            raise ConfigError("key_ttl without key: it says how long the key is remembered")
-        if max_attempts is not None:
-            Retry(max_attempts=max_attempts)
-        due = due_of(delay, run_at)
+        given = checked(options, self._home)
+        due = due_of(given)
         if (quiet := self._plan.due) is not None:
             if due is not None:
                 raise ConfigError(
                     f"{self.name} is debounced: its jobs are due when it has been quiet; leave delay and run_at out"
                 )
             due = quiet
-        options = JobOptions(
-            timeout=in_seconds(positive(timeout, "timeout")),
-            max_attempts=max_attempts,
-            result_ttl=in_seconds(result_life(result_ttl)),
-            expires=moment(expires, "expires", self.options.expires, due),
-            deadline=moment(deadline, "deadline", self.options.deadline, due),
-            webhook=None if webhook is None else self._home.check_webhook(webhook),
-            redact=self._marks.redact,
-            names=self._marks.names,
-        )
-        line = self.options.queue if queue is None else check_queue(queue)
-        rank = self.options.priority if priority is None else check_priority(priority)
-        if tenant is None and self.options.tenant is None:
-            tenant = ""
+        check_startable("expires", given.get("expires"), self.options.expires, due)
+        check_startable("deadline", given.get("deadline"), self.options.deadline, due)
+        own = structs.replace(stored(given), redact=self._marks.redact, names=self._marks.names)
+        line, rank = given.get("queue", self.options.queue), given.get("priority", self.options.priority)
+        tenant = given.get("tenant", "" if self.options.tenant is None else None)
         plan = EnqueueOptions(
             queue=line,
             priority=rank,
-            tenant=None if tenant is None else check_tenant(tenant),
+            tenant=tenant,
             lane=self._fixed_lane(line, rank, tenant),
             due=due,
-            key=None if key is None else check_key(key),
-            key_ttl=positive(key_ttl, "key_ttl") or self._home.key_ttl,
-            options=encode_options(options),
-            tx=tx,
+            key=given.get("key"),
+            key_ttl=given.get("key_ttl") or self._home.key_ttl,
+            options=encode_options(own),
+            tx=given.get("tx"),
         )
         return Bound(self._home, self, plan)
 
@@ -311,7 +284,7 @@ class Task(Generic[P, R]):
             lock = self._ask("unique=", lambda: unique.lock_for(args, kwargs, payload))
         lane, options = plan.lane or self._lane(plan, args, kwargs), plan.options
         if lane.tenant and lane.queue in self._home.unfair:
-            own = msgspec.structs.replace(decode_options(options), tenant=lane.tenant)
+            own = structs.replace(decode_options(options), tenant=lane.tenant)
             lane, options = lane_of(lane.queue, lane.priority, "", lane.limits), encode_options(own)
         if plan.key is not None or self._home.producer is not None:
             options = marked(options, by=self._home.producer, key=plan.key)

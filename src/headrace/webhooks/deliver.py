@@ -83,7 +83,7 @@ class Webhooks:
                 raise ConfigError("a webhook's URL is declared twice with different secrets: declare only one")
         self.declared.append(webhook)
 
-    def check(self, url: str) -> str:
+    def check_webhook(self, url: str) -> str:
         """A job's own webhook, or UnsafeWebhook."""
         return check_url(url, self.allow)
 

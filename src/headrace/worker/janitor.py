@@ -149,6 +149,8 @@ class Janitor:
             orphans = [orphan for orphan in reaped if not self._renewed(orphan)]
         finally:
             state.reaping = False
+        if orphans and not state.watch.is_set:
+            await state.watch.set(state.store)  # A job with a deadline is settled by the store's clock.
         failed: HeadraceError | None = None
         for orphan in orphans:
             # An orphan that cannot be settled must not delay the others.

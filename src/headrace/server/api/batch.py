@@ -54,7 +54,7 @@ async def create(call: Call) -> Response:
 def _keyed(jobs: list[JobRequest], header: bytes) -> list[JobRequest]:
     """The header's key counts for the batch. Each job gets it with its place, unless it has a key of its own."""
     key = job_request.check(check_key, read_key(header), "invalid_key", "jobs")
-    return [each if each.key is not None else replace(each, key=f"{key}#{place}") for place, each in enumerate(jobs)]
+    return [each if "key" in each.given() else replace(each, key=f"{key}#{place}") for place, each in enumerate(jobs)]
 
 
 ENDPOINTS = (

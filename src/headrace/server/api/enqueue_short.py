@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Meta, Raw
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from headrace.server.admission import admit
@@ -47,8 +48,9 @@ async def create(call: Call) -> Response:
         task=short.type,
         args=Raw(b"[]") if by_name else short.payload,
         kwargs=short.payload if by_name else NO_KWARGS,
-        run_at=short.run_at,
     )
+    if short.run_at is not None:
+        asked = replace(asked, run_at=short.run_at)
     if call.head.idempotency_key is not None:
         asked = jobs.with_key(asked, call.head.idempotency_key)
     (job,) = await admit(call.service, call.principal, [job_request.make(call.service, call.principal, asked)])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
 
 from headrace.app import Headrace
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
-from headrace.model import duration
-from headrace.model.job import Due, JobId, Key, NewJob
-from headrace.model.lane import Lane, check_key, check_priority, check_queue, check_task_name, check_tenant
+from headrace.model.job import JobId, NewJob
+from headrace.model.lane import check_queue, check_task_name
 from headrace.server import visibility
 from headrace.server.admission import own_key
 from headrace.server.auth import Principal
@@ -23,7 +21,9 @@ from headrace.server.http import boundary
 from headrace.server.http.call import Call
 from headrace.server.http.problems import Problem, not_found
 from headrace.server.state import ServerState
-from headrace.task.codec import JobOptions, encode_options
+from headrace.task.job_options import OPTIONS
+from headrace.task.option import Checks, Option, body
+from headrace.task.raw import raw_job
 from headrace.task.task import Task
 
 T = TypeVar("T")
@@ -38,33 +38,22 @@ _ARGUMENT = re.compile(r"argument '([^']+)'")
 NO_ARGS, NO_KWARGS = Raw(b"[]"), Raw(b"{}")
 
 
-class JobRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class JobBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A job to be made. Durations are written "30s", "5m", "2h"; times as 2030-01-31T08:00:00Z."""
 
     task: str
     args: Args = msgspec.field(default_factory=lambda: NO_ARGS)
     kwargs: Kwargs = msgspec.field(default_factory=lambda: NO_KWARGS)
-    queue: str | None = None
-    """Instead of the task's own."""
-    priority: int | None = None
-    """From -1000 to 1000; higher runs first."""
-    delay: str | None = None
-    """Not before this time from now."""
-    run_at: When | None = None
-    """Not before this time. `now` is the default."""
-    tenant: str | None = None
-    """The tenant that the job belongs to. Leave it out if the token is bound to a tenant."""
-    key: str | None = None
-    """Idempotency key: the same key and arguments make one job. Also the header Idempotency-Key."""
-    timeout: str | None = None
-    """Of one attempt."""
-    max_attempts: int | None = None
-    expires: str | None = None
-    """No attempt starts later than so long after the enqueue, or after this time."""
-    deadline: str | None = None
-    """Over all attempts, so long after the enqueue, or this time."""
-    webhook: str | None = None
-    """A URL that receives the job's end, done or dead."""
+
+    def given(self) -> dict[str, Any]:
+        """The options that are there, by name, as JSON has them."""
+        return {name: value for name in self.__struct_fields__[3:] if (value := getattr(self, name)) is not None}
+
+
+if TYPE_CHECKING:
+    JobRequest: TypeAlias = JobBody
+else:
+    JobRequest = body("JobRequest", JobBody, OPTIONS, __name__)
 
 
 def make(service: ServerState, principal: Principal, asked: JobRequest, path: str = "") -> NewJob:
@@ -75,14 +64,15 @@ def make(service: ServerState, principal: Principal, asked: JobRequest, path: st
         check(check_task_name, asked.task, "invalid_task_name", path + "task")
     call = b'{"args":%b,"kwargs":%b}' % (asked.args, asked.kwargs)
     boundary.check_names(call, service.settings)
-    queue = _queue(app, principal, task, asked, path)
+    given = asked.given()
+    queue = _queue(app, principal, task, asked.task, given.get("queue"), path)
     if task is None:
         return _foreign(app, principal, asked, queue, path)
     try:
         args, kwargs = task.codec.decode(call)
     except BadArguments as error:
         raise _bad_arguments(asked, error, path) from None
-    options = _options(app, principal, asked, path)
+    options = _options(app, principal, given, path)
     try:
         made = task.using(**options) if options else task
         return made.job(*args, **kwargs).job
@@ -94,10 +84,12 @@ def make(service: ServerState, principal: Principal, asked: JobRequest, path: st
         raise Problem(422, "invalid_value", str(error), path=path) from None
 
 
-def _queue(app: Headrace, principal: Principal, task: Task[..., Any] | None, asked: JobRequest, path: str) -> str:
-    """The job's lane. Raises Problem if the caller may not use it."""
-    if asked.queue is not None:
-        queue = check(check_queue, asked.queue, "invalid_queue_name", path + "queue")
+def _queue(
+    app: Headrace, principal: Principal, task: Task[..., Any] | None, name: str, given: str | None, path: str
+) -> str:
+    """The job's queue. Raises Problem if the caller may not use it."""
+    if given is not None:
+        queue = check(check_queue, given, "invalid_queue_name", path + "queue")
         if not principal.sees(queue, principal.tenant):
             raise not_found("there is no such queue")
     else:
@@ -109,7 +101,7 @@ def _queue(app: Headrace, principal: Principal, task: Task[..., Any] | None, ask
     raise Problem(
         422,
         "unknown_task",
-        f"there is no task {asked.task}: GET /v1/tasks lists them; a queue that is "
+        f"there is no task {name}: GET /v1/tasks lists them; a queue that is "
         "declared with foreign=True accepts any task",
         path=path + "task",
     )
@@ -155,95 +147,36 @@ async def reveal(call: Call, ids: Iterable[JobId]) -> None:
 # ── options ──────────────────────────────────────────────────────────────────
 
 
-def _options(app: Headrace, principal: Principal, asked: JobRequest, path: str) -> dict[str, Any]:
+def _options(app: Headrace, principal: Principal, given: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The job's own options, for `Task.using`."""
     found: dict[str, Any] = {}
-    if asked.queue is not None:
-        found["queue"] = asked.queue
-    if asked.priority is not None:
-        found["priority"] = check(check_priority, asked.priority, "invalid_priority", path + "priority")
-    if (name := _tenant(principal, asked, path)) is not None:
-        found["tenant"] = name
-    if asked.delay is not None or asked.run_at is not None:
-        found.update(_when(asked, path))
-    if asked.key is not None:
-        found["key"] = _key(principal, asked.key, path)
-    if asked.max_attempts is not None:
-        if not 1 <= asked.max_attempts <= 1000:
-            raise Problem(422, "invalid_max_attempts", "max_attempts: 1 to 1000", path=path + "max_attempts")
-        found["max_attempts"] = asked.max_attempts
-    if asked.timeout is not None:
-        found["timeout"] = _duration(asked.timeout, "timeout", path)
-    if asked.expires is not None:
-        found["expires"] = moment(asked.expires, "expires", path)
-    if asked.deadline is not None:
-        found["deadline"] = moment(asked.deadline, "deadline", path)
-    if asked.webhook is not None:
-        found["webhook"] = check(app.webhooks.check, asked.webhook, "unsafe_callback_url", path + "webhook")
-    return found
-
-
-def _tenant(principal: Principal, asked: JobRequest, path: str) -> str | None:
     if principal.tenant is not None:
-        if asked.tenant is not None:
-            raise Problem(
-                422, "tenant_not_allowed", "the token is bound to a tenant: leave out tenant", path=path + "tenant"
-            )
-        return principal.tenant
-    return None if asked.tenant is None else check(check_tenant, asked.tenant, "invalid_tenant", path + "tenant")
-
-
-def _when(asked: JobRequest, path: str) -> dict[str, Any]:
-    if asked.delay is not None and asked.run_at is not None:
+        if "tenant" in given:
+            text = "the token is bound to a tenant: leave out tenant"
+            raise Problem(422, "tenant_not_allowed", text, path=path + "tenant")
+        found["tenant"] = principal.tenant
+    if "delay" in given and "run_at" in given:
         raise Problem(422, "invalid_run_at", "delay and run_at exclude each other: give one", path=path + "run_at")
-    if asked.delay is not None:
-        return {"delay": _duration(asked.delay, "delay", path)}
-    if asked.run_at == "now":
-        return {}
-    try:
-        moment = msgspec.convert(asked.run_at, Time)
-    except msgspec.ValidationError:
-        moment = None
-    if moment is None or moment.year < 1970 or moment - datetime.now(UTC) > duration.LONGEST:
+    for name, value in given.items():
+        read = read_option(OPTIONS[name], value, path, app.webhooks)
+        if read is not None:
+            found[name] = read
+    if "key" in found:
+        check(lambda name: own_key(principal, name), found["key"], "invalid_key", path + "key")
+    if "key_ttl" in found and "key" not in found:
         raise Problem(
-            422,
-            "invalid_run_at",
-            f"run_at: now, or a time such as 2030-01-31T08:00:00Z, from 1970 to {duration.LONGEST.days} days ahead",
-            path=path + "run_at",
+            422, "invalid_value", "key_ttl says how long the key is remembered: give key", path=path + "key_ttl"
         )
-    return {"run_at": moment}
-
-
-def _key(principal: Principal, key: str, path: str) -> str:
-    check(check_key, key, "invalid_key", path + "key")
-    check(lambda name: own_key(principal, name), key, "invalid_key", path + "key")
-    return key
-
-
-def _duration(text: str, name: str, path: str) -> Any:
-    found = check(lambda value: duration.parse(value, name=name), text, "invalid_duration", path + name)
-    if not found and name != "delay":
-        raise Problem(422, "invalid_duration", f"{name} must be more than 0", path=path + name)
     return found
 
 
-def moment(text: str, name: str, path: str) -> Any:
-    """A duration or a time."""
-    if text[:1].isdigit() and "-" in text:
-        try:
-            found = msgspec.convert(text, Time)
-        except msgspec.ValidationError:
-            pass
-        else:
-            if found.year >= 1970 and found - datetime.now(UTC) <= duration.LONGEST:
-                return found
-        raise Problem(
-            422,
-            "invalid_time",
-            f"{name}: a duration such as 30s or a time such as 2030-01-31T08:00:00Z",
-            path=path + name,
-        )
-    return _duration(text, name, path)
+def read_option(option: Option, value: Any, path: str = "", checks: Checks | None = None) -> Any:
+    """The value of an option from JSON, or the Problem with it; None: as if it was left out."""
+    try:
+        return option.from_json(value, checks)
+    except ConfigError as error:
+        code = option.kind.problem if error.code == ConfigError.code else error.code
+        raise Problem(422, code, str(error), path=path + option.name) from None
 
 
 # ── tasks that the app does not know ─────────────────────────────────────────
@@ -266,27 +199,7 @@ def _foreign(app: Headrace, principal: Principal, asked: JobRequest, queue: str,
         raise Problem(
             422, "payload_too_large", str(PayloadTooLarge(len(payload), app.settings.max_payload)), path=path + "args"
         )
-    options = _options(app, principal, asked, path)
-    due: Due = options.get("delay") or options.get("run_at")
-    key = None
-    if "key" in options:
-        key = Key(options["key"], app.settings.key_ttl, hashlib.blake2b(payload, digest_size=16).digest())
-    own = JobOptions(
-        timeout=seconds(options.get("timeout")),
-        max_attempts=options.get("max_attempts"),
-        expires=seconds(options.get("expires")),
-        deadline=seconds(options.get("deadline")),
-        webhook=options.get("webhook"),
-        key=options.get("key"),
-    )
-    tenant = options.get("tenant", "")
-    if tenant and app.queues[queue].fair == "off":
-        # Tenants do not take turns in this queue, so the lane has no tenant.
-        own, tenant = msgspec.structs.replace(own, tenant=tenant), ""
-    lane = Lane(queue, options.get("priority", 0), tenant)
-    return NewJob(asked.task, payload, lane, due, key, encode_options(own))
-
-
-def seconds(value: Any) -> Any:
-    """A duration in seconds; a time, or nothing, as it is."""
-    return value.total_seconds() if hasattr(value, "total_seconds") else value
+    given = _options(app, principal, asked.given(), path)
+    # Where tenants do not take turns, the lane has no tenant.
+    fair = app.queues[queue].fair != "off"
+    return raw_job(asked.task, payload, given, queue=queue, key_ttl=app.settings.key_ttl, fair=fair)

@@ -54,7 +54,7 @@ def read_key(header: bytes) -> str:
 def with_key(asked: JobRequest, header: bytes) -> JobRequest:
     """The key of the header counts if the body has none."""
     key = read_key(header)
-    if asked.key is not None and asked.key != key:
+    if asked.given().get("key", key) != key:
         raise Problem(422, "invalid_key", "the header Idempotency-Key and the field key differ: give one of them")
     return msgspec.structs.replace(asked, key=key)
 

@@ -11,10 +11,11 @@ from headrace.errors import ConfigError
 from headrace.model.records import Pause, PauseKind
 from headrace.operate.pauses import pausable
 from headrace.server import visibility
-from headrace.server.api.job_request import moment
+from headrace.server.api.job_request import read_option
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem, not_found
+from headrace.task.option import END, Option
 
 
 class PauseView(msgspec.Struct, kw_only=True):
@@ -107,10 +108,13 @@ def _chosen(call: Call, asked: ResumeRequest) -> tuple[str, PauseKind]:
     return name, kind
 
 
+_UNTIL = Option(name="until", doc="The end of the pause: so long from now, or a time.", kind=END)
+
+
 async def pause_now(call: Call, kind: PauseKind, name: str, until: str | None) -> datetime | None:
     """Pause until the caller's time. Returns that time."""
     end = await call.operations.pauses.pause(
-        name, kind=kind, until=None if until is None else moment(until, "until", "")
+        name, kind=kind, until=None if until is None else read_option(_UNTIL, until)
     )
     call.service.figures.forget_pauses()
     return end

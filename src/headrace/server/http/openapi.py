@@ -125,6 +125,7 @@ def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         if not issubclass(base, msgspec.Struct) or base is msgspec.Struct:
             continue
+        found |= vars(base).get("field_docs", {})
         for before, after in pairwise(_bodies(base.__module__).get(base.__name__, ())):
             match before, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

@@ -1,44 +1,13 @@
-"""The options of one job that differ from those of its task."""
+"""The options that a job carries, as bytes and back."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import lru_cache
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from headrace.errors import BadArguments
-from headrace.model.duration import LONGEST
-
-Moment = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())] | Annotated[datetime, Meta(tz=True)] | None
-"""A time limit of one job: seconds after its enqueue, or a time. Both by the store's clock."""
-
-
-class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Overrides of a task's options for one job. None: the task's option counts. Durations are in seconds."""
-
-    timeout: float | None = None
-    max_attempts: int | None = None
-    result_ttl: float | None = None
-    expires: Moment = None
-    """No attempt starts after this."""
-    deadline: Moment = None
-    """Over all attempts."""
-    webhook: str | None = None
-    """A URL that receives the job's end."""
-    tenant: str | None = None
-    """The job's tenant in a queue where tenants do not take turns. There the lane has no tenant."""
-    key: str | None = None
-    """Its idempotency key, for display. The store keeps the key itself beside the job and forgets it sooner."""
-    by: str | None = None
-    """Its producer, for display: a token's name, or the setting `producer`."""
-    redact: tuple[str, ...] = ()
-    """Fields of its arguments to mask where the task is not known."""
-    names: tuple[str, ...] = ()
-    """The names of masked positional arguments, by place. Empty: not masked."""
-
+from headrace.task.job_options import JobOptions
 
 _NONE = JobOptions()
 _encoder = msgspec.msgpack.Encoder()
