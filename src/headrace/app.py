@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from headrace import store as stores
 from headrace.client.per_loop import Clients
@@ -15,7 +15,6 @@ from headrace.client.produce import Producer
 from headrace.client.remote import remote
 from headrace.errors import ConfigError
 from headrace.model.clock import Clock
-from headrace.model.duration import Duration
 from headrace.model.job import Job, JobId, NewJob
 from headrace.operate.dead.app import AppDeadLetters
 from headrace.operate.jobs import AppJobs
@@ -24,20 +23,17 @@ from headrace.operate.pauses import AppPauses
 from headrace.operate.schedules import AppSchedules
 from headrace.operate.schedules import declare as declare_schedule
 from headrace.policy.explain.explain import Explanation
-from headrace.policy.flow import STRICT, Fair, FairBy, Priority
-from headrace.policy.queue import DeadAlert, QueueOptions
+from headrace.policy.queue import DeadAlert, QueueKeywords, QueueOptions
 from headrace.policy.queue import declare as declare_queue
 from headrace.policy.schedule import Schedule
+from headrace.policy.schedule_options import ScheduleKeywords
 from headrace.runtime.portal import portal
 from headrace.settings import Settings, mask_url
 from headrace.store.contract import Store
-from headrace.task.function import Executor
 from headrace.task.handle import Put
-from headrace.task.limit import Limit
 from headrace.task.options import check_producer
-from headrace.task.retry import Retry
 from headrace.task.task import AsyncTask, JobCall, SyncTask, Task, declare
-from headrace.task.unique import Unique
+from headrace.task.task_options import TaskKeywords
 from headrace.webhooks.declare import EVENTS, Allow, Webhook, read_secrets
 from headrace.webhooks.declare import declare as declare_webhook
 from headrace.webhooks.deliver import Webhooks
@@ -118,66 +114,12 @@ class Headrace(AppJobs, AppPauses, Producer):
     @overload
     def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
-    def task(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        deadline: Duration | None = None,
-        retry: Retry = ...,
-        executor: Executor | None = None,
-        result_ttl: Duration | None = None,
-        tenant: Callable[..., str] | None = None,
-        redact: Iterable[str] = (),
-        limits: Iterable[Limit] = (),
-        unique: Unique | None = None,
-        max_payload: int | None = None,
-    ) -> Decorator: ...
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        timeout: Duration | None = None,
-        expires: Duration | None = None,
-        deadline: Duration | None = None,
-        retry: Retry = Retry(),  # noqa: B008 - immutable
-        executor: Executor | None = None,
-        result_ttl: Duration | None = None,
-        tenant: Callable[..., str] | None = None,
-        redact: Iterable[str] = (),
-        limits: Iterable[Limit] = (),
-        unique: Unique | None = None,
-        max_payload: int | None = None,
-    ) -> Any:
+    def task(self, /, **options: Unpack[TaskKeywords]) -> Decorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskKeywords]) -> Any:
         """Declare a task: `@app.task` or `@app.task(queue="billing", timeout="2m", …)`."""
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
-            made = declare(
-                self._home,
-                function,
-                name=name,
-                queue=queue,
-                priority=priority,
-                timeout=timeout,
-                expires=expires,
-                deadline=deadline,
-                retry=retry,
-                executor=executor,
-                result_ttl=result_ttl,
-                tenant=tenant,
-                redact=redact,
-                limits=limits,
-                unique=unique,
-                max_payload=self.settings.max_payload if max_payload is None else max_payload,
-            )
+            made = declare(self._home, function, options, max_payload=self.settings.max_payload)
             if made.name in self.tasks:
                 raise ConfigError(f'task {made.name} is declared twice: give one of them another name="…"')
             try:
@@ -191,59 +133,20 @@ class Headrace(AppJobs, AppPauses, Producer):
 
     # ── queues ───────────────────────────────────────────────────────────────
 
-    def queue(
-        self,
-        name: str,
-        *,
-        fair: Fair = "round_robin",
-        fair_by: FairBy = "jobs",
-        weights: Mapping[str, int] | None = None,
-        priority: Priority | str = STRICT,
-        dead_retention: Duration | None = None,
-        dead_arguments: bool = False,
-        dead_alert: int | None = None,
-        max_length: int | None = None,
-        shards: int = 1,
-        foreign: bool = False,
-    ) -> QueueOptions:
+    def queue(self, name: str, **options: Unpack[QueueKeywords]) -> QueueOptions:
         """Declare what a queue does differently: `app.queue("billing", weights={"acme": 3}, dead_alert=100)`."""
         if name in self.queues:
             raise ConfigError(f"queue {name} is declared twice: put its options into one app.queue(…)")
-        made = self.queues[name] = declare_queue(
-            name,
-            fair=fair,
-            fair_by=fair_by,
-            weights=weights,
-            priority=priority,
-            dead_retention=dead_retention,
-            dead_arguments=dead_arguments,
-            dead_alert=dead_alert,
-            max_length=max_length,
-            shards=shards,
-            foreign=foreign,
-        )
+        made = self.queues[name] = declare_queue(name, **options)
         if made.fair == "off":
             self._unfair.add(name)
         return made
 
-    def schedule(
-        self,
-        name: str,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        job: JobCall[Any],
-        overlap: str = "allow",
-        catch_up: str = "last",
-        jitter: Duration | None = None,
-    ) -> Schedule:
+    def schedule(self, name: str, *, job: JobCall[Any], **options: Unpack[ScheduleKeywords]) -> Schedule:
         """Declare a schedule: `app.schedule("nightly", cron="0 3 * * *", tz="Europe/Rome", job=report.job())`."""
         if name in self.schedules.declared:
             raise ConfigError(f"schedule {name} is declared twice: give one of them another name")
-        made = declare_schedule(
-            name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter
-        )
+        made = declare_schedule(name, job=job, **options)
         self.schedules.declared[name] = made
         return made
 

@@ -15,7 +15,7 @@ from headrace.model.outcome import Again, Failed, Finish, Released, Succeeded
 from headrace.policy.effective import DEFAULTS, Effective, effective, settlement, usual
 from headrace.task.codec import JobOptions, encode_options
 from headrace.task.retry import Retry
-from headrace.task.task import TaskOptions
+from headrace.task.task_options import TaskOptions
 
 NOW = datetime(2026, 11, 15, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -20,7 +20,7 @@ from headrace.policy.queue import declare
 from headrace.policy.recovery import LimitHealth, State, pack
 from headrace.task.codec import JobOptions, encode_options
 from headrace.task.retry import Retry
-from headrace.task.task import TaskOptions
+from headrace.task.task_options import TaskOptions
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -74,14 +74,15 @@ def test_a_command_has_the_flags_that_the_declaration_names() -> None:
     flags = {each.name: each for each in click.command(command).params if isinstance(each, click.Option)}
     assert set(flags) == JSON - {"key"}
     assert flags["max_attempts"].opts == ["--max-attempts"]
-    assert flags["max_attempts"].help == OPTIONS["max_attempts"].doc
+    assert (flags["max_attempts"].help or "").startswith(OPTIONS["max_attempts"].doc)
 
 
 def test_each_entrance_reads_the_same_value() -> None:
     assert set(SAMPLES) == JSON
     for name, (value, text, json) in SAMPLES.items():
         option = OPTIONS[name]
-        assert option.check(value) == option.from_text(text) == option.from_json(json) == value
+        for read in (value, option.from_text(text), option.from_json(json)):
+            assert option.check(read) == value
 
 
 def test_what_is_stored_is_what_was_given(task: Task[..., Any]) -> None:

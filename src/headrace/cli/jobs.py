@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.operate.jobs import JobOperations
     from headrace.operate.operations import Operations
     from headrace.store.contract import Store
-    from headrace.task.task import TaskOptions
+    from headrace.task.task_options import TaskOptions
 
 
 @click.group()

@@ -14,6 +14,7 @@ from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model import rate as rates
 from headrace.operate.limits import LimitEntry, Limits, check_limit, figures
 from headrace.task.limit import LimitFigures, describe
+from headrace.task.limit_options import FIGURE_OPTIONS
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -47,19 +48,15 @@ def list_(target: Target, as_json: bool) -> None:
 
 @command.command("set")
 @click.argument("name", type=NAME)
-@click.option("--rate", help='So many per time: "50/s", "90/m", "1000/h", "5000/d".')
-@click.option("--burst", type=int, help="So many may go at once.")
-@click.option("--concurrency", type=int, help="So many run at once.")
+@params.declared(FIGURE_OPTIONS)
 @json_option
 @store_command()
-def set_(
-    target: Target, name: str, rate: str | None, burst: int | None, concurrency: int | None, as_json: bool
-) -> None:
+def set_(target: Target, name: str, as_json: bool, **options: Any) -> None:
     """Other figures than the code's, at once and for every worker, until they are reset.
 
     NAME may be one key of a limit: shop:acme.
     """
-    made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
+    made = figures(name, **options)
 
     entry = target.operate(lambda operations: operations.limits.set(name, made))
     if as_json:

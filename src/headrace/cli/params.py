@@ -50,7 +50,8 @@ def declared(options: Mapping[str, Option], *, without: Collection[str] = ()) ->
         for each in reversed(list(options.values())):
             if not each.code_only and each.name not in without:
                 kind = Checked(each.kind.metavar, each.from_text)
-                command = click.option(f"--{each.name.replace('_', '-')}", type=kind, help=each.doc)(command)
+                doc = f"{each.doc} Default: {each.default}." if each.default else each.doc
+                command = click.option(f"--{each.name.replace('_', '-')}", type=kind, help=doc)(command)
         return command
 
     return decorate

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -14,9 +14,11 @@ from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.operate.schedules import Schedules
-from headrace.policy.schedule import Overlap, check_name, declare
+from headrace.policy.schedule import check_name, declare
 from headrace.policy.schedule_entry import Decision, ScheduleEntry
-from headrace.task.job_options import OPTIONS
+from headrace.policy.schedule_options import OPTIONS as SCHEDULE_OPTIONS
+from headrace.policy.schedule_options import ScheduleKeywords
+from headrace.task.job_options import OPTIONS as JOB_OPTIONS
 
 if TYPE_CHECKING:
     from headrace.operate.operations import Operations
@@ -55,14 +57,9 @@ def list_(target: Target, as_json: bool) -> None:
 @click.argument("name", type=NAME)
 @click.argument("task", type=params.TASK)
 @click.argument("args", nargs=-1)
-@click.option("--cron", help='"0 3 * * *", six fields with seconds first, or @daily.')
-@click.option("--every", type=params.DURATION, help='"15m", counted from 1970 on.')
-@click.option("--tz", default="UTC", show_default=True, help="The time zone of --cron.")
-@click.option("--overlap", type=click.Choice(get_args(Overlap)), default="allow", show_default=True)
-@click.option("--catch-up", default="last", show_default=True, help='After downtime: none, last or "all(24)".')
-@click.option("--jitter", type=params.DURATION, help="Delay each job by up to so long.")
+@params.declared(SCHEDULE_OPTIONS)
 @click.option("--kwargs", help="Named arguments as a JSON object.")
-@params.declared(OPTIONS, without=("run_at", "key", "key_ttl"))
+@params.declared(JOB_OPTIONS, without=("run_at", "key", "key_ttl"))
 @click.option("--raw", is_flag=True, help="Without an app: store the arguments as they are, unchecked.")
 @click.option("--replace", is_flag=True, help="One of that name may be there.")
 @json_option
@@ -74,23 +71,16 @@ def add(
     args: tuple[str, ...],
     kwargs: str | None,
     *,
-    cron: str | None,
-    every: timedelta | None,
-    tz: str,
-    overlap: str,
-    catch_up: str,
-    jitter: timedelta | None,
     raw: bool,
     replace: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Add a schedule that enqueues TASK; each of ARGS is a JSON value, so a text needs its quotes: '"acme"'."""
+    rule = {name: options.pop(name) for name in SCHEDULE_OPTIONS}
     job = make_job(target, task, args, kwargs, raw=raw, options=options)
     try:
-        schedule = declare(
-            name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter
-        )
+        schedule = declare(name, job=job, **cast("ScheduleKeywords", rule))
     except ConfigError as error:
         raise click.UsageError(str(error), click.get_current_context(silent=True)) from None
 

@@ -21,7 +21,7 @@ from headrace.store import pages
 from headrace.store.audit import Audit
 from headrace.store.contract import Store, Transactional
 from headrace.task.handle import Put
-from headrace.task.task import TaskOptions
+from headrace.task.task_options import TaskOptions
 
 PATIENCE = 5.0
 """Seconds for which the client repeats an enqueue while the store does not answer."""

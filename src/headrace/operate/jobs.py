@@ -21,7 +21,8 @@ from headrace.policy.queue import QueueOptions
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
 from headrace.task.handle import Handle
-from headrace.task.task import Task, TaskOptions
+from headrace.task.task import Task
+from headrace.task.task_options import TaskOptions
 
 JobRef = str | UUID | Handle[Any]
 """A job by its id or its handle."""

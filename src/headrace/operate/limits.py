@@ -10,14 +10,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
 from headrace.client.per_loop import Clients
 from headrace.errors import ConfigError, HeadraceError, LimitNotFound
 from headrace.model.lane import check_key
-from headrace.model.rate import parse as parse_rate
 from headrace.model.records import LimitRule
 from headrace.operate.audit import Ledger, of_limit
 from headrace.policy.recovery import (
@@ -34,7 +33,8 @@ from headrace.policy.recovery import (
 )
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
-from headrace.task.limit import Limit, LimitDeclaration, LimitFigures, burst_of, check_name, describe, units
+from headrace.task.limit import Limit, LimitDeclaration, LimitFigures, burst_of, describe
+from headrace.task.limit_options import FIGURE_OPTIONS, FigureKeywords, check_name, checked_for
 from headrace.task.task import Task
 
 log = logging.getLogger("headrace.limits")
@@ -271,14 +271,9 @@ def check_limit(name: str) -> str:
     return check_key(name)
 
 
-def figures(name: str, *, rate: str | None, burst: int | None, concurrency: int | None) -> LimitFigures:
-    """An operator's figures from what was typed."""
-    where = f"limit {name}: "
-    return LimitFigures(
-        concurrency=None if concurrency is None else units(f"{where}concurrency", concurrency),
-        rate=None if rate is None else parse_rate(rate, name=f"{where}rate"),
-        burst=None if burst is None else units(f"{where}burst", burst),
-    )
+def figures(name: str, **options: Unpack[FigureKeywords]) -> LimitFigures:
+    """The figures of an operator, checked."""
+    return LimitFigures(**checked_for(name, FIGURE_OPTIONS, options))
 
 
 # ── the app ──────────────────────────────────────────────────────────────────
@@ -326,15 +321,12 @@ class AppLimits:
 
     list = blocking(alist)
 
-    async def aset(
-        self, name: str, *, rate: str | None = None, burst: int | None = None, concurrency: int | None = None
-    ) -> LimitEntry:
+    async def aset(self, name: str, **options: Unpack[FigureKeywords]) -> LimitEntry:
         """Replace the declared figures for every worker, from now on: `app.limits.set("stripe", rate="50/s")`.
 
         `name` may be one key of a limit, e.g. `shop:acme`. The figures stay, also over a deploy, until `reset`.
         """
-        made = figures(name, rate=rate, burst=burst, concurrency=concurrency)
-        return await (await self._operations()).set(name, made)
+        return await (await self._operations()).set(name, figures(name, **options))
 
     set = blocking(aset)
 

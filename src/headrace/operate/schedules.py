@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, Unpack
 
 from msgspec.structs import replace
 
 from headrace.client.per_loop import Clients
 from headrace.errors import ConfigError, ScheduleNotFound
-from headrace.model.duration import Duration
 from headrace.model.job import Batch, JobId, job_id, new_batch
 from headrace.model.records import Record
 from headrace.operate.audit import Ledger, of_schedule
@@ -30,6 +29,7 @@ from headrace.policy.schedule_entry import (
     read,
     redefined,
 )
+from headrace.policy.schedule_options import ScheduleKeywords
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
 from headrace.task.task import JobCall
@@ -212,30 +212,11 @@ def _contested(name: str) -> ConfigError:
 # ── the app ──────────────────────────────────────────────────────────────────
 
 
-def declare(
-    name: str,
-    *,
-    cron: str | None,
-    every: Duration | None,
-    tz: str,
-    job: JobCall[object],
-    overlap: str,
-    catch_up: str,
-    jitter: Duration | None,
-) -> Schedule:
+def declare(name: str, *, job: JobCall[object], **options: Unpack[ScheduleKeywords]) -> Schedule:
     """A checked schedule from the arguments of `app.schedule(…)`."""
     if not isinstance(job, JobCall):
         raise ConfigError(f"schedule {name!s:.63}: job = {job!r:.80}: write job=task.job(…)")
-    return rules.declare(
-        name,
-        cron=cron,
-        every=every,
-        tz=tz,
-        job=job.job,
-        overlap=overlap,
-        catch_up=catch_up,
-        jitter=jitter,
-    )
+    return rules.declare(name, job=job.job, **options)
 
 
 class AppSchedules:
@@ -253,20 +234,10 @@ class AppSchedules:
     list = blocking(alist)
 
     async def aadd(
-        self,
-        name: str,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        job: JobCall[object],
-        overlap: str = "allow",
-        catch_up: str = "last",
-        jitter: Duration | None = None,
-        replace: bool = False,
+        self, name: str, *, job: JobCall[object], replace: bool = False, **options: Unpack[ScheduleKeywords]
     ) -> ScheduleEntry:
         """Store a schedule now; running workers notice."""
-        made = declare(name, cron=cron, every=every, tz=tz, job=job, overlap=overlap, catch_up=catch_up, jitter=jitter)
+        made = declare(name, job=job, **options)
         return await (await self._operations()).add(made, replace=replace)
 
     add = blocking(aadd)

@@ -19,7 +19,7 @@ from headrace.model.outcome import Outcome, Released, Settlement
 from headrace.policy import retry as rule
 from headrace.task.codec import readable_options
 from headrace.task.retry import MOST_ATTEMPTS, Retry
-from headrace.task.task import TaskOptions
+from headrace.task.task_options import TaskOptions
 
 
 class Effective(msgspec.Struct, frozen=True, kw_only=True, eq=False):

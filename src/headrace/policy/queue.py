@@ -5,41 +5,153 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Annotated, Any, TypedDict, Unpack, cast, get_args
 
 from headrace.errors import ConfigError
 from headrace.model import duration
+from headrace.model.duration import Duration
 from headrace.model.lane import check_queue, check_tenant
 from headrace.model.lease import MAX_WEIGHT
 from headrace.policy.flow import STRICT, Fair, FairBy, Priority, check_policy
+from headrace.task.option import Option, OptionKind, Parser, at_least_one, check_flag, checked, declared, named, one_of
 
 MAX_SHARDS = 1024
 
 
+def _kept(value: Any, name: str) -> timedelta:
+    if not isinstance(value, str | timedelta):
+        raise ConfigError(f'{name} = {value!r} is not a duration: write "14d" or a timedelta')
+    return duration.parse(value, name=name)
+
+
+def _shares(given: Any, name: str) -> dict[str, int]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'{name} = {given!r}: a mapping of tenants to jobs in a turn, e.g. {{"acme": 3}}')
+    shares = cast("Mapping[str, int]", given)
+    for tenant, weight in shares.items():
+        check_tenant(tenant)
+        if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
+            raise ConfigError(
+                f"{name}: tenant {tenant!r} has {weight!r}: a whole number from 1 to {MAX_WEIGHT}; to hold a tenant "
+                "back, pause it or give it a limit"
+            )
+    return dict(shares)
+
+
+def _code(check: Parser) -> OptionKind:
+    return OptionKind(check=check)
+
+
+class QueueKeywords(TypedDict, total=False):
+    """The keyword arguments of `app.queue(…)`. None is the same as leaving an option out."""
+
+    fair: Annotated[
+        Fair | None,
+        Option(
+            doc="How tenants share the queue: `round_robin`, `proportional` to the jobs that each has waiting, or `off`.",
+            kind=_code(one_of(*get_args(Fair))),
+            default="round_robin",
+            code_only=True,
+        ),
+    ]
+    fair_by: Annotated[
+        FairBy | None,
+        Option(
+            doc="What tenants share in turns: `jobs`, or the `time` that they run.",
+            kind=_code(one_of(*get_args(FairBy))),
+            default="jobs",
+            code_only=True,
+        ),
+    ]
+    weights: Annotated[
+        Mapping[str, int] | None,
+        Option(
+            doc="The jobs in the turn of a tenant, by tenant. A tenant that is not named has 1.",
+            kind=_code(_shares),
+            code_only=True,
+        ),
+    ]
+    priority: Annotated[
+        Priority | str | None,
+        Option(
+            doc='What a priority means: `"strict"`, `ageing("1m")`, or `weighted({"high": 80, "low": 20})`.',
+            kind=_code(named(check_policy)),
+            default="strict",
+            code_only=True,
+        ),
+    ]
+    dead_retention: Annotated[
+        Duration | None,
+        Option(
+            doc="How long dead letters are kept.",
+            kind=_code(_kept),
+            default="the setting `keep_dead`",
+            code_only=True,
+        ),
+    ]
+    dead_arguments: Annotated[
+        bool | None,
+        Option(
+            doc="Whether the log line about a dead letter that retention drops has its arguments, masked by `redact`.",
+            kind=_code(check_flag),
+            default="False",
+            code_only=True,
+        ),
+    ]
+    dead_alert: Annotated[
+        int | None,
+        Option(
+            doc="The number of dead letters that raises an alert.",
+            kind=_code(at_least_one(", or None for no alert")),
+            code_only=True,
+        ),
+    ]
+    max_length: Annotated[
+        int | None,
+        Option(
+            doc="The number of waiting jobs from which on producers get `QueueFull`.",
+            kind=_code(at_least_one(", or None for any length")),
+            code_only=True,
+        ),
+    ]
+    shards: Annotated[
+        int | None,
+        Option(
+            doc="The number of shards over which a Redis or Valkey cluster spreads the queue.",
+            kind=_code(at_least_one(f" to {MAX_SHARDS:,}", most=MAX_SHARDS)),
+            default="1",
+            code_only=True,
+        ),
+    ]
+    foreign: Annotated[
+        bool | None,
+        Option(
+            doc="Whether tasks that the app does not know may be enqueued over HTTP, for workers in other languages.",
+            kind=_code(check_flag),
+            default="False",
+            code_only=True,
+        ),
+    ]
+
+
+OPTIONS = declared(QueueKeywords)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """The options of one queue that differ from the settings."""
+    """What one queue does differently from the settings; `QueueKeywords` says what each option means."""
 
     name: str
     dead_retention: timedelta | None = None
-    """How long its dead letters are kept; None: `keep_dead`."""
     dead_arguments: bool = False
-    """When retention drops a dead letter, the log line shows its arguments, masked by `redact`."""
     dead_alert: int | None = None
-    """The number of dead letters that raises an alert. None: no alert."""
     fair: Fair = "round_robin"
-    """How tenants share the queue: in equal turns, in proportion to their waiting jobs, or not at all."""
     fair_by: FairBy = "jobs"
-    """What is shared in turns: jobs, or the time they run."""
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
-    """tenant → jobs in its turn. 1 for other tenants."""
     priority: Priority = STRICT
     max_length: int | None = None
-    """Jobs that may wait in it. Beyond it, enqueue raises QueueFull. None: any number."""
     shards: int = 1
-    """Shards over which a store spreads it, if the store supports shards."""
     foreign: bool = False
-    """Tasks that the app does not know may be enqueued over HTTP, for workers in other languages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,83 +163,23 @@ class DeadAlert:
     threshold: int
 
 
-def declare(
-    name: str,
-    *,
-    dead_retention: duration.Duration | None = None,
-    dead_arguments: bool = False,
-    dead_alert: int | None = None,
-    fair: Fair = "round_robin",
-    fair_by: FairBy = "jobs",
-    weights: Mapping[str, int] | None = None,
-    priority: Priority | str = STRICT,
-    max_length: int | None = None,
-    shards: int = 1,
-    foreign: bool = False,
-) -> QueueOptions:
+def declare(name: str, **options: Unpack[QueueKeywords]) -> QueueOptions:
     """Checked options, or a ConfigError that says what to write."""
     check_queue(name)
     try:
-        return QueueOptions(
-            name=name,
-            dead_retention=_kept(dead_retention),
-            dead_arguments=_flag("dead_arguments", dead_arguments),
-            dead_alert=None if dead_alert is None else _count("dead_alert", dead_alert, ", or None for no alert"),
-            fair=_choice("fair", fair, get_args(Fair)),
-            fair_by=_choice("fair_by", fair_by, get_args(FairBy)),
-            weights=_weights(weights, fair, fair_by),
-            priority=check_policy(priority),
-            max_length=None if max_length is None else _count("max_length", max_length, ", or None for any length"),
-            shards=_count("shards", shards, f" to {MAX_SHARDS:,}", most=MAX_SHARDS),
-            foreign=_flag("foreign", foreign),
-        )
+        made = QueueOptions(name=name, **checked(OPTIONS, options, "queue"))
+        if made.fair != "round_robin":
+            if made.weights:
+                raise ConfigError(
+                    f'weights go with fair = "round_robin" only, not with {made.fair!r}: leave one of them out'
+                )
+            if made.fair_by != "jobs":
+                raise ConfigError(
+                    f'fair_by = {made.fair_by!r} goes with fair = "round_robin" only: leave one of them out'
+                )
     except ConfigError as error:
         raise ConfigError(f"queue {name!r}: {error}") from None
-
-
-def _kept(value: duration.Duration | None) -> timedelta | None:
-    if value is None:
-        return None
-    if not isinstance(value, str | timedelta):
-        raise ConfigError(f'dead_retention = {value!r} is not a duration: write "14d" or a timedelta')
-    return duration.parse(value, name="dead_retention")
-
-
-def _count(name: str, value: Any, otherwise: str, *, most: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        raise ConfigError(f"{name} = {value!r}: a whole number from 1 on{otherwise}")
-    return value
-
-
-def _choice(name: str, value: Any, known: tuple[Any, ...]) -> Any:
-    if value not in known:
-        raise ConfigError(f"{name} = {value!r}: one of {', '.join(known)}")
-    return value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} = {value!r}: True or False")
-    return value
-
-
-def _weights(given: Mapping[str, int] | None, fair: Fair, fair_by: FairBy) -> dict[str, int]:
-    if given is None or given == {}:
-        if fair != "round_robin" and fair_by != "jobs":
-            raise ConfigError(f'fair_by = {fair_by!r} goes with fair = "round_robin" only: leave one of them out')
-        return {}
-    if not isinstance(given, Mapping):
-        raise ConfigError(f'weights = {given!r}: a mapping of tenants to jobs in a turn, e.g. {{"acme": 3}}')
-    if fair != "round_robin":
-        raise ConfigError(f'weights go with fair = "round_robin" only, not with {fair!r}: leave one of them out')
-    for tenant, weight in given.items():
-        check_tenant(tenant)
-        if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
-            raise ConfigError(
-                f"weights: tenant {tenant!r} has {weight!r}: a whole number from 1 to {MAX_WEIGHT}; to hold a tenant "
-                "back, pause it or give it a limit"
-            )
-    return dict(given)
+    return made
 
 
 def dead_retentions(queues: Mapping[str, QueueOptions]) -> dict[str, timedelta]:

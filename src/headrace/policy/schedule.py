@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Final, Literal, get_args
+from typing import Final, Unpack
 from uuid import UUID
 
 import msgspec
@@ -19,15 +19,13 @@ from headrace.model import duration
 from headrace.model.cron import backward, check_cron, forward, zone
 from headrace.model.job import BatchId, JobState, NewJob, UniqueLock
 from headrace.model.lane import Lane, check_tenant
+from headrace.policy.schedule_options import OPTIONS, SHORTEST, Overlap, ScheduleKeywords, caught_up
 from headrace.task.codec import decode_options
 from headrace.task.job_checks import check_job, check_lane, check_span
-
-Overlap = Literal["allow", "skip", "cancel"]
+from headrace.task.option import checked
 
 ON_TIME: Final = timedelta(seconds=30)
 """A slot that is found within this time was not missed. It fires, whatever `catch_up` says."""
-SHORTEST: Final = timedelta(seconds=1)
-MOST_CAUGHT_UP: Final = 1000
 MOST_COUNTED: Final = 1000
 _GAPS: Final = 2000
 """Slots in a row that are checked for the gap between them: more than a day of minutes."""
@@ -35,7 +33,6 @@ _GAPS: Final = 2000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
-_ALL = re.compile(r"all\((\d{1,4})\)", re.ASCII)
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -74,45 +71,21 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 # ── declaring ────────────────────────────────────────────────────────────────
 
 
-def declare(
-    name: str,
-    *,
-    cron: str | None = None,
-    every: duration.Duration | None = None,
-    tz: str = "UTC",
-    job: NewJob,
-    overlap: str = "allow",
-    catch_up: str = "last",
-    jitter: duration.Duration | None = None,
-) -> Schedule:
-    """A schedule from a user's arguments. A mistake raises ConfigError, which names the schedule and the remedy."""
+def declare(name: str, *, job: NewJob, **options: Unpack[ScheduleKeywords]) -> Schedule:
+    """A schedule from what the user wrote; every mistake is a ConfigError that names the schedule and the way out."""
     check_name(name)
     try:
-        if (cron is None) == (every is None):
+        if (options.get("cron") is None) == (options.get("every") is None):
             raise ConfigError('give a rule, either cron="0 3 * * *" or every="15m"')
-        if every is not None and tz != "UTC":
+        given = checked(OPTIONS, options, "schedule")
+        if "every" in given and given.get("tz", "UTC") != "UTC":
             raise ConfigError("every counts elapsed time, which no time zone changes: leave out tz, or use cron")
-        if overlap not in get_args(Overlap):
-            raise ConfigError(f"overlap = {overlap!r}: one of {', '.join(get_args(Overlap))}")
-        _caught_up(catch_up)
-        zone(tz)
-        length = None if every is None else _interval(every)
-        spread = duration.given(jitter, name="jitter") if jitter is not None else timedelta(0)
-        if length is not None and spread > length:
+        made = Schedule(name=name, job=_template(job), **given)
+        if made.every is not None and made.jitter > made.every:
             raise ConfigError(
-                f"jitter = {duration.show(spread)} is longer than every = {duration.show(length)}: "
+                f"jitter = {duration.show(made.jitter)} is longer than every = {duration.show(made.every)}: "
                 "jobs would overtake each other"
             )
-        made = Schedule(
-            name=name,
-            cron=None if cron is None else check_cron(cron),
-            every=length,
-            tz=tz,
-            overlap=overlap,  # type: ignore[arg-type]  # looked at above
-            catch_up=catch_up,
-            jitter=spread,
-            job=_template(job),
-        )
         _check_quiet(made)
         return made
     except ConfigError as error:
@@ -130,7 +103,7 @@ def check(schedule: Schedule) -> None:
         raise ConfigError(f"every = {schedule.every}: from {duration.show(SHORTEST)} to {duration.LONGEST.days:,} days")
     if schedule.cron is not None:
         _known_cron(schedule.cron)
-    _caught_up(schedule.catch_up)
+    caught_up(schedule.catch_up)
     check_span(schedule.jitter)
     check_span(schedule.job.delay)
     check_lane(schedule.job.lane)
@@ -156,27 +129,6 @@ def check_stored_name(name: str) -> str:
         check_tenant(tenant)
     check_name(own)
     return name
-
-
-def _caught_up(text: str) -> int | None:
-    """How many late slots to fire at most; None: the last one, if no later one is on time."""
-    if text == "last":
-        return None
-    if text == "none":
-        return 0
-    match = _ALL.fullmatch(text) if isinstance(text, str) else None
-    if match is None or not 1 <= int(match[1]) <= MOST_CAUGHT_UP:
-        raise ConfigError(
-            f'catch_up = {str(text)[:80]!r}: "none", "last", or "all(24)" with a number from 1 to {MOST_CAUGHT_UP:,}'
-        )
-    return int(match[1])
-
-
-def _interval(every: duration.Duration) -> timedelta:
-    found = duration.given(every, name="every")
-    if found < SHORTEST:
-        raise ConfigError(f"every = {duration.show(found)} is too short: at least {duration.show(SHORTEST)}")
-    return found
 
 
 def _template(job: NewJob) -> Template:
@@ -296,7 +248,7 @@ def due(schedule: Schedule, after: datetime, now: datetime) -> Due | None:
     late: list[datetime] = []
     missed = None
     if after < edge:
-        most = _caught_up(schedule.catch_up)
+        most = caught_up(schedule.catch_up)
         keep = (0 if fresh else 1) if most is None else most
         found = latest(schedule, after, edge, keep + 1)
         if len(found) > keep:

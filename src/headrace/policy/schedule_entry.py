@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model.job import JobId, job_id
-from headrace.policy.schedule import MOST_CAUGHT_UP, MOST_COUNTED, Missed, Schedule, check, due, next_slot, slot_batch
+from headrace.policy.schedule import MOST_COUNTED, Missed, Schedule, check, due, next_slot, slot_batch
+from headrace.policy.schedule_options import MOST_CAUGHT_UP
 from headrace.task.job_checks import check_time
 
 REMEMBERED: Final = 10

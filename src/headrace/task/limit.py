@@ -11,17 +11,16 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import floor
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import msgspec
 
 from headrace.errors import ConfigError, Unsupported
 from headrace.model import duration
 from headrace.model import rate as rates
-from headrace.model.lane import MAX_UNITS, check_key, check_queue
+from headrace.model.lane import check_key
 from headrace.task import context
-
-COOL_DOWN = timedelta(seconds=5)
+from headrace.task.limit_options import COOL_DOWN, LIMIT_OPTIONS, LimitKeywords, check_name, checked_for, units
 
 
 class LimitFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,38 +57,25 @@ class Limit:
 
     __slots__ = ("breaker", "burst", "concurrency", "cool_down", "cost", "key", "name", "rate")
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        concurrency: int | None = None,
-        rate: str | None = None,
-        burst: int | None = None,
-        key: Callable[..., str | int | None] | None = None,
-        cost: int | Callable[..., int] = 1,
-        breaker: int | None = None,
-        cool_down: duration.Duration = COOL_DOWN,
-    ) -> None:
-        check_name(name)
-        self.name = name
+    def __init__(self, name: str, **options: Unpack[LimitKeywords]) -> None:
+        """`LimitKeywords` says what each option means."""
+        self.name = check_name(name)
+        given = checked_for(name, LIMIT_OPTIONS, options)
+        self.concurrency: int | None = given.get("concurrency")
+        self.rate: float | None = given.get("rate")
+        self.burst: int | None = given.get("burst")
+        self.breaker: int | None = given.get("breaker")
+        self.key: Callable[..., str | int | None] | None = given.get("key")
+        self.cool_down: timedelta = given.get("cool_down", COOL_DOWN)
         where = f"limit {name!r}: "
-        self.concurrency = None if concurrency is None else units(f"{where}concurrency", concurrency)
-        self.rate = None if rate is None else rates.parse(rate, name=f"{where}rate")
-        self.burst = None if burst is None else units(f"{where}burst", burst)
-        self.breaker = None if breaker is None else units(f"{where}breaker", breaker)
-        if burst is not None and rate is None:
-            raise ConfigError(f'{where}burst = {burst} without rate: give rate="90/s", or concurrency alone')
-        if concurrency is None and rate is None and breaker is None:
+        if self.burst is not None and self.rate is None:
+            raise ConfigError(f'{where}burst = {self.burst} without rate: give rate="90/s", or concurrency alone')
+        if self.concurrency is None and self.rate is None and self.breaker is None:
             raise ConfigError(f'{where}it limits nothing: give concurrency=4, rate="90/s" or breaker=5')
-        if key is not None and not callable(key):
-            raise ConfigError(
-                f"{where}key = {key!r}: a function of the task's arguments, e.g. lambda order, shop: shop"
-            )
-        self.key = key
+        cost: int | Callable[..., int] = given.get("cost", 1)
         if not callable(cost):
-            self._check_cost(units(f"{where}cost", cost))
+            self._check_cost(cost)
         self.cost = cost
-        self.cool_down = _positive(cool_down, f"{where}cool_down")
 
     def __repr__(self) -> str:
         return f"<Limit {self.name}: {describe(self.figures)}>"
@@ -121,7 +107,7 @@ class Limit:
                 )
         cost = self.cost
         if not isinstance(cost, int):
-            cost = units(f"limit {self.name!r}: cost", cost(*args, **kwargs))
+            cost = units(cost(*args, **kwargs), f"limit {self.name!r}: cost")
             self._check_cost(cost)
         return (_key(self.name, cost, own),)
 
@@ -154,27 +140,6 @@ class Tripping(Protocol):
     """An attempt whose worker can close a limit."""
 
     def trip(self, limit: Limit, until: timedelta | datetime) -> None: ...
-
-
-def check_name(name: str) -> str:
-    """The name of a limit, or a ConfigError."""
-    try:
-        return check_queue(name)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("queue name", "limit name")) from None
-
-
-def units(name: str, value: Any) -> int:
-    """A whole number of units, or a ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_UNITS:
-        raise ConfigError(f"{name} = {value!r}: a whole number from 1 to {MAX_UNITS:,}")
-    return value
-
-
-def _positive(value: duration.Duration, name: str) -> timedelta:
-    if not (found := duration.given(value, name=name)):
-        raise ConfigError(f"{name} = {value!r}: must be more than 0")
-    return found
 
 
 def check_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -37,7 +37,7 @@ class OptionKind:
     """How the values of an option are written at each entrance."""
 
     check: Parser = _as_given
-    """From a Python value to the value that the code uses. A value that was checked before passes unchanged."""
+    """From a Python value to the value that the code uses."""
     text: Callable[[str], Any] = _as_given
     """From a text of the command line to a Python value."""
     json: Parser = _as_given
@@ -75,15 +75,17 @@ class Option:
         return found if self.app_check is None or checks is None else self.app_check(checks, found)
 
     def from_text(self, text: str) -> Any:
-        """The value of a flag, or a ConfigError."""
-        return self._checked(self.kind.text(text))
+        """The value of a flag as Python code would give it, or a ConfigError."""
+        return self._tried(self.kind.text(text))
 
     def from_json(self, value: Any, checks: Checks | None = None) -> Any:
-        """The value of a field of a body, or a ConfigError; None: as if it was left out."""
-        return self._checked(self.kind.json(value, self.name), checks)
+        """The value of a field of a body as Python code would give it, or a ConfigError; None: it was left out."""
+        return self._tried(self.kind.json(value, self.name), checks)
 
-    def _checked(self, value: Any, checks: Checks | None = None) -> Any:
-        return None if value is None else self.check(value, checks)
+    def _tried(self, value: Any, checks: Checks | None = None) -> Any:
+        if value is not None:
+            self.check(value, checks)
+        return value
 
 
 def declared(keywords: type) -> dict[str, Option]:
@@ -111,15 +113,30 @@ def checked(
     return found
 
 
-def body(name: str, base: type[msgspec.Struct], options: Mapping[str, Option], module: str) -> Any:
-    """A request body: `base` with a field for each option that JSON can carry. Each may be left out."""
-    there = {each.name: each for each in options.values() if not each.code_only}
+class OptionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request that carries options."""
+
+    option_names: ClassVar[tuple[str, ...]] = ()
+    field_docs: ClassVar[Mapping[str, str]] = {}
+
+    def given(self) -> dict[str, Any]:
+        """The options that are there, by name, as JSON has them."""
+        return {name: value for name in self.option_names if (value := getattr(self, name)) is not None}
+
+
+def body(base: type[OptionBody], options: Mapping[str, Option], name: str) -> Any:
+    """The type of a body: `base` with a field for each option that JSON can carry. Each may be left out."""
+    there = [each for each in options.values() if not each.code_only]
     return msgspec.defstruct(
         name,
-        [(each.name, each.kind.json_type | None, None) for each in there.values()],
+        [(each.name, each.kind.json_type | None, None) for each in there],
         bases=(base,),
-        namespace={"__doc__": base.__doc__, "field_docs": {each.name: each.doc for each in there.values()}},
-        module=module,
+        namespace={
+            "__doc__": base.__doc__,
+            "option_names": tuple(each.name for each in there),
+            "field_docs": {each.name: each.doc for each in there},
+        },
+        module=base.__module__,
         frozen=True,
         kw_only=True,
         forbid_unknown_fields=True,
@@ -212,6 +229,35 @@ def read_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise ConfigError(f"{text!r} is not a whole number") from None
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} = {value!r}: True or False")
+    return value
+
+
+def one_of(*known: str) -> Parser:
+    """A check for one of these words."""
+
+    def check(value: Any, name: str) -> str:
+        if value not in known:
+            raise ConfigError(f"{name} = {value!r}: one of {', '.join(known)}")
+        return str(value)
+
+    return check
+
+
+def at_least_one(otherwise: str = "", *, most: int | None = None) -> Parser:
+    """A check for a whole number from 1 on; `otherwise` ends the message."""
+
+    def check(value: Any, name: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+            raise ConfigError(f"{name} = {value!r}: a whole number from 1 on{otherwise}")
+        return value
+
+    return check
 
 
 def named(check: Callable[[Any], Any]) -> Parser:

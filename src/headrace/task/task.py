@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, get_args
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
 from uuid import UUID
 
 import msgspec
 from msgspec import structs
 
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
-from headrace.model import duration
 from headrace.model.job import Key, NewJob, parse_id
-from headrace.model.lane import Lane, check_priority, check_queue, check_task_name, check_tenant
+from headrace.model.lane import Lane, check_tenant
 from headrace.task.codec import JobOptions, Signature, decode_options, encode_options, marked
-from headrace.task.function import Executor, check_function, default_name, pick_executor
+from headrace.task.function import check_function, default_name, pick_executor
 from headrace.task.handle import Handle, Put, Watch
 from headrace.task.job_options import JobKeywords, check_startable, checked, due_of, stored
-from headrace.task.limit import Limit, Shape, check_limits, keys_of
-from headrace.task.option import positive
+from headrace.task.limit import Shape, keys_of
+from headrace.task.option import checked as checked_options
 from headrace.task.options import EnqueueOptions, lane_of
-from headrace.task.retry import Retry
-from headrace.task.unique import Unique
+from headrace.task.task_options import OPTIONS, TaskKeywords, TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,116 +53,23 @@ class Home(Watch, Protocol):
     async def aput(self, job: NewJob, tx: object | None) -> Put: ...
 
 
-# ── options ──────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
-    """How a task's jobs are run, checked where the task is declared."""
-
-    queue: str = "default"
-    priority: int = 0
-    timeout: timedelta | None = None
-    """Of one attempt; None: no limit."""
-    expires: timedelta | None = None
-    """No attempt starts later than this after the enqueue. None: no limit."""
-    deadline: timedelta | None = None
-    """Over all attempts, from the enqueue on; None: no limit."""
-    retry: Retry = field(default_factory=Retry)
-    executor: Executor = "async"
-    result_ttl: timedelta | None = None
-    """None: as long as the job itself is kept; zero: no result is kept."""
-    tenant: Callable[..., str] | None = None
-    """Takes the task's own arguments."""
-    limits: tuple[Limit, ...] = ()
-    unique: Unique | None = None
-    redact: tuple[str, ...] = ()
-    """Fields, at any depth, whose values are never shown."""
-    max_payload: int = 256 * 1024
-
-    def __post_init__(self) -> None:
-        check_queue(self.queue)
-        check_priority(self.priority)
-        if not isinstance(self.retry, Retry):
-            raise ConfigError(f"retry = {self.retry!r}: write Retry(max_attempts=…)")
-        if self.executor not in get_args(Executor):
-            raise ConfigError(f"executor = {self.executor!r}: one of {', '.join(get_args(Executor))}")
-        if self.tenant is not None and not callable(self.tenant):
-            raise ConfigError(
-                f"tenant = {self.tenant!r}: a function of the task's arguments; for one job use using(tenant=…)"
-            )
-        if self.unique is not None and not isinstance(self.unique, Unique):
-            raise ConfigError(f'unique = {self.unique!r}: write Unique() or Unique(within="10m")')
-        quiet = None if self.unique is None else self.unique.delay
-        for name, limit in (("expires", self.expires), ("deadline", self.deadline)):
-            if quiet is not None and limit is not None and limit <= quiet:
-                raise ConfigError(
-                    f"{name} = {duration.show(limit)} and a debounce within {duration.show(quiet)}: it could never start"
-                )
-        if not all(isinstance(name, str) for name in self.redact):
-            raise ConfigError(f'redact = {self.redact!r}: a list of field names, e.g. redact=["password"]')
-        if isinstance(self.max_payload, bool) or not isinstance(self.max_payload, int) or self.max_payload < 1:
-            raise ConfigError(f"max_payload = {self.max_payload!r}: a number of bytes")
-
-
-def declare(
-    home: Home,
-    function: Callable[..., Any],
-    *,
-    name: str | None,
-    executor: Executor | None,
-    timeout: duration.Duration | None,
-    expires: duration.Duration | None,
-    deadline: duration.Duration | None,
-    result_ttl: duration.Duration | None,
-    redact: Iterable[str],
-    queue: str,
-    priority: int,
-    retry: Retry,
-    tenant: Callable[..., str] | None,
-    limits: Iterable[Limit],
-    unique: Unique | None,
-    max_payload: int,
-) -> Task[..., Any]:
+def declare(home: Home, function: Callable[..., Any], options: TaskKeywords, *, max_payload: int) -> Task[..., Any]:
     """A task from a function and the decorator's arguments. A mistake raises ConfigError, which names the task."""
-    label = name or getattr(function, "__qualname__", repr(function))
+    label = options.get("name") or getattr(function, "__qualname__", repr(function))
     try:
         if isinstance(function, Task):
             raise ConfigError("is a task already: decorate it once")
         is_async = check_function(function)
-        task_name = check_task_name(name) if name is not None else default_name(function)
-        options = TaskOptions(
-            queue=queue,
-            priority=priority,
-            timeout=positive(timeout, "timeout"),
-            expires=positive(expires, "expires"),
-            deadline=positive(deadline, "deadline"),
-            retry=retry,
-            executor=pick_executor(function, executor, is_async=is_async),
-            result_ttl=None if result_ttl is None else duration.given(result_ttl, name="result_ttl"),
-            tenant=tenant,
-            limits=_limits(limits, function),
-            unique=unique,
-            redact=_names(redact),
-            max_payload=max_payload,
-        )
+        given: dict[str, Any] = {"max_payload": max_payload} | checked_options(OPTIONS, options, "task")
+        name = given.pop("name", None) or default_name(function)
+        given["executor"] = pick_executor(function, given.get("executor"), is_async=is_async)
+        made = TaskOptions(**given)
+        Shape(function, made.limits)
     except ConfigError as error:
         raise ConfigError(f"task {label}: {error}") from None
     if is_async:
-        return AsyncTask[..., Any](home, function, task_name, options)
-    return SyncTask[..., Any](home, function, task_name, options)
-
-
-def _limits(limits: Iterable[Limit], function: Callable[..., Any]) -> tuple[Limit, ...]:
-    found = check_limits(limits)
-    Shape(function, found)
-    return found
-
-
-def _names(redact: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(redact, str):
-        raise ConfigError(f'redact = {redact!r}: a list of field names, e.g. redact=["password"]')
-    return tuple(redact)
+        return AsyncTask[..., Any](home, function, name, made)
+    return SyncTask[..., Any](home, function, name, made)
 
 
 # ── tasks ────────────────────────────────────────────────────────────────────

@@ -27,7 +27,8 @@ from headrace.store.contract import Store
 from headrace.task.codec import JobOptions, Signature, decode_options
 from headrace.task.context import current_job
 from headrace.task.retry import Retry
-from headrace.task.task import AsyncTask, Home, TaskOptions
+from headrace.task.task import AsyncTask, Home
+from headrace.task.task_options import TaskOptions
 from headrace.webhooks.declare import NOTHING, Allow, UnsafeWebhook, Webhook, check_url, read_url, sign
 from headrace.webhooks.http_post import DeliveryFailed, PostAnswer, Poster
 

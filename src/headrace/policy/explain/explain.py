@@ -20,7 +20,7 @@ from headrace.policy.explain.sentences import Times, clock, count, jobs, line
 
 if TYPE_CHECKING:
     from headrace.policy.queue import QueueOptions
-    from headrace.task.task import TaskOptions
+    from headrace.task.task_options import TaskOptions
 
 
 class Reason(StrEnum):

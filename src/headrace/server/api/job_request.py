@@ -21,8 +21,8 @@ from headrace.server.http import boundary
 from headrace.server.http.call import Call
 from headrace.server.http.problems import Problem, not_found
 from headrace.server.state import ServerState
-from headrace.task.job_options import OPTIONS
-from headrace.task.option import Checks, Option, body
+from headrace.task.job_options import OPTIONS, checked
+from headrace.task.option import Checks, Option, OptionBody, body
 from headrace.task.raw import raw_job
 from headrace.task.task import Task
 
@@ -38,22 +38,18 @@ _ARGUMENT = re.compile(r"argument '([^']+)'")
 NO_ARGS, NO_KWARGS = Raw(b"[]"), Raw(b"{}")
 
 
-class JobBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class JobBody(OptionBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A job to be made. Durations are written "30s", "5m", "2h"; times as 2030-01-31T08:00:00Z."""
 
     task: str
     args: Args = msgspec.field(default_factory=lambda: NO_ARGS)
     kwargs: Kwargs = msgspec.field(default_factory=lambda: NO_KWARGS)
 
-    def given(self) -> dict[str, Any]:
-        """The options that are there, by name, as JSON has them."""
-        return {name: value for name in self.__struct_fields__[3:] if (value := getattr(self, name)) is not None}
-
 
 if TYPE_CHECKING:
     JobRequest: TypeAlias = JobBody
 else:
-    JobRequest = body("JobRequest", JobBody, OPTIONS, __name__)
+    JobRequest = body(JobBody, OPTIONS, "JobRequest")
 
 
 def make(service: ServerState, principal: Principal, asked: JobRequest, path: str = "") -> NewJob:
@@ -157,10 +153,7 @@ def _options(app: Headrace, principal: Principal, given: Mapping[str, Any], path
         found["tenant"] = principal.tenant
     if "delay" in given and "run_at" in given:
         raise Problem(422, "invalid_run_at", "delay and run_at exclude each other: give one", path=path + "run_at")
-    for name, value in given.items():
-        read = read_option(OPTIONS[name], value, path, app.webhooks)
-        if read is not None:
-            found[name] = read
+    found |= read_options(OPTIONS, given, path, app.webhooks)
     if "key" in found:
         check(lambda name: own_key(principal, name), found["key"], "invalid_key", path + "key")
     if "key_ttl" in found and "key" not in found:
@@ -168,6 +161,14 @@ def _options(app: Headrace, principal: Principal, given: Mapping[str, Any], path
             422, "invalid_value", "key_ttl says how long the key is remembered: give key", path=path + "key_ttl"
         )
     return found
+
+
+def read_options(
+    options: Mapping[str, Option], given: Mapping[str, Any], path: str = "", checks: Checks | None = None
+) -> dict[str, Any]:
+    """Options from JSON as Python code would give them, or the Problem with the first that is wrong."""
+    read = {name: read_option(options[name], value, path, checks) for name, value in given.items()}
+    return {name: value for name, value in read.items() if value is not None}
 
 
 def read_option(option: Option, value: Any, path: str = "", checks: Checks | None = None) -> Any:
@@ -199,7 +200,7 @@ def _foreign(app: Headrace, principal: Principal, asked: JobRequest, queue: str,
         raise Problem(
             422, "payload_too_large", str(PayloadTooLarge(len(payload), app.settings.max_payload)), path=path + "args"
         )
-    given = _options(app, principal, asked.given(), path)
+    given = checked(_options(app, principal, asked.given(), path), app.webhooks)
     # Where tenants do not take turns, the lane has no tenant.
     fair = app.queues[queue].fair != "off"
     return raw_job(asked.task, payload, given, queue=queue, key_ttl=app.settings.key_ttl, fair=fair)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from starlette.responses import Response
 
 from headrace.errors import ConfigError, LimitNotFound
 from headrace.operate.limits import LimitEntry, Limits, check_limit, figures
-from headrace.server.api.job_request import check
+from headrace.server.api.job_request import check, read_options
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
 from headrace.task.limit import LimitFigures
+from headrace.task.limit_options import FIGURE_OPTIONS
+from headrace.task.option import OptionBody, body
 
 
 class LimitView(msgspec.Struct, kw_only=True):
@@ -46,13 +48,14 @@ class LimitAnswer(msgspec.Struct):
     limit: LimitView | None
 
 
-class LimitRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class LimitBody(OptionBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """New figures, at least one."""
 
-    concurrency: int | None = None
-    rate: str | None = None
-    """Such as `50/s`."""
-    burst: int | None = None
+
+if TYPE_CHECKING:
+    LimitRequest: TypeAlias = LimitBody
+else:
+    LimitRequest = body(LimitBody, FIGURE_OPTIONS, "LimitRequest")
 
 
 def _view(entry: LimitEntry) -> LimitView:
@@ -90,9 +93,9 @@ async def put(call: Call) -> Response:
     """PUT /v1/limits/{name}"""
     asked: LimitRequest = call.body
     name = _name(call)
+    options = read_options(FIGURE_OPTIONS, asked.given())
     try:
-        made = figures(name, rate=asked.rate, burst=asked.burst, concurrency=asked.concurrency)
-        entry = await call.operations.limits.set(name, made)
+        entry = await call.operations.limits.set(name, figures(name, **options))
     except LimitNotFound:
         raise _unknown() from None
     except ConfigError as error:

@@ -114,7 +114,7 @@ _UNTIL = Option(name="until", doc="The end of the pause: so long from now, or a 
 async def pause_now(call: Call, kind: PauseKind, name: str, until: str | None) -> datetime | None:
     """Pause until the caller's time. Returns that time."""
     end = await call.operations.pauses.pause(
-        name, kind=kind, until=None if until is None else read_option(_UNTIL, until)
+        name, kind=kind, until=None if until is None else _UNTIL.check(read_option(_UNTIL, until))
     )
     call.service.figures.forget_pauses()
     return end

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
 
-from headrace.errors import ConfigError, InvalidCron, InvalidTimezone, ScheduleNotFound
+from headrace.errors import ConfigError, ScheduleNotFound
 from headrace.model import duration
 from headrace.operate.schedules import Schedules
 from headrace.policy import schedule
 from headrace.policy.schedule_entry import ScheduleEntry
+from headrace.policy.schedule_options import OPTIONS
 from headrace.server.admission import admit_schedule
 from headrace.server.api import job_request
-from headrace.server.api.job_request import JobRequest, check
+from headrace.server.api.job_request import JobRequest, check, read_options
 from headrace.server.http.call import Call, answer, nothing
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
 from headrace.task.job_checks import tenant_of
+from headrace.task.option import OptionBody, body
 
 
 class DecisionView(msgspec.Struct, kw_only=True):
@@ -121,22 +123,19 @@ async def all_of(call: Call) -> Response:
 # ── changing ─────────────────────────────────────────────────────────────────
 
 
-class ScheduleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ScheduleBody(OptionBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A schedule to be added: a rule, and the job it makes."""
 
     name: str
-    cron: str | None = None
-    """`0 3 * * *`, six fields with seconds first, or `@daily`."""
-    every: str | None = None
-    """`15m`, counted from 1970."""
-    tz: str = "UTC"
-    overlap: Literal["allow", "skip", "cancel"] = "allow"
-    catch_up: str = "last"
-    """After downtime: none, last or all(24)."""
-    jitter: str | None = None
     job: JobRequest
     replace: bool = False
     """Replace a schedule of that name."""
+
+
+if TYPE_CHECKING:
+    ScheduleRequest: TypeAlias = ScheduleBody
+else:
+    ScheduleRequest = body(ScheduleBody, OPTIONS, "ScheduleRequest")
 
 
 async def add(call: Call) -> Response:
@@ -144,21 +143,9 @@ async def add(call: Call) -> Response:
     asked: ScheduleRequest = call.body
     check(schedule.check_name, asked.name, "invalid_schedule_name", "name")
     job = job_request.make(call.service, call.principal, asked.job, "job.")
+    options = read_options(OPTIONS, asked.given())
     try:
-        made = schedule.declare(
-            asked.name,
-            cron=asked.cron,
-            every=asked.every,
-            tz=asked.tz,
-            job=job,
-            overlap=asked.overlap,
-            catch_up=asked.catch_up,
-            jitter=asked.jitter,
-        )
-    except InvalidCron as error:
-        raise Problem(422, error.code, str(error), path="cron") from None
-    except InvalidTimezone as error:
-        raise Problem(422, error.code, str(error), path="tz") from None
+        made = schedule.declare(asked.name, job=job, **options)
     except ConfigError as error:
         raise Problem(422, "invalid_schedule", str(error)) from None
     made = msgspec.structs.replace(made, name=_own(call, asked.name))
