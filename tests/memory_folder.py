@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER = "HEADRACE_TEST_FOLDER"
@@ -12,25 +13,38 @@ FOLDER = "HEADRACE_TEST_FOLDER"
 ENOUGH = 8 * 1024**3
 """Bytes that must be free. The servers of one test process write up to 2 GB of log before they remove the oldest."""
 
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
 
 def use_memory(
     environment: MutableMapping[str, str] = os.environ,
     shared: Path = Path("/dev/shm"),
     meminfo: Path = Path("/proc/meminfo"),
+    limits: Sequence[Path] = CGROUP_LIMITS,
 ) -> None:
     """Let pytest and the throw-away servers write to memory, where there is enough of it."""
     if FOLDER not in environment:
-        environment[FOLDER] = str(shared) if _has_room(shared, meminfo) else ""
+        environment[FOLDER] = str(shared) if _has_room(shared, meminfo, limits) else ""
     if environment[FOLDER]:
         environment.setdefault("PYTEST_DEBUG_TEMPROOT", environment[FOLDER])
 
 
-def _has_room(shared: Path, meminfo: Path) -> bool:
-    """Whether the folder and the machine both have room: the size of such a folder says nothing of the memory behind it."""
+def _has_room(shared: Path, meminfo: Path, limits: Sequence[Path]) -> bool:
+    """Whether the folder, the machine and the container have room: the folder's size does not tell the memory behind it."""
     try:
         of_folder = os.statvfs(shared)
         available = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(encoding="ascii"), re.MULTILINE)
     except OSError:
         return False
+    if available is None or not os.access(shared, os.W_OK):
+        return False
     free = of_folder.f_bavail * of_folder.f_frsize
-    return os.access(shared, os.W_OK) and available is not None and min(free, int(available[1]) * 1024) >= ENOUGH
+    return min(free, int(available[1]) * 1024, *_container_limits(limits)) >= ENOUGH
+
+
+def _container_limits(limits: Sequence[Path]) -> Iterator[int]:
+    """The memory that a container may use, if it has a limit. Files in memory count towards it."""
+    for path in limits:
+        with suppress(OSError):
+            if (text := path.read_text(encoding="ascii").strip()).isdecimal():
+                yield int(text)
