@@ -32,8 +32,8 @@ local function each(command, key, values)
   return answer
 end
 
--- On one server: something of this queue happens then, or earlier: a job is due ('#d'), a lease runs out ('#z'). So janitors
--- ask the queues where something may be to do, and not all of them.
+-- On one server: something of this queue happens then, or earlier. A job is due (DUE_QUEUES), or a lease expires
+-- (EXPIRING_QUEUES). So janitors ask only the queues where there may be something to do.
 local function by_then(index, at, p)
   if HOME then c('ZADD', HOME .. index, 'LT', at, p) end
 end

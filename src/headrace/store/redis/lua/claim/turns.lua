@@ -68,7 +68,7 @@ end
 
 -- A round gives every tenant in a ring one turn of `unit` jobs times its weight. The unit is chosen when the round begins
 -- and kept until it ends, though claims of other sizes come in between: else who is always met by the small ones, or at the
--- ends of claims, would get less. Kept in `o`: the unit, the turns that are left, and what the first is still owed (0: all).
+-- ends of claims, would get less. ROUNDS keeps the unit, the turns that are left, and what the first is still owed (0: all).
 local function round_of(q, priority)
   local kept = c('HGET', q.p .. ROUNDS, priority)
   local unit, rest, owed = match(kept or '', '^(%d+) (%d+) (%d+)$')

@@ -1,6 +1,6 @@
 -- Tokens that were settled to the end, for a settle that is repeated after a lost answer.
 
--- They are remembered for so many µs, and for twice as long at most: those before the last turn of `y` are in `y2`.
+-- They are kept for so many µs, and for twice as long at most: OLDER_TOKENS has those from before the last turn.
 local function forget_tokens(p, now, keep)
   if c('EXISTS', p .. SPENT_TOKENS, p .. OLDER_TOKENS) == 0 then return end
   local turned = tonumber(c('HGET', p .. COUNTERS, 'y') or nil)
