@@ -89,7 +89,7 @@ class Headrace(AppJobs, AppPauses, Producer):
         self.producer = None if producer is None else check_producer(producer)
         self._clock = clock
         self._portal = portal
-        self._clients = Clients(self.connect, self.queues)
+        self._clients = Clients(self.connect, self.queues, portal=portal)
         self._unfair: set[str] = set()
         self._home = _Home(self, self._clients, self._unfair)
         self.dead = AppDeadLetters(self._clients, self.tasks)
@@ -265,7 +265,7 @@ class _Home:
         # It is not made from `aput`: a job with `tx` is written in the caller's thread, to which the transaction belongs.
         if tx is not None:
             return self._app.put_in(tx, [job]).put(0)
-        return portal.run(lambda: self.aput(job, None))
+        return self._clients.put_here(job) or portal.run(lambda: self.aput(job, None))
 
     async def aput(self, job: NewJob, tx: object | None) -> Put:
         client = await self._clients.here()

@@ -85,6 +85,10 @@ class Client:
         """Whether any queue has a `max_length`."""
         return bool(self._guard.bounds)
 
+    def bounds(self, queue: str) -> bool:
+        """Whether this queue has a `max_length`."""
+        return queue in self._guard.bounds
+
     async def admit(self, jobs: Sequence[NewJob]) -> None:
         """Count jobs that are stored by another path, or raise QueueFull."""
         if self._guard.bounds:
@@ -101,6 +105,13 @@ class Client:
         answer = await self._persist(lambda: self.store.enqueue(batch))
         return Placed(batch.id, answer.existing, ords)
 
+    async def repeat(self, batch: Batch, began: float, unknown: OutcomeUnknown | None) -> Enqueued:
+        """Go on with an enqueue that the calling thread began at this monotonic time and could not end.
+
+        `unknown`: the error of that attempt, if the batch may be stored already.
+        """
+        return await self._persist(lambda: self.store.enqueue(batch), began, unknown)
+
     async def put(self, job: NewJob) -> JobId:
         """Store one job durably. Calls that come at the same time share a commit."""
         return (await self.place(job)).id
@@ -116,10 +127,14 @@ class Client:
         placed = await self._store_all(jobs)
         return [placed.put(place) for place in range(len(jobs))]
 
-    async def _persist(self, call: Callable[[], Awaitable[Enqueued]]) -> Enqueued:
-        give_up = time.monotonic() + self._patience
+    async def _persist(
+        self,
+        call: Callable[[], Awaitable[Enqueued]],
+        began: float | None = None,
+        unknown: OutcomeUnknown | None = None,
+    ) -> Enqueued:
+        give_up = (time.monotonic() if began is None else began) + self._patience
         pause = _FIRST_PAUSE
-        unknown: OutcomeUnknown | None = None
         while True:
             try:
                 return await call()

@@ -7,10 +7,15 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 
+from headrace.client.blocking import BlockingClient
 from headrace.client.client import Client
+from headrace.errors import OutcomeUnknown
+from headrace.model.job import Batch, NewJob
+from headrace.model.records import Enqueued
 from headrace.policy.queue import QueueOptions
 from headrace.runtime.portal import Portal
 from headrace.store.contract import Store
+from headrace.task.handle import Put
 
 
 class _LoopClient:
@@ -19,15 +24,25 @@ class _LoopClient:
     def __init__(self) -> None:
         self.opening = asyncio.Lock()
         self.client: Client | None = None
+        self.blocking: BlockingClient | None = None
+        """Of the portal's loop, if its store has one: for sync code."""
         self.keeper: AsyncGenerator[None, None] | None = None
 
 
 class Clients:
     """One client per event loop, opened when first asked for."""
 
-    def __init__(self, connect: Callable[[], Store], queues: Mapping[str, QueueOptions] | None = None) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Store],
+        queues: Mapping[str, QueueOptions] | None = None,
+        *,
+        portal: Portal | None = None,
+    ) -> None:
+        """`portal`: where the sync calls run for which `put_here` has no other way."""
         self._connect = connect
         self._queues = queues
+        self._portal = portal
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -53,12 +68,15 @@ class Clients:
                     await store.close()
                     raise
                 client = Client(store, queues=self._queues)
-                opened.keeper = self._keep(loop, client)
+                opened.blocking = self._blocking(store, loop)
+                opened.keeper = self._keep(loop, client, opened.blocking)
                 await anext(opened.keeper)
                 opened.client = client
             return opened.client
 
-    async def _keep(self, loop: asyncio.AbstractEventLoop, client: Client) -> AsyncGenerator[None, None]:
+    async def _keep(
+        self, loop: asyncio.AbstractEventLoop, client: Client, blocking: BlockingClient | None
+    ) -> AsyncGenerator[None, None]:
         # An event loop has no hook for its end, but it closes the async generators that were started in it. So a store
         # that a script leaves open is closed while its loop still runs.
         try:
@@ -66,6 +84,8 @@ class Clients:
         finally:
             with self._lock:
                 self._by_loop.pop(loop, None)
+            if blocking is not None:
+                await self._close(blocking)
             await client.close()
 
     async def close_here(self) -> None:
@@ -77,3 +97,50 @@ class Clients:
     def opened_in(self, portal: Portal) -> bool:
         """Whether sync calls have opened a client."""
         return portal.started is not None and portal.started in self._by_loop
+
+    # ── sync code ────────────────────────────────────────────────────────────
+
+    def put_here(self, job: NewJob) -> Put | None:
+        """Enqueue in the calling thread. None: the portal must do it.
+
+        The first call goes through the portal, which opens the store. So do jobs for bounded queues, whose lengths the
+        portal's client knows, and calls from a thread that runs an event loop.
+        """
+        loop = None if self._portal is None else self._portal.started
+        opened = None if loop is None else self._by_loop.get(loop)
+        if opened is None or opened.client is None or opened.blocking is None:
+            return None
+        if opened.client.bounds(job.lane.queue) or _loop_runs():
+            return None
+        return opened.blocking.put(job)
+
+    def _blocking(self, store: Store, loop: asyncio.AbstractEventLoop) -> BlockingClient | None:
+        if self._portal is None or loop is not self._portal.started:
+            return None
+        writer = store.blocking()
+        if writer is None:
+            return None
+        blocking = BlockingClient(writer, self._repeat)
+        self._portal.before_close.add(blocking.close)
+        return blocking
+
+    async def _close(self, blocking: BlockingClient) -> None:
+        if self._portal is not None and blocking.close in self._portal.before_close:
+            self._portal.before_close.discard(blocking.close)
+            # Its connection may have an event loop of its own, which cannot run in a thread that runs one.
+            await asyncio.get_running_loop().run_in_executor(None, blocking.close)
+
+    def _repeat(self, batch: Batch, began: float, unknown: OutcomeUnknown | None) -> Enqueued:
+        async def repeat() -> Enqueued:
+            return await (await self.here()).repeat(batch, began, unknown)
+
+        assert self._portal is not None  # only its loop has a blocking client
+        return self._portal.run(repeat)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

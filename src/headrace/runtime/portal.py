@@ -26,6 +26,8 @@ class Portal:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self.before_close: set[Callable[[], None]] = set()
+        """What `close` calls first, in its own thread: connections that other threads than the portal's use."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -63,6 +65,8 @@ class Portal:
 
     def close(self) -> None:
         """Close everything in the portal's loop, and end its thread. The next call starts another."""
+        while self.before_close:
+            self.before_close.pop()()
         with self._lock:
             thread, loop, stop = self._thread, self._loop, self._stop
             self._thread = self._loop = self._stop = None
@@ -86,7 +90,8 @@ class Portal:
 
     def forget(self) -> None:
         """Reset the portal in a forked child, which does not have the thread."""
-        _inherited.extend((self._thread, self._loop, self._stop))
+        _inherited.extend((self._thread, self._loop, self._stop, self.before_close))
+        self.before_close = set()
         self._lock = threading.Lock()
         self._thread = self._loop = self._stop = None
 

@@ -76,6 +76,27 @@ from headrace.model.records import (
 )
 
 
+class Blocking(Protocol):
+    """The enqueue of an open store for sync code: the calling thread writes by itself, without an event loop.
+
+    It belongs to the store object that made it, and is used by one thread at a time. It may refuse any call with
+    Unavailable. The caller then gives the same batch to `Store.enqueue`, which also tells what is wrong.
+    """
+
+    @property
+    def waits_for_keys(self) -> bool:
+        """Whether a job with a key or a unique lock may have to wait for a transaction of another program."""
+        ...
+
+    def enqueue(self, batch: Batch) -> Enqueued:
+        """As `Store.enqueue`. After OutcomeUnknown, too, the caller gives the same batch to `Store.enqueue`."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection back. May be called twice. A call after it is refused."""
+        ...
+
+
 class Store(Protocol):
     """A store of jobs. Use it from one event loop; make one object per loop."""
 
@@ -103,6 +124,10 @@ class Store(Protocol):
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
         """Store a batch durably, all or nothing. Raises IdempotencyConflict."""
+        ...
+
+    def blocking(self) -> Blocking | None:
+        """A way for sync code to enqueue without this store's event loop; None: this store has none."""
         ...
 
     async def claim(self, ask: Ask) -> Lease | None:

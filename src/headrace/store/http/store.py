@@ -112,6 +112,9 @@ class HttpStore:
         existing: dict[int, JobId] = await self._call("enqueue", wire.pack_batch(batch))
         return Enqueued(existing)
 
+    def blocking(self) -> None:
+        """Requests go through the event loop's HTTP client."""
+
     async def claim(self, ask: Ask) -> Lease | None:
         found: Lease | None = await self._call("claim", ask)
         return found

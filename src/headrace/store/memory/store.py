@@ -125,6 +125,9 @@ class MemoryStore(Looking, Operating):
         within = new.unique.within
         return holder if within is None or holder.enqueued_at + within > now else None
 
+    def blocking(self) -> None:
+        """Sync code reaches this store only through its event loop."""
+
     async def claim(self, ask: Ask) -> Lease | None:
         now = self._clock.now()
         if (held := self._leases.get(ask.token)) is not None:

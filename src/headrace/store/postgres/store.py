@@ -119,6 +119,9 @@ class PostgresStore:
     async def enqueue(self, batch: Batch) -> Enqueued:
         return await enqueue(self._server, batch)
 
+    def blocking(self) -> None:
+        """Sync code reaches this store through its event loop."""
+
     async def claim(self, ask: Ask) -> Lease | None:
         return await self._claims.claim(ask)
 

@@ -43,6 +43,8 @@ def due_args(due: Due) -> tuple[int, int]:
 
 def by_queue(batch: Batch) -> Runs:
     jobs = batch.jobs
+    if len(jobs) == 1:
+        return {jobs[0].lane.queue: [(0, 0)]}
     found: Runs = {}
     for low, high in segments(batch):
         runs = found.setdefault(jobs[low].lane.queue, [])

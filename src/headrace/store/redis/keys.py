@@ -84,6 +84,7 @@ moved whole: so no script ever sees half a queue, and the store never follows an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -134,6 +135,9 @@ class Keys:
 
     def of(self, *queues: str) -> tuple[str, ...]:
         """The keys that a script names: two of each queue, and where the limits are if not with the queue."""
+        return _of(self, queues) if len(queues) == 1 else self._of(queues)
+
+    def _of(self, queues: tuple[str, ...]) -> tuple[str, ...]:
         pairs = tuple(key for queue in queues for key in self.pair(queue))
         return pairs if self.clustered else (*pairs, self.queue(LIMITS))
 
@@ -168,3 +172,7 @@ class Keys:
     def idempotency(self, queue: str, task: str, name: str) -> str:
         place = self.queue(queue) if self.clustered else f"{self.prefix}:"
         return f"{place}i:{task}\0{name}"
+
+
+# Most calls are about one queue of few, and a single enqueue is short enough to notice the making of names.
+_of = lru_cache(1000)(Keys._of)  # noqa: SLF001 - of the class above

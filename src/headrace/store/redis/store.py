@@ -6,6 +6,7 @@ import logging
 
 from headrace.model.clock import Clock
 from headrace.model.records import Progress
+from headrace.store.redis.blocking import BlockingEnqueue, blocking
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.url import parse
 from headrace.store.redis.job_locator import JobLocator
@@ -64,7 +65,8 @@ class RedisStore:
         self.check = Check(client).check
         self.now = time.now
 
-        self.enqueue = Enqueue(client, time, queues, locator).enqueue
+        self.enqueuing = enqueuing = Enqueue(client, time, queues, locator)
+        self.enqueue = enqueuing.enqueue
         self.claim = claim.claim
         self.heartbeat = Heartbeat(client, time, leases).heartbeat
         self.settle = settle.settle
@@ -112,6 +114,9 @@ class RedisStore:
                 _warned.add(finding.message)
                 _log.warning("%s: %s", finding.about, finding.message)
         await self.time.refresh()
+
+    def blocking(self) -> BlockingEnqueue | None:
+        return blocking(self.client.address, self.enqueuing.command, self.enqueuing.answered)
 
     async def close(self) -> None:
         await self.waiting.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from time import monotonic
 from typing import Final
 
 from headrace.model.clock import Clock
@@ -39,17 +39,26 @@ class StoreClock:
         """Microseconds since 1970, without a call to the server in most cases."""
         if self.clock is not None:
             return to_us(self.clock.now())
-        passed = asyncio.get_running_loop().time() - self._measured
+        passed = monotonic() - self._measured
         if passed > _FRESH:
             await self.refresh()
             passed = 0.0
         return self._server_us + int(passed * 1_000_000)
 
+    def known_us(self) -> int | None:
+        """The same from any thread; None: the store must ask the server first."""
+        if self.clock is not None:
+            return to_us(self.clock.now())
+        passed = monotonic() - self._measured
+        return None if passed > _FRESH else self._server_us + int(passed * 1_000_000)
+
     async def refresh(self) -> None:
         """Ask the server for the time."""
         seconds, micro = await self._client.wire.time(self._client.keys.queues)
+        # A thread that reads both in between must take the time for stale.
+        self._measured = float("-inf")
         self._server_us = int(seconds) * 1_000_000 + int(micro)
-        self._measured = asyncio.get_running_loop().time()
+        self._measured = monotonic()
         for act in self._after:
             await act()
 

@@ -163,6 +163,9 @@ class SqliteStore:
         prepared = Prepared(batch)
         return await self._write(prepared.enqueue, look=prepared.pack)
 
+    def blocking(self) -> None:
+        """Sync code reaches this store through its event loop."""
+
     async def claim(self, ask: Ask) -> Lease | None:
         if self._waiting is not None:
             self._waiting.looked(self._claim_memory.names.of(ask.queues))

@@ -24,7 +24,7 @@ Reply = Any
 Command = tuple[Any, ...]
 
 # Its stub says neither what it answers nor that it takes any number of words.
-_packed: Callable[[Command], bytes] = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+packed: Callable[[Command], bytes] = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 CONNECT_TIMEOUT: Final = 5.0
 _MOST_CONNECTIONS: Final = 64
@@ -36,7 +36,7 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 
 """Seconds, seconds and number of the system's probes on a silent connection: 11 s until a dead one is noticed."""
 _UNHEARD: Final = 60_000
 """Milliseconds after which a bell expires that no sleeper took."""
-_MORE: Final = object()
+MORE: Final = object()
 
 
 class Follow(NamedTuple):
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
     """Commands go out in one write, and their answers come back in order: one caller at a time."""
 
     def __init__(self) -> None:
-        self._reader = hiredis.Reader(replyError=Refused, notEnoughData=_MORE)
+        self._reader = hiredis.Reader(replyError=Refused, notEnoughData=MORE)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answers: list[Reply] = []
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         """The answers to these. Raises Cut; after that, or when called off, the connection is fit no more."""
         assert self._transport is not None  # the pool asks only after the connection was made
         self._answers, self._missing = [], len(commands)
-        words = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
+        words = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
         self._transport.write(words)
         return await self.answers(timeout)
 
@@ -92,21 +92,15 @@ class Connection(asyncio.Protocol):
 
     async def greet(self, address: Address, timeout: float) -> None:
         """Log in, and choose the database."""
-        commands: list[Command] = []
-        if address.password or address.username:
-            commands.append(("AUTH", *filter(None, (address.username,)), address.password or ""))
-        if address.db:
-            commands.append(("SELECT", address.db))
+        commands = greeting(address)
         try:
-            answers = await self.ask([*commands, ("CLIENT", "SETNAME", "headrace")], timeout)
+            answers = await self.ask(commands, timeout)
         except Cut:
             # A server that takes no more connections says so and hangs up.
             answers = self._answers[:1]
             if not answers or not isinstance(answers[0], Refused):
                 raise
-        for number, answer in enumerate(answers):
-            if isinstance(answer, Refused) and not (number == len(commands) and faults.forbidden(answer)):
-                raise answer
+        welcomed(answers, len(commands))
 
     def close(self, *, at_once: bool = False) -> None:
         if self._transport is None:
@@ -120,17 +114,13 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
-        wire = transport.get_extra_info("socket")
-        wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            if (option := getattr(socket, name, None)) is not None:  # not every system has them
-                wire.setsockopt(socket.IPPROTO_TCP, option, value)
+        keep_alive(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         reader, answers = self._reader, self._answers
         try:
             reader.feed(data)
-            while (answer := reader.gets()) is not _MORE:
+            while (answer := reader.gets()) is not MORE:
                 answers.append(answer)
                 self._missing -= 1
         except hiredis.ProtocolError as error:
@@ -311,7 +301,7 @@ class Pool:
             # The greeting, too, must end: a server may take connections and be silent.
             async with asyncio.timeout(seconds):
                 loop = asyncio.get_running_loop()
-                await loop.create_connection(lambda: connection, self._host, self._port, ssl=_tls(address))
+                await loop.create_connection(lambda: connection, self._host, self._port, ssl=tls_context(address))
                 await connection.greet(address, seconds)
         except (OSError, TimeoutError, Cut) as error:
             self._drop(connection)
@@ -355,7 +345,32 @@ def put_back(key: str) -> tuple[Command, ...]:
     return ("RPUSH", key, 1), ("LTRIM", key, 0, 0)
 
 
-def _tls(address: Address) -> ssl.SSLContext | None:
+def greeting(address: Address) -> list[Command]:
+    """What a new connection says: who comes, to which database, and its name, which comes last."""
+    commands: list[Command] = []
+    if address.password or address.username:
+        commands.append(("AUTH", *filter(None, (address.username,)), address.password or ""))
+    if address.db:
+        commands.append(("SELECT", address.db))
+    return [*commands, ("CLIENT", "SETNAME", "headrace")]
+
+
+def welcomed(answers: Sequence[Reply], count: int) -> None:
+    """Raise the first refusal among the answers to a greeting. A user need not have the right to set the name."""
+    for number, answer in enumerate(answers, 1):
+        if isinstance(answer, Refused) and not (number == count and faults.forbidden(answer)):
+            raise answer
+
+
+def keep_alive(wire: socket.socket) -> None:
+    """Let the system notice a dead peer."""
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if (option := getattr(socket, name, None)) is not None:  # not every system has them
+            wire.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def tls_context(address: Address) -> ssl.SSLContext | None:
     if not address.tls:
         return None
     named = f"tls_ca={address.tls_ca}"

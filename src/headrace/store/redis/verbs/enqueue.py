@@ -7,16 +7,17 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.errors import ConfigError, IdempotencyConflict
+from headrace.errors import ConfigError, IdempotencyConflict, Unavailable
 from headrace.model.job import Batch, JobId
 from headrace.model.records import Enqueued
 from headrace.store.redis.arguments import Runs, by_queue, due_args, lock_args, microseconds
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
-from headrace.store.redis.client.connection import Reply
+from headrace.store.redis.client.connection import Command, Reply
 from headrace.store.redis.client.scripts import Script
 from headrace.store.redis.element import encode_run, lane_name
 from headrace.store.redis.job_locator import JobLocator
+from headrace.store.redis.leaving import UNLISTED
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.store_clock import StoreClock
 
@@ -24,6 +25,18 @@ pack = msgspec.msgpack.Encoder().encode
 
 _MOST_RUNS: Final = 1000
 """Runs of jobs that one enqueue script stores. Each costs the server 5 to 15 µs, and no other client is served meanwhile."""
+
+
+def _existing(batch: Batch, answer: Reply) -> list[tuple[int, JobId]]:
+    """Places of a batch whose job was there before. Raises IdempotencyConflict."""
+    if len(answer) == 1:
+        return []
+    ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
+    if answer[0] == b"conflict":
+        ord, known = ids[0]
+        job = batch.jobs[ord]
+        raise IdempotencyConflict(job.task, job.key.name if job.key else "", known)
+    return ids
 
 
 class Enqueue:
@@ -45,15 +58,29 @@ class Enqueue:
         for queues in self._together(spread):
             keys = self._keys.of(*queues)
             script, args = self._call(batch, queues, now)
-            answer: Reply = await self._queues.fill(script, list(queues), *args)
-            ids = [(int(ord), JobId(UUID(bytes=id))) for ord, id in zip(answer[1::2], answer[2::2], strict=True)]
-            if answer[0] == b"conflict":
-                ord, known = ids[0]
-                job = batch.jobs[ord]
-                raise IdempotencyConflict(job.task, job.key.name if job.key else "", known)
-            existing.update(ids)
+            existing.update(_existing(batch, await self._queues.fill(script, list(queues), *args)))
             await self._client.confirmed(keys[0])
         self._locator.remember(batch.id, next(iter(spread)))
+        return Enqueued(existing)
+
+    # The two halves of an enqueue of sync code. Its thread is not that of the event loop.
+
+    def command(self, batch: Batch) -> Command | None:
+        """The command for a batch; None: the store must list its queues or ask for the time first."""
+        spread = by_queue(batch)
+        now = self._time.known_us()
+        if now is None or not self._queues.registered.issuperset(spread):
+            return None
+        keys = self._keys.of(*spread)
+        script, args = self._call(batch, spread, now)
+        return "EVALSHA", script.sha, len(keys), *keys, *args
+
+    def answered(self, batch: Batch, answer: Reply) -> Enqueued:
+        """What the server's answer to that command means. Raises IdempotencyConflict."""
+        if answer[0] == UNLISTED:
+            raise Unavailable("the store must list the queue first; nothing was stored")
+        existing = dict(_existing(batch, answer))
+        self._locator.remember(batch.id, batch.jobs[0].lane.queue)
         return Enqueued(existing)
 
     def _call(self, batch: Batch, queues: Runs, now: int) -> tuple[Script, tuple[Any, ...]]:
