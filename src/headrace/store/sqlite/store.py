@@ -30,6 +30,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.store.sqlite import user_transaction
+from headrace.store.sqlite.blocking import BlockingEnqueue
 from headrace.store.sqlite.engine import migrate as migrations
 from headrace.store.sqlite.engine.address import Address
 from headrace.store.sqlite.engine.check import check
@@ -163,8 +164,10 @@ class SqliteStore:
         prepared = Prepared(batch)
         return await self._write(prepared.enqueue, look=prepared.pack)
 
-    def blocking(self) -> None:
-        """Sync code reaches this store through its event loop."""
+    def blocking(self) -> BlockingEnqueue | None:
+        if self._writer is None or self._waiting is None:
+            return None
+        return BlockingEnqueue(self._writer, self._waiting)
 
     async def claim(self, ask: Ask) -> Lease | None:
         if self._waiting is not None:

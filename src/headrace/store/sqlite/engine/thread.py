@@ -34,10 +34,11 @@ class Call:
     __slots__ = ("_open", "alarm", "first", "future", "look", "work")
 
     def __init__(
-        self, work: Work[Any], future: asyncio.Future[Any], *, first: bool = False, look: Work[Any] | None = None
+        self, work: Work[Any], future: asyncio.Future[Any] | None, *, first: bool = False, look: Work[Any] | None = None
     ) -> None:
         self.work = work
         self.future = future
+        """Where the answer goes; None: the calling thread does the work itself, and waits for no answer."""
         self.first = first
         """Before others of its group: a heartbeat waits neither for bulk work nor for a reaper."""
         self.look = look
@@ -51,7 +52,7 @@ class Call:
             self._open.pop()
         except IndexError:
             return False
-        return not self.future.cancelled()
+        return self.future is None or not self.future.cancelled()
 
 
 Answer = tuple[Call, Any, BaseException | None]
@@ -106,7 +107,7 @@ class Thread(ABC):
         return bool(done)
 
     def _give_up(self, call: Call) -> None:
-        if call.begin():
+        if call.begin() and call.future is not None:
             call.future.set_exception(
                 Unavailable(f"{self._address.path} is kept locked by another process: is one stopped or stuck?")
             )
@@ -132,12 +133,15 @@ class Thread(ABC):
                         _log.exception("a call to SQLite ended in an unexpected way")
                         self._tell(deliver, [(call, None, error) for call in group])
             finally:
-                conn.close()
+                self._disconnect(conn)
         finally:
             self._tell(_end, self._ended)
 
     @abstractmethod
     def _connect(self) -> sqlite3.Connection: ...
+
+    def _disconnect(self, conn: sqlite3.Connection) -> None:
+        conn.close()
 
     @abstractmethod
     def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None: ...
@@ -213,7 +217,7 @@ def deliver(answers: list[Answer]) -> None:
     for call, result, error in answers:
         if call.alarm is not None:
             call.alarm.cancel()
-        if call.future.done():
+        if call.future is None or call.future.done():
             continue
         if error is None:
             call.future.set_result(result)

@@ -11,6 +11,10 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
+
+_PAUSE = 0.0001
+"""Seconds between two tries of `take_soon`."""
 
 
 class WriteLock:
@@ -27,6 +31,22 @@ class WriteLock:
             os.close(self._fd)
             self._fd, self._inode = self._open()
             fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def take_soon(self, seconds: float) -> bool:
+        """The same, but give up after this time: False. Others that wait in `take` come first."""
+        until = monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if monotonic() >= until:
+                    return False
+                sleep(_PAUSE)
+                continue
+            if self._current():
+                return True
+            os.close(self._fd)
+            self._fd, self._inode = self._open()
 
     def leave(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)

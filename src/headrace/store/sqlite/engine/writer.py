@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import OutcomeUnknown, StoreDamaged
 from headrace.store.sqlite.engine.address import Address
-from headrace.store.sqlite.engine.connection import connect, cursor
+from headrace.store.sqlite.engine.connection import Locked, connect, cursor
 from headrace.store.sqlite.engine.files import Files
-from headrace.store.sqlite.engine.thread import Answer, Call, Thread, deliver
+from headrace.store.sqlite.engine.thread import Answer, Call, T, Thread, Work, deliver
 from headrace.store.sqlite.engine.timekeeper import Timekeeper
 from headrace.store.sqlite.engine.transaction import Depth, Tx
 from headrace.store.sqlite.engine.wakeup import Bell
@@ -27,6 +28,18 @@ _ENOUGH = 64
 """Commits, after which an idle writer moves the log into the file."""
 _IDLE = 0.1
 """Seconds without a call that make a writer idle."""
+_WATCH = 0.05
+"""Seconds for which the writing thread looks after the bell once another thread has written."""
+_BRIEFLY = 0.002
+"""Seconds that a calling thread tries to get the turn before it leaves its call to the writing thread."""
+
+
+def _nothing(_: Tx) -> None:
+    """Of a call that only ends a sleep."""
+
+
+_NUDGE = Call(_nothing, None)
+"""Wakes the writing thread: there may be something owed."""
 
 
 class Writer(Thread):
@@ -46,6 +59,12 @@ class Writer(Thread):
         self._last = 0.0
         self._commits = 0
         """Commits since this writer moved the log into the file."""
+        self._conn: sqlite3.Connection | None = None
+        self._watch_until = 0.0
+        self._watching = False
+        """Whether this thread looks every few milliseconds what other threads owe to the bell."""
+        self._using = threading.Lock()
+        """Held while a thread uses the connection: this one, or a caller in `do_here`."""
 
     def _connect(self) -> sqlite3.Connection:
         # SQLite turns the log on without waiting, so two processes that open a new file at once do so in turns.
@@ -65,7 +84,13 @@ class Writer(Thread):
         except BaseException:
             conn.close()
             raise
+        self._conn = conn
         return conn
+
+    def _disconnect(self, conn: sqlite3.Connection) -> None:
+        with self._using:
+            self._conn = None
+            conn.close()
 
     def changes(self) -> asyncio.Future[int]:
         """SQLite's counter of other connections' commits."""
@@ -73,16 +98,27 @@ class Writer(Thread):
 
     def _next(self, patience: float | None = None) -> list[Call] | None:
         del patience
+        now = time.monotonic()
+        # Other threads look at this after they have rung the bell, so it is set before the look at what is owed.
+        self._watching = now < self._watch_until
         rest = _IDLE if self._commits >= _ENOUGH else None
-        group = super()._next(_COALESCE if self._bell.owed else rest)
-        if not group:
+        group = super()._next(_COALESCE if self._bell.owed or self._watching else rest)
+        if group and _NUDGE in group:
+            self._watch_until = now + _WATCH
+            return [call for call in group if call is not _NUDGE]
+        if not group and self._bell.owed:
             self._bell.pay()
+            self._watch_until = now + _WATCH if self._watching else 0.0
         return group
 
     def _idle(self, conn: sqlite3.Connection) -> None:
         """Move the log into the file while no call waits for it. Otherwise the commit that makes the log long does so."""
         if self._commits < _ENOUGH or time.monotonic() - self._last < _IDLE:
             return
+        with self._using:
+            self._checkpoint(conn)
+
+    def _checkpoint(self, conn: sqlite3.Connection) -> None:
         self._commits = 0
         if self._turn is not None:
             self._turn.take()
@@ -95,14 +131,48 @@ class Writer(Thread):
                 self._turn.leave()
 
     def _do(self, conn: sqlite3.Connection, group: list[Call]) -> None:
-        group = self._look(conn, group)
-        if not group and not self._time.objects:
-            return
-        group.sort(key=lambda call: not call.first)
+        while group:
+            with self._using:
+                group = self._look(conn, group)
+                if not group and not self._time.objects:
+                    return
+                group.sort(key=lambda call: not call.first)
+                answers, awake, group = self._write(conn, group)
+            self._tell(self._deliver, answers, awake)
+            if awake:
+                self._bell.ring(awake)
+
+    def do_here(self, work: Work[T], look: Work[None]) -> tuple[T, set[str]]:
+        """One call in the calling thread, on this writer's connection, and the queues that have something to claim now.
+
+        Raises Locked where another writer would keep the thread waiting: the writing thread waits better, because it gives
+        up in time and collects what comes meanwhile.
+        """
+        if self._closed or self._files.lost is not None or self._using.locked():
+            raise Locked(f"another call writes to {self._address.path}")
+        with self._using:
+            if self._conn is None:
+                raise Locked(f"{self._address.path} is closed")
+            call = Call(work, None)
+            look(Tx(cursor(self._conn), self._time.now()))
+            [(_, result, error)], awake, _ = self._write(self._conn, [call], within=_BRIEFLY)
+            enough = self._commits == _ENOUGH
+        if error is not None:
+            raise error
+        if awake:
+            self._bell.ring(awake)
+        if enough or (self._bell.owed and not self._watching):
+            self._calls.put(_NUDGE)  # the writing thread sends what is owed, and moves the log into the file
+        return result, awake
+
+    def _write(
+        self, conn: sqlite3.Connection, group: list[Call], *, within: float | None = None
+    ) -> tuple[list[Answer], set[str], list[Call]]:
+        """The answers of a group, the queues that have something to claim, and the calls that are left over."""
         answers: list[Answer] = []
         depth = Depth()
         try:
-            rest = self._transact(conn, group, answers, depth)
+            rest = self._transact(conn, group, answers, depth, within)
         except Exception as problem:  # noqa: BLE001 - it is raised where the calls wait
             error = self._commit_error(problem)
             rest = []
@@ -110,11 +180,7 @@ class Writer(Thread):
             answers = [(call, None, own or error) for call, _, own in answers]
             answers += [(call, None, error) for call in group if call.begin() and id(call) not in failed]
             depth = Depth()
-        self._tell(self._deliver, answers, depth.awake)
-        if depth.awake:
-            self._bell.ring(depth.awake)
-        if rest:
-            self._do(conn, rest)
+        return answers, depth.awake, rest
 
     def _deliver(self, answers: list[Answer], awake: set[str]) -> None:
         deliver(answers)
@@ -151,11 +217,15 @@ class Writer(Thread):
             return [(call, None, error) for call, _, _ in answers]
         return answers
 
-    def _transact(self, conn: sqlite3.Connection, group: list[Call], answers: list[Answer], depth: Depth) -> list[Call]:
-        """Run a group in one transaction. Answers the calls that remain if SQLite rolled it back half-way."""
+    def _transact(
+        self, conn: sqlite3.Connection, group: list[Call], answers: list[Answer], depth: Depth, within: float | None
+    ) -> list[Call]:
+        """Run a group in one transaction. Answers the calls that remain if SQLite rolled it back half-way.
+
+        `within`: seconds to wait for the write lock; None: without a limit.
+        """
         asked = time.monotonic()
-        if self._turn is not None:
-            self._turn.take()
+        self._take_turn(within)
         try:
             self._files.check()
             conn.execute("begin immediate")
@@ -188,6 +258,14 @@ class Writer(Thread):
             if self._turn is not None:
                 self._turn.leave()
         return []
+
+    def _take_turn(self, within: float | None) -> None:
+        if self._turn is None:
+            return
+        if within is None:
+            self._turn.take()
+        elif not self._turn.take_soon(within):
+            raise Locked(f"another process writes to {self._address.path}")
 
     def _attempt(self, conn: sqlite3.Connection, call: Call, tx: Tx, *, alone: bool) -> Answer:
         """Run one verb. If it fails, only its own changes are undone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from headrace.store.sqlite.engine.wakeup import ALL, Bell
 
@@ -28,16 +29,20 @@ class Waiting:
         self._look_at: asyncio.TimerHandle | None = None
         self._seen: int | None = None
         self._closed = False
+        self._watched = False
+        """Whether anything has claimed or waited here, so that hints matter."""
         self.changes: Callable[[], asyncio.Future[int]] | None = None
         """SQLite's change counter as the writing connection sees it, which does not count its own commits."""
 
     def looked(self, queues: frozenset[str]) -> None:
         """A claim begins. It finds what the hints up to now are about."""
+        self._watched = True
         self._missed -= queues
         self._missed.discard(ALL)
 
     async def wait(self, names: frozenset[str], timeout: float, opens_in: float | None = None) -> bool:
         """`opens_in`: seconds after which a job that the last claim passed over may run."""
+        self._watched = True
         self._listen()
         if ALL in self._missed or not self._missed.isdisjoint(names):
             self.looked(names)
@@ -64,12 +69,16 @@ class Waiting:
                 _end(sleeper, True)
         self._missed |= names
 
+    def hint_from_thread(self, queues: Iterable[str]) -> None:
+        """The same from any thread. A store that only produces is spared the hop into its event loop."""
+        if self._watched:
+            with suppress(RuntimeError):  # the loop is gone, and with it what waited
+                self._loop.call_soon_threadsafe(self.hint, queues)
+
     def echo(self, queues: set[str]) -> None:
         """The user's transaction makes jobs of these queues ready when it commits. Runs in any thread."""
-        try:
+        with suppress(RuntimeError):  # the loop is gone, and no worker waits in it
             self._loop.call_soon_threadsafe(self._echo, queues)
-        except RuntimeError:
-            return  # the loop is gone, and no worker waits in it
 
     def close(self) -> None:
         self._closed = True
