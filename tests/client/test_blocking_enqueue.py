@@ -35,7 +35,7 @@ LONG = 60
 """Seconds that no test waits: an event ends every wait."""
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def store_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -29,11 +29,16 @@ _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, 
 """A silent peer gets a keepalive after 10 s and is given up 15 s later. Not every system has all options."""
 
 
+def socket_of(connection: Connection) -> Any:
+    """The socket of a connection, or None: the driver has no public way to it."""
+    transport = getattr(connection, "_transport", None)
+    return transport.get_extra_info("socket") if transport is not None else None
+
+
 def keep_alive(connection: Connection) -> None:
     """Let the kernel notice a lost peer, and keep idle connections alive in routers."""
-    # The driver has no public access to its socket. Without it, the deadlines of calls still work.
-    transport = getattr(connection, "_transport", None)
-    raw = transport.get_extra_info("socket") if transport is not None else None
+    # Without the socket, the deadlines of calls still work.
+    raw = socket_of(connection)
     if raw is None or raw.family not in {socket.AF_INET, socket.AF_INET6}:
         return
     with contextlib.suppress(OSError):

@@ -31,6 +31,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.store.postgres import checks, migrations
+from headrace.store.postgres.blocking import BlockingEnqueue, blocking
 from headrace.store.postgres.lease import LeaseMemory
 from headrace.store.postgres.pool import connect, leave
 from headrace.store.postgres.server import Server
@@ -119,8 +120,8 @@ class PostgresStore:
     async def enqueue(self, batch: Batch) -> Enqueued:
         return await enqueue(self._server, batch)
 
-    def blocking(self) -> None:
-        """Sync code reaches this store through its event loop."""
+    def blocking(self) -> BlockingEnqueue | None:
+        return blocking(self._server)
 
     async def claim(self, ask: Ask) -> Lease | None:
         return await self._claims.claim(ask)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -53,6 +54,10 @@ class Bell:
         """Taken from `_dirty` by a NOTIFY that was not answered yet."""
         self._echoing: dict[str, float] = {}
         """Queues of jobs in users' transactions, and until when hints of them are repeated."""
+        self._from_threads: deque[str] = deque()
+        """Queues that threads have rung for and that no task has taken yet."""
+        self._attentive = False
+        """Whether the task that sends hints looks at those without being woken."""
         self._work = asyncio.Event()
         self._speaker: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -90,7 +95,12 @@ class Bell:
 
     def _unsent(self) -> set[str]:
         now = asyncio.get_running_loop().time()
-        unsent = self._dirty | self._sending | {name for name, until in self._echoing.items() if until > now}
+        unsent = (
+            self._dirty
+            | self._sending
+            | self._rung_by_threads()
+            | {name for name, until in self._echoing.items() if until > now}
+        )
         if self._soon is not None:
             self._soon.cancel()
             unsent.add(_ALL)
@@ -108,6 +118,24 @@ class Bell:
         self._work.set()
         if self._speaker is None:
             self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="headrace-notify")
+
+    def ring_from_thread(self, queues: Iterable[str]) -> None:
+        """The same from any thread. While hints go out anyhow, it costs no hop into the event loop."""
+        self._from_threads.extend(queues)
+        loop = self._loop
+        if not self._attentive and loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._ring_for_threads)
+
+    def _ring_for_threads(self) -> None:
+        self.ring(self._rung_by_threads())
+
+    def _rung_by_threads(self) -> set[str]:
+        names: set[str] = set()
+        with contextlib.suppress(IndexError):
+            while True:
+                names.add(self._from_threads.popleft())
+        return names
 
     def ring_all(self) -> None:
         """There may be something somewhere."""
@@ -141,8 +169,13 @@ class Bell:
         gap = _GAP
         try:
             while True:
+                self._ring_for_threads()
                 if not self._work.is_set():
+                    # A thread looks at this after it has rung. So this task looks once more for what was rung before.
+                    self._attentive = False
+                    self._ring_for_threads()
                     await self._work.wait()
+                    self._attentive = True
                     gap = _GAP
                 self._work.clear()
                 self._sending, self._dirty = self._dirty, set()
@@ -159,6 +192,7 @@ class Bell:
                 await asyncio.sleep(gap)
                 gap = min(gap * 1.5, _LONGEST_GAP)
         finally:
+            self._attentive = False
             if connection is not None:
                 connection.terminate()
 

@@ -64,7 +64,7 @@ class EnqueueArgs(NamedTuple):
 
 
 FUNCTION: Final = "enqueue_batch"
-_ENQUEUE: Final = call(FUNCTION, EnqueueArgs)
+ENQUEUE: Final = call(FUNCTION, EnqueueArgs)
 _PATIENCE: Final = "3s"
 """How long an enqueue waits for a transaction that holds one of its keys or unique locks."""
 _ENQUEUE_KEYED: Final = (
@@ -85,7 +85,7 @@ async def enqueue(server: Server, batch: Batch) -> Enqueued:
     if args.keyed:
         found = await _enqueue_keyed(server, args)
     else:
-        found = await server.pool.repeatable(lambda: server.pool.rows(_ENQUEUE, *args, write=True, timeout=60))
+        found = await server.pool.repeatable(lambda: server.pool.rows(ENQUEUE, *args, write=True, timeout=60))
     answer = rows.enqueued(batch, found[0])
     server.bell.ring(queues_of(batch))
     return answer
