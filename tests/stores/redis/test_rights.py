@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from conformance.kit import JANITOR, TTL, claim, put, settle_all, take
+from conformance.test_workers import presence
 from headrace import Headrace
 from headrace.errors import ConfigError
 from headrace.model.records import Retention
@@ -41,7 +43,10 @@ async def used(store: Store) -> None:
     await put(store, 3, queue="billing")
     await put(store, 1)
     assert await store.wait(["default"], 30.0)
-    await settle_all(store, await take(store, 1))
+    lease = await take(store, 1)
+    assert (await store.heartbeat([lease.token], TTL, replace(presence(), upkeep="app"))).upkeep
+    await settle_all(store, lease)
+    assert len(await store.workers()) == 1
     await store.pause("billing", by="ada")
     assert await claim(store, 1, "billing") is None
     await store.resume("billing")

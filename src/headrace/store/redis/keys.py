@@ -70,7 +70,7 @@ prefix as their last key: a limit counts over all queues. On a cluster no script
 prefix of each queue and count within it; rules and pauses are kept under `hr:{#limits}:`, too, and copied from there to every
 queue when they change or a queue appears.
 
-Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of the workers that are there, `{hr:workers}:upkeep:<group>` ZSET
+Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of the workers that are there, `hr:{hr:workers}:upkeep:<group>` ZSET
 of those that do the upkeep of their group, by until when, `hr:name:<id>` STRING per
 worker that was ever there, its name, with an expiry, `hr:{#records}:r:<kind>` HASH of
 name → version and value with `hr:{#records}:d` HASH the last version given out, `hr:i:<task>\0<key>` STRING per
@@ -108,7 +108,7 @@ class Keys:
 
     def upkeep(self, group: str) -> str:
         """ZSET until when → worker that does the upkeep of its group; in one slot with the workers."""
-        return f"{{{self.workers}}}:upkeep:{group}"
+        return f"{self.prefix}:{{{self.workers}}}:upkeep:{group}"
 
     @property
     def listing(self) -> tuple[str, str]:
