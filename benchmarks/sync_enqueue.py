@@ -1,6 +1,6 @@
 """One enqueue from sync code, beside one raw write and beside peers: p50 and p99 of interleaved rounds.
 
-    python benchmarks/sync_enqueue.py --store redis --python after=.venv/bin/python --python before=/other/.venv/bin/python \
+    PYTHONPATH=tests python benchmarks/sync_enqueue.py --store redis --python after=.venv/bin/python --python before=/other/.venv/bin/python \
         --peers /peers/bin/python
 
 Each contestant is a process of its own, and the rounds of all contestants take turns, so a busy machine hits all of them
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,12 @@ def raw(store: str, url: str) -> Callable[[], object]:
     """The plainest durable write of one value by a plain client."""
     value = TEXT.encode()
     if store == "redis":
-        import redis
+        redis: Any = import_module("redis")
 
         client = redis.Redis.from_url(url)
         return lambda: client.lpush("raw", value)
     if store == "postgres":
-        import psycopg
-
+        psycopg: Any = import_module("psycopg")
         connection = psycopg.connect(url, autocommit=True)
         connection.execute("create table if not exists raw (id bigserial primary key, payload bytea)")
         return lambda: connection.execute("insert into raw (payload) values (%b)", (value,), prepare=True)
@@ -68,35 +68,34 @@ def raw(store: str, url: str) -> Callable[[], object]:
 
 
 def huey(store: str, url: str) -> Callable[[], object]:
-    from huey import RedisHuey, SqliteHuey
+    peer: Any = import_module("huey")
 
     if store == "redis":
-        queue: Any = RedisHuey("bench", url=url, results=False)
+        queue: Any = peer.RedisHuey("bench", url=url, results=False)
     else:
-        queue = SqliteHuey("bench", filename=url.removeprefix("sqlite:///") + ".huey", fsync=True, results=False)
+        queue = peer.SqliteHuey("bench", filename=url.removeprefix("sqlite:///") + ".huey", fsync=True, results=False)
 
-    @queue.task()
     def noop(text: str) -> None: ...
 
-    return lambda: noop(TEXT)
+    task = queue.task()(noop)
+    return lambda: task(TEXT)
 
 
 def pgqueuer(store: str, url: str) -> Callable[[], object]:
     del store
-    import psycopg
-    from pgqueuer.db import AsyncpgDriver, SyncPsycopgDriver
-    from pgqueuer.queries import Queries, SyncQueries
+    drivers: Any = import_module("pgqueuer.db")
+    peer: Any = import_module("pgqueuer.queries")
+    psycopg: Any = import_module("psycopg")
+    asyncpg: Any = import_module("asyncpg")
 
     async def install() -> None:
-        import asyncpg
-
         connection = await asyncpg.connect(url)
         with contextlib.suppress(Exception):  # it is there
-            await Queries(AsyncpgDriver(connection)).install()
+            await peer.Queries(drivers.AsyncpgDriver(connection)).install()
         await connection.close()
 
     asyncio.run(install())
-    queries = SyncQueries(SyncPsycopgDriver(psycopg.connect(url, autocommit=True)))
+    queries = peer.SyncQueries(drivers.SyncPsycopgDriver(psycopg.connect(url, autocommit=True)))
     value = TEXT.encode()
     return lambda: queries.enqueue("noop", value)
 
@@ -120,31 +119,31 @@ def contest(name: str, store: str, url: str) -> None:
 
 
 @contextlib.contextmanager
-def place(store: str) -> Iterator[Callable[[], str]]:
+def place(store: str) -> Generator[Callable[[], str]]:
     """Answers with a fresh place for each contestant, on one server."""
     if store == "sqlite":
         with tempfile.TemporaryDirectory(dir=os.environ.get("HEADRACE_BENCH_DIR")) as folder:
             numbers = iter(range(100))
             yield lambda: f"sqlite:///{folder}/{next(numbers)}.db"
     elif store == "redis":
-        from headrace.testing.redis_servers import RedisServer
+        from servers.redis import RedisServer
 
-        with RedisServer.start("redis") as server:
+        with RedisServer.start("redis") as redis:
             databases = iter(range(16))
-            yield lambda: server.url().rsplit("/", 1)[0] + f"/{next(databases)}"
+            yield lambda: redis.url().rsplit("/", 1)[0] + f"/{next(databases)}"
     else:
         from headrace.store import connect
-        from headrace.testing.servers import PostgresServer
+        from servers.postgres import PostgresServer
 
         async def migrate(url: str) -> None:
             opened = connect(url)
             await opened.migrate()
             await opened.close()
 
-        with PostgresServer.start() as server:
+        with PostgresServer.start() as postgres:
 
             def fresh() -> str:
-                url = server.create_database()
+                url = postgres.create_database()
                 asyncio.run(migrate(url))
                 return url
 

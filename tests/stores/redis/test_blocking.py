@@ -14,7 +14,7 @@ from headrace.model.job import JobState, job_id
 from headrace.store.redis.blocking import BlockingEnqueue
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
-from headrace.testing.redis_servers import RedisCluster, RedisServer
+from servers.redis import RedisCluster, RedisServer
 from stores.redis.proxy import Proxy, between
 from stores.redis.test_tls import folder, secured, url
 
