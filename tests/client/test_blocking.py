@@ -53,7 +53,7 @@ def test_a_twin_raises_what_its_verb_raises():
 
 
 def test_a_twin_called_by_another_one_is_refused_instead_of_waiting_for_itself():
-    with pytest.raises(HeadraceError, match="use the a… twin"):
+    with pytest.raises(HeadraceError, match="use its async form"):
         Greeter("hello").nest()
 
 

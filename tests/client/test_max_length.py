@@ -66,7 +66,7 @@ def transaction(url: str) -> Generator[Any]:
 def test_in_the_callers_transaction(app: Headrace, short: Task[[int], None], store_url: str):
     with transaction(store_url) as tx:
         short.using(tx=tx).enqueue(1)
-        with pytest.raises(QueueFull, match="queue short is full, 2 jobs wait"):
+        with pytest.raises(QueueFull, match="queue short is full, its max_length is 2"):
             app.enqueue_many([short.job(2), short.job(3)], tx=tx)
         short.using(tx=tx).enqueue(2)
         with pytest.raises(QueueFull):
@@ -129,7 +129,7 @@ async def test_slots_of_a_schedule_wait_for_room_and_each_is_fired_once(caplog: 
     entry = (await Schedules(store).all())["s"]
     assert len(entry.pending) == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "schedule s waits: queue short is full, 2 jobs wait: try again later, or start more workers"
+        "schedule s waits: queue short is full, its max_length is 2: try again later, or start more workers"
     ]
     first = await take(store, 10, "short")
     await settle_all(store, first)
@@ -187,4 +187,4 @@ def test_the_command_line(store_url: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert CliRunner().invoke(root, command).exit_code == 0
     refused = CliRunner().invoke(root, command)
     assert refused.exit_code == 1
-    assert "queue short may have 1 jobs waiting" in refused.stderr
+    assert "queue short is full, its max_length is 1" in refused.stderr
