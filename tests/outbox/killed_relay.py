@@ -10,8 +10,13 @@ from headrace.store.redis.store import RedisStore
 
 
 class Telling(RedisStore):
-    async def enqueue(self, batch: Batch) -> Enqueued:
-        answer = await super().enqueue(batch)
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._plain = self.enqueue
+        self.enqueue = self._enqueue
+
+    async def _enqueue(self, batch: Batch) -> Enqueued:
+        answer = await self._plain(batch)
         print(batch.id.hex, flush=True)
         # The row is not deleted before this process is told to go on, which never happens.
         await asyncio.to_thread(sys.stdin.readline)

@@ -42,7 +42,8 @@ class RedisStore:
     """Redis 7.0 or newer, or Valkey: one server, Sentinel or a cluster.
 
     Each verb is answered by an object of `verbs/`. The constructor makes these objects and binds their methods once, so
-    that a call of a verb costs no more than a call of the method itself.
+    that a call of a verb costs no more than a call of the method itself. A subclass therefore replaces a verb in its own
+    constructor: a method of the class is hidden by the bound one.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:  # noqa: PLR0915 - a line per verb
