@@ -168,7 +168,9 @@ class QueueFull(EnqueueError):
     code = "queue_full"
 
     def __init__(self, queue: str, max_length: int) -> None:
-        super().__init__(f"queue {queue} is full, its max_length is {max_length:,}: try again later, or start more workers")
+        super().__init__(
+            f"queue {queue} is full, its max_length is {max_length:,}: try again later, or start more workers"
+        )
         self.queue = queue
         self.max_length = max_length
 

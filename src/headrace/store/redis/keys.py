@@ -135,11 +135,7 @@ class Keys:
 
     def of(self, *queues: str) -> tuple[str, ...]:
         """The keys that a script names: two of each queue, and where the limits are if not with the queue."""
-        return _of(self, queues) if len(queues) == 1 else self._of(queues)
-
-    def _of(self, queues: tuple[str, ...]) -> tuple[str, ...]:
-        pairs = tuple(key for queue in queues for key in self.pair(queue))
-        return pairs if self.clustered else (*pairs, self.queue(LIMITS))
+        return _known_keys_of(self, queues) if len(queues) == 1 else _keys_of(self, queues)
 
     @property
     def records(self) -> tuple[str, str]:
@@ -174,5 +170,10 @@ class Keys:
         return f"{place}i:{task}\0{name}"
 
 
+def _keys_of(keys: Keys, queues: tuple[str, ...]) -> tuple[str, ...]:
+    pairs = tuple(key for queue in queues for key in keys.pair(queue))
+    return pairs if keys.clustered else (*pairs, keys.queue(LIMITS))
+
+
 # Most calls are about one queue of few, and a single enqueue is short enough to notice the making of names.
-_of = lru_cache(1000)(Keys._of)  # noqa: SLF001 - of the class above
+_known_keys_of = lru_cache(1000)(_keys_of)
