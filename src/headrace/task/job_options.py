@@ -147,6 +147,7 @@ class JobKeywords(TypedDict, total=False):
 
 OPTIONS = declared(JobKeywords)
 STORED = tuple(each for each in OPTIONS.values() if each.stored)
+_STORED_NAMES = frozenset(each.name for each in STORED)
 
 Moment = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())] | Annotated[datetime, Meta(tz=True)] | None
 """A time limit of one job: seconds after its enqueue, or a time. Both by the store's clock."""
@@ -184,13 +185,12 @@ def checked(given: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
     return found
 
 
-def stored(given: Mapping[str, Any]) -> JobOptions:
-    """What the job carries of checked options."""
-    return JobOptions(**{each.name: _plain(given[each.name]) for each in STORED if each.name in given})
-
-
-def _plain(value: Any) -> Any:
-    return value.total_seconds() if isinstance(value, timedelta) else value
+def stored(given: Mapping[str, Any], **others: Any) -> JobOptions:
+    """What the job carries of checked options; `others` are fields that no caller of `using` gives."""
+    for name, value in given.items():
+        if name in _STORED_NAMES:
+            others[name] = value.total_seconds() if isinstance(value, timedelta) else value
+    return JobOptions(**others)
 
 
 def check_stored(own: JobOptions) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-import msgspec
-
 from headrace.model.job import Key, NewJob
 from headrace.model.lane import Lane
 from headrace.task.codec import encode_options
@@ -20,7 +18,7 @@ def raw_job(
 ) -> NewJob:
     """A job by checked options. `fair`: tenants take turns in its queue, so that the tenant is a part of the lane."""
     name, tenant = given.get("key"), given.get("tenant", "")
-    own = msgspec.structs.replace(stored(given), key=name, tenant=None if fair else tenant or None)
+    own = stored(given, key=name, tenant=None if fair else tenant or None)
     key = None
     if name is not None:
         key = Key(name, given.get("key_ttl") or key_ttl, hashlib.blake2b(payload, digest_size=16).digest())

@@ -156,7 +156,7 @@ class Task(Generic[P, R]):
             due = quiet
         check_startable("expires", given.get("expires"), self.options.expires, due)
         check_startable("deadline", given.get("deadline"), self.options.deadline, due)
-        own = structs.replace(stored(given), redact=self._marks.redact, names=self._marks.names)
+        own = stored(given, redact=self._marks.redact, names=self._marks.names)
         line, rank = given.get("queue", self.options.queue), given.get("priority", self.options.priority)
         tenant = given.get("tenant", "" if self.options.tenant is None else None)
         plan = EnqueueOptions(

@@ -261,5 +261,6 @@ class Settler(Service):
 
 def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
     """What follows from an attempt's outcome, by the rules of its task and its job."""
-    held = attempt.held
-    return settlement(attempt.job, outcome, attempt.own, held.state.watch.now, suspect=held.suspect)
+    job, held = attempt.job, attempt.held
+    own = attempt.known.usual if job.options is None else attempt.own
+    return settlement(job, outcome, own, held.state.watch.now, suspect=held.suspect)
