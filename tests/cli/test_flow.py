@@ -76,7 +76,7 @@ def test_nonsense_to_limits(shell: Shell) -> None:
     declare(shell, Limit("stripe", rate="90/s", burst=30, cost=5))
     assert "no limit 'stipe' (known: stripe)" in shell.error("limits", "set", "stipe", "--rate", "5/s", code=1)
     assert "give at least one of" in shell.error("limits", "set", "stripe", code=78)
-    assert "is not a rate" in shell.error("limits", "set", "stripe", "--rate", "fast", code=78)
+    assert "is not a rate" in shell.error("limits", "set", "stripe", "--rate", "fast", code=2)
     assert "one job needs 5 units" in shell.error("limits", "set", "stripe", "--burst", "2", code=78)
     assert "is not a valid limit name" in shell.error("limits", "set", "S!", "--rate", "5/s", code=2)
     assert "a key follows the colon" in shell.error("limits", "set", "stripe:", "--rate", "5/s", code=2)
