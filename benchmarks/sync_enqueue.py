@@ -1,6 +1,6 @@
 """One enqueue from sync code, beside one raw write and beside peers: p50 and p99 of interleaved rounds.
 
-    PYTHONPATH=tests python benchmarks/sync_enqueue.py --store redis --python after=.venv/bin/python --python before=/other/.venv/bin/python \
+    python benchmarks/sync_enqueue.py --store redis --python after=.venv/bin/python --python before=/other/.venv/bin/python \
         --peers /peers/bin/python
 
 Each contestant is a process of its own, and the rounds of all contestants take turns, so a busy machine hits all of them
@@ -24,6 +24,10 @@ from collections.abc import Callable, Generator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+# Python searches the folder of a script first, and `http` in this folder would hide the standard library's `http`. The
+# throw-away servers are in the folder of the tests.
+sys.path[0] = str(Path(__file__).parents[1] / "tests")
 
 TEXT = "x" * 100
 PEERS = {"redis": ("raw", "huey"), "postgres": ("raw", "pgqueuer"), "sqlite": ("raw", "huey")}
