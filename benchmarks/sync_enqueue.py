@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import statistics
 import subprocess
 import sys
@@ -123,12 +122,12 @@ def contest(name: str, store: str, url: str) -> None:
 
 
 @contextlib.contextmanager
-def place(store: str) -> Generator[Callable[[], str]]:
+def place(store: str, folder: str | None) -> Generator[Callable[[], str]]:
     """Answers with a fresh place for each contestant, on one server."""
     if store == "sqlite":
-        with tempfile.TemporaryDirectory(dir=os.environ.get("HEADRACE_BENCH_DIR")) as folder:
+        with tempfile.TemporaryDirectory(dir=folder) as own:
             numbers = iter(range(100))
-            yield lambda: f"sqlite:///{folder}/{next(numbers)}.db"
+            yield lambda: f"sqlite:///{own}/{next(numbers)}.db"
     elif store == "redis":
         from servers.redis import RedisServer
 
@@ -160,7 +159,7 @@ def drive(options: argparse.Namespace) -> None:
     if options.peers:
         runs += [(name, options.peers, name) for name in PEERS[options.store]]
     samples: dict[str, list[list[float]]] = {label: [] for label, _, _ in runs}
-    with place(options.store) as fresh, contextlib.ExitStack() as stack:
+    with place(options.store, options.folder) as fresh, contextlib.ExitStack() as stack:
         members: dict[str, subprocess.Popen[str]] = {}
         for label, path, name in runs:
             command = [
@@ -213,6 +212,7 @@ def main() -> None:
     parser.add_argument("--store", choices=PEERS, required=True)
     parser.add_argument("--python", action="append", default=[], help="LABEL=INTERPRETER with headrace")
     parser.add_argument("--peers", help="interpreter with redis, psycopg, huey and pgqueuer")
+    parser.add_argument("--folder", help="where SQLite files are made: a disk, for memory syncs nothing")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--calls", type=int, default=50, help="in each round")
     parser.add_argument("--contest", help=argparse.SUPPRESS)
