@@ -46,10 +46,10 @@ class ClaimArgs(NamedTuple):
     p_ttl: Interval
     p_tenant: Text | None
     p_weights: Json | None
-    b_lowest: Int2s | None
-    b_highest: Int2s | None
-    b_share: Int4s | None
-    b_queues: Texts | None
+    b_lowest: Int2s | None = None
+    b_highest: Int2s | None = None
+    b_share: Int4s | None = None
+    b_queues: Texts | None = None
     ring_priority: Int2s | None = None
     ring_queue: Texts | None = None
     ring_tenant: Texts | None = None
@@ -101,8 +101,8 @@ class Claims:
         waits, busy = 0, None
         while True:
             memory, full = self._heads.args()
-            args = asked._replace(
-                **memory, p_looks=looks, p_now=self._server.injected, p_await=busy, p_probe=self._heads.probe
+            args = ClaimArgs(
+                **asked, **memory, p_looks=looks, p_now=self._server.injected, p_await=busy, p_probe=self._heads.probe
             )
             found = await self._claim(args, ask.token)
             if isinstance(found, Lease):
@@ -157,21 +157,23 @@ async def held_by(server: Server, token: Token) -> list[Any]:
     return await server.pool.rows(_HELD, *HeldArgs(token), write=False)
 
 
-def ask_args(ask: Ask, limit: int) -> ClaimArgs:
+def ask_args(ask: Ask, limit: int) -> dict[str, Any]:
     """The arguments of a claim that the worker decides."""
+    args: dict[str, Any] = {
+        "p_queues": list(ask.queues) if len(ask.queues) <= _MANY_QUEUES else [f",{','.join(ask.queues)},"],
+        "p_limit": limit,
+        "p_token": ask.token,
+        "p_worker": ask.worker,
+        "p_ttl": ask.ttl,
+        "p_tenant": ask.tenant,
+        "p_weights": msgspec.json.encode(ask.weights).decode() if ask.weights else None,
+    }
     bands = ask.bands
-    if bands and not ask.only_bands:
-        bands = (*bands, Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit))
-    return ClaimArgs(
-        p_queues=list(ask.queues) if len(ask.queues) <= _MANY_QUEUES else [f",{','.join(ask.queues)},"],
-        p_limit=limit,
-        p_token=ask.token,
-        p_worker=ask.worker,
-        p_ttl=ask.ttl,
-        p_tenant=ask.tenant,
-        p_weights=msgspec.json.encode(ask.weights).decode() if ask.weights else None,
-        b_lowest=[band.lowest for band in bands] or None,
-        b_highest=[band.highest for band in bands] or None,
-        b_share=[band.share for band in bands] or None,
-        b_queues=[",".join(band.queues) or None for band in bands] or None,
-    )
+    if bands:
+        if not ask.only_bands:
+            bands = (*bands, Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit))
+        args["b_lowest"] = [band.lowest for band in bands]
+        args["b_highest"] = [band.highest for band in bands]
+        args["b_share"] = [band.share for band in bands]
+        args["b_queues"] = [",".join(band.queues) or None for band in bands]
+    return args

@@ -42,20 +42,20 @@ class EnqueueArgs(NamedTuple):
     s_queue: Texts
     s_priority: Int2s
     s_tenant: Texts
-    s_lane: Int8s | None
-    s_limits: Texts | None
-    s_run_at: Times | None
-    s_delay: Intervals | None
-    k_ord: Int4s | None
-    k_key: Texts | None
-    k_digest: Byteses | None
-    k_ttl: Intervals | None
-    u_ord: Int4s | None
-    u_name: Texts | None
-    u_states: Texts | None
-    u_within: Intervals | None
-    u_replace: Bools | None
-    p_now: Time | None
+    s_lane: Int8s | None = None
+    s_limits: Texts | None = None
+    s_run_at: Times | None = None
+    s_delay: Intervals | None = None
+    k_ord: Int4s | None = None
+    k_key: Texts | None = None
+    k_digest: Byteses | None = None
+    k_ttl: Intervals | None = None
+    u_ord: Int4s | None = None
+    u_name: Texts | None = None
+    u_states: Texts | None = None
+    u_within: Intervals | None = None
+    u_replace: Bools | None = None
+    p_now: Time | None = None
 
     @property
     def keyed(self) -> bool:
@@ -112,9 +112,7 @@ def enqueue_args(batch: Batch, now: datetime | None) -> EnqueueArgs:
     lanes = [jobs[lo].lane for lo, _ in runs]
     limits = column(["\n".join(lane.limits) or None for lane in lanes])
     dues = column([jobs[lo].due for lo, _ in runs])
-    keys = [(ord, job.key) for ord, job in enumerate(jobs) if job.key is not None]
-    locks = [(ord, job.unique) for ord, job in enumerate(jobs) if job.unique is not None]
-    return EnqueueArgs(
+    args = EnqueueArgs(
         p_batch=batch.id,
         p_tasks=same([job.task for job in jobs]),
         p_payloads=[job.payload for job in jobs],
@@ -127,17 +125,24 @@ def enqueue_args(batch: Batch, now: datetime | None) -> EnqueueArgs:
         s_limits=limits,
         s_run_at=dues and [due if isinstance(due, datetime) else None for due in dues],
         s_delay=dues and [due if isinstance(due, timedelta) else None for due in dues],
-        k_ord=[ord for ord, _ in keys] or None,
-        k_key=[text(key.name) for _, key in keys] or None,
-        k_digest=[key.digest for _, key in keys] or None,
-        k_ttl=[key.ttl for _, key in keys] or None,
-        u_ord=[ord for ord, _ in locks] or None,
-        u_name=[text(lock.name) for _, lock in locks] or None,
-        u_states=[",".join(lock.states) for _, lock in locks] or None,
-        u_within=[lock.within for _, lock in locks] or None,
-        u_replace=[lock.replace for _, lock in locks] or None,
         p_now=now,
     )
+    if keys := [(ord, job.key) for ord, job in enumerate(jobs) if job.key is not None]:
+        args = args._replace(
+            k_ord=[ord for ord, _ in keys],
+            k_key=[text(key.name) for _, key in keys],
+            k_digest=[key.digest for _, key in keys],
+            k_ttl=[key.ttl for _, key in keys],
+        )
+    if locks := [(ord, job.unique) for ord, job in enumerate(jobs) if job.unique is not None]:
+        args = args._replace(
+            u_ord=[ord for ord, _ in locks],
+            u_name=[text(lock.name) for _, lock in locks],
+            u_states=[",".join(lock.states) for _, lock in locks],
+            u_within=[lock.within for _, lock in locks],
+            u_replace=[lock.replace for _, lock in locks],
+        )
+    return args
 
 
 def queues_of(batch: Batch) -> set[str]:
