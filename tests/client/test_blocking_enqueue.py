@@ -359,12 +359,14 @@ def test_an_interrupted_thread_leaves_the_jobs_of_others_to_them():
     gate = Gate()
     gate.trouble["b"] = KeyboardInterrupt()
     answers = crowd(gate, *map(job, "abcd"))
-    assert isinstance(answers["b"], KeyboardInterrupt)
     [(batch, unknown)] = gate.repeated
     assert batch == gate.ids[1]
     assert isinstance(unknown, OutcomeUnknown)
-    assert answers["c"].id == job_id(batch, 1)
-    assert answers["d"].id == job_id(batch, 2)
+    # Any of the three threads may have got the lock, written the group and been interrupted.
+    stored = {name: job_id(batch, place) for place, name in enumerate("bcd")}
+    [interrupted] = [name for name in "bcd" if isinstance(answers[name], KeyboardInterrupt)]
+    del stored[interrupted]
+    assert {name: answers[name].id for name in stored} == stored
 
 
 def test_an_interrupted_thread_leaves_no_call_behind():

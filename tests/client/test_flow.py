@@ -107,7 +107,7 @@ def test_limits_at_run_time(app: Headrace):
     assert (entry.declared.rate, entry.rule.rate) == (90.0, 50.0)
     for figures in ({"rate": "fast"}, {"burst": 0}, {"concurrency": True}, {}):
         wrong: dict[str, Any] = figures
-        with pytest.raises(ConfigError, match="limit stripe"):
+        with pytest.raises(ConfigError, match="limit 'stripe': "):
             app.limits.set("stripe", **wrong)
     back = app.limits.reset("stripe")
     assert back is not None

@@ -133,7 +133,7 @@ class Limits:
             version = await self._store.limit(key, fresh, None if rule is None else rule.version)
             if version is not None:
                 return None if fresh is None else _entry(key, fresh)
-        raise HeadraceError(f"limit {key}: too many others change it at this moment; try again")
+        raise HeadraceError(f"limit {key!r}: too many others change it at this moment; try again")
 
     async def _follow(self, name: str, *, heal: bool = False) -> None:
         """Keys with a rule of their own follow what their limit has become."""
@@ -165,7 +165,7 @@ class LimitOperations(Limits):
         """Replace the declared figures by those of an operator; a figure that is left out stays as it is."""
         check_limit(name)
         if figures == LimitFigures():
-            raise ConfigError(f'limit {name}: give at least one of rate="50/s", burst=10 and concurrency=4')
+            raise ConfigError(f'limit {name!r}: give at least one of rate="50/s", burst=10 and concurrency=4')
 
         def change(state: State, base: State) -> State:
             made = _joined(state.override, figures)
@@ -247,11 +247,11 @@ def check_figures(name: str, declared: LimitDeclaration | None, override: LimitF
     """Figures under which no job could ever run are refused."""
     figures, cost = figures_of(declared, override), 1 if declared is None else declared.cost
     if figures.concurrency is not None and figures.concurrency < cost:
-        raise ConfigError(f"limit {name}: concurrency = {figures.concurrency}, and one job needs {cost} units of it")
+        raise ConfigError(f"limit {name!r}: concurrency = {figures.concurrency}, and one job needs {cost} units of it")
     if figures.rate is not None and burst_of(figures, cost) < cost:
-        raise ConfigError(f"limit {name}: burst = {figures.burst}, and one job needs {cost} units of it")
+        raise ConfigError(f"limit {name!r}: burst = {figures.burst}, and one job needs {cost} units of it")
     if figures.burst is not None and figures.rate is None:
-        raise ConfigError(f"limit {name}: burst = {figures.burst} without a rate: give that, too")
+        raise ConfigError(f"limit {name!r}: burst = {figures.burst} without a rate: give that, too")
 
 
 def _entry(name: str, rule: LimitRule) -> LimitEntry:
