@@ -88,16 +88,19 @@ class Shell:
 
     def put(self, count: int = 1, *, task: str = "shop.charge", queue: str = "default", **lane: Any) -> list[JobId]:
         """Ready jobs."""
+        return self.put_in([Lane(queue=queue, **lane)] * count, task=task)
+
+    def put_in(self, lanes: Sequence[Lane], *, task: str = "shop.charge") -> list[JobId]:
+        """A ready job in each of these lanes."""
 
         async def act() -> list[JobId]:
             store = connect(self.url)
             await store.open()
             try:
                 payload = msgspec.msgpack.encode(([7, "acme"], {"card": "4242"}))
-                jobs = [NewJob(task, payload, Lane(queue=queue, **lane)) for _ in range(count)]
-                batch = Batch(new_batch(), jobs)
+                batch = Batch(new_batch(), [NewJob(task, payload, lane) for lane in lanes])
                 await store.enqueue(batch)
-                return [job_id(batch.id, place) for place in range(count)]
+                return [job_id(batch.id, place) for place in range(len(lanes))]
             finally:
                 await store.close()
 

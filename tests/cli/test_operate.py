@@ -8,6 +8,7 @@ import pytest
 
 from cli.shell import Shell, interrupt
 from headrace.model.job import JobState
+from headrace.model.lane import Lane
 
 
 def test_queues(shell: Shell) -> None:
@@ -35,6 +36,14 @@ def test_stats(shell: Shell) -> None:
     header, line = shell("stats").stdout.splitlines()
     assert header.split()[:3] == ["queue", "ready", "scheduled"]
     assert line.split()[:2] == ["default", "2"]
+    assert "≥" not in line
+
+
+def test_stats_tell_where_a_job_may_be_older(shell: Shell) -> None:
+    shell.put_in([Lane(tenant=f"t{number}") for number in range(1001)])
+    [queue] = shell.json("stats")["queues"]
+    assert queue["oldest_at_least"] is True
+    assert "≥" in shell("stats").stdout
 
 
 def test_stats_watch_goes_on_until_interrupted(shell: Shell) -> None:

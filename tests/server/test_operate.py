@@ -146,6 +146,8 @@ async def test_figures(server: Running) -> None:
     assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'headrace_jobs_ready{queue="default"} 1\n' in text.text
     assert "# TYPE headrace_jobs_enqueued_total counter\n" in text.text
+    assert 'headrace_oldest_ready_at_least{queue="default"} 0\n' in text.text
+    assert not any(queue["oldest_at_least"] for queue in (await get(server, "/v1/queues"))["queues"])
 
 
 # ── schedules ────────────────────────────────────────────────────────────────

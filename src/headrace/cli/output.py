@@ -144,6 +144,8 @@ def age(moment: datetime | None, now: datetime | None = None) -> str:
     return f"in {span(-gone)}" if gone < timedelta(0) else span(gone)
 
 
-def span(length: timedelta | None) -> str:
-    """A duration for display: `350ms`, `12s`, `4m`, `3h`, `9d`."""
-    return "" if length is None else duration.about(length)
+def span(length: timedelta | None, *, at_least: bool = False) -> str:
+    """A duration for display: `350ms`, `12s`, `4m`, `3h`, `9d`; `≥ 4m` if it may be longer."""
+    if length is None:
+        return ""
+    return f"≥ {duration.about(length)}" if at_least else duration.about(length)

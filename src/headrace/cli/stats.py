@@ -66,7 +66,7 @@ def once(target: Target, *, as_json: bool) -> None:
             f"{queue.dead:,}",
             f"{queue.done_total:,}",
             f"{queue.failed_total:,}",
-            span(queue.oldest_ready),
+            span(queue.oldest_ready, at_least=queue.oldest_at_least),
             "paused" if queue.paused else "",
         )
         for queue in queues
@@ -79,6 +79,7 @@ def document(queue: QueueStats) -> dict[str, Any]:
     found: dict[str, Any] = {"queue": queue.queue, "paused": queue.paused}
     found |= {name: getattr(queue, name) for name in COUNTS}
     found["oldest_ready_s"] = params.seconds(queue.oldest_ready)
+    found["oldest_at_least"] = queue.oldest_at_least
     return found
 
 

@@ -123,7 +123,7 @@ def _queues(board: Board) -> RenderableType:
             rate(rates.done) if rates else "",
             rate(rates.failed) if rates else "",
             f"{queue.done_total:,}",
-            span(queue.oldest_ready),
+            span(queue.oldest_ready, at_least=queue.oldest_at_least),
         )
     return grid
 

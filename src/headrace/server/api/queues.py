@@ -29,6 +29,8 @@ class QueueView(msgspec.Struct, kw_only=True):
     enqueued_total: int = 0
     oldest_ready: float | None = None
     """Seconds that the longest waiting ready job has waited."""
+    oldest_at_least: bool = False
+    """The queue has too many lanes, so the store did not read all of them for `oldest_ready`. A job may be older."""
     paused: bool = False
     paused_by: str | None = None
     paused_since: datetime | None = None
@@ -70,6 +72,7 @@ def _view(name: str, stats: QueueStats, pause: Pause | None) -> QueueView:
         failed_total=stats.failed_total,
         enqueued_total=stats.enqueued_total,
         oldest_ready=seconds(stats.oldest_ready),
+        oldest_at_least=stats.oldest_at_least,
         paused=pause is not None,
         paused_by=None if pause is None else pause.by,
         paused_since=None if pause is None else pause.since,

@@ -99,6 +99,12 @@ _METRICS: tuple[tuple[str, str, str, _Read], ...] = (
         "Age of the longest waiting ready job.",
         lambda each: seconds(each.oldest_ready) or 0,
     ),
+    (
+        "headrace_oldest_ready_at_least",
+        "gauge",
+        "1: the queue has too many lanes to read all of them, so its longest waiting job may be older.",
+        lambda each: int(each.oldest_at_least),
+    ),
     ("headrace_queue_paused", "gauge", "Whether the queue is paused.", lambda each: int(each.paused)),
 )
 
