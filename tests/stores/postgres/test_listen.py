@@ -151,5 +151,18 @@ async def test_many_enqueues_are_few_notifications(pg: PostgresStore, url: str, 
     await connection.close()
 
 
+def test_a_trickle_of_enqueues_keeps_the_gap_between_notifications_short():
+    shortest = wakeup.next_gap(1.0, 0)
+    assert wakeup.next_gap(shortest, 1) == wakeup.next_gap(10 * shortest, 2) == shortest
+
+
+def test_the_gap_grows_while_many_enqueues_go_on():
+    gaps = [wakeup.next_gap(1.0, 0)]
+    for _ in range(20):
+        gaps.append(wakeup.next_gap(gaps[-1], 50))
+    assert gaps[0] < gaps[1] < gaps[2]
+    assert gaps[-1] == gaps[-2] <= 0.01
+
+
 async def test_without_a_hint_the_time_runs_out(pg: PostgresStore):
     assert await pg.wait(["default"], 0.01) is False

@@ -21,8 +21,10 @@ from headrace.store.postgres.pool import connect, transaction
 
 CHANNEL: Final = "headrace"
 _ALL: Final = "*"
-_GAP, _LONGEST_GAP = 0.002, 0.01
-"""Seconds between two NOTIFYs while enqueues go on: workers that are busy need no waking."""
+_GAP, _LONGEST_GAP = 0.001, 0.01
+"""Seconds between two NOTIFYs. The gap grows while many enqueues go on, because workers that are busy need no waking."""
+_FEW: Final = 2
+"""Hints in one gap up to which it stays short: each of them may be for an idle worker."""
 _LATER: Final = 0.05
 """Seconds between two NOTIFYs to all queues about free units: workers of other queues rarely wait for them."""
 _NOTIFY: Final = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
@@ -58,6 +60,8 @@ class Bell:
         """Queues that threads have rung for and that no task has taken yet."""
         self._attentive = False
         """Whether the task that sends hints looks at those without being woken."""
+        self._hints = 0
+        """Since the last NOTIFY."""
         self._work = asyncio.Event()
         self._speaker: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -115,6 +119,7 @@ class Bell:
             return
         self._wake(names)
         self._dirty |= names
+        self._hints += 1
         self._work.set()
         if self._speaker is None:
             self._speaker = asyncio.get_running_loop().create_task(self._speak(), name="headrace-notify")
@@ -135,6 +140,7 @@ class Bell:
         with contextlib.suppress(IndexError):
             while True:
                 names.add(self._from_threads.popleft())
+                self._hints += 1
         return names
 
     def ring_all(self) -> None:
@@ -169,7 +175,6 @@ class Bell:
         gap = _GAP
         try:
             while True:
-                self._ring_for_threads()
                 if not self._work.is_set():
                     # A thread looks at this after it has rung. So this task looks once more for what was rung before.
                     self._attentive = False
@@ -179,6 +184,7 @@ class Bell:
                     gap = _GAP
                 self._work.clear()
                 self._sending, self._dirty = self._dirty, set()
+                self._hints = 0
                 try:
                     if connection is None or connection.is_closed():
                         connection = await connect(self._address, command_timeout=_ANSWER)
@@ -190,7 +196,8 @@ class Bell:
                     await asyncio.sleep(0.5)
                 self._sending = set()
                 await asyncio.sleep(gap)
-                gap = min(gap * 1.5, _LONGEST_GAP)
+                self._ring_for_threads()
+                gap = next_gap(gap, self._hints)
         finally:
             self._attentive = False
             if connection is not None:
@@ -277,6 +284,11 @@ class Bell:
                     await gone.wait()
             if not gone.is_set():
                 await connection.fetchval("select 1")
+
+
+def next_gap(gap: float, hints: int) -> float:
+    """The gap before the next NOTIFY, after so many hints since the last one."""
+    return min(gap * 1.5, _LONGEST_GAP) if hints > _FEW else _GAP
 
 
 async def _notify(fetch: Fetch, queues: Iterable[str]) -> None:
