@@ -244,7 +244,7 @@ async def pg_outbox(postgres_url: str) -> Outbox:
 
 async def test_postgresql_by_asyncpg_and_psycopg(pg_outbox: Outbox, postgres_url: str, store: MemoryStore):
     connection = await asyncpg.connect(postgres_url)
-    with pytest.raises(BadTransaction, match="no transaction"):
+    with pytest.raises(BadTransaction, match="not in a transaction"):
         await pg_outbox.aenqueue_in(connection, batch())
     async with connection.transaction():
         await pg_outbox.aenqueue_in(connection, batch(b"a", due=timedelta(0)))

@@ -332,7 +332,7 @@ async def test_what_is_wrong_with_one_row_is_about_that_row(
     stop.set()
     await relaying
     assert store.by_lane[""] == [b"good", b"late", b"bad"]
-    told = [record for record in caplog.records if "does not take" in record.message]
+    told = [record for record in caplog.records if "does not accept" in record.message]
     assert len(told) == 1
     assert type(error).__name__ in told[0].message
 

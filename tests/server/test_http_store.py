@@ -356,7 +356,7 @@ async def test_errors_come_back_as_they_were(server: Running) -> None:
             await store.enqueue(batch(key=Key("k", TTL, b"two")))
         assert (conflict.value.task, conflict.value.key) == ("t", "k")
         assert conflict.value.existing == job_id(made.id, 0)
-        with pytest.raises(QueueFull, match="queue short may have 3 jobs"):
+        with pytest.raises(QueueFull, match="queue short is full, its max_length is 3"):
             await store.enqueue(batch(*[Lane("short")] * 4))
         with pytest.raises(HeadraceError, match="bytes"):
             await store.enqueue(Batch(new_batch(), [NewJob("t", bytes(300_000), Lane())]))

@@ -38,7 +38,8 @@ async def test_short_jobs_are_claimed_by_the_hundred(bench: Bench) -> None:
     async with bench.worker(concurrency=10) as worker:
         await worker.idle.wait()
     sizes = [fields["jobs"] for name, fields in bench.events if name == "lease.claimed"]
-    assert sum(sizes) == 20_000
+    # A machine that stands still for a second hands some back and claims them again.
+    assert sum(sizes) == 20_000 + worker.counters.released
     # Far more than there are slots, how much more depends on the machine.
     assert max(sizes) > 10
     assert len(sizes) < 20_000 / 10

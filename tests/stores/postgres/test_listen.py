@@ -151,6 +151,27 @@ async def test_many_enqueues_are_few_notifications(pg: PostgresStore, url: str, 
     await connection.close()
 
 
+async def test_closing_ends_a_connection_that_is_being_made(pg: PostgresStore, monkeypatch: pytest.MonkeyPatch):
+    began, go = asyncio.Event(), asyncio.Event()
+    made: list[Any] = []
+    real = wakeup.connect
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        began.set()
+        await go.wait()
+        made.append(await real(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(wakeup, "connect", slow)
+    await pg.enqueue(a_batch())
+    await began.wait()
+    closing = asyncio.create_task(pg.close())
+    await asyncio.sleep(0)
+    go.set()
+    await closing
+    assert [connection.is_closed() for connection in made] == [True]
+
+
 def test_a_trickle_of_enqueues_keeps_the_gap_between_notifications_short():
     shortest = wakeup.next_gap(1.0, 0)
     assert wakeup.next_gap(shortest, 1) == wakeup.next_gap(10 * shortest, 2) == shortest

@@ -65,6 +65,8 @@ class Bell:
         self._work = asyncio.Event()
         self._speaker: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
+        self._opening: set[asyncio.Future[Any]] = set()
+        """Connections that are being made."""
         self._heard: dict[str, int] = {}
         self._closed = False
         self.count = 0
@@ -92,6 +94,10 @@ class Bell:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._speaker = self._listener = None
+        for opening in self._opening:
+            with contextlib.suppress(TimeoutError, *_TROUBLE):
+                async with asyncio.timeout(_LAST_WORDS):
+                    (await opening).terminate()
         if unsent := self._unsent():
             with contextlib.suppress(TimeoutError, *_TROUBLE):
                 async with asyncio.timeout(_LAST_WORDS):
@@ -109,6 +115,17 @@ class Bell:
             self._soon.cancel()
             unsent.add(_ALL)
         return unsent
+
+    async def _connect(self, *, listen: bool = False) -> Any:
+        """A connection. If the call is cancelled, `close` waits for the driver and ends the connection.
+
+        Cancelled halfway, the driver leaves an error in the event loop that no caller can catch.
+        """
+        opening = asyncio.ensure_future(connect(self._address, listen=listen, command_timeout=_ANSWER))
+        self._opening.add(opening)
+        await asyncio.wait([opening])
+        self._opening.discard(opening)
+        return opening.result()
 
     # ── sending ─────────────────────────────────────────────────────────────
 
@@ -187,7 +204,7 @@ class Bell:
                 self._hints = 0
                 try:
                     if connection is None or connection.is_closed():
-                        connection = await connect(self._address, command_timeout=_ANSWER)
+                        connection = await self._connect()
                     await _notify(self._fetch_on(connection), self._sending)
                 except _TROUBLE:
                     # A worker that waits looks by itself once a second, so a server in trouble gets a pause.
@@ -257,7 +274,7 @@ class Bell:
         while True:
             connection: Any = None
             try:
-                connection = await connect(self._address, listen=True, command_timeout=_ANSWER)
+                connection = await self._connect(listen=True)
                 await connection.add_listener(CHANNEL, self._on_notify)
                 if self.searched:
                     # This connection missed the hints between that search and now.
