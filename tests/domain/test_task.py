@@ -296,3 +296,58 @@ def test_tasks_and_settings_that_do_not_go_together(app, function, options, sett
     assert ("timeout" in options) == (len(found) == 1)
     assert message in problem.message
     assert problem.about.startswith("task ")
+
+
+# ── calls of other queues ────────────────────────────────────────────────────
+
+
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("delay", "add.enqueue(…)"),
+        ("send", "add.enqueue(…)"),
+        ("defer", "add.enqueue(…)"),
+        ("kiq", "await add.aenqueue(…)"),
+        ("defer_async", "await add.aenqueue(…)"),
+        ("apply_async", 'add.using(delay="5m").enqueue(…)'),
+        ("send_with_options", 'add.using(delay="5m").enqueue(…)'),
+        ("configure", 'add.using(delay="5m").enqueue(…)'),
+        ("schedule", 'add.using(delay="5m").enqueue(…)'),
+        ("s", "add.job(…)"),
+        ("si", "add.job(…)"),
+        ("signature", "add.job(…)"),
+        ("message", "add.job(…)"),
+        ("apply", "add(…)"),
+        ("call_local", "add(…)"),
+    ],
+)
+def test_the_call_of_another_queue_names_the_right_call(app, name, right):
+    task = app.task(add)
+    with pytest.raises(AttributeError, match=rf"headrace tasks have no {name}\(\)") as caught:
+        getattr(task, name)
+    assert right in str(caught.value)
+    assert not hasattr(task, name)
+    assert name not in dir(task)
+
+
+def test_the_call_of_another_queue_after_using_names_the_right_call(app):
+    with pytest.raises(AttributeError, match=r"headrace tasks have no delay\(\)") as caught:
+        _ = app.task(add).using(priority=9).delay
+    assert "enqueue(…)" in str(caught.value)
+
+
+def test_another_missing_attribute_has_the_usual_error(app):
+    with pytest.raises(AttributeError, match="'SyncTask' object has no attribute 'dealy'"):
+        _ = app.task(add).dealy
+
+
+def test_an_attribute_of_the_function_stays_readable(app):
+    def report() -> None: ...
+
+    report.__dict__["schedule"] = "nightly"
+    assert app.task(report).schedule == "nightly"
+    assert "schedule" in dir(app.task(name="other")(report))

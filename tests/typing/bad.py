@@ -37,6 +37,10 @@ async def calls() -> None:
     resize("1")  # error
     resize.enqueue(1, 2)  # error
     resize.enqueue(1, width="wide")  # error
+    charge.delay(7, "acme")  # error
+    charge.apply_async((7, "acme"))  # error
+    resize.send(1)  # error
+    charge.using(delay="5m").defer(7, "acme")  # error
 
 
 async def options() -> None:

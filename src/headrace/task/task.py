@@ -15,6 +15,7 @@ from msgspec import structs
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.model.job import Key, NewJob, parse_id
 from headrace.model.lane import Lane, check_tenant
+from headrace.task.call_hints import CallHints
 from headrace.task.codec import JobOptions, Signature, decode_options, encode_options, marked
 from headrace.task.function import check_function, default_name, pick_executor
 from headrace.task.handle import Handle, Put, Watch
@@ -84,7 +85,7 @@ class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     """Left out of the answer if it is not made because another job holds its unique lock."""
 
 
-class Task(Generic[P, R]):
+class Task(CallHints, Generic[P, R]):
     """A named function with options. Calling it runs it here. `enqueue` makes a worker run it."""
 
     def __init__(self, home: Home, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
@@ -118,6 +119,10 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    def in_code(self) -> tuple[str, str]:
+        name = getattr(self.function, "__name__", self.name)
+        return name, name
 
     # `enqueue` and `aenqueue` are both written out, here and in `Bound`: each checks and encodes the arguments in the
     # caller's own thread, because the functions of the task's options may depend on it.
@@ -235,7 +240,7 @@ class AsyncTask(Task[P, R]):
         return cast("Coroutine[Any, Any, R]", self.function(*args, **kwargs))
 
 
-class Bound(Generic[P, R]):
+class Bound(CallHints, Generic[P, R]):
     """A task with options of its own, as `task.using(…)` returns it."""
 
     __slots__ = ("_home", "_plan", "_task")
@@ -244,6 +249,10 @@ class Bound(Generic[P, R]):
         self._home = home
         self._task = task
         self._plan = plan
+
+    def in_code(self) -> tuple[str, str]:
+        name, _ = self._task.in_code()
+        return name, f"{name}.using(…)"
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; blocks until the job is stored, or written in the caller's transaction."""
