@@ -42,6 +42,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from uuid import UUID
 
 
@@ -86,8 +87,13 @@ class UnknownTask(TaskError):
 
     code = "unknown_task"
 
-    def __init__(self, task: str) -> None:
-        super().__init__(f"unknown task {task!r}: is the module that declares it imported?")
+    def __init__(self, task: str, known: Iterable[str] = ()) -> None:
+        """`known`: the names of the tasks that there are, one of which may be meant."""
+        from difflib import get_close_matches  # imported here, because only an error needs it
+
+        close = get_close_matches(task, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "is the module that declares it imported?"
+        super().__init__(f"unknown task {task!r}: {hint}")
         self.task = task
 
 

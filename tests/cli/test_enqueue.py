@@ -79,7 +79,8 @@ def test_the_app_may_come_from_pyproject(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["shop.chrage", "1"], 1, "unknown task 'shop.chrage'"),
+        (["shop.chrage", "1"], 1, "unknown task 'shop.chrage': did you mean 'shop.charge'?"),
+        (["elsewhere", "1"], 1, "unknown task 'elsewhere': is the module that declares it imported?"),
         (["shop.charge", "seven"], 2, "args[0] is not JSON"),
         (["shop.charge", "acme"], 2, "a text needs its quotes"),
         (["shop.charge", "[NaN]"], 2, "args[0][0] is nan"),

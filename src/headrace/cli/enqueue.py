@@ -101,7 +101,7 @@ def _checked(target: Target, name: str, call: Call, options: Mapping[str, Any]) 
     """Make the job through the app's task, whose signature types the JSON."""
     task = target.task(name)
     if task is None:
-        raise UnknownTask(name)
+        raise UnknownTask(name, () if target.app is None else target.app.tasks)
     payload = msgspec.json.encode({"args": call[0], "kwargs": call[1]})
     args, kwargs = task.codec.decode(payload)
     return task.using(**cast("JobKeywords", options)).job(*args, **kwargs).job
