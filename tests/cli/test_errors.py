@@ -22,7 +22,9 @@ from servers.postgres import PostgresServer
         ("shop.sub:app", "shop"),
         ("shop:nothing", "shop has no 'nothing'"),
         ("shop:other", "did you mean shop:app?"),
-        ("shop", "write package.module:name"),
+        ("empty", "empty has no Headrace()"),
+        ("two", "write two:first or two:second"),
+        ("shop:", "write package.module:app"),
         ("../shop.py:app", "below the current folder"),
         ("broken:app", "RuntimeError: out of order"),
         ("bad:app", "SyntaxError"),
@@ -33,11 +35,20 @@ def test_an_app_that_cannot_be_had(shell: Shell, app: str, says: str) -> None:
     (shell.folder / "broken.py").write_text("raise RuntimeError('out of order')\n")
     (shell.folder / "bad.py").write_text("def\n")
     (shell.folder / "needs.py").write_text("import no_such_package\n")
+    (shell.folder / "empty.py").write_text("from headrace import Headrace\n")
+    (shell.folder / "two.py").write_text("from headrace import Headrace\nfirst, second = Headrace(), Headrace()\n")
     assert says in shell.error("jobs", "list", "--app", app, code=78)
 
 
 def test_an_app_by_file_name(shell: Shell) -> None:
     assert shell.json("jobs", "list", "--app", "shop.py:app") == {"jobs": [], "next": None}
+
+
+@pytest.mark.parametrize("app", ["shop", "shop.py"])
+def test_the_only_app_of_a_module_needs_no_name(shell: Shell, app: str) -> None:
+    assert shell.json("enqueue", "shop.charge", "7", '"acme"', "--app", app)["id"]
+    shown = shell.json("doctor", "--app", app)
+    assert [each["value"] for each in shown["settings"] if each["name"] == "app"] == ["shop:app"]
 
 
 @pytest.mark.parametrize("url", ["nope", "mysql://host/db", "sqlite://"])

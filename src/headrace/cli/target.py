@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_DOTTED = r"[A-Za-z_][\w.]*"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -120,8 +122,9 @@ def resolve(*, app: str | None = None, url: str | None = None, create: bool = Fa
     if url is not None:
         # Set before the import, so that an app without a store of its own, and its child processes, use this one.
         os.environ["HEADRACE_URL"] = url
-    found = load_app(settings.app)
-    own = found.settings.replace(app=settings.app, url=url, **flags)
+    name = settings.app if ":" in settings.app else only_app(settings.app)
+    found = load_app(name)
+    own = found.settings.replace(app=name, url=url, **flags)
     # The app may not know its own name yet. These settings have the name and its origin.
     return Target(replace(own, sources={**own.sources, "app": settings.sources["app"]}), found, create)
 
@@ -151,10 +154,27 @@ def load_app(spec: str) -> Headrace:
     raise ConfigError(f"APP = {spec!r} is of type {type(found).__qualname__}: {hint}")
 
 
+def only_app(module_name: str) -> str:
+    """`package.module:app` for a module that has one Headrace. Raises ConfigError, which names the apps if it has more."""
+    from headrace.app import Headrace
+
+    if not re.fullmatch(_DOTTED, module_name):
+        raise ConfigError(f"APP = {module_name!r}: write package.module:name, e.g. shop.tasks:app")
+    module = vars(_import(module_name, "APP"))
+    names = {id(value): f"{module_name}:{name}" for name, value in module.items() if isinstance(value, Headrace)}
+    match list(names.values()):
+        case [name]:
+            return name
+        case []:
+            raise ConfigError(f"APP = {module_name!r}: {module_name} has no Headrace(): write package.module:app")
+        case several:
+            raise ConfigError(f"APP = {module_name!r} has several apps: write {' or '.join(several)}")
+
+
 def load_object(spec: str, what: str) -> object:
     """The object that `package.module:name` names."""
     module_name, _, path = spec.partition(":")
-    if not re.fullmatch(r"[A-Za-z_][\w.]*", module_name) or not re.fullmatch(r"[A-Za-z_][\w.]*", path):
+    if not re.fullmatch(_DOTTED, module_name) or not re.fullmatch(_DOTTED, path):
         raise ConfigError(f"{what} = {spec!r}: write package.module:name, e.g. shop.tasks:app")
     found: object = _import(module_name, what)
     for name in path.split("."):
