@@ -244,7 +244,7 @@ class Supervisor:
             count = await store.abandon(worker, cause)
             await store.retire(worker)
             if count:
-                log.info("%d leases of the dead worker are free to be taken over", count)
+                log.info("leases of the dead worker that are free to be taken over: %d", count)
 
         # After this time the leases have expired by themselves.
         await self._insist("freeing a dead worker's jobs", abandon, self._settings.lease.total_seconds())
