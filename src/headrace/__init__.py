@@ -1,9 +1,13 @@
-"""headrace: a durable task queue that starts as a file and grows into a cluster."""
+"""headrace: a durable task queue that starts as a file and grows into a cluster.
 
-from headrace.app import Headrace
-from headrace.client import once
-from headrace.client.handles import Handles
-from headrace.client.once import Once
+Every public name except the errors is imported when it is first used. A program that needs one name, such as the command
+line that prints its help, then does not pay for the modules of all others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from headrace.errors import (
     BadArguments,
     BadTransaction,
@@ -34,20 +38,26 @@ from headrace.errors import (
     UnknownTask,
     Unsupported,
 )
-from headrace.model.job import Failure, Job, JobId, JobState
-from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
-from headrace.model.records import Page
-from headrace.policy.explain.explain import Explanation
-from headrace.policy.flow import ageing, weighted
-from headrace.policy.queue import DeadAlert, QueueOptions
-from headrace.policy.schedule import Schedule
-from headrace.task.context import JobContext, NoCurrentJob, current_job
-from headrace.task.handle import Handle
-from headrace.task.limit import Limit
-from headrace.task.retry import Retry
-from headrace.task.task import JobCall, Task
-from headrace.task.unique import Unique
-from headrace.webhooks import declare as webhook
+
+if TYPE_CHECKING:
+    from headrace.app import Headrace
+    from headrace.client import once
+    from headrace.client.handles import Handles
+    from headrace.client.once import Once
+    from headrace.model.job import Failure, Job, JobId, JobState
+    from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
+    from headrace.model.records import Page
+    from headrace.policy.explain.explain import Explanation
+    from headrace.policy.flow import ageing, weighted
+    from headrace.policy.queue import DeadAlert, QueueOptions
+    from headrace.policy.schedule import Schedule
+    from headrace.task.context import JobContext, NoCurrentJob, current_job
+    from headrace.task.handle import Handle
+    from headrace.task.limit import Limit
+    from headrace.task.retry import Retry
+    from headrace.task.task import JobCall, Task
+    from headrace.task.unique import Unique
+    from headrace.webhooks import declare as webhook
 
 __version__ = "0.1.0"
 
@@ -111,3 +121,43 @@ __all__ = [
     "webhook",
     "weighted",
 ]
+
+# The block above tells type checkers where each name is, and this table tells the interpreter.
+_NAMES = {
+    "headrace.app": ("Headrace",),
+    "headrace.client.handles": ("Handles",),
+    "headrace.client.once": ("Once",),
+    "headrace.model.job": ("Failure", "Job", "JobId", "JobState"),
+    "headrace.model.outcome": ("Cancel", "Dead", "RetryAfter", "Snooze"),
+    "headrace.model.records": ("Page",),
+    "headrace.policy.explain.explain": ("Explanation",),
+    "headrace.policy.flow": ("ageing", "weighted"),
+    "headrace.policy.queue": ("DeadAlert", "QueueOptions"),
+    "headrace.policy.schedule": ("Schedule",),
+    "headrace.task.context": ("JobContext", "NoCurrentJob", "current_job"),
+    "headrace.task.handle": ("Handle",),
+    "headrace.task.limit": ("Limit",),
+    "headrace.task.retry": ("Retry",),
+    "headrace.task.task": ("JobCall", "Task"),
+    "headrace.task.unique": ("Unique",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = {"once": "headrace.client.once", "webhook": "headrace.webhooks.declare"}
+"""Public names that are modules themselves."""
+
+if not TYPE_CHECKING:  # A type checker that sees `__getattr__` accepts every name.
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name in _MODULE_OF:
+            value = getattr(import_module(_MODULE_OF[name]), name)
+        elif name in _MODULES:
+            value = import_module(_MODULES[name])
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "annotations"})

@@ -188,7 +188,7 @@ def test_a_forked_child_starts_its_own(tmp_path):
 
 
 def test_importing_headrace_imports_no_driver_and_no_framework():
-    code = "import headrace, sys; print([m for m in ('asyncpg', 'rich', 'click', 'pydantic', 'sqlite3') if m in sys.modules])"
+    code = "import sys; from headrace import Headrace; print([m for m in ('asyncpg', 'rich', 'click', 'pydantic', 'sqlite3') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

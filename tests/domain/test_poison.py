@@ -174,6 +174,7 @@ NEVER = {"pickle", "cPickle", "dill", "cloudpickle", "jsonpickle", "marshal", "s
 RUNNING = {"eval", "exec", "compile", "__import__"}
 BY_NAME = {
     # Each imports what its code, or the operator's own settings, name; never what comes from a store or a request.
+    "__init__.py",
     "cli/root.py",
     "cli/target.py",
     "integrations/django/backend.py",
