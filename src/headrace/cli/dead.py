@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict, replace
 
 from headrace.cli import filters, params, show
 from headrace.cli.jobs import print_page

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from headrace.cli import params
 from headrace.cli.output import progress

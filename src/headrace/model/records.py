@@ -8,14 +8,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
+import msgspec
+
 from headrace.model.job import Job, JobId, JobState
 
 Progress = Callable[[int, int, str], None]
 """(done, total, what): called during long work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(msgspec.Struct, frozen=True):
     """The answer to enqueue."""
 
     existing: Mapping[int, JobId]
@@ -33,15 +34,14 @@ class Promoted:
     """There may be expired leases; `reap` finds out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long finished jobs are kept."""
 
     done: timedelta = timedelta(days=1)
     """For done and cancelled jobs."""
     dead: timedelta = timedelta(days=14)
     """Not by `prune`: see `expired_dead`."""
-    dead_by_queue: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    dead_by_queue: Mapping[str, timedelta] = msgspec.field(default_factory=dict[str, timedelta])
     """queue → how long its dead jobs are kept, if that is not `dead`."""
 
     def dead_in(self, queue: str) -> timedelta:
@@ -49,8 +49,7 @@ class Retention:
         return self.dead_by_queue.get(queue, self.dead)
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     """The answer to prune."""
 
     jobs: int
@@ -58,8 +57,7 @@ class Pruned:
     """There is more to do: call again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """A small named value that a store keeps for another component and does not read."""
 
     version: int
@@ -67,8 +65,7 @@ class Record:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRule:
+class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
     """What a limit key allows right now. `task/limit.py` declares what a limit should allow."""
 
     concurrency: int | None = None
@@ -89,8 +86,7 @@ PauseKind = Literal["queue", "tenant", "task"]
 """What can be paused. A store holds back queues and tenants itself. It only records paused tasks, for workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """What is paused, by which operator, since when and until when."""
 
     kind: PauseKind
@@ -101,8 +97,7 @@ class Pause:
     """None: until it is resumed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """A job that has ended."""
 
     id: JobId
@@ -124,8 +119,7 @@ class CancelAnswer(StrEnum):
     """No such job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to find. All given conditions must hold."""
 
     states: frozenset[JobState] = frozenset()
@@ -141,8 +135,7 @@ class Filter:
     """Literal, case-sensitive: in the task's name, the note, or a failure's kind or message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """Jobs, newest id first."""
 
     jobs: list[Job]
@@ -150,8 +143,7 @@ class Page:
     """Pass as `before` for the next page, also after a short or empty page; None: this was the last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStats:
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of one queue. The five counts are exact except for calls under way."""
 
     queue: str
@@ -173,15 +165,13 @@ class QueueStats:
     """The queue has too many lanes, so the store did not read all of them for `oldest_ready`. A job may be older."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(msgspec.Struct, frozen=True):
     """Every queue with jobs, totals or a pause, by name."""
 
-    queues: list[QueueStats] = field(default_factory=list[QueueStats])
+    queues: list[QueueStats] = msgspec.field(default_factory=list[QueueStats])
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One finding of `headrace doctor` about a store."""
 
     level: Literal["ok", "warning", "error"]

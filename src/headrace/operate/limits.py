@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.client.per_loop import Clients
 from headrace.errors import ConfigError, HeadraceError, LimitNotFound
@@ -48,8 +48,7 @@ Change = Callable[[State, State], State]
 """(what is known of the key, what is known of its limit) → what is to be known of the key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitEntry:
+class LimitEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One limit as the store has it."""
 
     name: str

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
+
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.job import Job, JobState
@@ -32,8 +34,7 @@ class Canary:
             raise ConfigError(f"tolerate = {self.tolerate!r}: the share that may die again, from 0 to less than 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of the canaries."""
 
     tried: int

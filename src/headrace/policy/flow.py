@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import floor, gcd
 from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from headrace.errors import ConfigError
 from headrace.model import duration
@@ -26,16 +27,14 @@ MAX_SHARE = 10_000
 # ── policies, as a queue declares them ───────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Strict:
+class Strict(msgspec.Struct, frozen=True):
     """The highest priority first, always."""
 
     def __str__(self) -> str:
         return "strict"
 
 
-@dataclass(frozen=True, slots=True)
-class Ageing:
+class Ageing(msgspec.Struct, frozen=True):
     """The highest priority first. Each period of waiting raises the priority by one."""
 
     every: timedelta
@@ -44,8 +43,7 @@ class Ageing:
         return f"ageing({duration.show(self.every)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Weighted:
+class Weighted(msgspec.Struct, frozen=True):
     """Each band of priorities gets its share of the started jobs, as long as it has jobs."""
 
     shares: tuple[tuple[int, int], ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict, Unpack, cast, get_args
+
+import msgspec
 
 from headrace.errors import ConfigError
 from headrace.model import duration
@@ -137,8 +138,7 @@ class QueueKeywords(TypedDict, total=False):
 OPTIONS = declared(QueueKeywords)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueOptions:
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one queue does differently from the settings; `QueueKeywords` says what each option means."""
 
     name: str
@@ -147,15 +147,14 @@ class QueueOptions:
     dead_alert: int | None = None
     fair: Fair = "round_robin"
     fair_by: FairBy = "jobs"
-    weights: Mapping[str, int] = field(default_factory=dict[str, int])
+    weights: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     priority: Priority = STRICT
     max_length: int | None = None
     shards: int = 1
     foreign: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeadAlert:
+class DeadAlert(msgspec.Struct, frozen=True):
     """A queue has reached its `dead_alert`."""
 
     queue: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -216,8 +215,7 @@ def _intervals(every: timedelta, number: int, step: int) -> Iterator[datetime]:
 # ── what to fire ─────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(msgspec.Struct, frozen=True):
     """Slots in (after, until] that passed while no worker ran a ticker."""
 
     after: datetime
@@ -227,8 +225,7 @@ class Missed:
     """There were more slots than were counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True):
     """The decision about the slots at one moment."""
 
     fire: tuple[datetime, ...]

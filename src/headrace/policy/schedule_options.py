@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Final, Literal, TypedDict, get_args
+
+from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model import duration

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace as changed
+from msgspec.structs import replace
 
 from headrace.model.job import Job, JobId
 from headrace.model.lease import Presence
@@ -67,7 +66,7 @@ def workers(principal: Principal, found: Sequence[Presence]) -> list[Presence]:
     """Workers of the queues that the caller may see, without their other queues."""
     if not principal.bound:
         return list(found)
-    seen = [changed(each, queues=_known(principal, each.queues), tasks=()) for each in found]
+    seen = [replace(each, queues=_known(principal, each.queues), tasks=()) for each in found]
     return [each for each in seen if each.queues]
 
 

@@ -6,12 +6,12 @@ To add an option, add a field to `JobKeywords`, and one to `JobOptions` if the w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model import duration

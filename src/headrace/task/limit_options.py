@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Final, TypedDict, cast
+
+from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model import duration

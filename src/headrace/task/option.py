@@ -8,12 +8,12 @@ read the options.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model import duration
@@ -32,8 +32,7 @@ def _as_given(value: Any, _: str = "") -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionKind:
+class OptionKind(msgspec.Struct, frozen=True, kw_only=True):
     """How the values of an option are written at each entrance."""
 
     check: Parser = _as_given
@@ -50,8 +49,7 @@ class OptionKind:
     """The code of the answer to a wrong JSON value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(msgspec.Struct, frozen=True, kw_only=True):
     """One option, declared once."""
 
     name: str = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict, cast, get_args
+
+import msgspec
 
 from headrace.errors import ConfigError
 from headrace.model import duration
@@ -177,8 +178,7 @@ class TaskKeywords(TypedDict, total=False):
 OPTIONS = declared(TaskKeywords)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a task's jobs are run, checked where the task is declared; `TaskKeywords` says what each option means."""
 
     queue: str = "default"
@@ -186,7 +186,7 @@ class TaskOptions:
     timeout: timedelta | None = None
     expires: timedelta | None = None
     deadline: timedelta | None = None
-    retry: Retry = field(default_factory=Retry)
+    retry: Retry = msgspec.field(default_factory=Retry)
     executor: Executor = "async"
     result_ttl: timedelta | None = None
     """None keeps a result as long as the job. Zero keeps no result."""

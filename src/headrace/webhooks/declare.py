@@ -18,6 +18,8 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from headrace.errors import ConfigError, HeadraceError
 from headrace.model.lane import check_queue, check_task_name
 
@@ -74,8 +76,7 @@ _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Allow:
+class Allow(msgspec.Struct, frozen=True):
     """What an operator allows beyond public addresses and the usual ports: networks and names, with any port."""
 
     networks: tuple[Network, ...] = ()

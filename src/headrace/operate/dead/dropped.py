@@ -11,9 +11,10 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, cast
+
+import msgspec
 
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Pruned, Retention
@@ -31,8 +32,7 @@ Arguments = Callable[[Job], Any]
 """A job's arguments for the eye, secrets masked; None where they are not to be shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DroppedLetter:
+class DroppedLetter(msgspec.Struct, frozen=True, kw_only=True):
     """What stays of a dead letter that was dropped."""
 
     id: JobId
@@ -74,7 +74,9 @@ def record_of(job: Job, reason: str, by: str, arguments: Any = None) -> DroppedL
 def write(record: DroppedLetter, event: str, *, arguments: bool = False) -> None:
     """One line of JSON, whatever the texts hold. It is a warning, so that Python prints it also where logging is not set up."""
     known: dict[str, Any] = {
-        name: None if value is None else str(value) for name, value in asdict(record).items() if name != "arguments"
+        name: None if value is None else str(value)
+        for name, value in msgspec.structs.asdict(record).items()
+        if name != "arguments"
     }
     if arguments and record.arguments is not None:
         known["arguments"] = record.arguments

@@ -7,9 +7,11 @@ that is replayed and dies again meanwhile is not met a second time, because page
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from headrace.errors import ConfigError, JobNotFound
 from headrace.model.job import Job, JobId, JobState
@@ -34,8 +36,7 @@ def unknown(_: str) -> None:
     """No task: for code without an app."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Dead jobs that died of one bug."""
 
     fingerprint: str
@@ -50,8 +51,7 @@ class Group:
     """The newest of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(msgspec.Struct, frozen=True):
     """One dead job, with every failure, and the bug it died of."""
 
     job: Job
@@ -61,12 +61,11 @@ class Letter:
     """As they may be shown, with secrets masked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead letters: these, or all that fit the filter and died of that bug."""
 
     ids: tuple[JobId, ...] = ()
-    where: Filter = field(default_factory=Filter)
+    where: Filter = msgspec.field(default_factory=Filter)
     group: str | None = None
 
     @classmethod

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic
+
+import msgspec
+from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model.job import Job, JobId
@@ -22,26 +24,24 @@ from headrace.store.contract import Store
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to replay."""
 
-    replayed: list[JobId] = field(default_factory=list[JobId])
-    refused: list[JobId] = field(default_factory=list[JobId])
+    replayed: list[JobId] = msgspec.field(default_factory=list[JobId])
+    refused: list[JobId] = msgspec.field(default_factory=list[JobId])
     """Not dead, or not there."""
-    late: list[JobId] = field(default_factory=list[JobId])
+    late: list[JobId] = msgspec.field(default_factory=list[JobId])
     """Left dead because their `expires` or `deadline` has passed: they could not start."""
     trial: Trial | None = None
     stopped: str | None = None
     """Why the rest was left dead; None: nothing was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discarded:
+class Discarded(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to discard."""
 
-    records: list[dropped.DroppedLetter] = field(default_factory=list[dropped.DroppedLetter])
-    refused: list[JobId] = field(default_factory=list[JobId])
+    records: list[dropped.DroppedLetter] = msgspec.field(default_factory=list[dropped.DroppedLetter])
+    refused: list[JobId] = msgspec.field(default_factory=list[JobId])
     """Not dead, or not there."""
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from headrace.model import rate

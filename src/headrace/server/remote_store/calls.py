@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from msgspec.structs import replace as changed
+from msgspec.structs import replace
 
 from headrace.errors import IdempotencyConflict
 from headrace.model.job import Batch, Job, JobId, JobState
@@ -111,13 +110,13 @@ class Calls:
         self._see_queues(ask.queues)
         for band in ask.bands:
             self._see_queues(band.queues)
-        ask = changed(ask, limit=checks.bounded(ask.limit), ttl=checks.lease_time(ask.ttl))
+        ask = replace(ask, limit=checks.bounded(ask.limit), ttl=checks.lease_time(ask.ttl))
         own = ask
         if who.bound:
             tenant = ask.tenant if who.tenant is None else who.tenant
-            own = changed(ask, worker=self._own(ask.worker), token=self._own(ask.token), tenant=tenant)
+            own = replace(ask, worker=self._own(ask.worker), token=self._own(ask.token), tenant=tenant)
         lease = await self._service.leases.once(own.token, lambda: self._store.claim(own))
-        return lease if lease is None or own is ask else changed(lease, token=ask.token)
+        return lease if lease is None or own is ask else replace(lease, token=ask.token)
 
     async def heartbeat(self, tokens: list[Token], ttl: timedelta, presence: Presence | None) -> Pulse:
         ttl = checks.lease_time(ttl)
@@ -127,12 +126,12 @@ class Calls:
         if not self._who.bound:
             if presence is not None and presence.upkeep is not None:
                 # Workers of other tokens keep their places, whatever this one asks for.
-                presence = changed(presence, upkeep=f"{self._who.name}:{presence.upkeep}")
+                presence = replace(presence, upkeep=f"{self._who.name}:{presence.upkeep}")
             return await self._store.heartbeat(tokens, ttl, presence)
         if presence is not None:
             self._see_queues(presence.queues)
             # The upkeep concerns every tenant and queue: a worker that sees only some does none.
-            presence = changed(presence, id=self._own(presence.id), upkeep=None)
+            presence = replace(presence, id=self._own(presence.id), upkeep=None)
         theirs = {self._own(token): token for token in tokens}
         pulse = await self._store.heartbeat(list(theirs), ttl, presence)
         stops = tuple(Stop(theirs[stop.token], stop.position) for stop in pulse.stops)

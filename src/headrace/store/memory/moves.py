@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from headrace.model.job import FINISHED, JobId, JobState
 from headrace.model.records import CancelAnswer, LimitRule, Pause, PauseKind, Record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -120,7 +119,7 @@ class ShardedRedisStore:
 
     async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
         by_shard = {shard: kept for queue, kept in keep.dead_by_queue.items() for shard in self._shards.of(queue)}
-        return await self.store.expired_dead(changed(keep, dead_by_queue=by_shard), limit)
+        return await self.store.expired_dead(replace(keep, dead_by_queue=by_shard), limit)
 
     # ── looks ───────────────────────────────────────────────────────────────
 
@@ -134,7 +133,7 @@ class ShardedRedisStore:
         return Page([_job(job) for job in page.jobs], page.next)
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
-        return [changed(ending, queue=whole(ending.queue)) for ending in await self.store.ended(since, limit)]
+        return [replace(ending, queue=whole(ending.queue)) for ending in await self.store.ended(since, limit)]
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         views: list[LaneView] = []
@@ -149,7 +148,7 @@ class ShardedRedisStore:
         merged: dict[str, QueueStats] = {}
         for one in (await self.store.stats()).queues:
             name = whole(one.queue)
-            merged[name] = _added(merged[name], one) if name in merged else changed(one, queue=name)
+            merged[name] = _added(merged[name], one) if name in merged else replace(one, queue=name)
         return Stats([merged[name] for name in sorted(merged)])
 
     # ── operators ───────────────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -103,11 +102,11 @@ class Looks:
         waiting = [queue for queue, stats in found.items() if stats.ready > 0]
         for queue, (oldest, at_least) in (await self._oldest(waiting)).items():
             age = None if oldest is None else timedelta(microseconds=max(0, now - oldest))
-            found[queue] = changed(found[queue], oldest_ready=age, oldest_at_least=at_least)
+            found[queue] = replace(found[queue], oldest_ready=age, oldest_at_least=at_least)
         for stats in await self._forgotten():
             here = found.get(stats.queue)
             if here is not None and not here.enqueued_total:
-                found[stats.queue] = changed(stats, paused=here.paused)
+                found[stats.queue] = replace(stats, paused=here.paused)
             elif here is None and stats.queue not in listed:
                 found[stats.queue] = stats
         return Stats([found[name] for name in sorted(found) if found[name].enqueued_total or found[name].paused])

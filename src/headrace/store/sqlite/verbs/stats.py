@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.model.lane import HIGHEST_PRIORITY
 from headrace.model.lease import Presence, WorkerId
