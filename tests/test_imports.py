@@ -35,6 +35,11 @@ def test_importing_the_package_loads_only_its_errors():
     assert not loaded & NOT_FOR_THE_PACKAGE
 
 
+def test_an_app_loads_nothing_that_only_schedules_and_records_of_operators_need():
+    loaded = loaded_after("from headrace import Headrace\nHeadrace('memory://')")
+    assert not loaded & {"zoneinfo", "cronsim", "json", "getpass", "headrace.model.cron", "headrace.worker"}
+
+
 def test_help_loads_no_store_no_server_no_worker_and_no_command():
     loaded = loaded_after(HELP)
     assert own(loaded) == {"headrace.errors", "headrace.cli", "headrace.cli.root"}

@@ -15,10 +15,9 @@ import msgspec
 
 from headrace.errors import ConfigError
 from headrace.model import duration
-from headrace.model.cron import backward, check_cron, forward, zone
 from headrace.model.job import BatchId, JobState, NewJob, UniqueLock
 from headrace.model.lane import Lane, check_tenant
-from headrace.policy.schedule_options import OPTIONS, SHORTEST, Overlap, ScheduleKeywords, caught_up
+from headrace.policy.schedule_options import OPTIONS, SHORTEST, Overlap, ScheduleKeywords, caught_up, check_rule
 from headrace.task.codec import decode_options
 from headrace.task.job_checks import check_job, check_lane, check_span
 from headrace.task.option import checked
@@ -109,7 +108,7 @@ def check(schedule: Schedule) -> None:
     check_job(job_now(schedule))
 
 
-_known_cron = lru_cache(maxsize=1024)(check_cron)
+_known_cron = lru_cache(maxsize=1024)(check_rule)
 
 
 def check_name(name: str) -> str:
@@ -195,6 +194,8 @@ def _forward(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     if schedule.every is not None:
         return _intervals(schedule.every, (after - _EPOCH) // schedule.every + 1, 1)
     assert schedule.cron is not None
+    from headrace.model.cron import forward, zone  # imported here, because only a cron rule needs it
+
     return forward(schedule.cron, after, zone(schedule.tz))
 
 
@@ -203,6 +204,8 @@ def _backward(schedule: Schedule, until: datetime) -> Iterator[datetime]:
     if schedule.every is not None:
         return _intervals(schedule.every, (until - _EPOCH) // schedule.every, -1)
     assert schedule.cron is not None
+    from headrace.model.cron import backward, zone  # imported here, because only a cron rule needs it
+
     return backward(schedule.cron, until, zone(schedule.tz))
 
 

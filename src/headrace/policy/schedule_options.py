@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model import duration
-from headrace.model.cron import check_cron, zone
 from headrace.model.duration import Duration
 from headrace.task.option import LENGTH, Option, OptionKind, declared, named, one_of
 
@@ -40,9 +39,19 @@ def _check_caught_up(text: str) -> str:
     return text
 
 
+# `model.cron` loads the time zones and the parser of cron rules. Only an app with schedules pays for them.
 def _check_zone(name: str) -> str:
+    from headrace.model.cron import zone
+
     zone(name)
     return name
+
+
+def check_rule(expression: str) -> str:
+    """The cron expression in one spelling. Raises InvalidCron or NeverFires."""
+    from headrace.model.cron import check_cron
+
+    return check_cron(expression)
 
 
 def _interval(every: object, name: str) -> timedelta:
@@ -63,7 +72,7 @@ class ScheduleKeywords(TypedDict, total=False):
         str | None,
         Option(
             doc='The rule: `"0 3 * * *"`, six fields with seconds first, or `"@daily"`.',
-            kind=replace(_TEXT, check=named(check_cron)),
+            kind=replace(_TEXT, check=named(check_rule)),
         ),
     ]
     every: Annotated[

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 import logging
 import os
 import socket
@@ -122,11 +120,15 @@ def _text(text: str) -> str:
 
 def _line(entry: AuditEntry) -> str:
     """The entry as one line of JSON."""
+    import json  # imported here, because only an operator's verb needs it
+
     return json.dumps({"event": "audit", **msgspec.to_builtins(entry)})
 
 
 def whoami() -> str:
     """The user and the host of this process, for records."""
+    import getpass  # imported here, because only an operator's verb needs it
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -7,7 +7,6 @@ leaves a line for a job that is still there, never a job that is gone without a 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -73,6 +72,8 @@ def record_of(job: Job, reason: str, by: str, arguments: Any = None) -> DroppedL
 
 def write(record: DroppedLetter, event: str, *, arguments: bool = False) -> None:
     """One line of JSON, whatever the texts hold. It is a warning, so that Python prints it also where logging is not set up."""
+    import json  # imported here, because only a dropped dead letter needs it
+
     known: dict[str, Any] = {
         name: None if value is None else str(value)
         for name, value in msgspec.structs.asdict(record).items()
