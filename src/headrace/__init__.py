@@ -13,6 +13,7 @@ from headrace.errors import (
     BadTransaction,
     ConfigError,
     HeadraceError,
+    HookFailed,
     IdempotencyConflict,
     InvalidCron,
     JobCancelled,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from headrace.policy.schedule import Schedule
     from headrace.task.context import JobContext, NoCurrentJob, current_job
     from headrace.task.handle import Handle
+    from headrace.task.hooks import AsyncCall, FollowUp, SyncCall, WorkerInfo
     from headrace.task.limit import Limit
     from headrace.task.retry import Retry
     from headrace.task.task import JobCall, Task
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncCall",
     "BadArguments",
     "BadTransaction",
     "Cancel",
@@ -70,10 +73,12 @@ __all__ = [
     "DeadAlert",
     "Explanation",
     "Failure",
+    "FollowUp",
     "Handle",
     "Handles",
     "Headrace",
     "HeadraceError",
+    "HookFailed",
     "IdempotencyConflict",
     "InvalidCron",
     "Job",
@@ -109,11 +114,13 @@ __all__ = [
     "StoreDamaged",
     "StoreError",
     "StoreFull",
+    "SyncCall",
     "Task",
     "Unavailable",
     "Unique",
     "UnknownTask",
     "Unsupported",
+    "WorkerInfo",
     "__version__",
     "ageing",
     "current_job",
@@ -136,6 +143,7 @@ _NAMES = {
     "headrace.policy.schedule": ("Schedule",),
     "headrace.task.context": ("JobContext", "NoCurrentJob", "current_job"),
     "headrace.task.handle": ("Handle",),
+    "headrace.task.hooks": ("AsyncCall", "FollowUp", "SyncCall", "WorkerInfo"),
     "headrace.task.limit": ("Limit",),
     "headrace.task.retry": ("Retry",),
     "headrace.task.task": ("JobCall", "Task"),

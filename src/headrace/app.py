@@ -31,6 +31,7 @@ from headrace.runtime.portal import portal
 from headrace.settings import Settings, mask_url
 from headrace.store.contract import Store
 from headrace.task.handle import Put
+from headrace.task.hooks import AppHooks
 from headrace.task.options import check_producer
 from headrace.task.task import AsyncTask, JobCall, SyncTask, Task, declare
 from headrace.task.task_options import TaskKeywords
@@ -62,7 +63,7 @@ class Decorator:
         return self._make(function)
 
 
-class Headrace(AppJobs, AppPauses, Producer):
+class Headrace(AppJobs, AppPauses, AppHooks, Producer):
     """Tasks and the store their jobs live in. Verbs come in two: `x` for sync code, `ax` for async code."""
 
     def __init__(
@@ -82,6 +83,7 @@ class Headrace(AppJobs, AppPauses, Producer):
             self.settings = Settings.load(url=url, **overrides)
         else:
             self.settings = settings.replace(url=url, **overrides)
+        AppHooks.__init__(self)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.queues: dict[str, QueueOptions] = {}
         """Those that were declared; any other name is a queue, too."""
@@ -126,6 +128,7 @@ class Headrace(AppJobs, AppPauses, Producer):
                 self.limits.declare(made.options.limits)
             except ConfigError as error:
                 raise ConfigError(f"task {made.name}: {error}") from None
+            made.hooks = self.hooks
             self.tasks[made.name] = made
             return made
 
@@ -208,6 +211,7 @@ class Headrace(AppJobs, AppPauses, Producer):
             limits=self.limits.declared,
             outbox=self._outbox,
             webhooks=self.webhooks,
+            hooks=self.hooks,
         )
 
     def connect(self) -> Store:

@@ -26,6 +26,7 @@
     ├── ScheduleNotFound        no schedule of that name
     ├── LimitNotFound           no limit of that name
     ├── LeaseLost               another worker holds the job now
+    ├── HookFailed              a hook for the start of a worker raised an error
     └── ResultError
         ├── JobNotFound         no such job (or it was pruned)
         ├── ResultTimeout       the job did not end in time
@@ -254,6 +255,12 @@ class LeaseLost(HeadraceError):
     """Another worker holds the job now; nothing was written."""
 
     code = "lease_lost"
+
+
+class HookFailed(HeadraceError):
+    """A hook for the start of a worker raised an error, which is its `__cause__`. The worker did not start."""
+
+    code = "hook_failed"
 
 
 class ResultError(HeadraceError):

@@ -16,7 +16,7 @@ from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.task.codec import JobOptions, encode_options
 from headrace.task.task import Task
-from headrace.worker import Worker
+from headrace.worker import Duties, Worker
 
 WAIT = 60.0
 """Seconds until a condition that should hold soon counts as broken."""
@@ -107,7 +107,8 @@ class Bench:
     @asynccontextmanager
     async def worker(self, **settings: Any) -> AsyncGenerator[Worker]:
         own = self.settings.replace(**settings) if settings else self.settings
-        worker = Worker(self.app.tasks, self.store, own, queues=("default",))
+        duties = Duties(hooks=self.app.hooks)
+        worker = Worker(self.app.tasks, self.store, own, queues=("default",), duties=duties)
         if (events := self.events) is not None:
             worker.on_event(lambda name, fields: events.append((name, dict(fields))))
         async with worker:

@@ -19,6 +19,7 @@ from headrace.task.call_hints import CallHints
 from headrace.task.codec import JobOptions, Signature, decode_options, encode_options, marked
 from headrace.task.function import check_function, default_name, pick_executor
 from headrace.task.handle import Handle, Put, Watch
+from headrace.task.hooks import Hooks
 from headrace.task.job_options import JobKeywords, check_startable, checked, due_of, stored
 from headrace.task.limit import Shape, keys_of
 from headrace.task.option import checked as checked_options
@@ -29,6 +30,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+
+NO_HOOKS = Hooks()
 
 
 class Home(Watch, Protocol):
@@ -92,6 +95,8 @@ class Task(CallHints, Generic[P, R]):
         functools.update_wrapper(self, function)
         self._home = home
         self.function = function
+        self.hooks = NO_HOOKS
+        """Those of the app that declares it."""
         self.name = name
         self.options = options
         self.codec = Signature(function)

@@ -17,21 +17,24 @@ from headrace.policy.flow import Planner
 from headrace.policy.queue import dead_alerts, dead_retentions
 from headrace.settings import Settings
 from headrace.store.contract import Store
+from headrace.task.hooks import Listener
 from headrace.webhooks.deliver import QUEUE, TASK, DeliveryMaker, Sender
 from headrace.worker.completer import Completer
 from headrace.worker.dead_alert import DeadAlertLog
 from headrace.worker.duties import Duties
 from headrace.worker.executor import Executor
+from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.fetcher import Fetcher
 from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper, refuse_short_lease
+from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.relay import RelayService
 from headrace.worker.reporter import Reporter
 from headrace.worker.service import Service, log
 from headrace.worker.settler import Settler
 from headrace.worker.shared_page import PageWriter, SharedPage
-from headrace.worker.state import Counters, HeldLease, Listener, WorkerState
+from headrace.worker.state import Counters, HeldLease, WorkerState
 from headrace.worker.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -84,7 +87,9 @@ class Worker:
             queues=tuple(served),
             page=page,
             delivery_maker=delivery_maker,
+            hooks=duties.hooks,
         )
+        self._lifecycle = Lifecycle(duties.hooks.life, self._state.info)
         self._duties = duties
         self._running = False
         self._drain: asyncio.Task[None] | None = None
@@ -135,6 +140,23 @@ class Worker:
 
     # ── life ────────────────────────────────────────────────────────────────
     async def start(self) -> None:
+        """Run the app's hooks for the start, then claim. Raises HookFailed if a hook fails."""
+        page = self._state.page
+        if page is None:
+            await self._lifecycle.start()
+            self._start_services([])
+            return
+        # The pulse comes first. Without it, the supervisor would take a slow hook for a blocked event loop.
+        pulse = PageWriter(page, min(0.25, self._state.settings.heartbeat.total_seconds() / 4))
+        pulse.start()
+        try:
+            await self._lifecycle.start()
+        except BaseException:
+            await pulse.stop()
+            raise
+        self._start_services([pulse])
+
+    def _start_services(self, started: list[Service]) -> None:
         state = self._state
         self._settler = Settler(state, idle=self._has_room, lose=self._lose, freed=self._freed, due=self._due)
         self._completer = Completer(state, self._settler)
@@ -166,10 +188,12 @@ class Worker:
         self._services += [reporter, self._feedback, *self._janitor.chores]
         if self._duties.outbox is not None:
             self._services.append(RelayService(self._duties.outbox, bounded(state.store, self._duties.queues)))
-        if state.page is not None:
-            self._services.append(PageWriter(state.page, min(0.25, state.settings.heartbeat.total_seconds() / 4)))
+        if self._duties.hooks.on_failure:
+            state.failure_hooks = FailureHooks(self._duties.hooks.on_failure)
+            self._services.append(state.failure_hooks)
         for service in self._services:
             service.start()
+        self._services += started
         self._running = True
         log.info("worker %s serves %s", state.name, ", ".join(state.queues), extra={"worker": str(state.id)})
         state.emit("worker.joined", worker=state.id, name=state.name, queues=state.queues)
@@ -238,6 +262,9 @@ class Worker:
 
     async def _leave(self) -> None:
         await self._executor.close()
+        if self._state.failure_hooks is not None:
+            await self._state.failure_hooks.flush(FLUSH_SECONDS)
+        await self._lifecycle.stop()
         for service in self._services:
             await service.stop()
         await self._janitor.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
@@ -15,6 +14,7 @@ from headrace.model.job import Claimed
 from headrace.policy.effective import Effective, effective, usual
 from headrace.task.codec import Signature, decode_options
 from headrace.task.limit import Limit
+from headrace.worker.middleware import surrounded
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
@@ -48,8 +48,8 @@ class ResolvedTask:
     def __init__(self, task: Task[..., Any], *, told: bool = False) -> None:
         options = task.options
         self.name = task.name
-        self.function: Callable[..., Any] = task.function
         self.is_async = inspect.iscoroutinefunction(task.function)
+        self.function = surrounded(task.function, task.hooks, is_async=self.is_async)
         self.codec: Signature | None = task.codec
         self.decode = task.codec.decode
         self.executor = options.executor

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import HeadraceError, StoreDamaged, Unavailable
+from headrace.errors import HeadraceError, HookFailed, StoreDamaged, Unavailable
 from headrace.model.lease import WorkerId
 from headrace.runtime import logs
 from headrace.runtime.sighup import leave_to_parent
@@ -155,6 +155,9 @@ def main() -> None:
     except StoreDamaged as error:
         log.critical("this worker cannot start: %s", error)
         code = EXIT_DAMAGED
+    except HookFailed as error:
+        log.error("this worker cannot start: %s", error, exc_info=error.__cause__)
+        code = EXIT_CONFIG
     except HeadraceError as error:
         log.error("this worker cannot start: %s", error)
         code = EXIT_CONFIG

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from headrace.outbox import Outbox
 from headrace.policy.queue import QueueOptions
 from headrace.policy.schedule import Schedule
+from headrace.task.hooks import Hooks
 from headrace.task.limit import LimitDeclaration
 from headrace.webhooks.deliver import Webhooks
 from headrace.worker.dead_alert import Hook
@@ -23,3 +24,4 @@ class Duties:
     limits: Mapping[str, LimitDeclaration] = field(default_factory=dict[str, LimitDeclaration])
     outbox: Outbox | None = None
     webhooks: Webhooks = field(default_factory=Webhooks)
+    hooks: Hooks = field(default_factory=Hooks)

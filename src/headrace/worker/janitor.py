@@ -213,7 +213,7 @@ class Janitor:
             await self._state.store.enqueue(batch)
         await self._state.store.settle(orphan.token, settlements)
         for (_, job), (_, follows) in zip(orphan.jobs, settlements, strict=True):
-            self._state.failures.tell(job, follows)
+            self._state.tell_failure(job, follows)
 
     def _decide(self, job: Claimed, orphan: Orphan) -> Settlement:
         lost = Lost(cause=orphan.cause, own=orphan.suspect, at=datetime.now(UTC))

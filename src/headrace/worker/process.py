@@ -17,15 +17,18 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from headrace.errors import UnknownTask, Unsupported
+from headrace.errors import HookFailed, UnknownTask, Unsupported
 from headrace.model.job import Claimed, Failure
 from headrace.model.lease import WorkerId, new_token
 from headrace.model.outcome import Failed, Lost, Outcome, Released
 from headrace.runtime.sighup import leave_to_parent
 from headrace.task import context
+from headrace.task.hooks import Hooks, WorkerInfo
 from headrace.task.task import Task
 from headrace.worker import outcome_of, parent_watch, wire
 from headrace.worker.attempt import Attempt, ResolvedTask
+from headrace.worker.lifecycle import Lifecycle
+from headrace.worker.service import log
 from headrace.worker.state import HeldLease, WorkerState
 
 
@@ -74,16 +77,47 @@ def _plain(text: str) -> str:
     return outcome_of.bounded(text, outcome_of.MAX_MESSAGE)
 
 
+class Lifecycles:
+    """The hooks of each app whose tasks run in this process, which needs pools and models of its own."""
+
+    def __init__(self, info: WorkerInfo | None) -> None:
+        self._info = info
+        self._started: list[tuple[Hooks, Lifecycle]] = []
+
+    @property
+    def present(self) -> bool:
+        return bool(self._started)
+
+    def start(self, hooks: Hooks) -> None:
+        """Run the hooks for the start, once. Raises HookFailed."""
+        if self._info is None or not hooks.life or any(hooks is started for started, _ in self._started):
+            return
+        lifecycle = Lifecycle(hooks.life, self._info)
+        _runner.run(lifecycle.start())
+        self._started.append((hooks, lifecycle))
+
+    def stop(self) -> None:
+        if self._started:
+            # The process ends already. When the time for its hooks is over, the worker kills it.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while self._started:
+            _, lifecycle = self._started.pop()
+            _runner.run(lifecycle.stop())
+
+
 class Library:
     """Tasks by name, from the app or from the module that declares them."""
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, lifecycles: Lifecycles) -> None:
         self._app = app
+        self.lifecycles = lifecycles
         self._tasks: dict[str, Task[..., Any]] = {}
 
     def open(self) -> None:
         if self._app:
-            self._tasks.update(parent_watch.load_app(self._app).tasks)
+            app = parent_watch.load_app(self._app)
+            self.lifecycles.start(app.duties.hooks)
+            self._tasks.update(app.tasks)
 
     def find(self, name: str, module: str, main: str) -> Task[..., Any]:
         if name not in self._tasks:
@@ -91,9 +125,11 @@ class Library:
         if name not in self._tasks:
             self._tasks.update(_tasks_in(self._names(module, main)))
         try:
-            return self._tasks[name]
+            task = self._tasks[name]
         except KeyError:
             raise UnknownTask(name) from None
+        self.lifecycles.start(task.hooks)
+        return task
 
     def _names(self, module: str, main: str) -> dict[str, Any]:
         if module != "__main__":
@@ -123,7 +159,9 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     try:
         result: Any = own.run(attempt.known.function, *args, **kwargs)
         if attempt.known.is_async:
-            result = _in_loop(result, own) if order.suspect else own.run(asyncio.run, result)
+            # What async hooks opened belongs to the loop in which they ran.
+            shared = order.suspect or library.lifecycles.present
+            result = _in_loop(result, own) if shared else own.run(asyncio.run, result)
     except Terminated:
         raise
     except BaseException as error:  # noqa: BLE001  # no job ends its slot
@@ -138,7 +176,7 @@ def _unfit(order: wire.Order, alone: Alone) -> bool:
 
 
 _runner = asyncio.Runner()
-"""One event loop for all suspects of a child: what an async task keeps between jobs belongs to the loop that made it."""
+"""One event loop for hooks and all suspects of a child: what an async task keeps between jobs belongs to the loop that made it."""
 
 
 def _in_loop(coroutine: Coroutine[Any, Any, Any], own: contextvars.Context) -> Any:
@@ -196,18 +234,32 @@ def main() -> None:
     parent_watch.settle_in(hello.path, hello.pythonpath)
     leave_to_parent()
     parent_watch.die_with_parent(hello.parent, signal.SIGKILL)
-    library = Library(hello.app)
-    # Importing the app is not part of any job's time.
-    library.open()
+    lifecycles = Lifecycles(hello.info)
+    library = Library(hello.app, lifecycles)
+    # Importing the app and its hooks for the start are not part of any job's time.
+    try:
+        library.open()
+    except HookFailed as error:
+        log.error("a process slot cannot start: %s", error, exc_info=error.__cause__)
+        sys.exit(1)
     pipe.sendall(wire.frame(b""))
+    try:
+        _serve(pipe, library)
+    except Terminated:
+        sys.exit(128 + signal.SIGTERM)
+    finally:
+        lifecycles.stop()
+
+
+def _serve(pipe: socket.socket, library: Library) -> None:
+    """Run one job after the other until EOF."""
     while (order := wire.receive(pipe)) is not None:
         assert isinstance(order, wire.Order)
         try:
             signal.signal(signal.SIGTERM, _terminate)
             outcome = run(order, library, pipe)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        except Terminated:
-            sys.exit(128 + signal.SIGTERM)
+            if not library.lifecycles.present:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
         except Exception as error:  # noqa: BLE001  # the task cannot be imported: that is the job's failure
             outcome = Released() if order.suspect else _could_not_start(order, error)
         assert not isinstance(outcome, Lost)

@@ -15,8 +15,11 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
+import msgspec
+
 from headrace.errors import HeadraceError
 from headrace.model.outcome import Lost, Outcome, Released
+from headrace.task.hooks import WorkerInfo
 from headrace.worker import faults, outcome_of, parent_watch, wire
 from headrace.worker.attempt import TIMEOUT, Attempt
 from headrace.worker.service import log
@@ -37,15 +40,16 @@ class Child:
         self._writer = writer
 
     @classmethod
-    async def spawn(cls, app: str) -> Child:
+    async def spawn(cls, app: str, info: WorkerInfo | None) -> Child:
         ours, theirs = socket.socketpair()
         with theirs:
             # Fork and exec take a millisecond. The call of asyncio would add a thread.
             process = parent_watch.spawn("headrace.worker.process", theirs.fileno())
         reader, writer = await asyncio.open_connection(sock=ours)
-        writer.write(
-            wire.pack(wire.Hello(path=sys.path, pythonpath=os.environ.get("PYTHONPATH"), app=app, parent=os.getpid()))
+        hello = wire.Hello(
+            path=sys.path, pythonpath=os.environ.get("PYTHONPATH"), app=app, parent=os.getpid(), info=info
         )
+        writer.write(wire.pack(hello))
         child = cls(process, reader, writer)
         try:
             await reader.readexactly(wire.HEADER)
@@ -80,10 +84,16 @@ class Child:
         if self.alive:
             self._process.send_signal(number)
 
-    async def reap(self) -> str:
-        """Wait for the child's end, and return the cause."""
+    async def end(self, patience: float) -> None:
+        """End a child that has no job. With patience it ends by itself, after its hooks."""
+        if not patience:
+            self.signal(signal.SIGKILL)
+        await self.reap(patience)
+
+    async def reap(self, seconds: float = 0.0) -> str:
+        """Wait for the child's end, and return the cause. `seconds`: for its hooks."""
         self._writer.close()
-        patience = monotonic() + 1.0
+        patience = monotonic() + max(seconds, 1.0)
         while self._process.poll() is None:
             if monotonic() > patience:
                 # It closed the socket and still lives. The worker would not receive what it sends.
@@ -125,6 +135,9 @@ class ProcessSlots:
         self._slots: list[ProcessSlot] = []
         self._idle: list[asyncio.Future[None]] = []
         self._closing = False
+        self._info = msgspec.structs.replace(state.info, slot=True) if state.hooks.life else None
+        self._patience = state.settings.kill_grace.total_seconds() if state.hooks.life else 0.0
+        """Seconds that a child gets for its hooks when it ends."""
 
     @property
     def waiting(self) -> int:
@@ -174,10 +187,13 @@ class ProcessSlots:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for slot in self._slots:
-            if slot.child is not None:
-                slot.child.signal(signal.SIGKILL)
-                await slot.child.reap()
+        ends = [
+            # A child that has a job does not end by itself.
+            slot.child.end(self._patience if slot.attempt is None else 0.0)
+            for slot in self._slots
+            if slot.child is not None
+        ]
+        await asyncio.gather(*ends)
 
     def _kill(self, slot: ProcessSlot, attempt: Attempt, child: Child) -> None:
         if slot.attempt is attempt and slot.child is child:
@@ -228,8 +244,7 @@ class ProcessSlots:
         done, _ = await asyncio.wait([sleeper], timeout=self._isolates.idle)
         if not done:
             child, slot.child = slot.child, None
-            child.signal(signal.SIGKILL)
-            await child.reap()
+            await child.end(self._patience)
             if sleeper in self._idle:
                 self._idle.remove(sleeper)
 
@@ -241,7 +256,7 @@ class ProcessSlots:
             return outcome_of.bad_arguments(attempt, error)
         child = slot.child
         if child is None or not child.alive:
-            child = slot.child = await Child.spawn(self._state.settings.app)
+            child = slot.child = await Child.spawn(self._state.settings.app, self._info)
             if attempt.reason:
                 return outcome_of.of_error(attempt, asyncio.CancelledError())
         if (late := outcome_of.too_late(attempt)) is not None:
@@ -266,7 +281,7 @@ class ProcessSlots:
             # A child that got TERM is ending, even if it has sent an outcome.
             child.signal(signal.SIGTERM)
             slot.child = None
-            cause = await child.reap()
+            cause = await child.reap(self._patience)
             if attempt.reason == TIMEOUT and self._isolates is not None and KILLED in cause:
                 # It did not react to TERM. In the event loop it would have blocked the whole worker.
                 return Lost(cause="timeout: it blocked its process beyond its deadline", own=True, at=datetime.now(UTC))

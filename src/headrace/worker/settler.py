@@ -84,7 +84,7 @@ class Settler(Service):
             self._first(held)
         held.ended.append((attempt.position, follows))
         if isinstance(outcome, Failed | Lost | Snoozed):
-            self._state.failures.tell(attempt.job, follows)
+            self._state.tell_failure(attempt.job, follows)
         if (attempt.job.options is not None or attempt.known.told) and (
             news := self._state.delivery_maker.news(attempt.job, follows)
         ):

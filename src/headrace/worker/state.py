@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from threading import Lock
@@ -21,9 +21,11 @@ from headrace.model.outcome import DONE, Outcome, Settlement
 from headrace.model.records import Pause
 from headrace.settings import Settings
 from headrace.store.contract import Store
+from headrace.task.hooks import Hooks, Listener, WorkerInfo
 from headrace.task.limit import Limit
 from headrace.webhooks.deliver import DeliveryMaker
 from headrace.worker.attempt import Attempt, ObservedAttempt, ResolvedTask
+from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.failure_log import FailureLog
 from headrace.worker.shared_page import PageEntry, SharedPage
 
@@ -38,8 +40,6 @@ MARKS: Final = 32
 """Starts of one lease that are written to the shared page, at most. In a large lease one mark covers several jobs."""
 DONE_AT: Final = tuple((position, DONE) for position in range(1000))
 """The settlement of a job that ended well, by position: shared, so that the common job costs no object."""
-
-Listener = Callable[[str, Mapping[str, Any]], None]
 
 
 class Governing(Protocol):
@@ -190,6 +190,7 @@ class WorkerState:
         queues: tuple[str, ...],
         page: SharedPage | None = None,
         delivery_maker: DeliveryMaker | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.tasks = tasks
         self.store = store
@@ -203,8 +204,11 @@ class WorkerState:
         self.leases: dict[Token, HeldLease] = {}
         self.counters = Counters()
         self.failures = FailureLog()
+        self.failure_hooks: FailureHooks | None = None
+        """None: the app declares no `on_failure` hook."""
+        self.hooks = hooks or Hooks()
         self.watch = DeadlineWatch()
-        self.listeners: list[Listener] = []
+        self.listeners: list[Listener] = list(self.hooks.listeners)
         self.paused: Mapping[str, Pause] = {}
         """Paused tasks, as of the last look."""
         self.upkeep = True
@@ -224,6 +228,11 @@ class WorkerState:
         self.damaged = asyncio.Event()
         self._known: dict[str, ResolvedTask] = {}
         self._marking = Lock()
+
+    @property
+    def info(self) -> WorkerInfo:
+        """What hooks may know of this worker."""
+        return WorkerInfo(id=str(self.id), name=self.name, queues=self.queues, concurrency=self.settings.concurrency)
 
     def paused_now(self) -> Mapping[str, Pause]:
         """Tasks whose jobs must not start, by name."""
@@ -286,6 +295,12 @@ class WorkerState:
         if self.leases.pop(held.token, None) is not None and self.page is not None and held.place:
             self.page.remove(held.place)
             held.place, held.mark = 0, NEVER
+
+    def tell_failure(self, job: Claimed, settlement: Settlement) -> None:
+        """Log the failure or the death, if it is one, and hand it to the hooks."""
+        self.failures.tell(job, settlement)
+        if self.failure_hooks is not None:
+            self.failure_hooks.take(job, settlement, self.watch.now())
 
     def emit(self, event: str, /, **fields: Any) -> None:
         """Call the listeners. Callers on the hot path check `listeners` first."""

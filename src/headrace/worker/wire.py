@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.model.job import Claimed
 from headrace.model.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
+from headrace.task.hooks import WorkerInfo
 
 _LENGTH = struct.Struct("!I")
 HEADER = _LENGTH.size
@@ -23,6 +24,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     pythonpath: str | None
     app: str
     parent: int
+    info: WorkerInfo | None = None
+    """For the hooks of the app. None: its worker runs no hooks."""
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):
