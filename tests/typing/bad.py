@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from headrace import Handle, Handles, Headrace, Limit, Unique, ageing, weighted
+from headrace import FollowUp, Handle, Handles, Headrace, JobContext, Limit, Unique, WorkerInfo, ageing, weighted
 
 app = Headrace("memory://")
 
@@ -100,3 +100,31 @@ async def results() -> None:
     charge.enqueue(7, "acme").reslut()  # error
     print(charge.enqueue(7, "acme").explain().reasno)  # error
     print(number, text, wrong, handles)
+
+
+def two(info: WorkerInfo, other: str) -> None: ...
+
+
+def number(info: int) -> None: ...
+
+
+def only_job(job: JobContext) -> None: ...
+
+
+def swapped(job: JobContext, follows: FollowUp, failure: int) -> None: ...
+
+
+async def no_scope() -> None: ...
+
+
+def hooks() -> None:
+    app.on_start(two)  # error
+    app.on_start(number)  # error
+    app.on_stop(two)  # error
+    app.lifespan(no_scope)  # error
+    app.lifespan(only_job)  # error
+    app.middleware(only_job)  # error
+    app.middleware("trace")  # error
+    app.on_failure(only_job)  # error
+    app.on_failure(swapped)  # error
+    app.on_event(number)  # error

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from typing import Any, TypeVar, assert_type
 
-from headrace import Explanation, Handle, Handles, Headrace, Job, Limit, Retry, Task, Unique, ageing, weighted
+from headrace import (
+    AsyncCall,
+    Explanation,
+    Failure,
+    FollowUp,
+    Handle,
+    Handles,
+    Headrace,
+    Job,
+    JobContext,
+    Limit,
+    Retry,
+    SyncCall,
+    Task,
+    Unique,
+    WorkerInfo,
+    ageing,
+    weighted,
+)
 from headrace.model.job import JobId
 from headrace.model.records import CancelAnswer, Page, Pause
 from headrace.operate.dead.letters import Group
@@ -134,3 +153,83 @@ takes_any_task(charge)
 takes_any_task(resize)
 assert_type(charge.handle("01890a5d-ac96-774b-bcce-b302099a0001"), Handle[Receipt])
 handle: Handle[object] = charge.enqueue(7, "acme")
+
+
+# ── hooks ────────────────────────────────────────────────────────────────────
+
+T = TypeVar("T")
+
+
+@app.on_start
+def open_pool() -> None: ...
+
+
+@app.on_start
+async def load_model(info: WorkerInfo) -> str:
+    return info.name
+
+
+@app.on_stop
+async def close_pool() -> None: ...
+
+
+@app.lifespan
+async def connections(info: WorkerInfo) -> AsyncIterator[None]:
+    yield
+
+
+@app.lifespan
+def files() -> Iterator[int]:
+    yield 7
+
+
+@app.lifespan
+@asynccontextmanager
+async def sessions() -> AsyncGenerator[str, None]:
+    yield "session"
+
+
+@app.lifespan
+@contextmanager
+def locks(info: WorkerInfo) -> Generator[None, None, None]:
+    yield
+
+
+@app.middleware
+async def trace(job: JobContext, call: AsyncCall) -> Any:
+    print(job.tenant)
+    return await call()
+
+
+@app.middleware
+async def generic(job: JobContext, call: Callable[[], Awaitable[T]]) -> T:
+    return await call()
+
+
+@app.middleware
+def trace_sync(job: JobContext, call: SyncCall) -> Any:
+    return call()
+
+
+@app.middleware
+def generic_sync(job: JobContext, call: Callable[[], T]) -> T:
+    return call()
+
+
+@app.on_failure
+async def alarm(job: JobContext, failure: Failure, follows: FollowUp) -> None:
+    assert_type(follows.retry_at, datetime | None)
+    assert_type(follows.dead, bool)
+
+
+@app.on_failure
+def alarm_sync(job: JobContext, failure: Failure, follows: FollowUp) -> int:
+    return failure.attempt
+
+
+@app.on_event
+def listen(name: str, fields: Mapping[str, Any]) -> None: ...
+
+
+open_pool()
+unchanged: Callable[[WorkerInfo], Coroutine[Any, Any, str]] = load_model

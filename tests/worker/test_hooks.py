@@ -33,6 +33,7 @@ from headrace import (
     WorkerInfo,
     current_job,
 )
+from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.settings import Settings
 from worker import hook_tasks
 from worker.harness import WAIT, Bench, until
@@ -536,6 +537,27 @@ async def test_a_failing_failure_hook_is_logged_and_the_others_run(
     assert seen == ["of the task", "of the task"]
     failed = [record.getMessage() for record in caplog.records if "on_failure hook" in record.getMessage()]
     assert len(failed) == 2
+
+
+async def test_on_failure_gets_the_jobs_of_a_lost_worker(bench: Bench) -> None:
+    app, seen = bench.app, list[tuple[str, bool]]()
+
+    @app.on_failure
+    def record(job: JobContext, failure: Failure, follows: FollowUp) -> None:
+        seen.append((failure.kind, follows.dead))
+
+    @app.task(retry=Retry(max_crashes=1))
+    async def work() -> None: ...
+
+    id = await bench.enqueue(work)
+    lost = new_worker_id()
+    for _ in range(2):  # the second time alone
+        assert await bench.store.claim(Ask(lost, ("default",), 1, timedelta(hours=1), new_token())) is not None
+        await bench.store.abandon(lost, "killed by SIGKILL")
+        async with bench.worker() as worker:
+            worker.quiet()
+            await bench.reach(id, JobState.READY, JobState.DEAD)
+    assert seen[-1] == ("worker_lost", True)
 
 
 async def test_failure_hooks_end_before_the_stop_hooks(bench: Bench) -> None:

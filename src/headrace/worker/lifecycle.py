@@ -67,7 +67,8 @@ class Lifecycle:
             error = await self._begin_all(ends)
             if error is None and not ready.done():
                 ready.set_result(None)
-                with contextlib.suppress(asyncio.CancelledError):  # The event loop ends: there is no time left.
+                # If the event loop ends without a drain, it cancels this task. The hooks run nevertheless.
+                with contextlib.suppress(asyncio.CancelledError):
                     await self._stop.wait()
             await self._end_all(ends)
             if error is not None and not ready.done():

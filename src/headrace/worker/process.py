@@ -223,6 +223,8 @@ class _NoState(WorkerState):
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     del number, frame
+    # A second TERM must not interrupt the `finally` blocks and the hooks for the end.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Terminated
 
 
