@@ -35,6 +35,7 @@ from headrace import (
 )
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.settings import Settings
+from headrace.worker import Worker
 from worker import hook_tasks
 from worker.harness import WAIT, Bench, until
 
@@ -190,6 +191,16 @@ async def test_a_failing_start_hook_ends_the_worker_and_undoes_the_hooks_before_
     assert seen == ["enter", "undo", "exit"]
 
 
+async def test_a_sync_start_hook_may_raise_what_a_future_cannot_carry(bench: Bench) -> None:
+    @bench.app.on_start
+    def empty() -> None:
+        next(iter(()))
+
+    with pytest.raises(HookFailed, match="empty failed: RuntimeError: the hook raised StopIteration"):
+        async with bench.worker():
+            pass
+
+
 async def test_a_failing_stop_hook_is_logged_and_the_others_run(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     app, seen = bench.app, list[str]()
 
@@ -243,6 +254,50 @@ async def test_a_start_that_is_cancelled_undoes_its_hooks(bench: Bench) -> None:
         with pytest.raises(asyncio.CancelledError):
             await serving
     assert seen == ["undo"]
+
+
+async def test_a_worker_in_a_hurry_interrupts_its_start_hooks(bench: Bench) -> None:
+    app, reached = bench.app, asyncio.Event()
+
+    @app.on_start
+    async def hang() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    @app.task
+    async def work() -> None: ...
+
+    worker = Worker(app.tasks, bench.store, bench.settings, duties=app.duties)
+    starting = asyncio.create_task(worker.start())
+    async with asyncio.timeout(WAIT):
+        await reached.wait()
+        worker.hurry()
+        with pytest.raises(HookFailed, match="hang"):
+            await starting
+
+
+async def test_a_worker_can_be_made_quiet_while_it_starts(bench: Bench) -> None:
+    app, reached, gate = bench.app, asyncio.Event(), asyncio.Event()
+
+    @app.on_start
+    async def slow() -> None:
+        reached.set()
+        await gate.wait()
+
+    @app.task
+    async def work() -> None: ...
+
+    id = await bench.enqueue(work)
+    worker = Worker(app.tasks, bench.store, bench.settings, duties=app.duties)
+    starting = asyncio.create_task(worker.start())
+    async with asyncio.timeout(WAIT):
+        await reached.wait()
+        worker.quiet()
+        gate.set()
+        await starting
+        await worker.drain()
+    assert worker.counters.claimed == 0
+    assert (await bench.get(id)).state is JobState.READY
 
 
 async def test_stop_hooks_run_when_the_last_job_has_ended(bench: Bench) -> None:

@@ -214,11 +214,14 @@ class Worker:
 
     def quiet(self) -> None:
         """Claim nothing more. Jobs that the worker holds go on."""
-        self._fetcher.hush()
+        self._state.quiet = True
+        if self._running:
+            self._fetcher.hush()
 
     def hurry(self) -> None:
-        """Drain without waiting for running jobs."""
+        """Drain without waiting for running jobs. A worker that has not started yet interrupts its hooks and ends."""
         self._hurry.set()
+        self._lifecycle.hurry()
 
     async def drain(self, seconds: float | None = None) -> None:
         """Claim nothing more, hand back jobs that have not started, let the others finish, and hand back the rest."""

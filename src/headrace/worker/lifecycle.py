@@ -33,6 +33,7 @@ class Lifecycle:
         self._hooks = hooks
         self._info = info
         self._task: asyncio.Task[None] | None = None
+        self._starting = False
         self._stop = asyncio.Event()
         self._thread: ThreadPoolExecutor | None = None
         self._left_alone = False
@@ -54,6 +55,11 @@ class Lifecycle:
                 self._task = None
                 await asyncio.wait([task])
 
+    def hurry(self) -> None:
+        """Interrupt the hooks for the start, if they run: the start fails."""
+        if self._starting and self._task is not None:
+            self._task.cancel()
+
     async def stop(self) -> None:
         """Run the hooks for the end. A hook that fails is logged."""
         task, self._task = self._task, None
@@ -64,7 +70,9 @@ class Lifecycle:
     async def _live(self, ready: asyncio.Future[None]) -> None:
         ends: list[_End] = []
         try:
+            self._starting = True
             error = await self._begin_all(ends)
+            self._starting = False
             if error is None and not ready.done():
                 ready.set_result(None)
                 # If the event loop ends without a drain, it cancels this task. The hooks run nevertheless.
