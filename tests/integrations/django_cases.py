@@ -31,6 +31,7 @@ from django.utils import timezone  # noqa: E402
 from shop import tasks  # noqa: E402
 from shop.models import Order  # noqa: E402
 
+from headrace import JobContext, SyncCall  # noqa: E402
 from headrace.errors import QueueFull  # noqa: E402
 from headrace.integrations.django import place, registry  # noqa: E402
 from headrace.integrations.django.backend import HeadraceBackend  # noqa: E402
@@ -43,6 +44,7 @@ from headrace.integrations.django.frame import (  # noqa: E402
 )
 from headrace.model.job import JobState  # noqa: E402
 from headrace.policy.queue import declare as declare_queue  # noqa: E402
+from headrace.task.hooks import Hooks  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -362,3 +364,33 @@ def test_migrate_is_safe_to_repeat() -> None:
     out, errors = again.communicate(timeout=60)
     assert (again.returncode, errors) == (0, "")
     assert "No migrations to apply" in out
+
+
+# ── hooks ────────────────────────────────────────────────────────────────────
+
+
+def test_hooks_of_the_app_may_use_the_database_and_surround_its_tasks() -> None:
+    app, seen = backend().app, list[str]()
+    declared, app.hooks = app.hooks, Hooks()
+    order = Order.objects.create(item="tea", count=2)
+
+    @app.lifespan
+    def with_a_connection() -> Iterator[None]:
+        seen.append(f"{Order.objects.count()} orders")
+        yield
+        connection.close()
+        seen.append("closed")
+
+    @app.middleware
+    def around(job: JobContext, call: SyncCall) -> Any:
+        seen.append(job.task)
+        return call()
+
+    backend().discover()
+    task = app.tasks["shop.tasks.ship"]
+    task.hooks = app.hooks
+    try:
+        work(tasks.ship.enqueue(order.pk))
+    finally:
+        app.hooks = task.hooks = declared
+    assert seen == ["1 orders", "shop.tasks.ship", "closed"]

@@ -34,8 +34,10 @@ from headrace import (
     current_job,
 )
 from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import Again
 from headrace.settings import Settings
 from headrace.worker import Worker
+from headrace.worker.shared_page import SharedPage, SharedPageView
 from worker import hook_tasks
 from worker.harness import WAIT, Bench, until
 
@@ -694,6 +696,29 @@ async def test_async_process_tasks_get_async_middleware(notes: Callable[[], list
     job = await bench.work(hook_tasks.use_pool_async)
     assert job.state is JobState.DONE, job.history
     assert hook_tasks.use_pool_async.codec.decode_result(job.result or b"").startswith("[open in ")
+
+
+async def test_a_suspect_finds_what_the_hooks_of_its_process_opened(notes: Callable[[], list[str]]) -> None:
+    bench = Bench()
+    bench.app, bench.settings = hook_tasks.app, settings(app="worker.hook_tasks:app")
+    id = await bench.enqueue(hook_tasks.in_the_worker)
+    lease = await bench.store.claim(Ask(new_worker_id(), ("default",), 1, timedelta(hours=1), new_token()))
+    assert lease is not None
+    await bench.store.settle(lease.token, [(0, Again(0, 0, suspect=True))])
+    view = SharedPageView()
+    page = SharedPage(view.fd)
+    async with Worker(bench.app.tasks, bench.store, bench.settings, page=page, duties=bench.app.duties):
+        job = await bench.reach(id, JobState.DONE, JobState.DEAD)
+    page.close()
+    view.close()
+    assert job.state is JobState.DONE, job.history
+    assert hook_tasks.in_the_worker.codec.decode_result(job.result or b"") == "[open]"
+    assert [line for line in notes() if line.startswith("slot")] == [
+        "slot start default",
+        "slot enter",
+        "slot exit",
+        "slot stop",
+    ]
 
 
 async def test_a_process_slot_that_is_stopped_over_its_job_runs_its_stop_hooks(notes: Callable[[], list[str]]) -> None:
