@@ -31,7 +31,7 @@ def open_pool(info: WorkerInfo) -> None:
     pool.append("open")
     place = SLOT if info.slot else WORKER
     note(f"{place} start {','.join(info.queues)}")
-    if os.environ.get("HEADRACE_TEST_FAIL") == place:
+    if os.environ.get("HEADRACE_TEST_FAIL") == place or Path(os.environ[FILE] + ".away").exists():
         raise ConnectionError("no database for you")
 
 

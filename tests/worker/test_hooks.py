@@ -775,3 +775,22 @@ def test_the_supervisors_workers_run_their_hooks(
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(WAIT * 5) == 0
     assert sorted(notes()[-4:]) == ["worker exit", "worker exit", "worker stop", "worker stop"]
+
+
+def test_a_start_hook_that_fails_in_a_replacement_is_tried_again(
+    tmp_path: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that is away for a moment must not end the workers that have their connections."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    away = Path(os.environ[hook_tasks.FILE] + ".away")
+    with subprocess.Popen(command(tmp_path, "worker", "--processes", "2")) as supervisor:
+        asyncio.run(until(lambda: notes().count("worker enter") == 2))
+        away.touch()
+        children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text(encoding="ascii")
+        os.kill(int(children.split()[0]), signal.SIGKILL)
+        asyncio.run(until(lambda: notes().count("worker start default") >= 4))
+        away.unlink()
+        asyncio.run(until(lambda: notes().count("worker enter") == 3))
+        assert notes().count("worker exit") == 0
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(WAIT * 5) == 0

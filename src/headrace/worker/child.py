@@ -30,6 +30,8 @@ EXIT_CONFIG = 78
 """Starting again would not help."""
 EXIT_DAMAGED = 74
 """The store's file is missing or damaged. A new process would create an empty file, so none is started."""
+EXIT_HOOK = 75
+"""A hook for the start failed, perhaps because the service that it needs is away for a moment."""
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -157,7 +159,7 @@ def main() -> None:
         code = EXIT_DAMAGED
     except HookFailed as error:
         log.error("this worker cannot start: %s", error, exc_info=error.__cause__)
-        code = EXIT_CONFIG
+        code = EXIT_HOOK
     except HeadraceError as error:
         log.error("this worker cannot start: %s", error)
         code = EXIT_CONFIG

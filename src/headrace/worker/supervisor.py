@@ -167,7 +167,7 @@ class Supervisor:
 
     # ── one place, always with a running process ────────────────────────────
     async def _keep_running(self, number: int) -> None:
-        crashes = 0
+        crashes, replaces = 0, False
         while not self._stop.is_set():
             try:
                 child_process = ChildProcess(self._settings)
@@ -190,12 +190,13 @@ class Supervisor:
             self._on_exit(child_process, code)
             slowest = SLOWEST_AFTER_WORK if child_process.page.worked else SLOWEST_RESTART
             child_process.close()
-            if code == child.EXIT_CONFIG:
+            # A hook that fails in a replacement is tried again: the processes beside it go on with their jobs.
+            if code == child.EXIT_CONFIG or (code == child.EXIT_HOOK and not replaces):
                 self._code = 1
                 self.stop()
             if self._stop.is_set():
                 return
-            crashes = 0 if monotonic() - child_process.started_at > LIVED_WELL else crashes + 1
+            crashes, replaces = 0 if monotonic() - child_process.started_at > LIVED_WELL else crashes + 1, True
             pause = min(slowest, FIRST_RESTART * 2 ** min(crashes, 10)) * random.uniform(0.5, 1.0)
             log.info("a new worker process starts in %.1f s", pause)
             await self._pause(pause)
