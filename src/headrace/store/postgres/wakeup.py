@@ -94,10 +94,11 @@ class Bell:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._speaker = self._listener = None
-        for opening in self._opening:
-            with contextlib.suppress(TimeoutError, *_TROUBLE):
-                async with asyncio.timeout(_LAST_WORDS):
-                    (await opening).terminate()
+        if self._opening:
+            opened, _ = await asyncio.wait(self._opening, timeout=_LAST_WORDS)
+            for opening in opened:
+                if not opening.cancelled() and opening.exception() is None:
+                    opening.result().terminate()
         if unsent := self._unsent():
             with contextlib.suppress(TimeoutError, *_TROUBLE):
                 async with asyncio.timeout(_LAST_WORDS):
