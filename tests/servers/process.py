@@ -34,6 +34,9 @@ rm -rf "$4"
 class ServerProcess(ABC):
     """A temporary server: data and log are in a temporary folder, and nothing is shared."""
 
+    may_use_memory: ClassVar[bool] = True
+    """Whether the data may lie in memory, where a durable commit costs nothing."""
+
     product: ClassVar[str]
     start_timeout: ClassVar[float]
     stop_signal: ClassVar[signal.Signals]
@@ -43,7 +46,8 @@ class ServerProcess(ABC):
     crash_signal: ClassVar[signal.Signals]
 
     def __init__(self, prefix: str) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix=prefix, dir=os.environ.get("HEADRACE_TEST_FOLDER") or None))
+        folder = os.environ.get("HEADRACE_TEST_FOLDER") if self.may_use_memory else None
+        self._home = Path(tempfile.mkdtemp(prefix=prefix, dir=folder or None))
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._port = 0
