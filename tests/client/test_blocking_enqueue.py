@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -286,18 +286,30 @@ class Gate:
         return Enqueued({0: JobId(job_id(new_batch(), 7))})
 
 
+class Line(deque[Any]):
+    """The line of a client, which tells when a call has joined it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined = threading.Semaphore(0)
+
+    def append(self, call: Any) -> None:
+        super().append(call)
+        self.joined.release()
+
+
 class Crowd:
     """Threads that enqueue through one client; the first is under way before the others come."""
 
     def __init__(self, client: BlockingClient, gate: Gate, jobs: list[NewJob]) -> None:
         self.answers: dict[str, Any] = {}
+        client._line = line = Line()
         self.threads = [threading.Thread(target=self._put, args=(client, each)) for each in jobs]
         self.threads[0].start()
         assert gate.entered.wait(LONG)
-        for number, thread in enumerate(self.threads[1:], 1):
+        for thread in self.threads[1:]:
             thread.start()
-            while len(client._line) < number:
-                time.sleep(0.001)
+            assert line.joined.acquire(timeout=LONG)
 
     def _put(self, client: BlockingClient, each: NewJob) -> None:
         try:

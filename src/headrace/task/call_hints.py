@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -50,14 +51,14 @@ class _Hint:
         raise AttributeError(f"headrace tasks have no {self._name}(): write {right}", name=self._name, obj=task)
 
 
-class CallHints:
+class CallHints(ABC):
     """The base of objects that enqueue. Type checkers do not see the hints and report the attributes as missing."""
 
     __slots__ = ()
 
+    @abstractmethod
     def in_code(self) -> tuple[str, str]:
         """How code names the task, and the task with its options."""
-        raise NotImplementedError
 
     def __dir__(self) -> Iterable[str]:
         own: dict[str, Any] = getattr(self, "__dict__", {})

@@ -104,7 +104,7 @@ class Janitor:
             self._chore("prune", self._prune, random.uniform(0.2, 1.0) * PRUNE_EVERY),
         ]
         if alert_log.watches:
-            self.chores.append(self._chore("alarm", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
+            self.chores.append(self._chore("dead alert", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
 
     def _chore(self, name: str, do: Callable[[], Awaitable[float]], first: float = 0.0) -> Chore:
         return Chore(name, do, on_duty=lambda: self._state.upkeep, first=first)

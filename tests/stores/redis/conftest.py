@@ -12,12 +12,21 @@ import pytest
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from servers.redis import RedisCluster, RedisServer
+from stores.redis.proxy import Proxy, between
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RedisServer]:
     with RedisServer.start() as server:
         yield server
+
+
+@pytest.fixture
+async def proxy(server: RedisServer) -> AsyncIterator[Proxy]:
+    """A way to the server, which is empty, that a test can cut."""
+    server.command("FLUSHALL")
+    async with between(server) as proxy:
+        yield proxy
 
 
 @pytest.fixture

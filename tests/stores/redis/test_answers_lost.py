@@ -13,14 +13,7 @@ from headrace.model.lease import new_token
 from headrace.model.outcome import DONE, Finish
 from headrace.store.redis.store import RedisStore
 from servers.redis import RedisServer
-from stores.redis.proxy import Proxy, between
-
-
-@pytest.fixture
-async def proxy(server: RedisServer) -> AsyncIterator[Proxy]:
-    server.command("FLUSHALL")
-    async with between(server) as proxy:
-        yield proxy
+from stores.redis.proxy import Proxy
 
 
 @pytest.fixture

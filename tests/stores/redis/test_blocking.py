@@ -15,7 +15,7 @@ from headrace.store.redis.blocking import BlockingEnqueue
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
 from servers.redis import RedisCluster, RedisServer
-from stores.redis.proxy import Proxy, between
+from stores.redis.proxy import Proxy
 from stores.redis.test_tls import folder, secured, url
 
 __all__ = ["folder", "secured"]  # fixtures
@@ -28,13 +28,6 @@ LONG = 60
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no silent server."""
     monkeypatch.setattr("headrace.store.redis.blocking._PATIENCE", float(LONG))
-
-
-@pytest.fixture
-async def proxy(server: RedisServer) -> AsyncIterator[Proxy]:
-    server.command("FLUSHALL")
-    async with between(server) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -13,17 +13,9 @@ from headrace.model.job import JobState, LogLine
 from headrace.model.lease import MAX_LOG, Report
 from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
-from servers.redis import RedisServer
-from stores.redis.proxy import Proxy, between
+from stores.redis.proxy import Proxy
 
 AT = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
-
-
-@pytest.fixture
-async def proxy(server: RedisServer) -> AsyncIterator[Proxy]:
-    server.command("FLUSHALL")
-    async with between(server) as proxy:
-        yield proxy
 
 
 @pytest.fixture

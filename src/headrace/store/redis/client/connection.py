@@ -346,7 +346,7 @@ def put_back(key: str) -> tuple[Command, ...]:
 
 
 def greeting(address: Address) -> list[Command]:
-    """What a new connection says: who comes, to which database, and its name, which comes last."""
+    """The first commands of a new connection: user and password, database, and last the name of the connection."""
     commands: list[Command] = []
     if address.password or address.username:
         commands.append(("AUTH", *filter(None, (address.username,)), address.password or ""))
