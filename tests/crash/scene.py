@@ -35,6 +35,9 @@ FAST = {
     "HEADRACE_CONCURRENCY": "8",
 }
 
+STEADY = {"HEADRACE_LEASE": "1m"}
+"""For a worker that no test kills: it keeps its leases through any stall of a busy machine."""
+
 SUPERVISED = """
 import sys
 from headrace.settings import Settings

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from crash.crash_app import gated, hold_gil, nap, poison, quick, stuck, zombie
-from crash.scene import PLAIN, Scene, alive, stop
+from crash.scene import PLAIN, STEADY, Scene, alive, stop
 from headrace.model.job import JobState
 from headrace.model.lease import new_worker_id
 
@@ -119,7 +119,7 @@ async def test_a_frozen_worker_loses_its_job_and_its_late_result_is_refused(scen
 
 
 async def test_a_worker_process_that_gets_term_twice_still_finishes_its_job(scene: Scene) -> None:
-    crew = scene.start()
+    crew = scene.start(**STEADY)
     [id] = await scene.enqueue(gated, (1,))
     await scene.until(lambda: bool(scene.count("start")[1]), "the job starts")
     [child] = scene.children(crew)
@@ -169,7 +169,7 @@ async def test_a_loop_stuck_beyond_the_deadline_is_killed(scene: Scene) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_drain_finishes_what_runs_and_hands_back_the_rest(scene: Scene, number: signal.Signals) -> None:
     ids = await scene.enqueue(nap, *[(number, 0.4) for number in range(40)])
-    crew = scene.start()
+    crew = scene.start(**STEADY)
     await scene.until(lambda: len(scene.count("start")) >= 8, "the slots are busy")
     crew.send_signal(number)
     assert await scene.exit_of(crew) == 0
@@ -185,7 +185,7 @@ async def test_a_drain_finishes_what_runs_and_hands_back_the_rest(scene: Scene, 
 
 async def test_a_second_signal_hands_back_at_once(scene: Scene) -> None:
     ids = await scene.enqueue(nap, *[(number, 60.0) for number in range(4)])
-    crew = scene.start(HEADRACE_DRAIN="10m")
+    crew = scene.start(HEADRACE_DRAIN="10m", **STEADY)
     await scene.until(lambda: len(scene.count("start")) == 4, "the jobs start")
     crew.send_signal(signal.SIGTERM)
     crew.send_signal(signal.SIGQUIT)
@@ -195,7 +195,7 @@ async def test_a_second_signal_hands_back_at_once(scene: Scene) -> None:
 
 
 async def test_tstp_stops_claiming(scene: Scene) -> None:
-    crew = scene.start()
+    crew = scene.start(**STEADY)
     first = await scene.enqueue(nap, (1, 1.0))
     await scene.until(lambda: bool(scene.count("start")), "the job starts")
     crew.send_signal(signal.SIGTSTP)
