@@ -32,7 +32,7 @@ hand_down_defaults()
 use_memory()
 
 if find_spec("sniffio") is None:
-    # httpx looks for this module several times per request; Python remembers modules that it has found, no others.
+    # httpx2 looks for this module several times per request; Python remembers modules that it has found, no others.
     sys.modules["sniffio"] = None  # type: ignore[assignment]  # documented: the import then fails at once
 
 # A commit's run is the same every time; HEADRACE_TEST_PROFILE=deep looks further and elsewhere each time.

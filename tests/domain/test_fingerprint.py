@@ -297,10 +297,10 @@ def test_a_title_says_what_and_where():
 def test_the_title_prefers_the_users_own_code():
     trace = (
         'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 1, in charge\n'
-        '  File "/v/lib/python3.11/site-packages/httpx/_client.py", line 2, in send\nhttpx.ReadTimeout\n'
+        '  File "/v/lib/python3.11/site-packages/httpx2/_client.py", line 2, in send\nhttpx.ReadTimeout\n'
     )
-    found = of_failure(Failure(1, "httpx.ReadTimeout", "", trace, NOW), "t")
-    assert found.title == "httpx.ReadTimeout in charge (shop/tasks.py)"
+    found = of_failure(Failure(1, "httpx2.ReadTimeout", "", trace, NOW), "t")
+    assert found.title == "httpx2.ReadTimeout in charge (shop/tasks.py)"
 
 
 def test_a_fingerprint_as_typed():

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -27,11 +27,11 @@ from servers.process import free_port
 
 
 @asynccontextmanager
-async def running(web: Any) -> AsyncGenerator[httpx.AsyncClient, None]:
+async def running(web: Any) -> AsyncGenerator[httpx2.AsyncClient, None]:
     """The application as a web server runs it: inside its lifespan."""
     async with (
         web.router.lifespan_context(web),
-        httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://localhost", timeout=30) as client,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(web), base_url="http://localhost", timeout=30) as client,
     ):
         yield client
 
@@ -116,7 +116,7 @@ async def test_a_fault_at_the_start_leaves_nothing_open(queue: Headrace) -> None
 
 
 @pytest.fixture
-async def client(queue: Headrace) -> AsyncIterator[httpx.AsyncClient]:
+async def client(queue: Headrace) -> AsyncIterator[httpx2.AsyncClient]:
     api = asgi(queue)
     inner = Starlette(routes=[Mount("/queue", api)])
     web = FastAPI(lifespan=lifespan(queue, worker=True))
@@ -132,7 +132,7 @@ async def client(queue: Headrace) -> AsyncIterator[httpx.AsyncClient]:
     await queue.aclose()
 
 
-async def test_the_api_works_under_a_prefix(client: httpx.AsyncClient, queue: Headrace) -> None:
+async def test_the_api_works_under_a_prefix(client: httpx2.AsyncClient, queue: Headrace) -> None:
     assert (await client.get("/hello")).json() == "hello"
     made = await client.post("/admin/queue/v1/jobs", json={"task": "add", "args": [20, 22]})
     assert made.status_code == 201
@@ -143,7 +143,7 @@ async def test_the_api_works_under_a_prefix(client: httpx.AsyncClient, queue: He
     assert (await client.get("/v1/jobs")).status_code == 404
 
 
-async def test_tokens_count_under_a_prefix(client: httpx.AsyncClient, queue: Headrace) -> None:
+async def test_tokens_count_under_a_prefix(client: httpx2.AsyncClient, queue: Headrace) -> None:
     store = queue.connect()
     await store.open()
     text, _ = await tokens.create(store, "ci", scopes=["read"])
@@ -159,7 +159,7 @@ async def test_tokens_count_under_a_prefix(client: httpx.AsyncClient, queue: Hea
 
 
 @pytest.fixture
-async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
+async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, httpx2.AsyncClient]]:
     monkeypatch.setenv("SHOP_DB", str(tmp_path / "shop.db"))
     example = load("fastapi_app")
     async with running(example.web) as client:
@@ -168,7 +168,7 @@ async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     del sys.modules["examples.fastapi_app"]
 
 
-async def test_the_example_ships(shop: tuple[Any, httpx.AsyncClient]) -> None:
+async def test_the_example_ships(shop: tuple[Any, httpx2.AsyncClient]) -> None:
     example, client = shop
     made = await client.post("/orders", json={"item": "tea", "count": 2})
     assert made.status_code == 201
@@ -179,7 +179,7 @@ async def test_the_example_ships(shop: tuple[Any, httpx.AsyncClient]) -> None:
     assert shipping["done_total"] == 1
 
 
-async def test_an_order_that_is_rolled_back_leaves_no_job(shop: tuple[Any, httpx.AsyncClient]) -> None:
+async def test_an_order_that_is_rolled_back_leaves_no_job(shop: tuple[Any, httpx2.AsyncClient]) -> None:
     example, client = shop
     assert (await client.post("/orders", json={"item": "nothing", "count": 1})).status_code == 409
     assert (await example.queue.afind()).jobs == []
@@ -215,12 +215,12 @@ async def test_listeners_and_long_polls_do_not_keep_a_web_server_from_stopping(
     )
     url = f"http://127.0.0.1:{port}{prefix}"
     try:
-        async with asyncio.timeout(60), httpx.AsyncClient(timeout=60, verify=False) as client:
+        async with asyncio.timeout(60), httpx2.AsyncClient(timeout=60, verify=False) as client:
             while True:
                 try:
                     assert (await client.get(f"{url}/readyz")).status_code == 200
                     break
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     assert process.returncode is None
                     await asyncio.sleep(0.05)  # a process says nothing when it begins to listen
             async with client.stream("GET", f"{url}/v1/events") as stream:
@@ -230,7 +230,7 @@ async def test_listeners_and_long_polls_do_not_keep_a_web_server_from_stopping(
                 await anext(lines)
                 process.send_signal(number)
                 assert [line async for line in lines] == []
-            with suppress(httpx.TransportError):  # it may not even have come in
+            with suppress(httpx2.TransportError):  # it may not even have come in
                 assert (await poll).status_code == 204
             await process.wait()
     finally:
@@ -244,8 +244,8 @@ def test_a_loop_for_every_request(queue: Headrace, caplog: pytest.LogCaptureFixt
     web = Starlette(routes=[Mount("/queue", asgi(queue))])
 
     async def post() -> int:
-        transport = httpx.ASGITransport(web, client=("127.0.0.1", 5000))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        transport = httpx2.ASGITransport(web, client=("127.0.0.1", 5000))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             assert (await client.get("/queue/v1/queues")).status_code == 200
             return (await client.post("/queue/v1/jobs", json={"task": "add", "args": [1, 2]})).status_code
 

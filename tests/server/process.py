@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 
 APP = """
 from headrace import Headrace
@@ -34,12 +34,12 @@ async def serving(
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(60), httpx.AsyncClient(timeout=30, verify=False) as client:
+        async with asyncio.timeout(60), httpx2.AsyncClient(timeout=30, verify=False) as client:
             while True:
                 try:
                     if (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200:
                         break
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     assert process.returncode is None, await process.communicate()
                     await asyncio.sleep(0.05)  # a process says nothing when it begins to listen
         yield process

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 
 from headrace import Headrace, Retry
 from headrace.operate import tokens
@@ -30,7 +30,7 @@ class Running:
     frame: Application
     server: Server
     service: ServerState
-    http: httpx.AsyncClient
+    http: httpx2.AsyncClient
     """Without a token."""
 
     @property
@@ -45,11 +45,11 @@ class Running:
         self.service.auth._asking.forget()
         return made
 
-    def client(self, token: str | None = None, **headers: str) -> httpx.AsyncClient:
+    def client(self, token: str | None = None, **headers: str) -> httpx2.AsyncClient:
         """Another client. The caller closes it."""
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60, verify=False)
+        return httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=60, verify=False)
 
 
 class Calls:
@@ -116,7 +116,7 @@ async def running(app: Headrace, settings: ServerSettings | None = None) -> Asyn
         port = server.port
         url = f"http://127.0.0.1:{port}"
         # Without TLS there is nothing to verify, and reading all certificates takes longer than most tests.
-        async with httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=60, verify=False) as http:
             yield Running(url, port, app, frame, server, await frame.service(), http)
     finally:
         server.stop()

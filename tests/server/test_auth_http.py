@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 import pytest
 
 from headrace.model.job import JobId, JobState
@@ -37,13 +37,13 @@ async def raw(server: Running, *headers: bytes, target: bytes = b"/v1/queues") -
         writer.close()
 
 
-async def make(server: Running, name: str, *scopes: str, **bound: Any) -> httpx.AsyncClient:
+async def make(server: Running, name: str, *scopes: str, **bound: Any) -> httpx2.AsyncClient:
     text, _ = await tokens.create(server.store, name, scopes=scopes, **bound)
     return server.client(text)
 
 
 @pytest.fixture
-async def admin(server: Running) -> AsyncIterator[httpx.AsyncClient]:
+async def admin(server: Running) -> AsyncIterator[httpx2.AsyncClient]:
     async with await make(server, "admin", "admin") as client:
         yield client
 
@@ -53,7 +53,7 @@ async def admin(server: Running) -> AsyncIterator[httpx.AsyncClient]:
     [b"Bearer \xc3\xa9", b"Bearer \xe9", b"Bearer \xff\xfe\xfd", b"Bearer", b"bearer  ", b"Bearer hr_\xe9_x", b"\xe9"],
 )
 async def test_s29_signs_beyond_ascii_are_no_fault_of_the_server(
-    server: Running, admin: httpx.AsyncClient, value: bytes
+    server: Running, admin: httpx2.AsyncClient, value: bytes
 ) -> None:
     answer = await raw(server, b"Authorization: " + value)
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -74,12 +74,12 @@ async def test_s39_a_token_in_the_url_is_refused_and_not_logged(
         assert text not in reply.text
     async with server.client(text) as client:
         assert (await client.get("/v1/queues")).status_code == 200
-    ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    ours = [record for record in caplog.records if not record.name.startswith(("httpx2", "httpcore2"))]
     assert [record for record in ours if record.name == "headrace.access"]
     assert not [record for record in ours if text in record.getMessage() or text in str(record.__dict__)]
 
 
-async def test_many_wrong_tokens(server: Running, admin: httpx.AsyncClient) -> None:
+async def test_many_wrong_tokens(server: Running, admin: httpx2.AsyncClient) -> None:
     server.service.auth._brake = Brake(20, lambda: 1000.0)  # all of them in one moment, however slow this machine is
     async with server.client("hr_000000000000_" + "a" * 27) as client:
         replies = [await client.get("/v1/queues") for _ in range(25)]
@@ -105,7 +105,7 @@ async def test_a_page_of_another_site_cannot_use_this_machine(server: Running) -
 
 
 @pytest.fixture
-async def crew(server: Running) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
+async def crew(server: Running) -> AsyncIterator[dict[str, httpx2.AsyncClient]]:
     """Clients with tokens that are bound to different things."""
     bound: dict[str, dict[str, Any]] = {
         "t1": {"tenant": "t1"},
@@ -120,7 +120,9 @@ async def crew(server: Running) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
         }
 
 
-async def test_s33_s36_a_lease_is_worth_nothing_to_another(server: Running, crew: dict[str, httpx.AsyncClient]) -> None:
+async def test_s33_s36_a_lease_is_worth_nothing_to_another(
+    server: Running, crew: dict[str, httpx2.AsyncClient]
+) -> None:
     made = await crew["t2"].post("/v1/jobs", json={"task": "add", "args": [1]})
     lease = (await crew["t2"].post("/v1/claim", json={"queues": ["default"]})).json()["lease"]
     (before,) = await server.store.get([JobId(UUID(made.json()["id"]))])
@@ -163,7 +165,7 @@ async def test_an_old_protocol_is_a_proxys(server: Running) -> None:
     assert b" 200 " in (await sent.raw(server, b"GET /livez HTTP/1.0\r\nHost: localhost\r\n\r\n")).split(b"\r\n")[0]
 
 
-async def test_s31_a_queue_of_others_cannot_be_claimed(crew: dict[str, httpx.AsyncClient]) -> None:
+async def test_s31_a_queue_of_others_cannot_be_claimed(crew: dict[str, httpx2.AsyncClient]) -> None:
     await crew["free"].post("/v1/jobs", json={"task": "add", "args": [1]})
     reply = await crew["mail"].post("/v1/claim", json={"queues": ["default"]})
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -58,7 +58,7 @@ async def claim(store: Store, queue: str) -> None:
     assert lease is not None
 
 
-def tells(answer: httpx.Response | str, *words: object) -> list[str]:
+def tells(answer: httpx2.Response | str, *words: object) -> list[str]:
     """Which of these are in there."""
     text = answer if isinstance(answer, str) else answer.text
     return [str(word) for word in words if str(word) in text]
@@ -210,7 +210,7 @@ async def test_where_tenants_do_not_take_turns_lists_are_still_theirs(store_url:
         assert {str(job.id) for job in left.jobs} == set(made["t2"])
 
 
-async def _pages(client: httpx.AsyncClient, **query: Any) -> list[str]:
+async def _pages(client: httpx2.AsyncClient, **query: Any) -> list[str]:
     """The ids of all pages."""
     found: list[str] = []
     while True:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import pytest
 
 from headrace import Headrace, current_job
@@ -47,7 +47,7 @@ def read(block: str) -> Event | None:
     return Event(fields["event"], json.loads(fields["data"]), fields.get("id", "")) if "event" in fields else None
 
 
-async def events(response: httpx.Response) -> AsyncIterator[Event]:
+async def events(response: httpx2.Response) -> AsyncIterator[Event]:
     rest = ""
     async for text in response.aiter_text():
         *blocks, rest = (rest + text).split("\n\n")
@@ -57,7 +57,7 @@ async def events(response: httpx.Response) -> AsyncIterator[Event]:
 
 
 @asynccontextmanager
-async def stream(client: httpx.AsyncClient, path: str, **headers: str) -> AsyncGenerator[AsyncIterator[Event]]:
+async def stream(client: httpx2.AsyncClient, path: str, **headers: str) -> AsyncGenerator[AsyncIterator[Event]]:
     async with asyncio.timeout(60), client.stream("GET", path, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")

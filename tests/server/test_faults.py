@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-import httpx
+import httpx2
 import pytest
 
 from headrace import Headrace
@@ -136,4 +136,4 @@ async def test_no_bytes_that_are_http(server: Running) -> None:
     async with asyncio.timeout(60):
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     writer.close()
-    assert isinstance(await server.http.get("/livez"), httpx.Response)
+    assert isinstance(await server.http.get("/livez"), httpx2.Response)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -295,7 +295,7 @@ async def test_a_worker_bound_to_queues(server: Running) -> None:
 # ── bad input ────────────────────────────────────────────────────────────────
 
 
-async def send(server: Running, verb: str, body: bytes, media: str = wire.MEDIA) -> httpx.Response:
+async def send(server: Running, verb: str, body: bytes, media: str = wire.MEDIA) -> httpx2.Response:
     return await server.http.post(f"/v1/store/{verb}", content=body, headers={"Content-Type": media})
 
 

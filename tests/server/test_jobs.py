@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -31,7 +31,7 @@ async def show(server: Running, id: str) -> dict[str, Any]:
     return found
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
+def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
@@ -405,8 +405,8 @@ async def test_where_tenants_do_not_take_turns_they_are_still_tenants(store_url:
 async def test_it_can_be_mounted(app: Headrace) -> None:
     frame = asgi(app)
     outside = Starlette(routes=[Mount("/queue", frame)])
-    transport = httpx.ASGITransport(outside, client=("127.0.0.1", 1))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+    transport = httpx2.ASGITransport(outside, client=("127.0.0.1", 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         made = await client.post("/queue/v1/jobs", json={"task": "add", "args": [1]})
         assert made.status_code == 201
         assert (await client.get(f"/queue/v1/jobs/{made.json()['id']}")).status_code == 200

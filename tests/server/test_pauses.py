@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from headrace import Headrace
@@ -14,11 +14,11 @@ from server.running import Running, running
 WHAT = [("queue", "mail"), ("task", "echo"), ("tenant", "acme/eu")]
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
+def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-async def pauses(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+async def pauses(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
     answer = await client.get("/v1/pauses")
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["pauses"]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from headrace import Headrace
@@ -139,7 +139,7 @@ def still(server: Running) -> Watch:
     return watch
 
 
-def refused(answer: httpx.Response) -> bool:
+def refused(answer: httpx2.Response) -> bool:
     if answer.status_code == 200:
         return False
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_polls"), answer.text

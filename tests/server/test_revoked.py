@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-import httpx
+import httpx2
 import pytest
 
 from headrace import Headrace
@@ -135,7 +135,7 @@ async def test_many_share_one_question_and_its_error(server: Running, monkeypatc
             with suppress(asyncio.CancelledError):
                 await calls[0]
             hang.set()
-            answers: list[httpx.Response] = await asyncio.gather(*calls[1:])
+            answers: list[httpx2.Response] = await asyncio.gather(*calls[1:])
         assert {each.status_code for each in answers} == {503}
         assert questions == 1
         assert (await client.get("/v1/tasks")).status_code == 200

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from headrace import ConfigError, Headrace
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_it_starts_logs_and_ends_well(folder: Path, store_url: str) -> None:
     port = free_port()
-    async with serving(folder, store_url, port) as process, httpx.AsyncClient(timeout=30, verify=False) as client:
+    async with serving(folder, store_url, port) as process, httpx2.AsyncClient(timeout=30, verify=False) as client:
         made = await client.post(f"http://127.0.0.1:{port}/v1/jobs", json={"task": "add", "args": [1]})
         assert made.status_code == 201
         process.send_signal(signal.SIGTERM)
@@ -54,7 +54,7 @@ async def test_dev_has_a_server_beside_its_worker(folder: Path, store_url: str) 
     port = free_port()
     async with (
         serving(folder, store_url, port, command="dev") as process,
-        httpx.AsyncClient(timeout=30, verify=False) as client,
+        httpx2.AsyncClient(timeout=30, verify=False) as client,
     ):
         base = f"http://127.0.0.1:{port}/v1/jobs"
         made = await client.post(base, json={"task": "add", "args": [40, 2]})
@@ -98,7 +98,7 @@ async def test_a_token_opens_it_to_others(folder: Path, store_url: str) -> None:
     port = free_port()
     async with (
         serving(folder, store_url, port, "--host", "0.0.0.0") as process,
-        httpx.AsyncClient(timeout=30, verify=False) as client,
+        httpx2.AsyncClient(timeout=30, verify=False) as client,
     ):
         address = f"http://127.0.0.1:{port}/v1/jobs"
         asked = {"task": "add", "args": [1]}
@@ -121,15 +121,15 @@ async def test_a_restart_under_load_loses_nothing_acknowledged(
     enough = asyncio.Event()
     ending = asyncio.Event()
 
-    async def answered(client: httpx.AsyncClient, asked: dict[str, Any]) -> httpx.Response:
+    async def answered(client: httpx2.AsyncClient, asked: dict[str, Any]) -> httpx2.Response:
         """Repeat the call until a server answers. The key ensures that there is one job."""
         while True:
             try:
                 return await client.post(f"http://127.0.0.1:{port}/v1/jobs", json=asked)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 await asyncio.sleep(0.02)
 
-    async def produce(client: httpx.AsyncClient, name: int) -> None:
+    async def produce(client: httpx2.AsyncClient, name: int) -> None:
         number = 0
         while not ending.is_set():
             key = f"{name}-{number}"
@@ -140,7 +140,7 @@ async def test_a_restart_under_load_loses_nothing_acknowledged(
             if len(acknowledged) % 100 == 0:
                 enough.set()
 
-    async with httpx.AsyncClient(timeout=30, verify=False) as client:
+    async with httpx2.AsyncClient(timeout=30, verify=False) as client:
         producers: list[asyncio.Task[None]] = []
         for _ in range(3):
             async with serving(folder, store_url, port, "--no-access-log") as process:
@@ -186,7 +186,7 @@ async def test_a_graceful_stop_finishes_what_it_accepted(server: Running, monkey
     go_on.set()
     answer = await asking
     assert answer.status_code == 201
-    with pytest.raises(httpx.TransportError):
+    with pytest.raises(httpx2.TransportError):
         await server.http.get("/livez")
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -109,11 +109,11 @@ def bad_figures() -> Iterator[tuple[str, Any]]:
         yield "enqueue", (job(Lane(limits=(f"shop@{cost}:acme",))),)
 
 
-async def call(http: httpx.AsyncClient, verb: str, *arguments: Any) -> httpx.Response:
+async def call(http: httpx2.AsyncClient, verb: str, *arguments: Any) -> httpx2.Response:
     return await http.post(f"/v1/store/{verb}", content=wire.encode(arguments), headers={"Content-Type": wire.MEDIA})
 
 
-async def well(http: httpx.AsyncClient) -> None:
+async def well(http: httpx2.AsyncClient) -> None:
     for path in ("/v1/limits", "/v1/pauses", "/v1/queues", "/v1/jobs", "/v1/workers", "/v1/audit", "/metrics"):
         assert (await http.get(path)).status_code == 200, path
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -37,11 +37,11 @@ HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def call(client: httpx.AsyncClient, verb: str, *arguments: Any) -> httpx.Response:
+async def call(client: httpx2.AsyncClient, verb: str, *arguments: Any) -> httpx2.Response:
     return await client.post(f"/v1/store/{verb}", content=wire.encode(arguments), headers={"Content-Type": wire.MEDIA})
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
+def code(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, "" if answer.is_success else answer.json()["code"]
 
 

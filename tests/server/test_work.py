@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 from starlette.requests import Request
@@ -52,7 +52,7 @@ async def look(server: Running, id: JobId | str) -> Job:
     return job
 
 
-async def post(http: httpx.AsyncClient, path: str, status: int = 200, **body: Any) -> Any:
+async def post(http: httpx2.AsyncClient, path: str, status: int = 200, **body: Any) -> Any:
     reply = await http.post(f"/v1/{path}", json=body)
     assert reply.status_code == status, reply.text
     if status >= 400:
@@ -60,7 +60,7 @@ async def post(http: httpx.AsyncClient, path: str, status: int = 200, **body: An
     return reply.json() if reply.content else None
 
 
-async def claim(http: httpx.AsyncClient, *queues: str, **more: Any) -> Any:
+async def claim(http: httpx2.AsyncClient, *queues: str, **more: Any) -> Any:
     return await post(http, "claim", queues=list(queues or ("foreign",)), **more)
 
 
@@ -69,7 +69,7 @@ def ended(job: Any, outcome: str = "succeeded", **more: Any) -> dict[str, Any]:
 
 
 async def settle(
-    http: httpx.AsyncClient, lease: Any, outcome: str = "succeeded", status: int = 200, **more: Any
+    http: httpx2.AsyncClient, lease: Any, outcome: str = "succeeded", status: int = 200, **more: Any
 ) -> Any:
     settlements = [ended(job, outcome, **more) for job in lease["jobs"]]
     return await post(http, "settle", status, lease=lease["lease"], settlements=settlements)
@@ -351,7 +351,7 @@ async def test_who_hung_up_while_asleep_does_not_take_the_turn_of_others(
     """The one hint that comes must reach the one that is still there."""
     monkeypatch.setattr(waiting_claims, "POLL", 600.0)
     room = server.service.leases.room
-    gone: list[asyncio.Task[httpx.Response]] = []
+    gone: list[asyncio.Task[httpx2.Response]] = []
     for count in range(1, 4):
         gone.append(asyncio.create_task(server.http.post("/v1/claim", json={"queues": ["foreign"], "wait": 30})))
         await asleep(room, count)
@@ -413,7 +413,7 @@ async def quiet(app: Headrace) -> Any:
         yield server
 
 
-async def worker_of(server: Running, name: str, **bound: Any) -> httpx.AsyncClient:
+async def worker_of(server: Running, name: str, **bound: Any) -> httpx2.AsyncClient:
     text, _ = await tokens.create(server.store, name, scopes=["work"], **bound)
     server.service.auth._asked = float("-inf")
     return server.client(text)

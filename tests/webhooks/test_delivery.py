@@ -29,6 +29,7 @@ from headrace.task.retry import Retry
 from headrace.webhooks import deliver
 from headrace.webhooks.declare import UnsafeWebhook
 from headrace.webhooks.deliver import PER_HOST, QUEUE, TASK, DeliveryMaker, batch_of, batches_of
+from headrace.webhooks.http_post import Poster
 from headrace.worker import Worker
 from headrace.worker import dead_alert as dead_alerts
 from webhooks.receiver import Got, Receiver, answer, receiver
@@ -460,9 +461,7 @@ async def test_s58_a_receiver_that_moved_inside_is_dead_at_once(scene: Scene):
 
     await scene.put(work.using(webhook="http://rebinding.example/").job())
     worker = scene.worker()
-    sender = deliver.Sender(
-        scene.app.webhooks, scene.store, slots=10, poster=deliver.Poster(webhook.NOTHING, resolve=inside)
-    )
+    sender = deliver.Sender(scene.app.webhooks, scene.store, slots=10, poster=Poster(webhook.NOTHING, resolve=inside))
     worker._state.tasks.maps[0][TASK] = sender.task()  # type: ignore[attr-defined]
     async with worker:
         [delivery] = await scene.deliveries(1, JobState.DEAD)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from headrace.webhooks import http_post
-from headrace.webhooks.declare import Allow, UnsafeWebhook
-from headrace.webhooks.http_post import MAX_ANSWER, DeliveryFailed, PostAnswer, Poster
+from headrace.webhooks.declare import Allow, DeliveryFailed, UnsafeWebhook
+from headrace.webhooks.http_post import MAX_ANSWER, PostAnswer, Poster
 from webhooks.receiver import Got, Receiver, answer, receiver
 
 HERE = Allow.of(["127.0.0.0/8"])
@@ -203,9 +203,10 @@ async def test_s60_no_answer_at_all(there: Receiver, said: bytes, problem: str):
     [
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", PostAnswer(204, None, "")),
         (answer(429, "Retry-After: 17", body=b"slow\x00\ndown"), PostAnswer(429, 17, "slow down")),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno length", PostAnswer(200, None, "")),
         (answer(503, "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"), PostAnswer(503, None, "")),
         (b"HTTP/1.0 500\r\n\r\nit broke", PostAnswer(500, None, "it broke")),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", PostAnswer(200, None, "")),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", PostAnswer(200, None, "ok")),
     ],
 )
 async def test_answers_of_every_kind(there: Receiver, said: bytes, expected: PostAnswer):

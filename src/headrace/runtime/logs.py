@@ -8,7 +8,7 @@ import logging
 def configure(level: str) -> None:
     """Set up logging, unless the app has done so."""
     if level.upper() != "DEBUG":
-        for library in ("httpx", "httpcore"):
+        for library in ("httpx2", "httpcore2"):
             # The client's line for each HTTP call adds nothing to headrace's own lines.
             logging.getLogger(library).setLevel(logging.WARNING)
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")

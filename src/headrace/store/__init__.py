@@ -55,7 +55,7 @@ def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] |
 
         return ShardedRedisStore(url, clock=clock, shards=shards)
     if scheme in {"http", "https"}:
-        with _needs("httpx", "a store behind a server needs a client: pip install 'headrace[http]'"):
+        with _needs("httpx2", "a store behind a server needs a client: pip install 'headrace[http]'"):
             from headrace.store.http.store import HttpStore
 
         return HttpStore(url, clock=clock)

@@ -39,6 +39,12 @@ class UnsafeWebhook(ConfigError):
     code = "unsafe_callback_url"
 
 
+class DeliveryFailed(HeadraceError):
+    """The receiver could not be reached, or did not answer with HTTP. The delivery is tried again."""
+
+    code = "delivery_failed"
+
+
 class BadSignature(HeadraceError):
     """A delivery that was not signed with this secret, or was signed too long ago."""
 

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
@@ -29,8 +29,10 @@ from headrace.task.context import current_job
 from headrace.task.retry import Retry
 from headrace.task.task import AsyncTask, Home
 from headrace.task.task_options import TaskOptions
-from headrace.webhooks.declare import NOTHING, Allow, UnsafeWebhook, Webhook, check_url, read_url, sign
-from headrace.webhooks.http_post import DeliveryFailed, PostAnswer, Poster
+from headrace.webhooks.declare import NOTHING, Allow, DeliveryFailed, UnsafeWebhook, Webhook, check_url, read_url, sign
+
+if TYPE_CHECKING:
+    from headrace.webhooks.http_post import PostAnswer, Poster
 
 log = logging.getLogger("headrace.webhooks")
 
@@ -233,7 +235,7 @@ class Sender:
     def __init__(self, webhooks: Webhooks, store: Store, *, slots: int, poster: Poster | None = None) -> None:
         self._webhooks = webhooks
         self._store = store
-        self._poster = poster or Poster(webhooks.allow)
+        self._poster = poster
         self._most = max(1, slots // 2)
         """Under way at once: the other slots are for the app's own tasks."""
         self._busy = 0
@@ -298,11 +300,19 @@ class Sender:
             **sign(secrets, message.id, int(time.time()), body),
         }
         try:
-            answer = await self._poster.post(url, headers, body)
+            answer = await self._posting().post(url, headers, body)
         except UnsafeWebhook as error:
             raise Dead(f"{error.code}: {error}") from None
         _judge(url, answer)
         return f"answered {answer.status}"
+
+    def _posting(self) -> Poster:
+        """Most workers deliver nothing, so the HTTP library is imported for the first delivery."""
+        if self._poster is None:
+            from headrace.webhooks.http_post import Poster
+
+            self._poster = Poster(self._webhooks.allow)
+        return self._poster
 
 
 def _judge(url: str, answer: PostAnswer) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import functools
 import ipaddress
-import re
 import socket
 import ssl
 import threading
@@ -15,10 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from headrace.errors import HeadraceError
+import h11
+
 from headrace.webhooks.declare import (
     NOTHING,
     Allow,
+    DeliveryFailed,
     UnsafeWebhook,
     WebhookTarget,
     check_address,
@@ -35,18 +36,12 @@ NAMES: Final = 64
 """Names that are resolved at once. Further ones are tried again later."""
 _CONNECT: Final = 4.0
 """Seconds to connect to one of several addresses."""
+INTERIM: Final = 10
+"""Answers in all, with interim ones such as 100 Continue before the final one."""
 _EXCERPT: Final = 200
-
-_STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |\r\n)")
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """(host, port) → addresses. Injected by tests."""
-
-
-class DeliveryFailed(HeadraceError):
-    """The receiver could not be reached, or did not answer with HTTP. The delivery is tried again."""
-
-    code = "delivery_failed"
 
 
 class PostAnswer(NamedTuple):
@@ -120,9 +115,10 @@ class Poster:
                 addresses = await self._addresses(target)
                 reader, writer = await self._connect(target, addresses)
                 try:
-                    writer.write(_request(target, headers, body))
+                    exchange = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER)
+                    writer.writelines(exchange.send(part) or b"" for part in _request(target, headers, body))
                     await writer.drain()
-                    await _read(reader, heard)
+                    await _read(exchange, reader, heard)
                 finally:
                     writer.transport.abort()
         except TimeoutError:
@@ -211,64 +207,50 @@ def _words(error: Exception | None) -> str:
     return type(error).__name__
 
 
-def _request(target: WebhookTarget, headers: Mapping[str, str], body: bytes) -> bytes:
-    lines = [
-        f"POST {target.path} HTTP/1.1",
-        f"Host: {target.authority}",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
-    return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body
+def _request(target: WebhookTarget, headers: Mapping[str, str], body: bytes) -> tuple[h11.Event, ...]:
+    always = {"Host": target.authority, "Content-Length": str(len(body)), "Connection": "close"}
+    fields = [*always.items(), *headers.items()]
+    return h11.Request(method="POST", target=target.path, headers=fields), h11.Data(data=body), h11.EndOfMessage()
 
 
-async def _read(reader: asyncio.StreamReader, heard: list[PostAnswer]) -> None:
+async def _read(exchange: h11.Connection, reader: asyncio.StreamReader, heard: list[PostAnswer]) -> None:
     """The status, and a bounded part of the rest."""
-    for _ in range(10):
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            raise DeliveryFailed(f"the answer's headers are over {MAX_ANSWER // 1024} KiB") from None
-        except asyncio.IncompleteReadError:
-            raise DeliveryFailed("the connection was closed without an answer") from None
-        found = _STATUS.match(head)
-        if found is None:
-            raise DeliveryFailed("the answer is not HTTP")
-        status = int(found[1])
-        if status >= 200:
-            break
-    else:
-        raise DeliveryFailed("the answer is incomplete")
-    fields = _fields(head)
-    after = fields.get(b"retry-after", b"")
-    # Seven digits or more, at least eleven days, are ignored as a mistake.
-    answer = PostAnswer(status, int(after) if after.isdigit() and len(after) < 7 else None, "")
-    heard.append(answer)
-    body = await _body(reader, fields, MAX_ANSWER - len(head))
-    heard.append(answer._replace(said=_excerpt(body)))
+    try:
+        response = await _response(exchange, reader)
+        after = next((value for name, value in response.headers if name == b"retry-after"), b"")
+        # Seven digits or more, at least eleven days, are ignored as a mistake.
+        answer = PostAnswer(response.status_code, int(after) if after.isdigit() and len(after) < 7 else None, "")
+        heard.append(answer)
+        body = b""
+        # The receiver can finish its answer. Bytes beyond the limit are not read.
+        while len(body) < MAX_ANSWER and isinstance(part := await _event(exchange, reader), h11.Data):
+            body += part.data
+        heard.append(answer._replace(said=_excerpt(body)))
+    except h11.RemoteProtocolError as error:
+        # A known status counts, even if the body is not as announced.
+        if not heard:
+            too_long = error.error_status_hint == 431
+            problem = f"its headers are over {MAX_ANSWER // 1024} KiB" if too_long else "it is not HTTP"
+            raise DeliveryFailed(f"the answer cannot be read: {problem}") from None
 
 
-def _fields(head: bytes) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for line in head.split(b"\r\n")[1:]:
-        name, colon, value = line.partition(b":")
-        if colon:
-            found.setdefault(name.strip().lower(), value.strip().lower())
-    return found
+async def _response(exchange: h11.Connection, reader: asyncio.StreamReader) -> h11.Response:
+    for _ in range(INTERIM):
+        event = await _event(exchange, reader)
+        if isinstance(event, h11.Response):
+            if event.status_code > 599:
+                raise DeliveryFailed("the answer cannot be read: it is not HTTP")
+            return event
+    raise DeliveryFailed("the answer is incomplete")
 
 
-async def _body(reader: asyncio.StreamReader, fields: dict[bytes, bytes], limit: int) -> bytes:
-    """Read on, so that the receiver can finish its answer. Bytes beyond the limit are not read."""
-    chunked = b"chunked" in fields.get(b"transfer-encoding", b"")
-    length = fields.get(b"content-length", b"")
-    limit = min(limit, int(length)) if length.isdigit() and len(length) < 18 and not chunked else limit
-    body = b""
-    with contextlib.suppress(OSError):
-        while len(body) < limit and (some := await reader.read(min(4096, limit - len(body)))):
-            body += some
-            if chunked and body.endswith(b"0\r\n\r\n"):
-                break
-    return b"" if chunked else body
+async def _event(exchange: h11.Connection, reader: asyncio.StreamReader) -> object:
+    while (event := exchange.next_event()) is h11.NEED_DATA:
+        data = await reader.read(4096)
+        if not data and exchange.their_state is h11.SEND_RESPONSE:
+            raise DeliveryFailed("the connection was closed without an answer")
+        exchange.receive_data(data)
+    return event
 
 
 def _excerpt(body: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import httpx
+import httpx2
 
 from server.running import Running
 
@@ -13,11 +13,11 @@ JSON = {"Content-Type": "application/json"}
 POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
 
 
-async def post(server: Running, content: bytes, path: str = "/v1/jobs") -> httpx.Response:
+async def post(server: Running, content: bytes, path: str = "/v1/jobs") -> httpx2.Response:
     return await server.http.post(path, content=content, headers=JSON)
 
 
-def refused(response: httpx.Response, status: int, code: str) -> None:
+def refused(response: httpx2.Response, status: int, code: str) -> None:
     """A problem document of that code, without internal details."""
     assert (response.status_code, response.json()["code"]) == (status, code), response.text
     assert response.headers["content-type"] == "application/problem+json"

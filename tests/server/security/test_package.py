@@ -11,20 +11,23 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import uvicorn
 from hatchling.builders.wheel import WheelBuilder
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import headrace
+from headrace.server.http import listener
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-RUNTIME = {"click", "cronsim", "msgspec", "rich"}
-"""Each of them for a reason: the command line, cron's arithmetic, types and bytes, tables for people."""
+RUNTIME = {"click", "cronsim", "h11", "msgspec", "rich"}
+"""Each of them for a reason: the command line, cron's arithmetic, answers to webhooks, types and bytes, tables for people."""
 EXTRAS = {
     "postgres": {"asyncpg"},
     "redis": {"hiredis"},
-    "http": {"httpx"},
-    "server": {"httptools", "httpx", "starlette", "uvicorn"},
+    "http": {"httpx2"},
+    "server": {"httptools", "starlette", "uvicorn"},
     "uvloop": {"uvloop"},
     "all": {"headrace"},
 }
@@ -96,3 +99,19 @@ def test_s78_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
         assert not [each for each in shipped if each.startswith("headrace/bench/") and each.count("/") > 2]
         assert {each.partition("/")[0] for each in shipped} == {"headrace", "headrace-0.1.0.dist-info"}
     assert wheels[0] == wheels[1]
+
+
+def test_the_listener_builds_on_one_minor_version_of_uvicorn() -> None:
+    """The listener replaces methods that uvicorn does not document. A new minor version needs a look at them first."""
+    [wanted] = [each for each in PROJECT["project"]["optional-dependencies"]["server"] if each.startswith("uvicorn")]
+    pinned = re.fullmatch(r"uvicorn>=0\.(\d+),<0\.(\d+)", wanted)
+    assert pinned is not None
+    assert int(pinned[2]) == int(pinned[1]) + 1
+    assert uvicorn.__version__.split(".")[:2] == ["0", pinned[1]]
+    for ours, theirs, new in (
+        (listener.Protocol, HttpToolsProtocol, {"leave", "overdue"}),
+        (listener.Server, uvicorn.Server, {"port", "stop", "up"}),
+    ):
+        methods = {name for name in vars(ours) if not name.startswith("_") and not hasattr(object, name)}
+        own = {name for name in methods if callable(vars(ours)[name]) or isinstance(vars(ours)[name], property)}
+        assert {name for name in own if not hasattr(theirs, name)} == new

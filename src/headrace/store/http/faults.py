@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 import msgspec
 
 from headrace import errors
@@ -66,12 +66,18 @@ class TooManyLooks(Unavailable):
         self.wait = wait
 
 
-NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.ProxyError)
+NOT_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.UnsupportedProtocol,
+    httpx2.ProxyError,
+)
 """After these errors the server has not received the call."""
-_HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError)
+_HUNG_UP = (httpx2.RemoteProtocolError, httpx2.ReadError)
 
 
-def broken(error: httpx.HTTPError, verb: Verb, base: str) -> HeadraceError:
+def broken(error: httpx2.HTTPError, verb: Verb, base: str) -> HeadraceError:
     """The call did not end with an answer."""
     plain = base.startswith("http:")
     if isinstance(error, NOT_SENT):
@@ -84,7 +90,7 @@ def broken(error: httpx.HTTPError, verb: Verb, base: str) -> HeadraceError:
 
 
 def _cause(error: BaseException, *, plain: bool = False) -> str:
-    """The cause in a few words. An httpx connection error contains no headers."""
+    """The cause in a few words. An httpx2 connection error contains no headers."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -98,7 +104,7 @@ def _cause(error: BaseException, *, plain: bool = False) -> str:
     return f"{said.rstrip('.')}; is it https://?" if plain and isinstance(error, _HUNG_UP) else said
 
 
-def refused(response: httpx.Response, verb: Verb, base: str) -> HeadraceError:
+def refused(response: httpx2.Response, verb: Verb, base: str) -> HeadraceError:
     """The server answered with an error."""
     try:
         problem = _problem.decode(response.content)

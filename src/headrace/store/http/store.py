@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import msgspec
 
 from headrace.errors import ConfigError, Unavailable
@@ -56,7 +56,7 @@ class HttpStore:
         if clock is not None:
             raise ConfigError("the http store uses its server's clock: give the clock to the server's store")
         self._address = address.parse(url)
-        self._client: httpx.AsyncClient | None = None
+        self._client: httpx2.AsyncClient | None = None
         self._tidied = False
         """The server promotes and reaps. If a thousand workers did so, too, that would only be load."""
 
@@ -64,17 +64,17 @@ class HttpStore:
     async def open(self) -> None:
         if self._client is not None:
             return
-        self._client = httpx.AsyncClient(
+        self._client = httpx2.AsyncClient(
             headers={
                 **self._address.headers,
                 "Content-Type": wire.MEDIA,
                 "Accept": wire.MEDIA,
                 "User-Agent": f"headrace/{version('headrace')}",
             },
-            timeout=httpx.Timeout(PATIENCE, connect=CONNECT),
+            timeout=httpx2.Timeout(PATIENCE, connect=CONNECT),
             # Without TLS there is nothing to verify, and reading all certificates takes a while.
             verify=self._address.base.startswith("https:"),
-            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE),
+            limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE),
             follow_redirects=False,
         )
         try:
@@ -280,15 +280,15 @@ class HttpStore:
     async def _ask(self, verb: wire.Verb, body: bytes, patience: float) -> Any:
         try:
             return await self._send(verb, body, patience)
-        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+        except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError) as error:
             # Usually the server had just closed this connection. A new one works.
             if not (verb.reads or verb.repeats):
                 raise faults.broken(error, verb, self._address.base) from None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise faults.broken(error, verb, self._address.base) from None
         try:
             return await self._send(verb, body, patience)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise faults.broken(error, verb, self._address.base) from None
 
     async def _send(self, verb: wire.Verb, body: bytes, patience: float) -> Any:
@@ -296,7 +296,7 @@ class HttpStore:
             raise Unavailable(f"the store of {self._address.base} is not open: open it first")
         timeout: Mapping[str, float] = {"connect": CONNECT, "read": patience, "write": PATIENCE, "pool": PATIENCE}
         response = await self._client.post(
-            f"{self._address.base}/v1/store/{verb.name}", content=body, timeout=httpx.Timeout(**timeout)
+            f"{self._address.base}/v1/store/{verb.name}", content=body, timeout=httpx2.Timeout(**timeout)
         )
         if not response.is_success:
             raise faults.refused(response, verb, self._address.base)
