@@ -494,6 +494,12 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         f"queue billing is paused by ann since 2030-01-01 11:59:00 UTC (60s); {RESUME}",
     ),
     (
+        "closed, as its workers report it",
+        why(job(), worker(hindered=("closed billing",))),
+        Reason.CLOSED,
+        "queue billing is closed: its workers claim nothing from it outside its open hours",
+    ),
+    (
         "next, and it expires",
         why(job(options=own(deadline=2 * 3600.0)), FREE, options=TaskOptions(expires=65 * MINUTE)),
         Reason.NEXT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,10 +15,11 @@ from starlette.requests import Request
 from headrace import Headrace
 from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
-from headrace.model.lease import new_worker_id
+from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.operate import tokens
 from headrace.server import ServerSettings, waiting_claims
 from headrace.server.leases import LeaseSigner
+from headrace.store.http.store import HttpStore
 from headrace.task.codec import JobOptions, encode_options
 from server.running import Calls, Running, running
 from server.test_work_waiting import asleep
@@ -539,3 +540,26 @@ async def test_bad_outcomes(server: Running, outcome: dict[str, Any]) -> None:
     settlement = {"position": 0, "id": str(id), **outcome}
     await post(server.http, "settle", 422, lease=lease["lease"], settlements=[settlement])
     assert (await look(server, id)).state is JobState.RUNNING
+
+
+def hours(first: int, last: int) -> str:
+    """A span of so many hours from now."""
+    return "-".join(f"{datetime.now(UTC) + timedelta(hours=each):%H:00}" for each in (first, last))
+
+
+async def test_a_closed_queue_has_nothing_to_claim() -> None:
+    """At both doors for workers: /v1/claim, and the store over HTTP."""
+    app = Headrace("memory://")
+    app.queue("later", open=hours(6, 8), foreign=True)
+    app.queue("now", open=hours(-6, 6), foreign=True)
+    async with running(app) as server:
+        remote = HttpStore(server.url)
+        await remote.open()
+        [waiting] = await put(server, queue="later")
+        assert await post(server.http, "claim", 204, queues=["later"]) is None
+        asked = Ask(new_worker_id(), ("later",), 10, TTL, new_token())
+        assert await remote.claim(asked) is None
+        await remote.close()
+        assert (await server.http.get(f"/v1/jobs/{waiting}/explain")).json()["reason"] == "closed"
+        await put(server, queue="now")
+        assert (await claim(server.http, "later", "now"))["jobs"][0]["queue"] == "now"

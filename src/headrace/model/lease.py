@@ -17,6 +17,8 @@ WorkerId = NewType("WorkerId", UUID)
 MAX_LEASE = 1000
 """Jobs in one lease."""
 
+CLOSED = "closed "
+"""What a worker reports before the name of a queue that is outside its open hours."""
 MAX_WEIGHT = 100
 """The largest weight: jobs in one turn of a tenant, where a tenant without a weight has one."""
 
@@ -131,7 +133,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     tasks: tuple[str, ...] = ()
     hindered: tuple[str, ...] = ()
-    """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`. Empty: nothing."""
+    """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`, and `closed NAME`
+    for each queue that is outside its open hours. Empty: nothing."""
     upkeep: str | None = None
     """The group of workers that share their upkeep; None: this worker does none. `workers` does not list it."""
     seen_at: datetime | None = None

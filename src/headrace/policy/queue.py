@@ -13,7 +13,9 @@ from headrace.model import duration
 from headrace.model.duration import Duration
 from headrace.model.lane import check_queue, check_tenant
 from headrace.model.lease import MAX_WEIGHT
+from headrace.policy import open_hours
 from headrace.policy.flow import STRICT, Fair, FairBy, Priority, check_policy
+from headrace.policy.open_hours import OpenHours
 from headrace.task.option import Option, OptionKind, Parser, at_least_one, check_flag, checked, declared, named, one_of
 
 MAX_SHARDS = 1024
@@ -115,6 +117,16 @@ class QueueKeywords(TypedDict, total=False):
             code_only=True,
         ),
     ]
+    open: Annotated[
+        str | None,
+        Option(
+            doc="The hours in which jobs of the queue may start: `22:00-06:00 Europe/Rome`, "
+            "`mon-fri 20:00-06:00, sat-sun 00:00-24:00 Europe/Rome`. Jobs that run when it closes go on.",
+            kind=_code(open_hours.parse),
+            default="always",
+            code_only=True,
+        ),
+    ]
     shards: Annotated[
         int | None,
         Option(
@@ -150,6 +162,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     weights: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     priority: Priority = STRICT
     max_length: int | None = None
+    open: OpenHours | None = None
     shards: int = 1
     foreign: bool = False
 

@@ -38,6 +38,7 @@ from headrace.worker.dead_alert import DeadAlertLog
 from headrace.worker.executor import UnresolvedTask
 from headrace.worker.janitor import Janitor
 from headrace.worker.limit_feedback import LimitFeedback
+from headrace.worker.open_queues import OpenNow
 from headrace.worker.state import WorkerState
 
 KIND: Final = "secret"
@@ -117,7 +118,6 @@ class Leases:
 
     def __init__(self, app: Headrace, store: Store, signer: LeaseSigner) -> None:
         self.signer = signer
-        self.room = WaitingClaims(store)
         self.guard = QueueGuard(store, app.queues)
         self._store = store
         self._state = WorkerState(
@@ -128,6 +128,9 @@ class Leases:
             queues=(),
             delivery_maker=DeliveryMaker(app.webhooks.declared),
         )
+        self.claims = OpenNow(app.queues, self._state.watch.now).only(store)
+        """The store for claims: without the queues that are outside their open hours."""
+        self.room = WaitingClaims(self.claims)
         self._feedback = LimitFeedback(self._state, app.limits.declared, Planner((), {}), opened=self.room.poke)
         self._claimed: OrderedDict[Token, _Remembered] = OrderedDict()
         self._since: OrderedDict[Token, float] = OrderedDict()

@@ -29,6 +29,7 @@ from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper, refuse_short_lease
 from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.limit_feedback import LimitFeedback
+from headrace.worker.open_queues import OpenNow
 from headrace.worker.relay import RelayService
 from headrace.worker.reporter import Reporter
 from headrace.worker.service import Service, log
@@ -89,6 +90,8 @@ class Worker:
             delivery_maker=delivery_maker,
             hooks=duties.hooks,
         )
+        self._state.open_now = OpenNow(duties.queues, self._state.watch.now)
+        self._state.store = self._state.open_now.only(store)
         self._lifecycle = Lifecycle(duties.hooks.life, self._state.info)
         self._duties = duties
         self._running = False

@@ -12,7 +12,7 @@ from time import monotonic
 
 from headrace.errors import ConfigError, HeadraceError, StoreDamaged, Unavailable
 from headrace.model.duration import show
-from headrace.model.lease import Presence, Pulse
+from headrace.model.lease import CLOSED, Presence, Pulse
 from headrace.settings import Settings
 from headrace.worker.executor import Executor
 from headrace.worker.service import Backoff, OutageLog, Service, log
@@ -85,7 +85,11 @@ class Keeper(Service):
             "reserved": state.reserved,
             "stuck": executor.loop.stuck > 0,
         }
-        return tuple(name for name, holds in reasons.items() if holds)
+        closed = state.open_now.closed() if state.watch.is_set else frozenset[str]()
+        return (
+            *(name for name, holds in reasons.items() if holds),
+            *(f"{CLOSED}{queue}" for queue in state.queues if queue in closed),
+        )
 
     async def beat(self) -> bool:
         """One heartbeat; False: the store did not answer."""

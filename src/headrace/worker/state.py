@@ -27,6 +27,7 @@ from headrace.webhooks.deliver import DeliveryMaker
 from headrace.worker.attempt import Attempt, ObservedAttempt, ResolvedTask
 from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.failure_log import FailureLog
+from headrace.worker.open_queues import OpenNow
 from headrace.worker.shared_page import PageEntry, SharedPage
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ class WorkerState:
         """None: the app declares no `on_failure` hook."""
         self.hooks = hooks or Hooks()
         self.watch = DeadlineWatch()
+        self.open_now = OpenNow({}, self.watch.now)
         self.listeners: list[Listener] = list(self.hooks.listeners)
         self.paused: Mapping[str, Pause] = {}
         """Paused tasks, as of the last look."""

@@ -41,6 +41,8 @@ class Reason(StrEnum):
     """It may not start any more: the next worker that claims it ends it."""
     PAUSED = "paused"
     """Its queue, its tenant or its task."""
+    CLOSED = "closed"
+    """Its queue is outside its open hours."""
     LIMITED = "limited"
     """A limit that it needs is full, used up for now, or closed."""
     NO_WORKER = "no_worker"
@@ -297,6 +299,9 @@ class _Case:
         said = self._limits(until)
         if paused := reasons.paused(self._job, self._ahead, self._around, self._times):
             return f"{said}; and {paused}"
+        hours = None if self._around.queue is None else self._around.queue.open
+        if hours is not None and not hours.is_open(max(until, self._now)):
+            return f"{said}; and queue {self._job.queue} is closed then: it is open {hours}"
         if not self._serving:
             return f"{said}; and no live worker serves queue {self._job.queue}: {self._start_one()}"
         return said
@@ -310,6 +315,8 @@ class _Case:
             until = reasons.opens_at(self._ahead.blocked)
         if reason is Reason.PAUSED:
             until = reasons.paused_until(self._ahead, self._around)
+        if reason is Reason.CLOSED and (queue := self._around.queue) is not None and queue.open is not None:
+            until = queue.open.next_change(self._now)
         if self._ahead.suspect and reason in {Reason.BEHIND, Reason.BUSY, Reason.NEXT}:
             alone = "it was running when a worker died, so it is claimed alone"
             suspect = (Reason.SUSPECT, f"next in its lane, as a suspect: {alone}")
@@ -320,6 +327,9 @@ class _Case:
         job, ahead = self._job, self._ahead
         if paused := reasons.paused(job, ahead, self._around, self._times):
             return Reason.PAUSED, paused
+        closed = reasons.closed(job, self._around, self._times) or reasons.closed_by_workers(job, self._serving)
+        if closed:
+            return Reason.CLOSED, closed
         if not self._serving:
             others = sorted({queue for worker in self._workers for queue in worker.queues})
             served = f" ({count(len(self._workers), 'worker')} for {', '.join(others)})" if others else ""

@@ -11,7 +11,7 @@ import msgspec
 from headrace.model import duration
 from headrace.model.job import Job
 from headrace.model.lane import Ahead, Blocked, split_limit
-from headrace.model.lease import Presence
+from headrace.model.lease import CLOSED, Presence
 from headrace.policy.explain.sentences import Times, line
 from headrace.policy.flow import Ageing, Strict, Weighted, name_of
 from headrace.policy.queue import QueueOptions
@@ -140,6 +140,21 @@ def paused(job: Job, ahead: Ahead, around: Around, times: Times) -> str:
     if task := task_paused(job, around, times):
         said.append(task)
     return "; and ".join(said)
+
+
+def closed(job: Job, around: Around, times: Times) -> str:
+    """A sentence about the open hours of its queue. Empty: it is open, or its app does not say."""
+    hours = None if around.queue is None else around.queue.open
+    if hours is None or hours.is_open(times.now):
+        return ""
+    return f"queue {job.queue} is closed{times.until(hours.next_change(times.now))}: it is open {hours}"
+
+
+def closed_by_workers(job: Job, serving: Sequence[Presence]) -> str:
+    """The same, as the workers report it, for a caller without the app."""
+    if not serving or not all(f"{CLOSED}{job.queue}" in worker.hindered for worker in serving):
+        return ""
+    return f"queue {job.queue} is closed: its workers claim nothing from it outside its open hours"
 
 
 def task_paused(job: Job, around: Around, times: Times) -> str:

@@ -103,7 +103,7 @@ async def claim(call: Call) -> Response:
             if await call.request.is_disconnected():
                 raise Gone  # After None, no other waiting claim would look.
             ask = Ask(worker, queues, asked.limit, timedelta(seconds=ttl), new_token(), tenant=principal.tenant)
-            lease = await service.store.claim(ask)
+            lease = await leases.claims.claim(ask)
             if lease is None:
                 return None
             leases.remember(lease)

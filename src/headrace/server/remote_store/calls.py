@@ -115,7 +115,7 @@ class Calls:
         if who.bound:
             tenant = ask.tenant if who.tenant is None else who.tenant
             own = replace(ask, worker=self._own(ask.worker), token=self._own(ask.token), tenant=tenant)
-        lease = await self._service.leases.once(own.token, lambda: self._store.claim(own))
+        lease = await self._service.leases.once(own.token, lambda: self._service.leases.claims.claim(own))
         return lease if lease is None or own is ask else replace(lease, token=ask.token)
 
     async def heartbeat(self, tokens: list[Token], ttl: timedelta, presence: Presence | None) -> Pulse:

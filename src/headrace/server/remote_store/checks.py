@@ -94,8 +94,9 @@ def check_presence(presence: Presence) -> None:
         raise ConfigError(f"a worker names at most {MOST:,} tasks")
     for task in presence.tasks:
         check_task_name(task)
-    if len(presence.hindered) > 10 or any(len(each) > 40 for each in presence.hindered):
-        raise ConfigError("hindered: at most 10 words of 40 characters")
+    # Besides words, a worker names the queues that are closed.
+    if len(presence.hindered) > 10 + len(presence.queues) or any(len(each) > 80 for each in presence.hindered):
+        raise ConfigError("hindered: at most 10 words and one for each queue, of 80 characters")
     if presence.upkeep is not None and len(presence.upkeep) > 40:
         raise ConfigError("upkeep: at most 40 characters")
     _check_figures(presence.slots, presence.running)
