@@ -48,13 +48,14 @@ if TYPE_CHECKING:
     from headrace.model.job import Failure, Job, JobId, JobState
     from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
     from headrace.model.records import Page
-    from headrace.policy.explain.explain import Explanation
+    from headrace.policy.explain.answer import Explanation
     from headrace.policy.flow import ageing, weighted
     from headrace.policy.queue import DeadAlert, QueueOptions
     from headrace.policy.schedule import Schedule
     from headrace.task.context import JobContext, NoCurrentJob, current_job
     from headrace.task.handle import Handle
     from headrace.task.hooks import AsyncCall, FollowUp, SyncCall, WorkerInfo
+    from headrace.task.large_results import FolderResults, ResultStorage, S3Results
     from headrace.task.limit import Limit
     from headrace.task.retry import Retry
     from headrace.task.task import JobCall, Task
@@ -73,6 +74,7 @@ __all__ = [
     "DeadAlert",
     "Explanation",
     "Failure",
+    "FolderResults",
     "FollowUp",
     "Handle",
     "Handles",
@@ -103,9 +105,11 @@ __all__ = [
     "QueueOptions",
     "RemoteTaskError",
     "ResultExpired",
+    "ResultStorage",
     "ResultTimeout",
     "Retry",
     "RetryAfter",
+    "S3Results",
     "Schedule",
     "ScheduleNotFound",
     "SchemaMismatch",
@@ -137,13 +141,14 @@ _NAMES = {
     "headrace.model.job": ("Failure", "Job", "JobId", "JobState"),
     "headrace.model.outcome": ("Cancel", "Dead", "RetryAfter", "Snooze"),
     "headrace.model.records": ("Page",),
-    "headrace.policy.explain.explain": ("Explanation",),
+    "headrace.policy.explain.answer": ("Explanation",),
     "headrace.policy.flow": ("ageing", "weighted"),
     "headrace.policy.queue": ("DeadAlert", "QueueOptions"),
     "headrace.policy.schedule": ("Schedule",),
     "headrace.task.context": ("JobContext", "NoCurrentJob", "current_job"),
     "headrace.task.handle": ("Handle",),
     "headrace.task.hooks": ("AsyncCall", "FollowUp", "SyncCall", "WorkerInfo"),
+    "headrace.task.large_results": ("FolderResults", "ResultStorage", "S3Results"),
     "headrace.task.limit": ("Limit",),
     "headrace.task.retry": ("Retry",),
     "headrace.task.task": ("JobCall", "Task"),

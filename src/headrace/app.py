@@ -15,14 +15,14 @@ from headrace.client.produce import Producer
 from headrace.client.remote import remote
 from headrace.errors import ConfigError
 from headrace.model.clock import Clock
-from headrace.model.job import Job, JobId, NewJob
+from headrace.model.job import REFERENCE, Job, JobId, NewJob
 from headrace.operate.dead.app import AppDeadLetters
 from headrace.operate.jobs import AppJobs
 from headrace.operate.limits import AppLimits
 from headrace.operate.pauses import AppPauses
 from headrace.operate.schedules import AppSchedules
 from headrace.operate.schedules import declare as declare_schedule
-from headrace.policy.explain.explain import Explanation
+from headrace.policy.explain.answer import Explanation
 from headrace.policy.queue import DeadAlert, QueueKeywords, QueueOptions
 from headrace.policy.queue import declare as declare_queue
 from headrace.policy.schedule import Schedule
@@ -40,6 +40,7 @@ from headrace.webhooks.declare import declare as declare_webhook
 from headrace.webhooks.deliver import Webhooks
 
 if TYPE_CHECKING:
+    from headrace.task.large_results import ResultStorage
     from headrace.worker import Duties, Worker
 
 P = ParamSpec("P")
@@ -133,6 +134,12 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
             return made
 
         return Decorator(make) if function is None else make(function)
+
+    def large_results(self, storage: ResultStorage, *, over: int = 64 * 1024) -> None:
+        """Keep results of more than `over` bytes in a storage: `app.large_results(FolderResults("/srv/results"))`."""
+        from headrace.task.large_results import LargeResults
+
+        self.hooks.large_results = LargeResults(storage, over)
 
     # ── queues ───────────────────────────────────────────────────────────────
 
@@ -283,7 +290,12 @@ class _Home:
 
     async def afinished(self, id: JobId, timeout: float | None) -> Job:
         client = await self._clients.here()
-        return await client.finished(id, timeout, expected=self._app.has_outbox)
+        job = await client.finished(id, timeout, expected=self._app.has_outbox)
+        if job.result is None or not job.result.startswith(REFERENCE):
+            return job
+        from headrace.task.large_results import fetched
+
+        return await fetched(job, self._app.hooks.large_results)
 
     async def astop(self, id: JobId, reason: str | None) -> bool:
         return await self._app.astop(id, reason)

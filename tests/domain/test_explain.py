@@ -13,7 +13,8 @@ from headrace.model.lane import Ahead, Blocked, LaneView
 from headrace.model.lease import Presence, new_worker_id
 from headrace.model.outcome import PAUSED as PUT_OFF
 from headrace.model.records import LimitRule, Pause
-from headrace.policy.explain.explain import NOTHING_AROUND, Explanation, Reason, explain, look
+from headrace.policy.explain.answer import Explanation, Reason
+from headrace.policy.explain.explain import NOTHING_AROUND, explain, look
 from headrace.policy.explain.reasons import Around
 from headrace.policy.flow import ageing, weighted
 from headrace.policy.queue import declare

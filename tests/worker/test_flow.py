@@ -20,7 +20,8 @@ from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import DONE, PAUSED
 from headrace.operate.limits import Limits
 from headrace.operate.operations import Operations
-from headrace.policy.explain.explain import Reason, look
+from headrace.policy.explain.answer import Reason
+from headrace.policy.explain.explain import look
 from headrace.policy.flow import Planner
 from headrace.policy.queue import declare as declare_queue
 from headrace.policy.recovery import LimitObservation, What

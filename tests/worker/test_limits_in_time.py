@@ -13,7 +13,8 @@ from conftest import nothing_left_behind
 from headrace.errors import Unavailable
 from headrace.model.job import JobState
 from headrace.model.outcome import Snooze
-from headrace.policy.explain.explain import Reason, look
+from headrace.policy.explain.answer import Reason
+from headrace.policy.explain.explain import look
 from headrace.store.memory import MemoryStore
 from headrace.task.codec import JobOptions
 from headrace.task.context import current_job

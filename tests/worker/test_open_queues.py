@@ -12,7 +12,8 @@ from headrace.errors import OutcomeUnknown
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, Band, Lease, new_token, new_worker_id
-from headrace.policy.explain.explain import Explanation, Reason, look
+from headrace.policy.explain.answer import Explanation, Reason
+from headrace.policy.explain.explain import look
 from headrace.store.memory import MemoryStore
 from headrace.task.task import Task
 from headrace.testing.clock import FakeClock

@@ -10,6 +10,7 @@ import msgspec
 from headrace.cli.output import age, clean, short
 from headrace.model.job import Failure, Job, JobState
 from headrace.operate import shown
+from headrace.task.large_results import reference
 
 if TYPE_CHECKING:
     from headrace.cli.target import Target
@@ -58,6 +59,11 @@ def payload(job: Job, target: Target) -> dict[str, Any]:
 
 def result(job: Job) -> Any:
     """What the job returned."""
+    if (stored := reference(job.result)) is not None:
+        return {
+            "in the storage of large results": f"{stored.size:,} bytes",
+            "name": stored.name(str(job.id), job.attempt),
+        }
     return _decoded(job.result)
 
 

@@ -16,6 +16,7 @@ from headrace.model.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_b
 from headrace.model.lease import Presence
 from headrace.model.records import Enqueued, Filter, Page, Pause, Stats
 from headrace.policy.explain import explain
+from headrace.policy.explain.answer import Explanation
 from headrace.policy.queue import QueueOptions
 from headrace.store import pages
 from headrace.store.audit import Audit
@@ -167,7 +168,7 @@ class Client:
         id: JobId,
         options_of: Callable[[str], TaskOptions | None],
         queue_of: Callable[[str], QueueOptions | None] = lambda _: None,
-    ) -> explain.Explanation:
+    ) -> Explanation:
         """Why it does not run; raises JobNotFound."""
         found = await explain.look(self.store, id, options_of, queue_of)
         if found is None:

@@ -6,7 +6,7 @@ import os
 import time
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NewType
+from typing import Final, NewType
 from uuid import UUID
 
 import msgspec
@@ -110,6 +110,10 @@ class UniqueLock(msgspec.Struct, frozen=True):
     """The longest time after the holder's enqueue. None: as long as the holder is in one of the states."""
     replace: bool = False
     """This job takes the lock over. A waiting holder is cancelled, a running one goes on. False: the holder stays."""
+
+
+REFERENCE: Final = b"\xc1"
+"""The first byte of a result that is a reference to a storage. Neither MessagePack nor JSON begins with it."""
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from headrace.model.lease import Presence
 from headrace.model.records import CancelAnswer, Filter, Page, Progress, Retention, Stats
 from headrace.operate.audit import Ledger, chosen, of_retention
 from headrace.operate.dead import dropped
-from headrace.policy.explain.explain import Explanation
+from headrace.policy.explain.answer import Explanation
 from headrace.policy.queue import QueueOptions
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from headrace.errors import ConfigError
-from headrace.model import cron
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY: Final = 24 * 60
@@ -46,7 +48,7 @@ class OpenHours(msgspec.Struct, frozen=True):
         return self.text
 
     def is_open(self, at: datetime) -> bool:
-        here = at.astimezone(cron.zone(self.tz))
+        here = at.astimezone(_zone(self.tz))
         return any(span.holds(here.weekday(), 60 * here.hour + here.minute) for span in self.spans)
 
     def next_change(self, at: datetime) -> datetime | None:
@@ -61,7 +63,7 @@ class OpenHours(msgspec.Struct, frozen=True):
 
     def _candidates(self, at: datetime) -> list[datetime]:
         """The instants after `at` that have the local time of an edge. A local time that comes twice has two."""
-        here = cron.zone(self.tz)
+        here = _zone(self.tz)
         today = at.astimezone(here).date()
         minutes = {minute % _DAY for span in self.spans for minute in (span.start, span.end)}
         edges = {
@@ -80,6 +82,13 @@ class OpenHours(msgspec.Struct, frozen=True):
         return change if change.microsecond == 0 else change.replace(microsecond=0) + timedelta(seconds=1)
 
 
+def _zone(name: str) -> ZoneInfo:
+    """Most apps need no time zone, so this is imported when one does."""
+    from headrace.model import cron
+
+    return cron.zone(name)
+
+
 def _local(day: date, minute: int) -> datetime:
     return datetime.combine(day, time(minute // 60, minute % 60))
 
@@ -96,7 +105,7 @@ def parse(value: Any, name: str = "open") -> OpenHours:
     spans = tuple(
         _span(part.strip(), value, name) for part in (text if tz == "UTC" and last != tz else hours).split(",")
     )
-    cron.zone(tz)
+    _zone(tz)
     return OpenHours(text, spans, tz)
 
 

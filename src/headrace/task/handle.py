@@ -17,7 +17,7 @@ from headrace.runtime.portal import portal
 from headrace.task.codec import Signature
 
 if TYPE_CHECKING:
-    from headrace.policy.explain.explain import Explanation
+    from headrace.policy.explain.answer import Explanation
 
 R_co = TypeVar("R_co", covariant=True)
 

@@ -6,13 +6,16 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from headrace.errors import ConfigError
 from headrace.model.job import Failure
 from headrace.task.context import JobContext
+
+if TYPE_CHECKING:
+    from headrace.task.large_results import LargeResults
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,8 @@ class Hooks:
         """For `def` tasks, in threads and in processes."""
         self.on_failure: list[FailureHook] = []
         self.listeners: list[Listener] = []
+        self.large_results: LargeResults | None = None
+        """None: every result is in the store."""
 
 
 class AppHooks:

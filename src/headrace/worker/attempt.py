@@ -50,6 +50,8 @@ class ResolvedTask:
         self.name = task.name
         self.is_async = inspect.iscoroutinefunction(task.function)
         self.function = surrounded(task.function, task.hooks, is_async=self.is_async)
+        if (results := task.hooks.large_results) is not None:
+            self.function = results.around(self.function, task.codec, is_async=self.is_async)
         self.codec: Signature | None = task.codec
         self.decode = task.codec.decode
         self.executor = options.executor

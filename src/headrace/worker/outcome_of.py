@@ -30,6 +30,7 @@ from headrace.model.records import Pause
 from headrace.policy.effective import Effective, effective
 from headrace.policy.retry import DEADLINE
 from headrace.task.codec import scrub, secrets
+from headrace.task.large_results import EncodedResult
 from headrace.worker import tracebacks
 from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, ResolvedTask
 
@@ -84,7 +85,7 @@ def encode_result(attempt: Attempt, result: Any) -> bytes | None:
     """A task's result as bytes; raises SerializationError or ResultTooLarge."""
     codec = attempt.known.codec
     assert codec is not None  # only tasks that are declared here run
-    data = codec.encode_result(result)
+    data = result.data if isinstance(result, EncodedResult) else codec.encode_result(result)
     if data is not None and len(data) > (limit := attempt.held.state.max_result):
         raise ResultTooLarge(len(data), limit)
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -21,6 +22,7 @@ from headrace.integrations.django.place import Place
 from headrace.model.job import Batch, JobId, NewJob, job_id, new_batch, parse_id
 from headrace.model.lane import check_queue, check_task_name
 from headrace.runtime.portal import portal
+from headrace.task.large_results import fetched
 
 PATIENCE = 5.0
 """Seconds for which a call is repeated after a commit while the store does not answer."""
@@ -146,6 +148,7 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
             task = registry.find(job.task)
         if task is None:
             raise TaskResultDoesNotExist(f"{result_id}: it is a job of {job.task}, which is not a task of this project")
+        job = portal.run(functools.partial(fetched, job, self.app.hooks.large_results))
         return results.of_job(task, job, self._home.declared(task).codec, backend=self.alias)
 
 

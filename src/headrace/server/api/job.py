@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from headrace.model.job import JobState
 from headrace.model.records import CancelAnswer
-from headrace.policy.explain.explain import Reason, look
+from headrace.policy.explain.answer import Reason
+from headrace.policy.explain.explain import look
 from headrace.server import visibility
 from headrace.server.api.view import JobView, text, whole
 from headrace.server.explain_visibility import Narrowed

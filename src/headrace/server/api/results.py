@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from datetime import datetime
 from typing import Any, Final
@@ -10,15 +11,18 @@ from uuid import UUID
 import msgspec
 from starlette.responses import Response
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError, ResultExpired
 from headrace.model import duration
-from headrace.model.job import Job, JobState
+from headrace.model.job import REFERENCE, Job, JobState
 from headrace.server import visibility
 from headrace.server.api.view import FailureView, failure, text
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
+from headrace.task.large_results import fetched
 from headrace.webhooks.deliver import result_of
+
+log = logging.getLogger("headrace.server")
 
 LONGEST: Final = 30.0
 
@@ -39,6 +43,8 @@ class ResultView(msgspec.Struct, kw_only=True):
     """What the task returned, if it is done."""
     result_expired: bool = False
     """It returned a result that is not kept: its `result_ttl` is over, or 0."""
+    result_omitted: bool = False
+    """The result is large and in a storage of its own. `GET /v1/jobs/{id}/result` answers with it; an event does not."""
     failure: FailureView | None = None
     """The last failure, if it is dead."""
     note: str | None = None
@@ -49,7 +55,8 @@ class ResultView(msgspec.Struct, kw_only=True):
 def shown(job: Job) -> ResultView:
     """The answer for a job's end."""
     result, unreadable = result_of(job.result, sys.maxsize) if job.state is JobState.DONE else (None, False)
-    if unreadable:
+    omitted = unreadable and job.result is not None and job.result.startswith(REFERENCE)
+    if unreadable and not omitted:
         result = {"unreadable": f"{len(job.result or b'')} bytes"}
     dead = job.state is JobState.DEAD and job.history
     return ResultView(
@@ -57,10 +64,22 @@ def shown(job: Job) -> ResultView:
         state=job.state,
         result=result,
         result_expired=job.result_expired,
+        result_omitted=omitted,
         failure=failure(job.history[-1]) if dead else None,
         note=None if job.note is None else text(job.note),
         finished_at=job.finished_at,
     )
+
+
+async def _fetched(call: Call, job: Job) -> Job:
+    """The job with its result, if that is in the app's storage."""
+    try:
+        return await fetched(job, call.service.app.hooks.large_results)
+    except ResultExpired:
+        return msgspec.structs.replace(job, result=None, result_expired=True)
+    except HeadraceError as error:
+        log.warning("a result cannot be fetched: %s", error)
+        return job
 
 
 async def show(call: Call) -> Response:
@@ -75,7 +94,7 @@ async def show(call: Call) -> Response:
     if job is None or not visibility.sees(call.principal, job):
         raise visibility.no_job()
     if job.state.finished:
-        return answer(shown(job))
+        return answer(shown(await _fetched(call, job)))
     return answer(shown(job), 202, {"Retry-After": "1"})
 
 

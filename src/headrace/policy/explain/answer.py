@@ -1,0 +1,61 @@
+"""The answer to why a job does not run: a word for programs, a sentence for people, and a time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Reason(StrEnum):
+    """Why a job is not running, in one word for programs. Later versions may add words."""
+
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    """Running, and asked to stop."""
+    SCHEDULED = "scheduled"
+    RETRYING = "retrying"
+    """It failed and waits for its next attempt."""
+    PARKED = "parked"
+    """Put off because the worker that had it does not know its task."""
+    EXPIRED = "expired"
+    """It may not start any more: the next worker that claims it ends it."""
+    PAUSED = "paused"
+    """Its queue, its tenant or its task."""
+    CLOSED = "closed"
+    """Its queue is outside its open hours."""
+    LIMITED = "limited"
+    """A limit that it needs is full, used up for now, or closed."""
+    NO_WORKER = "no_worker"
+    """No live worker serves its queue."""
+    UNKNOWN_TASK = "unknown_task"
+    """Live workers serve its queue, none knows its task."""
+    BEHIND = "behind"
+    """Other jobs come first."""
+    SUSPECT = "suspect"
+    """Next in line, but claimed alone."""
+    BUSY = "busy"
+    """Next in line, but every slot is taken."""
+    HINDERED = "hindered"
+    """Next in line, but the workers that have free slots claim nothing now."""
+    NEXT = "next"
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a job does not run: `str()` of it is the sentence."""
+
+    reason: Reason
+    sentence: str
+    """The explanation in a sentence, with the command that helps."""
+    until: datetime | None = None
+    """When the reason ends, where that can be known."""
+    details: dict[str, Any] = {}
+    """The facts in the sentence."""
+
+    def __str__(self) -> str:
+        return self.sentence
