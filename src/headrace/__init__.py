@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from headrace.webhooks import declare as webhook
 
 __version__ = "0.1.0"
+"""The version of the package."""
 
 __all__ = [
     "AsyncCall",

@@ -65,7 +65,7 @@ class Decorator:
 
 
 class Headrace(AppJobs, AppPauses, AppHooks, Producer):
-    """Tasks and the store their jobs live in. Verbs come in two: `x` for sync code, `ax` for async code."""
+    """Tasks and the store that holds their jobs. Verbs come in two: `x` for sync code, `ax` for async code."""
 
     def __init__(
         self,
@@ -76,20 +76,22 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         clock: Clock | None = None,
         **overrides: Any,
     ) -> None:
-        """`url` and `overrides` beat `settings`, or else what `Settings.load` finds. `clock` is for tests.
+        """`url` and `overrides` replace values of `settings`, or of what `Settings.load` finds. `clock` is for tests.
 
         `producer`: the name of the producer that the app's jobs carry, such as "billing-api"; None: none.
         """
-        if settings is None:
-            self.settings = Settings.load(url=url, **overrides)
-        else:
-            self.settings = settings.replace(url=url, **overrides)
+        self.settings = (
+            Settings.load(url=url, **overrides) if settings is None else settings.replace(url=url, **overrides)
+        )
+        """The settings of the app, with the origin of each value."""
         AppHooks.__init__(self)
         self.tasks: dict[str, Task[..., Any]] = {}
+        """The declared tasks by name."""
         self.queues: dict[str, QueueOptions] = {}
-        """Those that were declared; any other name is a queue, too."""
+        """The declared queues by name. Any other name is a queue, too."""
         self.dead_alert_hooks: list[Callable[[DeadAlert], Any]] = []
         self.producer = None if producer is None else check_producer(producer)
+        """The name of the producer that the app's jobs carry. None: none."""
         self._clock = clock
         self._portal = portal
         self._clients = Clients(self.connect, self.queues, portal=portal)

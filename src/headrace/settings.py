@@ -39,42 +39,50 @@ class Settings:
     """All settings, resolved. `Settings.load` finds the values; this class has the defaults."""
 
     url: str = "sqlite:///headrace.db"
-    """The store of the jobs."""
+    """Where jobs are stored: a SQLite file, PostgreSQL, Redis, a server, or `memory://`."""
     app: str = ""
     """`package.module:app`, for the command line."""
     queues: tuple[str, ...] = ()
-    """Which queues a worker serves. Empty: all queues of the app's tasks."""
+    """The queues that a worker serves. By default these are all queues that the app's tasks name."""
     concurrency: int = 100
-    """Slots: jobs that one worker process runs at once."""
+    """The slots of one worker process: the number of jobs that it runs at the same time."""
     reserve: tuple[str, ...] = ()
     """Slots of each process that only some jobs may take: `high=2`, `low=1`, or `5=2` for priority 5 and up."""
     processes: int = 1
-    """Worker processes of one `headrace worker`."""
+    """The number of worker processes of one `headrace worker`."""
     lease: timedelta = timedelta(seconds=15)
+    """How long a worker keeps its jobs without a heartbeat. Then another worker gets them."""
     heartbeat: timedelta = timedelta(seconds=5)
+    """How often a worker renews its leases. It is at most a third of `lease`."""
     poll: timedelta = timedelta(seconds=1)
-    """The longest sleep of an idle worker, in case hints are lost."""
+    """How long an idle worker sleeps at most, if it gets no hint of new jobs.
+
+    In a fleet, the workers that do no upkeep sleep five times as long.
+    """
     reap: timedelta = timedelta(seconds=1)
-    """How often a worker checks for expired leases."""
+    """How often the workers that do the upkeep of a fleet check for expired leases."""
     drain: timedelta = timedelta(seconds=25)
-    """How long a stopping worker lets its jobs finish before it hands them back."""
+    """How long a stopping worker waits for its jobs before it hands them back to the store."""
     kill_grace: timedelta = timedelta(seconds=5)
-    """Between TERM and KILL for a process task that is over its time."""
+    """The time between TERM and KILL for a process task that has exceeded its timeout."""
     max_payload: int = 256 * 1024
-    """Bytes of one job's encoded arguments."""
+    """The largest size of one job's encoded arguments, in bytes."""
     max_result: int = 1024 * 1024
-    """Bytes of one job's encoded result; a job whose result is larger ends as dead."""
+    """The largest size of one job's encoded result, in bytes. A job with a larger result ends as dead (`bad_result`)."""
     keep_done: timedelta = timedelta(days=1)
+    """How long the store keeps jobs that are done or cancelled."""
     keep_dead: timedelta = timedelta(days=14)
+    """How long the store keeps dead jobs. `dead_retention` of a queue overrides it."""
     key_ttl: timedelta = timedelta(days=1)
-    """How long an idempotency key is remembered."""
+    """How long the store remembers an idempotency key."""
     webhook_secret: str = ""
-    """`whsec_…`, signs deliveries. Several, separated by commas, while one is being replaced."""
+    """The secret that signs webhooks, `whsec_…`. Give several, separated by commas, while one is being replaced."""
     webhook_allow: tuple[str, ...] = ()
-    """Networks and host names that webhooks may use although they are not public, with any port."""
+    """Networks and host names that are not public and that webhooks may still go to, with any port."""
     log_level: str = "info"
+    """The least severe messages that are logged: `debug`, `info`, `warning` or `error`."""
     durability: Literal["strict", "relaxed"] = "strict"
-    """relaxed: a crash of the store's machine may lose the last moments."""
+    """`strict`, or `relaxed`: a crash of the store's machine may then lose the last moments."""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], repr=False, compare=False)
     """name → the origin of its value. Other names have their default."""
 

@@ -124,14 +124,21 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself with every heartbeat, and what `workers` lists."""
 
     id: WorkerId
+    """The id of the worker."""
     name: str
     """host:pid, for display."""
     queues: tuple[str, ...]
+    """The queues that it serves."""
     slots: int
+    """The number of jobs that it can run at the same time."""
     running: int
+    """The number of jobs that it runs now."""
     version: str
+    """The version of headrace that it runs."""
     started_at: datetime
+    """When it started."""
     tasks: tuple[str, ...] = ()
+    """The names of the tasks that it knows."""
     hindered: tuple[str, ...] = ()
     """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`, and `closed NAME`
     for each queue that is outside its open hours. Empty: nothing."""

@@ -27,6 +27,7 @@ class Snooze(TaskSignal):
             if isinstance(until, datetime)
             else duration.given_or_seconds(until, name="Snooze")
         )
+        """The delay, or the time, after which the job may run again."""
 
 
 class RetryAfter(TaskSignal):
@@ -37,6 +38,7 @@ class RetryAfter(TaskSignal):
 
     def __init__(self, after: duration.Duration | float, reason: str = "") -> None:
         self.delay = duration.given_or_seconds(after, name="RetryAfter")
+        """The delay before the next attempt."""
         super().__init__(reason or f"retry after {duration.show(self.delay)}")
 
 
@@ -44,6 +46,7 @@ class Cancel(TaskSignal):
     """End the job as cancelled: nothing is left to do. The reason may be any object, such as an exception."""
 
     reason: str = ""
+    """Why nothing is left to do. The job keeps it as its note."""
 
     def __init__(self, reason: object = "") -> None:
         self.reason = text_of(reason)
@@ -54,6 +57,7 @@ class Dead(TaskSignal):
     """End the job as dead, even if attempts are left, because it can never succeed. The reason may be any object."""
 
     reason: str = ""
+    """Why the job can never succeed. The job keeps it as its note."""
 
     def __init__(self, reason: object = "") -> None:
         self.reason = text_of(reason)

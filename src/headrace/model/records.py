@@ -90,9 +90,13 @@ class Pause(msgspec.Struct, frozen=True):
     """What is paused, by which operator, since when and until when."""
 
     kind: PauseKind
+    """What is paused: `queue`, `tenant` or `task`."""
     name: str
+    """The name of the queue, the tenant or the task."""
     by: str
+    """The operator that paused it."""
     since: datetime
+    """When the pause began."""
     until: datetime | None = None
     """None: until it is resumed."""
 
@@ -109,6 +113,8 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class CancelAnswer(StrEnum):
+    """What became of the request to cancel one job."""
+
     CANCELLED = "cancelled"
     """It was waiting, and will never run."""
     ASKED = "asked"
@@ -139,6 +145,7 @@ class Page(msgspec.Struct, frozen=True):
     """Jobs, newest id first."""
 
     jobs: list[Job]
+    """The jobs of this page."""
     next: JobId | None
     """Pass as `before` for the next page, also after a short or empty page; None: this was the last."""
 
@@ -147,10 +154,13 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of one queue. The five counts are exact except for calls under way."""
 
     queue: str
+    """The name of the queue."""
     ready: int = 0
+    """Jobs that can start as soon as a worker has a free slot."""
     scheduled: int = 0
     """Includes jobs that wait for a retry."""
     running: int = 0
+    """Jobs that workers run now."""
     dead: int = 0
     """Dead letters kept right now."""
     done_total: int = 0
@@ -158,9 +168,11 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     failed_total: int = 0
     """Settlements that carried a failure, ever; only grows."""
     enqueued_total: int = 0
+    """Jobs that were ever enqueued; only grows."""
     oldest_ready: timedelta | None = None
     """Age of the longest waiting ready job, by its enqueue time."""
     paused: bool = False
+    """Whether the queue is paused."""
     oldest_at_least: bool = False
     """The queue has too many lanes, so the store did not read all of them for `oldest_ready`. A job may be older."""
 
@@ -169,6 +181,7 @@ class Stats(msgspec.Struct, frozen=True):
     """Every queue with jobs, totals or a pause, by name."""
 
     queues: list[QueueStats] = msgspec.field(default_factory=list[QueueStats])
+    """The figures of each queue."""
 
 
 class Finding(msgspec.Struct, frozen=True):

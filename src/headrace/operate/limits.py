@@ -279,7 +279,7 @@ def figures(name: str, **options: Unpack[FigureKeywords]) -> LimitFigures:
 
 
 class AppLimits:
-    """What `app.limits` is: the limits in the store, changed at run time. Verbs come in two, `x` for sync code and `ax`."""
+    """The limits in the store, listed and changed at run time. Verbs come in two, `x` for sync code and `ax` for async code."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients

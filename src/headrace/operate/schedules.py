@@ -220,7 +220,7 @@ def declare(name: str, *, job: JobCall[object], **options: Unpack[ScheduleKeywor
 
 
 class AppSchedules:
-    """What `app.schedules` is: the schedules in the store, changed at run time. Verbs come in two, `x` for sync code and `ax`."""
+    """The schedules in the store, listed and changed at run time. Verbs come in two, `x` for sync code and `ax` for async code."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients

@@ -48,6 +48,7 @@ class Depth:
     """Numbers of rows in the table."""
 
     waiting: int
+    """Rows that the relay has not moved yet."""
     refused: int
     """Rows that the store will never accept (their key was used with other arguments, …); `refused` says why."""
 
@@ -112,6 +113,7 @@ class Outbox:
     # ── relaying ─────────────────────────────────────────────────────────────
 
     async def depth(self) -> Depth:
+        """How many calls wait in the table, and how many the store has refused."""
         async with self._database.session() as session:
             [(waiting, refused)] = await session.ask((_COUNT, ()))
         return Depth(int(waiting), int(refused))

@@ -151,7 +151,7 @@ OPTIONS = declared(QueueKeywords)
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one queue does differently from the settings; `QueueKeywords` says what each option means."""
+    """The options of one queue, as `app.queue` returns them. `QueueKeywords` says what each option means."""
 
     name: str
     dead_retention: timedelta | None = None
@@ -171,8 +171,11 @@ class DeadAlert(msgspec.Struct, frozen=True):
     """A queue has reached its `dead_alert`."""
 
     queue: str
+    """The name of the queue."""
     dead: int
+    """The number of dead letters in the queue."""
     threshold: int
+    """The `dead_alert` of the queue."""
 
 
 def declare(name: str, **options: Unpack[QueueKeywords]) -> QueueOptions:

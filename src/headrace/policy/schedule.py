@@ -46,7 +46,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule and the job it makes, checked by `declare`."""
+    """A rule and the job that it makes, as `app.schedule` returns it."""
 
     name: str
     cron: str | None = None

@@ -48,6 +48,7 @@ class ScheduleEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One schedule as it is stored."""
 
     schedule: Schedule
+    """The rule and the job that it makes."""
     cursor: datetime
     """Every slot up to here is decided."""
     digest: bytes = b""
@@ -55,7 +56,9 @@ class ScheduleEntry(msgspec.Struct, frozen=True, kw_only=True):
     app: str = ""
     """The app whose code declares it."""
     paused: bool = False
+    """Whether the schedule is paused."""
     paused_by: str = ""
+    """The operator that paused it. Empty: none."""
     pending: tuple[datetime, ...] = ()
     """Slots decided and perhaps not fired yet."""
     cancel: UUID | None = None
@@ -63,12 +66,15 @@ class ScheduleEntry(msgspec.Struct, frozen=True, kw_only=True):
     last: UUID | None = None
     """The last job that the schedule itself made: `overlap` looks at it and cancels it."""
     fired: int = 0
+    """Slots that made a job, ever."""
     skipped: int = 0
+    """Slots that made no job, ever."""
     recent: tuple[Decision, ...] = ()
     """The last decisions, newest first."""
 
     @property
     def declared(self) -> bool:
+        """Whether code declares the schedule. False: it was added at run time."""
         return bool(self.digest)
 
     def next_slot(self, now: datetime) -> datetime | None:

@@ -10,16 +10,19 @@ class ServerSettings:
     """The server's settings. The app's own settings name the store."""
 
     host: str = "127.0.0.1"
+    """The address that the server listens on. Any other than this machine's own needs a token first."""
     port: int = 8200
+    """The port that the server listens on."""
     max_body: int = 1024 * 1024
-    """Bytes of one request's body."""
+    """The largest body of a request, in bytes."""
     max_depth: int = 64
-    """Of nested JSON."""
+    """The deepest nesting of JSON."""
     max_keys: int = 1000
-    """Of one JSON object."""
+    """The most keys of one JSON object."""
     max_headers: int = 100
+    """The most headers of one request."""
     max_header_bytes: int = 32 * 1024
-    """Of all headers of a request together."""
+    """The largest size of all headers of a request together, in bytes."""
     read_timeout: float = 10.0
     """Seconds within which a request must have arrived, headers and body."""
     keep_alive: float = 65.0

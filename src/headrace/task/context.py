@@ -60,18 +60,22 @@ class JobContext:
 
     @property
     def id(self) -> JobId:
+        """The id of the job."""
         return self._running.job.id
 
     @property
     def task(self) -> str:
+        """The name of the task."""
         return self._running.job.task
 
     @property
     def queue(self) -> str:
+        """The queue that the job is in."""
         return self._running.job.queue
 
     @property
     def tenant(self) -> str:
+        """The tenant that the job belongs to. Empty: none."""
         job = self._running.job
         if job.tenant or job.options is None:
             return job.tenant
@@ -89,6 +93,7 @@ class JobContext:
 
     @property
     def enqueued_at(self) -> datetime:
+        """When the job was stored, by the store's clock."""
         return self._running.job.enqueued_at
 
     @property

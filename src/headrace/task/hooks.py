@@ -22,10 +22,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that runs a hook."""
 
     id: str
+    """The id of the worker, as `app.workers()` lists it."""
     name: str
     """host:pid of the worker, for display."""
     queues: tuple[str, ...]
+    """The queues that the worker serves."""
     concurrency: int
+    """The number of jobs that the worker runs at the same time."""
     slot: bool = False
     """True in a process of its own, in which the worker runs tasks with executor="process"."""
 

@@ -24,9 +24,13 @@ class Retry:
     max_attempts: int = 5
     """Failures after which the job is dead. 1: never tried again."""
     base: duration.Duration = "2s"
+    """The delay after the first failure, before jitter."""
     factor: float = 2.0
+    """Each further failure multiplies the delay by this factor."""
     cap: duration.Duration = "1h"
+    """The longest delay."""
     jitter: tuple[float, float] = (0.5, 1.5)
+    """The range of the random factor, which spreads the retries of jobs that failed together."""
     never: tuple[type[BaseException], ...] = ()
     """Exceptions that make the job dead at once."""
     max_crashes: int = 3

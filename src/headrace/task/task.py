@@ -95,10 +95,13 @@ class Task(CallHints, Generic[P, R]):
         functools.update_wrapper(self, function)
         self._home = home
         self.function = function
+        """The function as it was before the decorator."""
         self.hooks = NO_HOOKS
         """Those of the app that declares it."""
         self.name = name
+        """The name that jobs carry."""
         self.options = options
+        """The options of the task, checked."""
         self.codec = Signature(function)
         # Keys that do not depend on a job's arguments are made once.
         fixed = all(limit.key is None and isinstance(limit.cost, int) for limit in options.limits)

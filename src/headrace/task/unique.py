@@ -40,9 +40,13 @@ class Unique:
         if on_conflict not in get_args(OnConflict):
             raise ConfigError(f"Unique: on_conflict = {on_conflict!r}: one of {', '.join(get_args(OnConflict))}")
         self.key = key
+        """The function of the task's arguments that gives the key. None: all arguments are the key."""
         self.within = _within(within)
+        """The longest time that a job holds the lock. None: as long as its state says."""
         self.states = _states(states)
+        """The states in which a job holds the lock."""
         self.on_conflict: OnConflict = on_conflict
+        """What an enqueue does while another job holds the lock."""
         if on_conflict == "debounce" and self.within is None:
             raise ConfigError('Unique: on_conflict = "debounce" needs within="5s": how long it must be quiet')
 

@@ -17,12 +17,15 @@ class FakeClock:
         self._naps = 0
 
     def now(self) -> datetime:
+        """The time of day, with UTC as its time zone."""
         return self._now
 
     def monotonic(self) -> float:
+        """Seconds since some moment. They never go back."""
         return self._monotonic
 
     async def sleep(self, seconds: float) -> None:
+        """Wait until `advance` has moved the time by so many seconds."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return

@@ -40,13 +40,19 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Dead jobs that died of one bug."""
 
     fingerprint: str
+    """The name of the bug, for `replay` and `discard`."""
     title: str
+    """The bug in one line, for display."""
     count: int
+    """The number of dead jobs."""
     tasks: tuple[str, ...]
+    """The tasks of these jobs."""
     queues: tuple[str, ...]
+    """The queues of these jobs."""
     first_seen: datetime
     """When the first of them died."""
     last_seen: datetime
+    """When the last of them died."""
     sample: JobId
     """The newest of them."""
 
@@ -55,8 +61,11 @@ class Letter(msgspec.Struct, frozen=True):
     """One dead job, with every failure, and the bug it died of."""
 
     job: Job
+    """The job, with its failures in `history`."""
     fingerprint: str
+    """The name of the bug, as its group has it."""
     title: str
+    """The bug in one line, for display."""
     arguments: Any = None
     """As they may be shown, with secrets masked."""
 

@@ -28,11 +28,13 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to replay."""
 
     replayed: list[JobId] = msgspec.field(default_factory=list[JobId])
+    """The jobs that are ready again."""
     refused: list[JobId] = msgspec.field(default_factory=list[JobId])
     """Not dead, or not there."""
     late: list[JobId] = msgspec.field(default_factory=list[JobId])
     """Left dead because their `expires` or `deadline` has passed: they could not start."""
     trial: Trial | None = None
+    """How the canaries ended. None: there were none."""
     stopped: str | None = None
     """Why the rest was left dead; None: nothing was."""
 
@@ -41,6 +43,7 @@ class Discarded(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to discard."""
 
     records: list[dropped.DroppedLetter] = msgspec.field(default_factory=list[dropped.DroppedLetter])
+    """What the log `headrace.audit` has about each deleted job."""
     refused: list[JobId] = msgspec.field(default_factory=list[JobId])
     """Not dead, or not there."""
 

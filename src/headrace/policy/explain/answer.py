@@ -13,12 +13,17 @@ class Reason(StrEnum):
     """Why a job is not running, in one word for programs. Later versions may add words."""
 
     DONE = "done"
+    """It has succeeded."""
     DEAD = "dead"
+    """It has failed and is not tried again."""
     CANCELLED = "cancelled"
+    """It was cancelled."""
     RUNNING = "running"
+    """A worker runs it."""
     CANCELLING = "cancelling"
     """Running, and asked to stop."""
     SCHEDULED = "scheduled"
+    """It waits for its time."""
     RETRYING = "retrying"
     """It failed and waits for its next attempt."""
     PARKED = "parked"
@@ -44,12 +49,14 @@ class Reason(StrEnum):
     HINDERED = "hindered"
     """Next in line, but the workers that have free slots claim nothing now."""
     NEXT = "next"
+    """It is next in line and starts at once."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
     """Why a job does not run: `str()` of it is the sentence."""
 
     reason: Reason
+    """The reason as a word, for programs."""
     sentence: str
     """The explanation in a sentence, with the command that helps."""
     until: datetime | None = None
