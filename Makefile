@@ -1,5 +1,5 @@
 # Each target does all of its own set-up, in .venv, and says what it installs.
-.PHONY: run test check bench format clean help
+.PHONY: run test check bench reference format clean help
 
 PY := .venv/bin/python
 # The tests start thousands of Python processes: compiled modules are kept, outside the source tree.
@@ -34,6 +34,11 @@ STORE ?= sqlite
 bench:
 	@scripts/setup test
 	@$(PY) -m benchmarks --store $(STORE) $(ARGS)
+
+# The pages of the reference that are made from the code.
+reference:
+	@scripts/setup check
+	@for script in option_tables setting_table command_reference python_reference; do $(PY) scripts/$$script.py; done
 
 format:
 	@scripts/setup check
