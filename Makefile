@@ -1,5 +1,5 @@
 # Each target does all of its own set-up, in .venv, and says what it installs.
-.PHONY: run test check bench reference format clean help
+.PHONY: run test check bench docs docs-serve reference format clean help
 
 PY := .venv/bin/python
 # The tests start thousands of Python processes: compiled modules are kept, outside the source tree.
@@ -9,8 +9,9 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 help:
 	@echo "make run     the demo: one process, an embedded SQLite file, a live view; Ctrl-C to stop"
 	@echo "make test    every test, with real servers"
-	@echo "make check   ruff, pyright, mypy, import-linter"
+	@echo "make check   ruff, pyright, mypy, import-linter, links of the documentation"
 	@echo "make bench   figures with the storage engine's own limit beside them; STORE=sqlite|postgres|redis|URL"
+	@echo "make docs    the documentation as a site in site/; make docs-serve also serves it on port 8000"
 
 run:
 	@scripts/setup run
@@ -29,11 +30,20 @@ check:
 	.venv/bin/lint-imports
 	.venv/bin/mypy
 	.venv/bin/pyright
+	$(PY) scripts/build_site.py --into .venv/site
 
 STORE ?= sqlite
 bench:
 	@scripts/setup test
 	@$(PY) -m benchmarks --store $(STORE) $(ARGS)
+
+docs:
+	@scripts/setup docs
+	@$(PY) scripts/build_site.py --into site
+
+docs-serve: docs
+	@echo "The site is on http://127.0.0.1:8000/ until Ctrl-C."
+	@$(PY) -m http.server 8000 --bind 127.0.0.1 --directory site
 
 # The pages of the reference that are made from the code.
 reference:
@@ -46,4 +56,4 @@ format:
 	.venv/bin/ruff format src tests examples scripts benchmarks
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
