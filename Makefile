@@ -48,7 +48,7 @@ docs-serve: docs
 # The pages of the reference that are made from the code.
 reference:
 	@scripts/setup check
-	@for script in option_tables setting_table command_reference python_reference; do $(PY) scripts/$$script.py; done
+	@for script in option_tables setting_table command_reference python_reference; do $(PY) scripts/$$script.py || exit 1; done
 
 format:
 	@scripts/setup check

@@ -62,6 +62,16 @@ def test_a_release_needs_no_password() -> None:
     assert upload["with"] == {"attestations": True}
 
 
+def test_a_release_publishes_its_documentation() -> None:
+    docs = workflow(GITHUB / "workflows" / "release.yml")["jobs"]["docs"]
+    assert docs["needs"] == "publish"
+    assert docs["permissions"] == {"contents": "write"}
+    commands = "\n".join(step.get("run", "") for step in docs["steps"])
+    assert "make docs\n" in commands
+    assert re.search(r"^docs:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "scripts/publish_site.py --site site --into pages\n" in commands
+
+
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
 def test_forms_ask_something(path: Path) -> None:
     found = workflow(path)
