@@ -80,6 +80,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def postgres_on_disk() -> Iterator[PostgresServer]:
+    """A real server whose commits wait for the disk, as in production."""
+    with PostgresServer.start(on_disk=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """A real server, one per test process."""
     with RedisServer.start("redis") as server:
@@ -103,10 +110,7 @@ def http_server() -> Iterator[HttpStand]:
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> str:
     """A migrated, empty database to copy from."""
-    url = postgres_server.create_database(TEMPLATE)
-    with asyncio.Runner() as runner:
-        runner.run(_migrate(url))
-    return url
+    return migrated(postgres_server.create_database(TEMPLATE))
 
 
 @pytest.fixture(scope="session")
@@ -119,8 +123,7 @@ def databases(postgres_server: PostgresServer, postgres_template: str) -> Databa
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated, empty file to copy from, which is much quicker than to migrate again."""
     path = tmp_path_factory.mktemp("template") / "jobs.db"
-    with asyncio.Runner() as runner:
-        runner.run(_migrate(f"sqlite:///{path}"))
+    migrated(f"sqlite:///{path}")
     assert [each.name for each in path.parent.iterdir()] == [path.name], "a closed store leaves one file"
     return path
 
@@ -154,6 +157,13 @@ def store_url(store_name: str, request: pytest.FixtureRequest, tmp_path: Path) -
         url = databases.take()
         yield url
         databases.give_back(url)
+
+
+def migrated(url: str) -> str:
+    """The same URL, once its store has the present schema."""
+    with asyncio.Runner() as runner:
+        runner.run(_migrate(url))
+    return url
 
 
 async def _migrate(url: str) -> None:

@@ -50,25 +50,25 @@ class PostgresServer(ServerProcess):
     or an installed server is used. Started by root, it runs as the user `nobody`.
     """
 
-    # On a disk, as in production: without the time of a commit, the claims of several stores meet in other ways.
-    may_use_memory = False
     product = "PostgreSQL"
     start_timeout = 60.0
     stop_signal = signal.SIGINT
     restart_signal = signal.SIGINT
     crash_signal = signal.SIGQUIT
 
-    def __init__(self, install: _Install, settings: Mapping[str, str]) -> None:
+    def __init__(self, install: _Install, settings: Mapping[str, str], *, on_disk: bool = False) -> None:
         self._install = _reachable(install)
-        super().__init__("headrace-pg-")
+        super().__init__("headrace-pg-", on_disk=on_disk)
         self._settings = {**_DEFAULTS, **settings}
         self._password = secrets.token_urlsafe(18)
         self._data = self._home / "data"
 
     @classmethod
-    def start(cls, *, version: str | None = None, settings: Mapping[str, str] | None = None) -> Self:
+    def start(
+        cls, *, version: str | None = None, settings: Mapping[str, str] | None = None, on_disk: bool = False
+    ) -> Self:
         """A running server. `version` is the major one, e.g. "16"; `settings` go into its configuration."""
-        server = cls(_find(version), settings or {})
+        server = cls(_find(version), settings or {}, on_disk=on_disk)
         return server._started()
 
     # ── for tests ───────────────────────────────────────────────────────────

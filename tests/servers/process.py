@@ -34,9 +34,6 @@ rm -rf "$4"
 class ServerProcess(ABC):
     """A temporary server: data and log are in a temporary folder, and nothing is shared."""
 
-    may_use_memory: ClassVar[bool] = True
-    """Whether the data may lie in memory, where a durable commit costs nothing."""
-
     product: ClassVar[str]
     start_timeout: ClassVar[float]
     stop_signal: ClassVar[signal.Signals]
@@ -45,8 +42,9 @@ class ServerProcess(ABC):
     """The signal that ends the server when its data are needed again."""
     crash_signal: ClassVar[signal.Signals]
 
-    def __init__(self, prefix: str) -> None:
-        folder = os.environ.get("HEADRACE_TEST_FOLDER") if self.may_use_memory else None
+    def __init__(self, prefix: str, *, on_disk: bool = False) -> None:
+        """`on_disk`: never in memory, where a durable commit costs no time."""
+        folder = None if on_disk else os.environ.get("HEADRACE_TEST_FOLDER")
         self._home = Path(tempfile.mkdtemp(prefix=prefix, dir=folder or None))
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None

@@ -21,6 +21,12 @@ where p.pronamespace = 'headrace'::regnamespace and p.proname = $1
 group by p.oid"""
 
 
+@pytest.fixture
+def url(postgres_template: str) -> str:
+    """These tests only ask which functions there are, so they need no database of their own."""
+    return postgres_template
+
+
 @pytest.mark.parametrize(("function", "arguments"), CALLS.items(), ids=CALLS)
 async def test_the_fields_are_the_parameters_of_the_function(function: str, arguments: Arguments, sql: Any):
     [found] = await sql.fetch(_PARAMETERS, function)
