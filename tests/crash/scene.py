@@ -18,6 +18,7 @@ import psutil
 
 from headrace.model.job import Batch, Job, JobId, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
+from headrace.model.lease import WorkerId
 from headrace.store.contract import Store
 from headrace.task.task import Task
 
@@ -37,6 +38,10 @@ FAST = {
 
 STEADY = {"HEADRACE_LEASE": "1m"}
 """For a worker that no test kills: it keeps its leases through any stall of a busy machine."""
+
+DOOMED = {"HEADRACE_LEASE": "1s", "HEADRACE_HEARTBEAT": "200ms", "HEADRACE_REAP": "1m"}
+"""For a worker that dies while it is alone. The test waits for its lease to run out. While the worker lives, no other worker
+can take the lease, and it renews a lease that it reaps itself, so a stall of a busy machine does no harm."""
 
 SUPERVISED = """
 import sys
@@ -98,13 +103,16 @@ class Scene:
         await self.until(lambda: process.poll() is not None, "the process ends")
         return int(process.returncode)
 
-    async def joined(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until it serves its queues: from here on signals do what they should."""
+    async def joined(self, process: subprocess.Popen[bytes]) -> WorkerId:
+        """Wait until it serves its queues: from here on signals do what they should. Returns its id in the store."""
+        found: list[WorkerId] = []
 
         async def seen() -> bool:
-            return any(each.name.endswith(f":{process.pid}") for each in await self.store.workers())
+            found.extend(each.id for each in await self.store.workers() if each.name.endswith(f":{process.pid}"))
+            return bool(found)
 
         await self.until(seen, "the worker joins")
+        return found[0]
 
     def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return [child for child in psutil.Process(process.pid).children() if alive(child)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crash.scene import Scene, stop
+from crash.scene import DOOMED, STEADY, Scene, stop
 from headrace import webhook
 from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
@@ -51,9 +51,9 @@ async def test_a_worker_killed_at(scene: Scene, point: str):
             "HEADRACE_WEBHOOK_ALLOW": "127.0.0.1",
             "TEST_RECEIVER": there.url(),
         }
-        first = scene.start(SCRIPT, CRASH_HEADRACE_AT=point, **settings)
+        first = scene.start(SCRIPT, CRASH_HEADRACE_AT=point, **DOOMED, **settings)
         assert await scene.exit_of(first) == EXIT_CODE
-        second = scene.start(SCRIPT, **settings)
+        second = scene.start(SCRIPT, **STEADY, **settings)
         jobs = await scene.finished(ids)
 
         async def delivered() -> bool:
