@@ -20,6 +20,7 @@ from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 from http_stand import HttpStand, hand_over_clocks, http_stand
+from longest_first import longest_first
 from memory_folder import use_memory
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer
@@ -57,6 +58,12 @@ settings.register_profile(
     phases=list(Phase),
 )
 settings.load_profile(os.environ.get("HEADRACE_TEST_PROFILE", "commit"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if (processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
+        items[:] = longest_first(items, processes)
 
 
 @pytest.fixture(scope="session")
