@@ -20,8 +20,8 @@ run:
 
 test:
 	@scripts/setup test
-	@# Three processes on two cores: many tests wait for a lease, a server or another process.
-	@$(PY) -m pytest -n 3 --dist worksteal $(ARGS)
+	@# Four processes on two cores: many tests wait for a lease, a server or another process.
+	@$(PY) -m pytest -n 4 --dist worksteal $(ARGS)
 
 check:
 	@scripts/setup check
