@@ -306,11 +306,12 @@ async def test_a_large_default_partition_is_not_looked_through_under_the_lock(pg
     assert await sql.fetchval("select headrace.guard_default($1)", day)
     for table in ("job", "ending", "failure"):
         await sql.execute(f"alter table headrace.{table}_default validate constraint not_{day:%Y%m%d}")
+    scans = "select pg_stat_get_xact_numscans('headrace.job_default'::regclass)"
     async with sql.transaction():
+        # The server counts the scans of earlier transactions, too, until it has written them to its statistics.
+        before = await sql.fetchval(scans)
         assert await sql.fetchval("select headrace.make_partition($1)", day)
-        assert (
-            await sql.fetchval("select pg_stat_get_xact_numscans('headrace.job_default'::regclass)") == 1
-        )  # the index
+        assert await sql.fetchval(scans) == before
     assert await sql.fetchval("select count(*) from pg_constraint where conname like 'not@_%' escape '@'") == 0
     await sql.execute(
         f"drop table headrace.job_{day:%Y%m%d}, headrace.ending_{day:%Y%m%d}, headrace.failure_{day:%Y%m%d}"
