@@ -59,7 +59,19 @@ PAGES = (
         "Jobs",
         "A handle stands for one enqueued job, and `Job` is what the store has about it.\n"
         "[Results, progress and events](../../guide/results.md) explains how to wait for a job.",
-        ("Handle", "Handles", "Job", "JobId", "JobState", "Failure", "Page", "Explanation"),
+        (
+            "Handle",
+            "Handles",
+            "Job",
+            "JobId",
+            "JobState",
+            "Failure",
+            "Page",
+            "Explanation",
+            "FolderResults",
+            "S3Results",
+            "ResultStorage",
+        ),
     ),
     Page(
         "running.md",
@@ -114,7 +126,7 @@ ANSWERS = Page(
         "policy.schedule_entry.ScheduleEntry as ScheduleEntry",
         "outbox.Depth as Depth",
         "model.job.LogLine as LogLine",
-        "policy.explain.explain.Reason as Reason",
+        "policy.explain.answer.Reason as Reason",
     ),
 )
 ERRORS = Page(

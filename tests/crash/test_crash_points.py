@@ -23,7 +23,7 @@ async def test_a_crash_at(scene: Scene, point: str) -> None:
 
     second = scene.start(PLAIN, **STEADY)
     jobs = await scene.finished(ids)
-    heir = await scene.joined(second)
+    second_id = await scene.joined(second)
     stop(second)
     assert await scene.exit_of(second) == 0
 
@@ -35,7 +35,7 @@ async def test_a_crash_at(scene: Scene, point: str) -> None:
     # worker died may be seen later than its worker's end, so the worker that settled a job decides. The job's count of attempts
     # does not: a worker that a busy machine keeps waiting hands back jobs that it has not started, and claims them again.
     for number, job in enumerate(jobs):
-        again = job.worker == heir
+        again = job.worker == second_id
         assert not again or str(job.id) not in done_before
         assert again or started_before[number] == 1
         assert scene.count("start")[number] == started_before[number] + again, (number, scene.logs)
