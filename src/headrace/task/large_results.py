@@ -165,6 +165,7 @@ class FolderResults:
         self._cleaned: date | None = None
 
     def put(self, name: str, data: bytes) -> None:
+        """Write a file durably, and delete the folders of days that are over."""
         path = self._folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
@@ -182,6 +183,7 @@ class FolderResults:
         self._clean()
 
     def get(self, name: str) -> bytes:
+        """Read a file; raises KeyError if it is gone."""
         try:
             return (self._folder / name).read_bytes()
         except FileNotFoundError:
@@ -226,9 +228,11 @@ class S3Results:
         self._prefix = prefix
 
     def put(self, name: str, data: bytes) -> None:
+        """Write an object."""
         self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data)
 
     def get(self, name: str) -> bytes:
+        """Read an object; raises KeyError if it is gone."""
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
         except Exception as error:
