@@ -17,14 +17,15 @@ from conformance.kit import (
     new,
     put,
     put_jobs,
+    rule,
     run_one,
     settle_all,
     state,
     states,
     take,
 )
-from headrace.model.job import JobState, split_id
-from headrace.model.lease import MAX_LEASE, Ask, new_token, new_worker_id
+from headrace.model.job import Claimed, JobId, JobState, split_id
+from headrace.model.lease import MAX_LEASE, Ask, Lease, new_token, new_worker_id
 from headrace.model.outcome import Again
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
@@ -253,3 +254,72 @@ async def test_a_claim_over_many_queues(store: Store):
     await store.resume("q77")
     assert ids(await claim(store, 10, *queues)) == [*paused, low[1]]
     assert await claim(store, 10, *queues) is None
+
+
+LARGE = 100_000
+MOST = 5_000_000
+"""Bytes of payload that no lease of several jobs has: what the largest store takes, and some room."""
+
+
+async def test_a_claim_of_large_jobs_is_bounded_by_bytes(store: Store):
+    """The rest comes with the claims that follow, in order, and nothing is lost."""
+    payloads = [number.to_bytes(4, "big") * (LARGE // 4) for number in range(120)]
+    made = await put_jobs(store, *[new(payload=payload) for payload in payloads])
+    leases: list[Lease] = []
+    while (lease := await claim(store, MAX_LEASE)) is not None:
+        leases.append(lease)
+        assert sum(len(job.payload) for job in lease.jobs) <= MOST
+    assert [job.id for lease in leases for job in lease.jobs] == made
+    assert [job.payload for lease in leases for job in lease.jobs] == payloads
+    assert {job.attempt for lease in leases for job in lease.jobs} == {1}
+    assert await counts(store) == {"running": 120}
+    for lease in leases:
+        assert (again := await claim(store, 1, token=lease.token)) is not None
+        assert again.jobs == lease.jobs
+        await settle_all(store, lease)
+    assert await counts(store) == {}
+
+
+async def test_large_jobs_after_many_small_ones_are_bounded_by_bytes(store: Store):
+    """A store may expect small jobs, because the claims before met only such."""
+    small = await put(store, 400)
+    for _ in range(4):
+        await settle_all(store, await take(store, 100))
+    large = await put(store, 100, payload=bytes(LARGE))
+    found: list[JobId] = []
+    while (lease := await claim(store, MAX_LEASE)) is not None:
+        assert sum(len(job.payload) for job in lease.jobs) <= MOST
+        found += ids(lease)
+    assert found == large
+    assert not set(small) & set(found)
+
+
+async def test_one_job_may_be_larger_than_the_bound_of_a_claim(store: Store):
+    payloads = [b"a" * 10, b"b" * (MOST + 1), b"c" * (MOST + 1), b"d" * 10]
+    made = await put_jobs(store, *[new(payload=payload) for payload in payloads])
+    jobs: list[Claimed] = []
+    while (lease := await claim(store)) is not None:
+        jobs += lease.jobs
+    assert [job.id for job in jobs] == made
+    assert [job.payload for job in jobs] == payloads
+
+
+async def test_small_and_large_payloads_come_in_their_order(store: Store):
+    lengths = [0, 1, 1999, 2000, 2001, 9000, 5, 70_000, 2001, 3] * 20
+    payloads = [bytes([number % 256]) * length for number, length in enumerate(lengths)]
+    made = await put_jobs(store, *[new(payload=p, tenant=f"t{n // 7 % 3}") for n, p in enumerate(payloads)])
+    found: dict[JobId, bytes] = {}
+    while (lease := await claim(store, 60)) is not None:
+        found |= {job.id: job.payload for job in lease.jobs}
+    assert found == dict(zip(made, payloads, strict=True))
+
+
+async def test_a_bound_of_bytes_takes_no_units_of_a_limit(store: Store):
+    """A claim that gives large jobs back has drawn nothing for them."""
+    await rule(store, "api", rate=0.001, burst=100)
+    made = await put(store, 100, payload=bytes(LARGE), limits=("api",))
+    found: list[JobId] = []
+    while (lease := await claim(store, MAX_LEASE)) is not None:
+        found += ids(lease)
+        await settle_all(store, lease)
+    assert found == made

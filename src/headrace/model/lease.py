@@ -19,6 +19,10 @@ MAX_LEASE = 1000
 
 CLOSED = "closed "
 """What a worker reports before the name of a queue that is outside its open hours."""
+
+LEASE_BYTES = 4_000_000
+"""Bytes of payload in one lease, about. Only the job that is the first or the last one may exceed them."""
+
 MAX_WEIGHT = 100
 """The largest weight: jobs in one turn of a tenant, where a tenant without a weight has one."""
 
@@ -71,6 +75,8 @@ class Lease(msgspec.Struct, frozen=True):
     jobs: list[Claimed]
     suspect: bool = False
     """The only job of this lease was running when a worker died: run it beside as few other jobs as possible."""
+    cut: bool = False
+    """The claim ended because its jobs are large, so more of them may wait."""
 
 
 class Orphan(msgspec.Struct, frozen=True):

@@ -131,7 +131,10 @@ class Store(Protocol):
         ...
 
     async def claim(self, ask: Ask) -> Lease | None:
-        """Take up to `limit` (never over MAX_LEASE) ready jobs, strictly higher priority first; None: there are none."""
+        """Take up to `limit` (never over MAX_LEASE) ready jobs, strictly higher priority first; None: there are none.
+
+        Jobs with large payloads are fewer: a claim takes no further ones when it has LEASE_BYTES.
+        """
         ...
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:

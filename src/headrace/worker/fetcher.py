@@ -166,7 +166,7 @@ class Fetcher(Service):
             await self._quarantine.start(executor, held, lease, quiet=self.is_quiet())
         else:
             executor.deliver(held, lease)
-            if self._waiter is None and len(lease.jobs) < asked:
+            if self._waiter is None and len(lease.jobs) < asked and not lease.cut:
                 # The claim found less than it asked for. The next one most likely finds nothing, so listening starts
                 # first.
                 if self._prompt is not None and len(lease.jobs) <= executor.size:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from headrace.model.job import JobState
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY, Lane
-from headrace.model.lease import MAX_LEASE, Ask, Band
+from headrace.model.lease import LEASE_BYTES, MAX_LEASE, Ask, Band
 from headrace.store.memory.limits import Limits
 from headrace.store.memory.rows import JobRow
 
@@ -58,13 +58,15 @@ class Line:
         self.opens_at = None
         limit = min(ask.limit, MAX_LEASE)
         taken: list[JobRow] = []
+        room = LEASE_BYTES
         rest = () if ask.only_bands else (Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit),)
         for band in (*ask.bands, *rest):
             share = min(limit, len(taken) + band.share)
-            while len(taken) < share and (job := self._next(ask, band, now, alone=not taken)):
+            while room > 0 and len(taken) < share and (job := self._next(ask, band, now, alone=not taken)):
                 job.state = JobState.RUNNING
                 self._limits.take(job.new.lane, now)
                 taken.append(job)
+                room -= len(job.new.payload)
                 if job.suspect:
                     return taken
         return taken

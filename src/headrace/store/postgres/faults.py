@@ -23,6 +23,8 @@ whose answer is there by now), and a day whose partition is being made: rolled b
 
 LOCKED: Final = "55P03"
 """A lock was not free within `lock_timeout`."""
+TOO_LARGE: Final = "HR001"
+"""The jobs of a claim have together too many bytes of payload."""
 _MISSING: Final = frozenset({"3F000", "42P01", "42883", "42703"})
 _SHUTDOWN: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
 _DRIVER: Final = frozenset({"InterfaceError", "InternalClientError"})

@@ -50,13 +50,25 @@ def refused(sent: Sequence[tuple[int, object]], answer: Sequence[int] | None) ->
     return frozenset(position for position, _ in sent) if answer is None else frozenset(answer)
 
 
-def claimed(rows: Sequence[Any]) -> list[Claimed]:
-    """The jobs in the rows of claim: the first holds the ranges, each some of their jobs in order."""
-    first = rows[0]
+def claimed(rows: Sequence[Any]) -> tuple[list[Claimed], int]:
+    """The jobs in the rows of claim, and the bytes of their large payloads.
+
+    The first row holds the ranges. It and some that follow hold the jobs in their order. Rows of large payloads, which are
+    missing in the others, come last.
+    """
+    first, large = rows[0], 0
+    payloads: Iterable[bytes] = chain.from_iterable(row["payloads"] or () for row in rows)
+    if rows[-1]["large"] is not None:
+        apart = [row["large"] for row in rows if row["large"] is not None]
+        rows, large = [row for row in rows if row["tasks"] is not None], sum(map(len, apart))
+        rest = iter(apart)
+        payloads = chain.from_iterable(
+            [next(rest) if payload is None else payload for payload in row["payloads"]] for row in rows
+        )
     begins, ends = first["r_lo"], first["r_hi"]
     ords, spread = _expanded(begins, ends or begins)
     column = chain.from_iterable
-    return list(
+    jobs = list(
         map(
             Claimed,
             spread(first["r_batch"]),
@@ -65,7 +77,7 @@ def claimed(rows: Sequence[Any]) -> list[Claimed]:
             spread(first["r_failures"] or (0,)),
             spread(first["r_crashes"] or (0,)),
             column(row["tasks"] for row in rows),
-            column(row["payloads"] for row in rows),
+            payloads,
             column(row["options"] or repeat(None, len(row["tasks"])) for row in rows),
             spread(first["r_queue"]),
             spread(first["r_priority"]),
@@ -73,6 +85,7 @@ def claimed(rows: Sequence[Any]) -> list[Claimed]:
             spread(list(column(row["r_at"] or () for row in rows))),
         )
     )
+    return jobs, large
 
 
 Spread = Callable[[Sequence[Any]], Iterable[Any]]

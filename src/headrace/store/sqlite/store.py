@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from headrace.errors import Unavailable
 from headrace.model.clock import Clock
 from headrace.model.job import Batch, Job, JobId, JobState
@@ -46,7 +48,7 @@ from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.verbs.abandon import abandon, retire
 from headrace.store.sqlite.verbs.ahead import ahead
 from headrace.store.sqlite.verbs.cancel import cancel
-from headrace.store.sqlite.verbs.claim import ClaimMemory, claim, nothing_to_claim
+from headrace.store.sqlite.verbs.claim import ClaimMemory, TooLarge, claim, nothing_to_claim
 from headrace.store.sqlite.verbs.delete import delete
 from headrace.store.sqlite.verbs.detach import detach
 from headrace.store.sqlite.verbs.ended import Endings
@@ -172,10 +174,13 @@ class SqliteStore:
     async def claim(self, ask: Ask) -> Lease | None:
         if self._waiting is not None:
             self._waiting.looked(self._claim_memory.names.of(ask.queues))
-        found = await self._write(
-            lambda tx: (claim(tx, ask, self._claim_memory),),
-            look=lambda tx: (None,) if nothing_to_claim(tx, ask, self._claim_memory) else None,
-        )
+        try:
+            found = await self._write(
+                lambda tx: (claim(tx, ask, self._claim_memory),),
+                look=lambda tx: (None,) if nothing_to_claim(tx, ask, self._claim_memory) else None,
+            )
+        except TooLarge as jobs:
+            return await self.claim(replace(ask, limit=jobs.fitting))
         return found[0]
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:

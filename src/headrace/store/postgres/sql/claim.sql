@@ -16,6 +16,9 @@
 --   p_now       the clock, when a test injects one
 --   p_await     wait first for the claim that counts this limit key: the last answer said `busy`
 --   p_probe     with heads: search also priorities and queues without a known head, by one descent each
+--   p_bytes     the payloads of several jobs are together at most this long (null: of any length). A claim that finds
+--               more fails with HR001 and has then taken nothing
+--   p_fewer     such a claim does not fail: it is repeated inside with as many jobs as fit, in a subtransaction
 --
 -- In each band strictly higher priority first, over all asked queues. Inside a priority queues take turns, and inside a
 -- queue tenants (`take_turns`, `take_limited`); FIFO inside a lane. A suspect is taken alone: if it is met first, only
@@ -27,20 +30,24 @@
 -- and which limit key another claim was counting while this one could not wait for it (`busy`): then there may be jobs
 -- when that claim has ended. If jobs were taken, it has their ranges as well (r_*; null where all are the same), and
 -- the rows have the jobs in their order, at most 128 each, so that no array gets too large for memory.
+-- A payload of more than 2,000 bytes is null in these arrays. The large ones follow in their order, each as `large` of a
+-- row of its own (that of a single job in the first row). There it is a reference until the server sends it, so it is
+-- neither copied into an array nor written to a temporary file.
 create or replace function headrace.claim(
     p_queues text[], p_limit int4, p_token uuid, p_worker uuid, p_ttl interval, p_tenant text, p_weights jsonb,
     b_lowest int2[], b_highest int2[], b_share int4[], b_queues text[],
     ring_priority int2[], ring_queue text[], ring_tenant text[], ring_owed int4[],
     lane_priority int2[], lane_queue text[], lane_tenant text[], lane_lane int8[],
     head_priority int2[], head_queue text[], head_tenant text[], head_lane int8[], head_seq int8[], p_many int4,
-    p_looks int4, p_now timestamptz default null, p_await int4 default null, p_probe bool default false
+    p_looks int4, p_now timestamptz default null, p_await int4 default null, p_probe bool default false,
+    p_bytes int8 default null, p_fewer bool default false
 ) returns table (
     turn_priority int2[], turn_queue text[], turn_tenant text[], turn_owed int4[],
     served_priority int2[], served_queue text[], served_tenant text[], served_lane int8[],
     wasted int8, spent float8, opens interval, more bool, suspect bool, limited bool,
     r_queue text[], r_priority int2[], r_tenant text[], r_lane int8[], r_seq int8[], r_batch uuid[], r_lo int4[], r_hi int4[],
     r_attempt int4[], r_failures int4[], r_crashes int4[], r_at timestamptz[],
-    tasks text[], payloads bytea[], options bytea[], held bool, busy int4
+    tasks text[], payloads bytea[], options bytea[], held bool, busy int4, large bytea
 ) language plpgsql rows 4
 set plan_cache_mode = force_generic_plan
 set jit = off
@@ -66,6 +73,8 @@ declare
     v_stop    bool := false;                          -- a suspect was met
     v_opens   timestamptz;
     v_begins int4[]; v_ends int4[]; v_batches uuid[];
+    v_large   bool := false;                          -- a payload is too large for the arrays
+    v_fit     int4;                                   -- this many jobs have together no more than p_bytes
     -- the band, the priority being served, its queues
     v_share int4; v_band text[]; v_level int2; v_next int2; v_names text[]; v_quota int4; v_wanted int4; v_more text[]; v_name text; i int4; x record;
     h_tenant text[]; h_seq int8[]; s_tenant text[]; s_lane int8[];
@@ -76,6 +85,18 @@ begin
         raise exception 'headrace.claim needs the isolation level read committed, this transaction has %', current_setting('transaction_isolation')
             using errcode = 'invalid_transaction_state';
     end if;
+    while p_fewer and p_limit > 1 loop
+        begin
+            return query select * from headrace.claim(p_queues, p_limit, p_token, p_worker, p_ttl, p_tenant, p_weights,
+                b_lowest, b_highest, b_share, b_queues, ring_priority, ring_queue, ring_tenant, ring_owed,
+                lane_priority, lane_queue, lane_tenant, lane_lane, head_priority, head_queue, head_tenant, head_lane, head_seq, p_many,
+                p_looks, p_now, p_await, p_probe, p_bytes);
+            return;
+        exception when sqlstate 'HR001' then
+            get stacked diagnostics v_name = pg_exception_detail;
+            p_limit := v_name; v_left := p_limit;
+        end;
+    end loop;
     -- A crash simply undoes a claim, so it does not wait for the disk.
     v_name := set_config('synchronous_commit', 'off', true);
     -- `pause` and `limit` take this lock exclusively: when they return, every claim that did not see them has ended.
@@ -269,8 +290,10 @@ begin
     end if;
     if p_limit - v_left = 1 then
         r_hi := null;
-        select array[j.task], array[j.payload], array[j.enqueued_at], case when j.options is not null then array[j.options] end
-        into tasks, payloads, r_at, options
+        select array[j.task], array[case when octet_length(j.payload) <= 2000 then j.payload end],
+            case when octet_length(j.payload) > 2000 then j.payload end, array[j.enqueued_at],
+            case when j.options is not null then array[j.options] end
+        into tasks, payloads, large, r_at, options
         from headrace.job j where j.batch = r_batch[1] and j.ord = r_lo[1];
         return next;
         return;
@@ -278,7 +301,8 @@ begin
     v_begins := r_lo; v_ends := r_hi; v_batches := r_batch;
     if r_lo = r_hi then r_hi := null; end if;
     for x in
-        select p.page, array_agg(p.task) as tasks, array_agg(p.payload) as payloads, array_agg(p.enqueued_at) filter (where p.ord = p.lo) as r_at,
+        select p.page, array_agg(p.task) as tasks,
+            array_agg(case when octet_length(p.payload) <= 2000 then p.payload end) as payloads, array_agg(p.enqueued_at) filter (where p.ord = p.lo) as r_at,
             case when count(p.options) > 0 then array_agg(p.options) end as options
         from (
             select (u.base + j.ord - u.lo) / 128 as page, u.lo, j.*
@@ -294,9 +318,34 @@ begin
         ) p group by p.page order by p.page
     loop
         tasks := x.tasks; payloads := x.payloads; options := x.options; r_at := x.r_at;
+        v_large := v_large or array_position(x.payloads, null) is not null;
         return next;
         r_queue := null; r_priority := null; r_tenant := null; r_lane := null; r_seq := null; r_batch := null; r_lo := null; r_hi := null;
         r_attempt := null; r_failures := null; r_crashes := null; turn_priority := null; turn_queue := null; turn_tenant := null;
         turn_owed := null; served_priority := null; served_queue := null; served_tenant := null; served_lane := null;
+    end loop;
+    if not v_large then return; end if;
+
+    -- The length of a payload is part of its reference: here nothing large is read.
+    if p_bytes is not null then
+        select count(*) filter (where t.upto <= p_bytes) into v_fit
+        from (
+            select sum(octet_length(b.payload)) over (order by u.o, b.ord rows unbounded preceding) as upto
+            from unnest(v_batches, v_begins, v_ends) with ordinality u(batch, lo, hi, o)
+            join headrace.job b on b.batch = u.batch and b.ord between u.lo and u.hi
+        ) t;
+        if v_fit < p_limit - v_left then
+            raise exception 'the jobs of this claim are together larger than % bytes, it is made again for fewer jobs', p_bytes
+                using errcode = 'HR001', detail = greatest(1, v_fit);
+        end if;
+    end if;
+    tasks := null; payloads := null; options := null; r_at := null;
+    for large in
+        select b.payload
+        from unnest(v_batches, v_begins, v_ends) with ordinality u(batch, lo, hi, o)
+        join headrace.job b on b.batch = u.batch and b.ord between u.lo and u.hi
+        where octet_length(b.payload) > 2000 order by u.o, b.ord
+    loop
+        return next;
     end loop;
 end $$;

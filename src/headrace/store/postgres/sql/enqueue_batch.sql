@@ -79,10 +79,14 @@ begin
     if cardinality(s_hi) = 1 and v_skip is null then
         v_run := coalesce(s_run_at[1], v_now + s_delay[1]);
         insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
-        select p_batch, v_seq, v_now, u.o - 1, s_priority[1], s_queue[1],
+        select p_batch, v_seq, v_now, u.o, s_priority[1], s_queue[1],
             case when u.task is null then p_tasks[1] else u.task end, u.payload,
             nullif(s_tenant[1], ''), nullif(s_lane[1], 0), string_to_array(s_limits[1], E'\n'), u.options
-        from unnest(p_payloads, p_tasks, p_options) with ordinality u(payload, task, options, o);
+        from (
+            -- In the list of columns, arrays are taken apart row by row. In the from clause the server would first keep
+            -- all rows, those of large payloads in a temporary file.
+            select generate_series(0, v_n - 1) as o, unnest(p_payloads) as payload, unnest(p_tasks) as task, unnest(p_options) as options
+        ) u;
         if v_run > v_now then
             insert into headrace.scheduled
                 (run_at, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
@@ -102,15 +106,17 @@ begin
     -- As a column of a stored row the array is not copied. From a variable it would be copied for each job.
     with runs as materialized (select s_hi as ends)
     insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
-    select p_batch, v_seq, v_now, u.o - 1, coalesce(s_priority[u.run], s_priority[1]), coalesce(s_queue[u.run], s_queue[1]),
+    select p_batch, v_seq, v_now, u.o, coalesce(s_priority[u.run], s_priority[1]), coalesce(s_queue[u.run], s_queue[1]),
         coalesce(u.task, p_tasks[1]), u.payload, nullif(s_tenant[u.run], ''), nullif(s_lane[u.run], 0),
         string_to_array(s_limits[u.run], E'\n'), u.options
     from (
         -- The run of a place: the number of runs that end before it, plus one.
-        select x.*, width_bucket(x.o::int4 - 2, runs.ends) + 1 as run
-        from runs cross join unnest(p_payloads, p_tasks, p_options) with ordinality x(payload, task, options, o) offset 0
+        select x.*, width_bucket(x.o - 1, runs.ends) + 1 as run
+        from runs cross join (
+            select generate_series(0, v_n - 1) as o, unnest(p_payloads) as payload, unnest(p_tasks) as task, unnest(p_options) as options
+        ) x offset 0
     ) u
-    where v_skip is null or u.o - 1 <> all (v_skip);
+    where v_skip is null or u.o <> all (v_skip);
 
     if v_skip is not null then
         -- The runs without skipped places.

@@ -6,15 +6,17 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headrace.errors import OutcomeUnknown, Unavailable
+from headrace.errors import OutcomeUnknown, StoreError, Unavailable
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.model.lease import MAX_LEASE, Ask, Band, Lease, Token
-from headrace.store.postgres import rows
+from headrace.model.lease import LEASE_BYTES, MAX_LEASE, Ask, Band, Lease, Token
+from headrace.store.claim_size import ClaimSize
+from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import (
     Bool,
     Int2s,
     Int4,
     Int4s,
+    Int8,
     Int8s,
     Interval,
     Json,
@@ -68,6 +70,8 @@ class ClaimArgs(NamedTuple):
     p_now: Time | None = None
     p_await: Int4 | None = None
     p_probe: Bool = False
+    p_bytes: Int8 | None = LEASE_BYTES
+    p_fewer: Bool = False
 
 
 class HeldArgs(NamedTuple):
@@ -87,6 +91,7 @@ class Claims:
         self._server = server
         self._leases = leases
         self._heads = Heads()
+        self._size = ClaimSize()
         # Blocked lanes that the next claim looks at: as many as the last one had to.
         self._looks = _LOOKS
 
@@ -94,7 +99,8 @@ class Claims:
         limit = min(ask.limit, MAX_LEASE)
         if limit < 1 or not ask.queues or (ask.only_bands and not ask.bands):
             return None
-        asked = ask_args(ask, limit)
+        fitting = self._size.limit(limit)
+        asked = ask_args(ask, fitting)
         bell = self._server.bell
         seen = bell.count
         looks, self._looks = self._looks, _LOOKS
@@ -102,7 +108,13 @@ class Claims:
         while True:
             memory, full = self._heads.args()
             args = ClaimArgs(
-                **asked, **memory, p_looks=looks, p_now=self._server.injected, p_await=busy, p_probe=self._heads.probe
+                **asked,
+                **memory,
+                p_looks=looks,
+                p_now=self._server.injected,
+                p_await=busy,
+                p_probe=self._heads.probe,
+                p_fewer=self._size.careful,
             )
             found = await self._claim(args, ask.token)
             if isinstance(found, Lease):
@@ -111,7 +123,7 @@ class Claims:
             self._heads.learn(first, full=full)
             bell.opens(first["opens"])
             if first["r_batch"] is not None:
-                return self._lease(ask.token, found)
+                return self._lease(ask.token, found, fitting if fitting < limit else None)
             busy = first["busy"]
             if busy is not None and waits < _MOST_WAITS:
                 waits += 1
@@ -127,7 +139,14 @@ class Claims:
     async def _claim(self, args: ClaimArgs, token: Token) -> list[Any] | Lease:
         pool = self._server.pool
         try:
-            return await pool.rows(_CLAIM, *args, write=True)
+            try:
+                return await pool.rows(_CLAIM, *args, write=True)
+            except StoreError as error:
+                if error.__cause__ is None or faults.sqlstate(error.__cause__) != faults.TOO_LARGE:
+                    raise
+                self._size.expect_large()
+                args = args._replace(p_fewer=True)
+                return await pool.rows(_CLAIM, *args, write=True)
         except OutcomeUnknown:
             # The answer is what the token holds. If the claim never happened, the store claims again.
             return await self._held(token) or await pool.rows(_CLAIM, *args, write=True)
@@ -146,10 +165,11 @@ class Claims:
         self._leases.remember(token, len(jobs))
         return Lease(token, jobs, held[0]["suspect"])
 
-    def _lease(self, token: Token, found: list[Any]) -> Lease:
-        first, jobs = found[0], rows.claimed(found)
+    def _lease(self, token: Token, found: list[Any], most: int | None) -> Lease:
+        first, jobs, large = found[0], *rows.claimed(found)
+        self._size.learn(len(jobs), large)
         self._leases.remember(token, len(jobs), set(first["r_queue"]) if first["limited"] else None)
-        return Lease(token, jobs, first["suspect"])
+        return Lease(token, jobs, first["suspect"], cut=len(jobs) == most)
 
 
 async def held_by(server: Server, token: Token) -> list[Any]:

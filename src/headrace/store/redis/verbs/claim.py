@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from headrace.model.lease import MAX_LEASE, Ask, Lease
 from headrace.store.redis.arguments import bands_of
 from headrace.store.redis.client.client import Client
@@ -61,4 +63,5 @@ class Claim:
     def leased(self, ask: Ask, parts: list[tuple[str, Reply]]) -> Lease:
         """The lease that these parts make. Its queues are remembered."""
         self._leases.known[ask.token] = tuple(dict.fromkeys(queue for queue, _ in parts))
-        return lease_of(ask.token, parts)
+        lease = lease_of(ask.token, parts)
+        return replace(lease, cut=True) if self._script.cut else lease

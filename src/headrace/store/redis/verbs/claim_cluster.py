@@ -91,14 +91,17 @@ class ClusterClaim:
             await self._script.run(ask, 0, [queue], [])
 
     async def _band(self, ask: Ask, limit: int, band: Band, queues: list[str], made: _Making) -> bool:
-        """Ask the queue whose best job is best, down to the next one's best. True: a suspect, which stays alone."""
+        """Ask the queue whose best job is best, down to the next one's best. True: the lease takes no further job.
+
+        A suspect stays alone, and large jobs use up the bytes of a lease.
+        """
         tops = await self._tops(queues, band, made, first=True)
         while (taken := made.taken) < limit and tops:
             best = max(tops, key=lambda queue: tops[queue])
             rest = [priority for queue, priority in tops.items() if queue != best]
             part = Band(max(rest, default=band.lowest), band.highest, limit)
             answer = await self._part(ask, limit, part, best, made)
-            if answer and header_of(answer[0][1])[3]:
+            if answer and (header_of(answer[0][1])[3] or self._script.cut):
                 return True
             before = tops.pop(best)
             again = await self._tops([best], band, made)

@@ -22,6 +22,8 @@ class ClaimScript:
 
     def __init__(self, client: Client, time: StoreClock, waiting: Wait) -> None:
         self._wire, self._keys, self._time, self._waiting = client.wire, client.keys, time, waiting
+        self.cut = False
+        """The last script ended because the jobs that it took are large."""
 
     async def run(
         self,
@@ -67,7 +69,8 @@ class ClaimScript:
 
     def read(self, answer: Reply) -> tuple[Reply, Reply]:
         """The numbers of queues with jobs left, and the parts of a lease."""
-        (opens, left), *parts = answer
+        (opens, left, *cut), *parts = answer
+        self.cut = bool(cut and cut[0])
         self._waiting.used()
         self._waiting.note_opening(int(opens) if opens else None)
         return left, parts

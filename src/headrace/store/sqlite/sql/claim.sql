@@ -154,6 +154,12 @@ select json_group_array(j.task),
 from json_each(?1) as k
 cross join headrace_job as j on j.key between k.value >> 10 and (k.value >> 10) + (k.value & 1023);
 
+-- name: lengths
+-- The length of each payload, in the order asked, as one row.
+select json_group_array(length(j.payload))
+from json_each(?1) as k
+cross join headrace_job as j on j.key between k.value >> 10 and (k.value >> 10) + (k.value & 1023);
+
 -- name: batches
 -- When batches came. ?1: JSON array of seqs.
 select json_group_array(json_array(seq, hex(id), enqueued_at))

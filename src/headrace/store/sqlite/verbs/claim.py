@@ -6,14 +6,16 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from headrace.errors import HeadraceError
 from headrace.model.job import Claimed
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.model.lease import MAX_LEASE, Ask, Band, Lease
+from headrace.model.lease import LEASE_BYTES, MAX_LEASE, Ask, Band, Lease
+from headrace.store.claim_size import LARGE, ClaimSize
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -28,10 +30,20 @@ from headrace.store.sqlite.verbs.pause import held_back
 _SQL = load("claim")
 _decode_batches = msgspec.json.Decoder(list[tuple[int, str, int]]).decode
 _decode_tasks = msgspec.json.Decoder(list[str]).decode
+_decode_lengths = msgspec.json.Decoder(list[int]).decode
 _decode_sizes = msgspec.json.Decoder(list[int | None]).decode
 
+T = TypeVar("T")
 Content = tuple[str, bytes, bytes | None]
 """Task, payload and options."""
+
+
+class TooLarge(HeadraceError):
+    """A claim met too many bytes of payload. It was undone."""
+
+    def __init__(self, fitting: int) -> None:
+        super().__init__(f"the jobs of this claim are together too large: {fitting} of them fit")
+        self.fitting = fitting
 
 
 class ClaimMemory:
@@ -41,6 +53,7 @@ class ClaimMemory:
         self.turn_state = TurnState()
         self.rules = Rules()
         self.names = Names()
+        self.size = ClaimSize()
         self.opens: dict[frozenset[str], int] = {}
         """By queues, the time at which a job that the last claim passed over may run."""
 
@@ -70,7 +83,8 @@ def claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> Lease | None:
     if (held := leases.read(tx, ask.token)) is not None:
         # The worker asks again, because the first answer was lost.
         return Lease(ask.token, [job for _, job in claimed(tx, held)], bool(held.suspect))
-    limit = min(ask.limit, MAX_LEASE)
+    asked = min(ask.limit, MAX_LEASE)
+    limit = claim_memory.size.limit(asked)
     picker = Picker(tx, ask, claim_memory.turn_state, claim_memory.rules)
     waiting = list(dict.fromkeys(may_wait(tx, ask.queues, claim_memory.names.of(ask.queues))))
     rest = () if ask.only_bands else (Band(LOWEST_PRIORITY, HIGHEST_PRIORITY, limit),)
@@ -89,7 +103,31 @@ def claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> Lease | None:
         picker.count, 0, ranges,
     )  # fmt: skip
     leases.insert(tx, lease)
-    return Lease(ask.token, [job for _, job in claimed(tx, lease)], picker.suspect)
+    jobs = _fitting(tx, lease, claim_memory.size)
+    return Lease(ask.token, jobs, picker.suspect, cut=len(jobs) == limit < asked)
+
+
+def _fitting(tx: Tx, lease: LeaseRow, size: ClaimSize) -> list[Claimed]:
+    """The jobs of a new lease. Raises TooLarge."""
+    if size.careful:
+        # Read alone, lengths cost little: SQLite does not visit the pages that hold large payloads.
+        runs = [(key, many) for _, key, many, _ in lease.pieces()]
+        ordered = sorted(runs)
+        lengths = _decode_lengths(tx.cur.execute(_SQL["lengths"], (str(_joined(ordered)),)).fetchone()[0])
+        _check(_in_asked_order(runs, ordered, lengths), size)
+    jobs = [job for _, job in claimed(tx, lease)]
+    large = _check([len(job.payload) for job in jobs], size)
+    size.learn(len(jobs), large if large > LARGE * len(jobs) else 0)
+    return jobs
+
+
+def _check(lengths: Sequence[int], size: ClaimSize) -> int:
+    """The bytes of payloads of these lengths. Raises TooLarge if they are too many for one lease."""
+    total = sum(lengths)
+    if total > LEASE_BYTES and len(lengths) > 1:
+        size.expect_large()
+        raise TooLarge(max(1, sum(upto <= LEASE_BYTES for upto in accumulate(lengths))))
+    return total
 
 
 def claimed(tx: Tx, lease: LeaseRow) -> list[tuple[int, Claimed]]:
@@ -122,11 +160,16 @@ def _contents(tx: Tx, runs: list[tuple[int, int]]) -> Sequence[Content]:
     # Neighbours are read together in the order of their keys, because they lie side by side in the file.
     ordered = sorted(runs)
     found = _in_order(tx, _joined(ordered))
+    return _in_asked_order(runs, ordered, found)
+
+
+def _in_asked_order(runs: list[tuple[int, int]], ordered: list[tuple[int, int]], found: Sequence[T]) -> Sequence[T]:
+    """What was found for each job of the runs in the order of their keys, in the order in which they were asked for."""
     if ordered == runs:
         return found
     ends = accumulate([size for _, size in ordered])
     last = dict(zip(ordered, ends, strict=True))
-    return [content for run in runs for content in found[last[run] - run[1] : last[run]]]
+    return [each for run in runs for each in found[last[run] - run[1] : last[run]]]
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[int]:

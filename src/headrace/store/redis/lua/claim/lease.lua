@@ -79,5 +79,5 @@ for _, q in ipairs(queues) do
 end
 first_due = c('ZRANGE', g .. OPENINGS, 0, 0, 'WITHSCORES')[2]
 if first_due then opens = min(opens or math.huge, max(now, tonumber(first_due))) end
-answer[1] = {opens and format('%.0f', opens) or '', left_behind}
+answer[1] = {opens and format('%.0f', opens) or '', left_behind, bytes <= 0 and 1 or 0}
 return answer
