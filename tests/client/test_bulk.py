@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Headrace
-from headrace.client.bulk import CHUNK, WINDOW, gather, loads
+from headrace.client.bulk import CALL_BYTES, CHUNK, WINDOW, gather, loads
 from headrace.model.job import Batch, Key, NewJob, new_batch
 from headrace.model.lane import Lane
 from headrace.store.batches import segments
@@ -152,3 +152,50 @@ async def test_handles_of_a_stream_are_in_its_order():
         for place in (0, 1, 999, WINDOW, WINDOW + 700, 2 * WINDOW + 499):
             assert say.codec.decode((await handles[place].astatus()).payload) == ((place,), {})
         assert len({handle.id for handle in handles}) == 2 * WINDOW + 500
+
+
+def sized(*lengths: int, tenants: int = 1) -> Iterator[JobCall[None]]:
+    lanes = [Lane(tenant=f"t{number}") for number in range(tenants)]
+    for number, length in enumerate(lengths):
+        yield JobCall(NewJob("t", bytes(length), lanes[number % tenants]), NOTHING)
+
+
+@pytest.mark.parametrize("tenants", [1, 3])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [100_000] * 300,
+        [10] * 1500 + [100_000] * 100,
+        [CALL_BYTES + 1] * 3,
+        [3, CALL_BYTES] * 4,
+        [1900] * 2500,
+        [5] * 20,
+    ],
+)
+def test_a_call_of_the_store_is_bounded_by_bytes(lengths: list[int], tenants: int):
+    found = list(loads(sized(*lengths, tenants=tenants)))
+    assert sorted(place for load in found for place in load.places) == list(range(len(lengths)))
+    for load in found:
+        assert [len(call.job.payload) for call in load.calls] == [lengths[place] for place in load.places]
+        assert 1 <= len(load.calls) <= CHUNK
+        assert len(load.calls) == 1 or sum(len(job.payload) for job in load.jobs) <= CALL_BYTES
+    for tenant in range(tenants):
+        places = [place for load in found for place in load.places if place % tenants == tenant]
+        assert places == sorted(places), "no job overtakes another of its lane"
+
+
+@pytest.mark.parametrize("tenants", [1, 3])
+def test_a_stream_of_large_jobs_is_not_kept_in_memory(tenants: int):
+    made = 0
+
+    def calls() -> Iterator[JobCall[None]]:
+        nonlocal made
+        for call in sized(*[200_000] * 2000, tenants=tenants):
+            made += 1
+            yield call
+
+    sent = 0
+    for load in loads(calls()):
+        assert made - sent <= 3 * CALL_BYTES / 200_000
+        sent += len(load.calls)
+    assert sent == 2000

@@ -14,6 +14,10 @@ from headrace.task.task import JobCall
 
 CHUNK = 1000
 """Jobs in one call of the store. A bulk enqueue makes one round trip for each such call."""
+CALL_BYTES = 2_000_000
+"""Bytes of payload in one call of the store. Larger calls cost a store twice the time per byte, and hold up other clients."""
+FEW = 20
+"""Jobs that tell whether those of a call are large, before the rest of them is made."""
 WINDOW = 8 * CHUNK
 """Jobs of many lanes that wait for later jobs of their lanes."""
 SLOW = 0.05
@@ -62,7 +66,42 @@ def _tenant(lane: Lane) -> str:
 
 
 def loads(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
-    """Divides a stream of jobs into calls of the store. No job overtakes another job of its lane.
+    """Divides a stream of jobs into calls of the store, by their number and their bytes."""
+    for load in _by_number(calls):
+        lengths = [len(call.job.payload) for call in load.calls]
+        if sum(lengths) <= CALL_BYTES:
+            yield load
+        else:
+            yield from _by_bytes(load, lengths)
+
+
+def _by_bytes(load: BulkLoad[R], lengths: list[int]) -> Iterator[BulkLoad[R]]:
+    start = size = 0
+    for at, length in enumerate(lengths):
+        if size and size + length > CALL_BYTES:
+            yield BulkLoad(load.places[start:at], load.calls[start:at])
+            start, size = at, 0
+        size += length
+    yield BulkLoad(load.places[start:], load.calls[start:])
+
+
+def _next(source: Iterator[JobCall[R]]) -> list[JobCall[R]]:
+    """The jobs of the next call, at most CHUNK. A stream of large ones is not kept in memory beyond one call."""
+    some = list(itertools.islice(source, FEW))
+    _check(some)
+    size = sum(len(call.job.payload) for call in some)
+    if size * CHUNK <= CALL_BYTES * FEW:
+        some += itertools.islice(source, CHUNK - FEW)
+        return some
+    while len(some) < CHUNK and size < CALL_BYTES and (more := list(itertools.islice(source, 1))):
+        _check(more)
+        some += more
+        size += len(more[0].job.payload)
+    return some
+
+
+def _by_number(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
+    """No job overtakes another job of its lane.
 
     A call with a thousand jobs of a thousand tenants makes a thousand ranges. If the stream looks at some thousand more
     jobs first, it can put the jobs of each tenant side by side, which makes a tenth of the ranges.
@@ -72,7 +111,7 @@ def loads(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
     start = 0
     while True:
         began = monotonic()
-        some = list(itertools.islice(source, CHUNK))
+        some = _next(source)
         if not some:
             break
         _check(some)
@@ -87,8 +126,9 @@ def loads(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
         else:
             window.add(places, some)
             # The first jobs go at once, so that workers can begin. The stream never keeps more jobs back than it has
-            # sent.
-            yield from window.leave(min(WINDOW, start // 2) if monotonic() - began < SLOW else 0)
+            # sent, and no large ones.
+            full = len(some) == CHUNK
+            yield from window.leave(min(WINDOW, start // 2) if full and monotonic() - began < SLOW else 0)
     yield from window.leave(0)
 
 

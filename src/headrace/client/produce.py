@@ -34,7 +34,7 @@ class Producer:
     # ── in bulk ──────────────────────────────────────────────────────────────
 
     def enqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> Handles[R]:
-        """Enqueue `task.job(…)`s, one round trip per 1,000, each of those all or nothing; with `tx` all of them."""
+        """Enqueue `task.job(…)`s, one round trip per 1,000 jobs or 2 MB, each all or nothing; with `tx` all of them."""
         handles = Handles[R](self._home)
         if tx is not None:
             for load in loads(calls):
@@ -60,7 +60,7 @@ class Producer:
         return handles
 
     async def aenqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> Handles[R]:
-        """Enqueue `task.job(…)`s, one round trip per 1,000, each of those all or nothing; with `tx` all of them."""
+        """Enqueue `task.job(…)`s, one round trip per 1,000 jobs or 2 MB, each all or nothing; with `tx` all of them."""
         client = await self._clients.here()
         handles = Handles[R](self._home)
         if tx is not None:
