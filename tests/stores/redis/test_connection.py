@@ -13,8 +13,9 @@ from redis.crc import key_slot
 from headrace.errors import OutcomeUnknown, Unavailable
 from headrace.store.redis.client.client import make_wire
 from headrace.store.redis.client.cluster import slot_of
-from headrace.store.redis.client.connection import Pool
+from headrace.store.redis.client.connection import Command, Pool
 from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.packing import packed, pieces
 from headrace.store.redis.client.url import parse
 from headrace.store.redis.store import RedisStore
 from servers.redis import RedisServer
@@ -99,3 +100,29 @@ async def test_a_server_that_hung_up_meanwhile_is_noticed_before_it_is_asked(own
 @pytest.mark.parametrize("key", ["hr:{default}:d", "plain", "{}x", "a{b}c{d}", "{", "}{x}", "hr:{#limits}:", "ä{ö}ü"])
 def test_slots_are_those_of_redis(key: str):
     assert slot_of(key) == key_slot(key.encode())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("PING", b"x" * 5000),
+        ("EVALSHA", "é", 2, 1.5, b"", b"a" * 4096, b"b" * 4095, "k", b"c" * 100_000, b"d" * 5000),
+        ("SET", "k", b"v"),
+    ],
+)
+def test_a_command_in_pieces_is_the_same_command(command: Command):
+    assert b"".join(pieces(command)) == packed(command)
+
+
+def test_large_words_are_sent_without_a_copy():
+    large = bytes(100_000)
+    assert any(piece is large for piece in pieces(("RPUSH", "k", large, b"small", large)))
+
+
+async def test_a_server_reads_a_command_of_large_words(server: RedisServer):
+    pool = Pool("127.0.0.1", server.port, parse(server.url()))
+    words = [bytes([number]) * 1_000_000 for number in range(20)]
+    assert await pool.ask([("RPUSH", "large", *words)]) == [20]
+    assert await pool.ask([("LRANGE", "large", 0, -1)]) == [words]
+    await pool.ask([("DEL", "large")])
+    await pool.close()

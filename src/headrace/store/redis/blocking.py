@@ -22,11 +22,11 @@ from headrace.store.redis.client.connection import (
     Reply,
     greeting,
     keep_alive,
-    packed,
     tls_context,
     welcomed,
 )
 from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.packing import packed
 from headrace.store.redis.client.url import Address
 
 _PATIENCE: Final = 3.0

@@ -15,6 +15,7 @@ import hiredis
 from headrace.errors import ConfigError
 from headrace.store.redis.client import faults
 from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.packing import LARGE, packed, pieces
 from headrace.store.redis.client.sleepers import Sleepers
 from headrace.store.redis.client.url import Address
 
@@ -22,9 +23,6 @@ Reply = Any
 """What a server answers: bytes, int, None or lists of these; a refusal is an answer, too."""
 
 Command = tuple[Any, ...]
-
-# Its stub says neither what it answers nor that it takes any number of words.
-packed: Callable[[Command], bytes] = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 CONNECT_TIMEOUT: Final = 5.0
 _MOST_CONNECTIONS: Final = 64
@@ -72,8 +70,13 @@ class Connection(asyncio.Protocol):
         """The answers to these. Raises Cut; after that, or when called off, the connection is fit no more."""
         assert self._transport is not None  # the pool asks only after the connection was made
         self._answers, self._missing = [], len(commands)
-        words = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
-        self._transport.write(words)
+        last = commands[0][-1]
+        if len(commands) > 1:
+            self._transport.write(b"".join(map(packed, commands)))
+        elif isinstance(last, bytes) and len(last) >= LARGE:
+            self._transport.writelines(pieces(commands[0]))
+        else:
+            self._transport.write(packed(commands[0]))
         return await self.answers(timeout)
 
     async def answers(self, timeout: float) -> list[Reply]:
