@@ -131,7 +131,7 @@ async def test_a_higher_priority_is_found_from_the_heads(
 
 
 def a_row(wasted: int, spent: float) -> dict[str, Any]:
-    turns = dict.fromkeys(("turn_priority", "turn_queue", "turn_tenant", "turn_owed", "served_lane"), ())
+    turns = dict.fromkeys(("turn_priority", "turn_queue", "turn_tenant", "turn_owed", "due_jobs", "served_lane"), ())
     place = {"r_priority": [0], "r_queue": ["q"], "r_tenant": [""], "r_lane": [0], "r_seq": [7]}
     return {**turns, **place, "wasted": wasted, "spent": spent}
 

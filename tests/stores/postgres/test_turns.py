@@ -94,6 +94,19 @@ async def test_shares_over_ten_thousand_jobs_and_several_store_objects(pg: Postg
     assert fair(got), got
 
 
+@pytest.mark.parametrize("size", [9, 11, 21, 50])
+@pytest.mark.parametrize("way", ["walk", "descents", "limited"])
+async def test_a_round_over_several_claims_is_the_same_for_all(pg: PostgresStore, way: str, size: int):
+    """Claims that do not divide into turns end a round in the middle. The next one must go on with turns as long as before."""
+    for _ in range(60 if way == "descents" else 1):
+        for tenant in SHARES:
+            limits = (f"key-{tenant}",) if way == "limited" else ()
+            await put(pg, 8 if way == "descents" else 300, lane=Lane(tenant=tenant, limits=limits))
+    got: Counter[str] = Counter()
+    await serve(pg, got, 400, [size])
+    assert all(abs(got[tenant] - 400 * share) <= 4 for tenant, share in SHARES.items()), got
+
+
 @pytest.mark.parametrize("limit", [1, 60, 500])
 @pytest.mark.parametrize("depth", [1, 4, 40])
 async def test_nothing_twice_whatever_the_number_of_tenants(pg: PostgresStore, limit: int, depth: int):
@@ -153,6 +166,56 @@ async def test_whom_another_claim_is_taking_from_is_owed_its_turn(pg: PostgresSt
         assert Counter(job.tenant for job in lease.jobs) == {"b": 20}, "its share is not for others"
     lease = await take(pg, 40)
     assert Counter(job.tenant for job in lease.jobs) == {"a": 20 + 10, "b": 10}
+
+
+async def test_every_tenant_that_other_claims_are_taking_from_is_owed_all_its_turns(pg: PostgresStore, sql: Any):
+    for tenant in SHARES:
+        await put(pg, 1000, lane=Lane(tenant=tenant))
+    got: Counter[str] = Counter()
+    async with sql.transaction():
+        await sql.fetch("select from headrace.ready where tenant in ('a', 'b') for update")
+        for _ in range(2):
+            lease = await ask(pg, 40)
+            assert lease is not None
+            assert Counter(job.tenant for job in lease.jobs) == {"c": 5, "d": 5}
+            got.update(job.tenant for job in lease.jobs)
+    for _ in range(4):
+        lease = await ask(pg, 40)
+        assert lease is not None
+        assert len(lease.jobs) == 40
+        got.update(job.tenant for job in lease.jobs)
+    assert got == {"a": 92, "b": 44, "c": 22, "d": 22}
+
+
+async def test_a_tenant_behind_the_first_is_owed_its_turn_by_a_small_claim(pg: PostgresStore, sql: Any):
+    for tenant in SHARES:
+        await put(pg, 1000, lane=Lane(tenant=tenant))
+    got: Counter[str] = Counter()
+    async with sql.transaction():
+        await sql.fetch("select from headrace.ready where tenant = 'b' for update")
+        lease = await ask(pg, 5)
+        assert lease is not None
+        got.update(job.tenant for job in lease.jobs)
+        assert got == {"a": 4, "c": 1}
+    for _ in range(7):
+        lease = await ask(pg, 5)
+        assert lease is not None
+        got.update(job.tenant for job in lease.jobs)
+    assert got == {"a": 20, "b": 10, "c": 5, "d": 5}
+
+
+async def test_what_a_tenant_is_owed_is_forgotten_when_it_has_no_jobs(pg: PostgresStore, sql: Any):
+    await put(pg, 100, lane=Lane(tenant="a"))
+    await put(pg, 1000, lane=Lane(tenant="b"))
+    async with sql.transaction():
+        await sql.fetch("select from headrace.ready where tenant = 'a' for update")
+        assert {job.tenant for job in (await take(pg, 40)).jobs} == {"b"}
+    everything = await pg.claim(Ask(WORKER, ("default",), 100, TTL, new_token(), tenant="a"))
+    assert everything is not None
+    assert len(everything.jobs) == 100
+    assert {job.tenant for job in (await take(pg, 40)).jobs} == {"b"}
+    await put(pg, 1000, lane=Lane(tenant="a"))
+    assert Counter(job.tenant for job in (await take(pg, 40)).jobs) == {"a": 20, "b": 20}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 40, 150])

@@ -1,8 +1,9 @@
 """Heads: where the next claim should look first. The client remembers it, so that no session state is needed.
 
-There are three memories. The *ring* holds, per queue and priority, the tenant that had the last turn and what is still
+There are four memories. The *ring* holds, per queue and priority, the tenant that had the last turn and what is still
 owed to it, so that tenants take turns also behind a transaction pooler. The queue that was served last stands last, so
-queues take turns, too. The *lanes* hold the lane that was served last, for tenants with several. The *heads* hold, per
+queues take turns, too. What is *owed* holds, per queue and priority, the tenants that a claim passed over because other
+claims were taking from them, and the jobs of the turns that they missed. The *lanes* hold the lane that was served last, for tenants with several. The *heads* hold, per
 lane, the place of the last claim. While a transaction holds a snapshot open, claimed ranges stay in the index as dead
 entries in front of every lane, and each claim takes longer to pass them. So after a search that met many, claims begin
 at the remembered heads for a while. The store still searches everything often enough that a job before a head (a late
@@ -27,6 +28,8 @@ _TENANTS: Final = 2000
 
 Level = tuple[int, str]
 """(priority, queue)"""
+Owed = dict[Level, dict[str, int]]
+"""(priority, queue) → tenant → jobs, the oldest debt first"""
 Lane = tuple[int, str, str, int]
 """(priority, queue, tenant, lane)"""
 
@@ -36,6 +39,7 @@ class Heads:
 
     def __init__(self) -> None:
         self._ring: dict[Level, tuple[str, int]] = {}
+        self._owed: Owed = {}
         self._lanes: dict[tuple[int, str, str], int] = {}
         self._heads: dict[Lane, int] = {}
         self._full_after = 0.0
@@ -65,13 +69,46 @@ class Heads:
         args["head_seq"] = list(self._heads.values())
         return args, False
 
+    def take_owed(self) -> Owed:
+        """What tenants are owed. One claim gets it, so that claims at the same moment do not give it twice.
+
+        `learn_owed` puts back what the claim did not give. What a claim that fails had is forgotten.
+        """
+        owed, self._owed = self._owed, {}
+        return owed
+
+    def learn_owed(self, row: Any, given: Owed) -> None:
+        """Learn what tenants are owed after a claim that was given this of `take_owed`.
+
+        In the queues and priorities that the claim served, its answer replaces what it was given.
+        """
+        if given:
+            served = set(zip(row["turn_priority"], row["turn_queue"], strict=True))
+            for level, tenants in given.items():
+                if level not in served:
+                    for tenant, jobs in tenants.items():
+                        self._owe(level, tenant, jobs)
+        if row["due_jobs"]:
+            for priority, queue, tenant, jobs in zip(
+                row["due_priority"], row["due_queue"], row["due_tenant"], row["due_jobs"], strict=True
+            ):
+                self._owe((priority, queue), tenant, jobs)
+
+    def _owe(self, level: Level, tenant: str, jobs: int) -> None:
+        tenants = self._owed.get(level)
+        if tenants is None:
+            tenants = self._owed[level] = {}
+            if len(self._owed) > _KNOWN:
+                del self._owed[next(iter(self._owed))]
+        tenants[tenant] = tenants.get(tenant, 0) + jobs
+
     def learn(self, row: Any, *, full: bool) -> None:
         """Learn from the first row of claim: the next turns, the place of each lane, and the cost of the search."""
-        for priority, queue, tenant, owed in zip(
+        for priority, queue, tenant, left in zip(
             row["turn_priority"], row["turn_queue"], row["turn_tenant"], row["turn_owed"], strict=True
         ):
             if tenant is not None:
-                _remember(self._ring, (priority, queue), (tenant, owed), _KNOWN)
+                _remember(self._ring, (priority, queue), (tenant, left), _KNOWN)
         if row["served_lane"]:
             for priority, queue, tenant, lane in zip(
                 row["served_priority"], row["served_queue"], row["served_tenant"], row["served_lane"], strict=True
@@ -94,9 +131,18 @@ class Heads:
             self._probe_after = again
 
     def forget(self) -> None:
-        """Forget the places, because no job waits."""
+        """Forget the places and what is owed, because no job waits."""
         self._heads.clear()
+        self._owed.clear()
         self._full_after = 0.0
+
+
+def owed_args(owed: Owed) -> dict[str, Any]:
+    """The owed_* arguments of claim."""
+    if not owed:
+        return {}
+    rows = [(*level, *debt) for level, tenants in owed.items() for debt in tenants.items()]
+    return dict(zip(("owed_priority", "owed_queue", "owed_tenant", "owed_jobs"), _columns(rows, 4), strict=True))
 
 
 def _columns(places: list[tuple[Any, ...]], count: int) -> tuple[list[Any], ...]:

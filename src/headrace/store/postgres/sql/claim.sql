@@ -7,6 +7,7 @@
 --               by comma; null: all). Null: one band with everything
 --   ring_*      where the turns of a queue's priority stopped, and what that tenant is still owed; the queue that was
 --               served last comes last
+--   owed_*      what tenants are owed that earlier claims passed over, of a queue's priority the oldest debt first
 --   lane_*      the lane that was served last, of tenants with several
 --   head_*      null: search everything. Otherwise known lanes and the seq from which each should be searched
 --               (under an old snapshot the dead entries before it cost milliseconds); when they hold nothing,
@@ -24,7 +25,8 @@
 -- queue tenants (`take_turns`, `take_limited`); FIFO inside a lane. A suspect is taken alone: if it is met first, only
 -- it is taken; if it is met later, the claim stops before it.
 --
--- The first row always comes. It has what the client should remember: new places of the turns, lanes served, the cost
+-- The first row always comes. It has what the client should remember: new places of the turns, what tenants are owed now in the
+-- queues and priorities that have new places (due_*; null: nothing), lanes served, the cost
 -- of the search (`wasted` index entries, `spent` seconds), when a skipped lane opens, and whether there is `more` to
 -- read. If nothing was taken, it also has whether the token has a lease already (`held`: this claim was made before),
 -- and which limit key another claim was counting while this one could not wait for it (`busy`): then there may be jobs
@@ -40,6 +42,7 @@ create or replace function headrace.claim(
     lane_priority int2[], lane_queue text[], lane_tenant text[], lane_lane int8[],
     head_priority int2[], head_queue text[], head_tenant text[], head_lane int8[], head_seq int8[], p_many int4,
     p_looks int4, p_now timestamptz default null, p_await int4 default null, p_probe bool default false,
+    owed_priority int2[] default null, owed_queue text[] default null, owed_tenant text[] default null, owed_jobs int4[] default null,
     p_bytes int8 default null, p_fewer bool default false
 ) returns table (
     turn_priority int2[], turn_queue text[], turn_tenant text[], turn_owed int4[],
@@ -47,7 +50,8 @@ create or replace function headrace.claim(
     wasted int8, spent float8, opens interval, more bool, suspect bool, limited bool,
     r_queue text[], r_priority int2[], r_tenant text[], r_lane int8[], r_seq int8[], r_batch uuid[], r_lo int4[], r_hi int4[],
     r_attempt int4[], r_failures int4[], r_crashes int4[], r_at timestamptz[],
-    tasks text[], payloads bytea[], options bytea[], held bool, busy int4, large bytea
+    tasks text[], payloads bytea[], options bytea[], held bool, busy int4, large bytea,
+    due_priority int2[], due_queue text[], due_tenant text[], due_jobs int4[]
 ) language plpgsql rows 4
 set plan_cache_mode = force_generic_plan
 set jit = off
@@ -77,7 +81,7 @@ declare
     v_fit     int4;                                   -- this many jobs have together no more than p_bytes
     -- the band, the priority being served, its queues
     v_share int4; v_band text[]; v_level int2; v_next int2; v_names text[]; v_quota int4; v_wanted int4; v_more text[]; v_name text; i int4; x record;
-    h_tenant text[]; h_seq int8[]; s_tenant text[]; s_lane int8[];
+    h_tenant text[]; h_seq int8[]; s_tenant text[]; s_lane int8[]; d_tenant text[]; d_jobs int4[];
 begin
     -- Rows are locked in one statement, and counted and taken in the next, which must see what the last holder of the
     -- lock did.
@@ -90,7 +94,7 @@ begin
             return query select * from headrace.claim(p_queues, p_limit, p_token, p_worker, p_ttl, p_tenant, p_weights,
                 b_lowest, b_highest, b_share, b_queues, ring_priority, ring_queue, ring_tenant, ring_owed,
                 lane_priority, lane_queue, lane_tenant, lane_lane, head_priority, head_queue, head_tenant, head_lane, head_seq, p_many,
-                p_looks, p_now, p_await, p_probe, p_bytes);
+                p_looks, p_now, p_await, p_probe, owed_priority, owed_queue, owed_tenant, owed_jobs, p_bytes);
             return;
         exception when sqlstate 'HR001' then
             get stacked diagnostics v_name = pg_exception_detail;
@@ -211,7 +215,21 @@ begin
                             x := headrace.take_each(v_name, v_level, v_wanted, greatest(1, v_wanted / 50), v_left = p_limit,
                                 p_tenant, p_weights -> v_name, v_paused, ring_tenant[i], ring_owed[i], h_tenant, h_seq);
                         else
-                            x := headrace.take_turns(v_name, v_level, v_wanted, v_left = p_limit, p_weights -> v_name, ring_tenant[i], ring_owed[i]);
+                            if owed_jobs is not null then
+                                d_tenant := null; d_jobs := null;
+                                for j in 1 .. cardinality(owed_jobs) loop
+                                    if owed_queue[j] = v_name and owed_priority[j] = v_level then
+                                        -- A queue may come twice in a claim, but what is owed is given once.
+                                        d_tenant := d_tenant || owed_tenant[j]; d_jobs := d_jobs || owed_jobs[j]; owed_queue[j] := null;
+                                    end if;
+                                end loop;
+                            end if;
+                            x := headrace.take_turns(v_name, v_level, v_wanted, v_left = p_limit, p_weights -> v_name, ring_tenant[i], ring_owed[i], d_tenant, d_jobs);
+                            if x.due_tenant is not null then
+                                due_priority := due_priority || array_fill(v_level, array[cardinality(x.due_tenant)]);
+                                due_queue := due_queue || array_fill(v_name, array[cardinality(x.due_tenant)]);
+                                due_tenant := due_tenant || x.due_tenant; due_jobs := due_jobs || x.due_jobs;
+                            end if;
                         end if;
                         v_stop := x.stop; v_clean := false;
                         if p_tenant is null and (x.got > 0 or more) then
@@ -323,6 +341,7 @@ begin
         r_queue := null; r_priority := null; r_tenant := null; r_lane := null; r_seq := null; r_batch := null; r_lo := null; r_hi := null;
         r_attempt := null; r_failures := null; r_crashes := null; turn_priority := null; turn_queue := null; turn_tenant := null;
         turn_owed := null; served_priority := null; served_queue := null; served_tenant := null; served_lane := null;
+        due_priority := null; due_queue := null; due_tenant := null; due_jobs := null;
     end loop;
     if not v_large then return; end if;
 

@@ -26,7 +26,7 @@ from headrace.store.postgres.arguments import (
     Uuid,
     call,
 )
-from headrace.store.postgres.heads import Heads
+from headrace.store.postgres.heads import Heads, owed_args
 from headrace.store.postgres.lease import LeaseMemory
 from headrace.store.postgres.server import Server
 
@@ -70,6 +70,10 @@ class ClaimArgs(NamedTuple):
     p_now: Time | None = None
     p_await: Int4 | None = None
     p_probe: Bool = False
+    owed_priority: Int2s | None = None
+    owed_queue: Texts | None = None
+    owed_tenant: Texts | None = None
+    owed_jobs: Int4s | None = None
     p_bytes: Int8 | None = LEASE_BYTES
     p_fewer: Bool = False
 
@@ -107,9 +111,11 @@ class Claims:
         waits, busy = 0, None
         while True:
             memory, full = self._heads.args()
+            owed = self._heads.take_owed()
             args = ClaimArgs(
                 **asked,
                 **memory,
+                **owed_args(owed),
                 p_looks=looks,
                 p_now=self._server.injected,
                 p_await=busy,
@@ -121,6 +127,7 @@ class Claims:
                 return found
             first = found[0]
             self._heads.learn(first, full=full)
+            self._heads.learn_owed(first, owed)
             bell.opens(first["opens"])
             if first["r_batch"] is not None:
                 return self._lease(ask.token, found, fitting if fitting < limit else None)
