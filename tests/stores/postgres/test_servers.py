@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import ConfigError
 from servers.postgres import PostgresServer
 
 
@@ -36,3 +37,10 @@ def test_binaries_under_a_folder_that_others_cannot_enter(
     monkeypatch.setattr(tempfile, "tempdir", str(reachable))
     with PostgresServer.start() as server:
         assert server.psql("select 1") == "1"
+
+
+def test_a_named_folder_without_a_server_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise tests that should run on one version would run on another."""
+    monkeypatch.setenv("HEADRACE_TEST_PG_BIN", str(tmp_path))
+    with pytest.raises(ConfigError, match="it needs initdb, postgres and psql"):
+        PostgresServer.start()
