@@ -99,13 +99,6 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres_on_disk() -> Iterator[PostgresServer]:
-    """A real server whose commits wait for the disk, as in production."""
-    with PostgresServer.start(on_disk=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """A real server, one per test process."""
     with RedisServer.start("redis") as server:

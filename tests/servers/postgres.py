@@ -56,19 +56,17 @@ class PostgresServer(ServerProcess):
     restart_signal = signal.SIGINT
     crash_signal = signal.SIGQUIT
 
-    def __init__(self, install: _Install, settings: Mapping[str, str], *, on_disk: bool = False) -> None:
+    def __init__(self, install: _Install, settings: Mapping[str, str]) -> None:
         self._install = _reachable(install)
-        super().__init__("headrace-pg-", on_disk=on_disk)
+        super().__init__("headrace-pg-")
         self._settings = {**_DEFAULTS, **settings}
         self._password = secrets.token_urlsafe(18)
         self._data = self._home / "data"
 
     @classmethod
-    def start(
-        cls, *, version: str | None = None, settings: Mapping[str, str] | None = None, on_disk: bool = False
-    ) -> Self:
+    def start(cls, *, version: str | None = None, settings: Mapping[str, str] | None = None) -> Self:
         """A running server. `version` is the major one, e.g. "16"; `settings` go into its configuration."""
-        server = cls(_find(version), settings or {}, on_disk=on_disk)
+        server = cls(_find(version), settings or {})
         return server._started()
 
     # ── for tests ───────────────────────────────────────────────────────────

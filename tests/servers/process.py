@@ -42,10 +42,8 @@ class ServerProcess(ABC):
     """The signal that ends the server when its data are needed again."""
     crash_signal: ClassVar[signal.Signals]
 
-    def __init__(self, prefix: str, *, on_disk: bool = False) -> None:
-        """`on_disk`: never in memory, where a durable commit costs no time."""
-        folder = None if on_disk else os.environ.get("HEADRACE_TEST_FOLDER")
-        self._home = Path(tempfile.mkdtemp(prefix=prefix, dir=folder or None))
+    def __init__(self, prefix: str) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix=prefix, dir=os.environ.get("HEADRACE_TEST_FOLDER") or None))
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._port = 0

@@ -81,7 +81,6 @@ async def test_shares_of_claims_of_one_at_once(url: str):
     assert fair(got), got
 
 
-@pytest.mark.on_disk  # without the time of a commit, claims of several stores overlap so often that shares drift
 async def test_shares_over_ten_thousand_jobs_and_several_store_objects(pg: PostgresStore, others: list[PostgresStore]):
     await fill(pg, 6000)
     got: Counter[str] = Counter()
