@@ -76,7 +76,10 @@ async def test_a_connection_that_the_server_has_closed_is_replaced(
 ):
     await enqueue(blocking)
     pid = blocking._connection.get_server_pid()
-    await sql.execute("select pg_terminate_backend($1, 60000)", pid)
+    # PostgreSQL 13 has no variant of this function that waits for the end of the session.
+    await sql.execute("select pg_terminate_backend($1)", pid)
+    while await sql.fetchval("select exists (select from pg_stat_activity where pid = $1)", pid):
+        pass
     await enqueue(blocking)
     assert blocking._connection.get_server_pid() != pid
     assert len((await take(pg)).jobs) == 2
