@@ -61,7 +61,7 @@ async def test_a_lost_answer_is_an_unknown_outcome_and_the_store_repeats_the_bat
     assert blocking is not None
     await enqueue(blocking)
     batch = a_batch(3)
-    proxy.cuts = 1
+    proxy.only, proxy.cuts = blocking._connection.get_server_pid(), 1
     with pytest.raises(OutcomeUnknown):
         await asyncio.to_thread(blocking.enqueue, batch)
     assert proxy.lost == 1

@@ -26,6 +26,8 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self.cuts = 0
         """How many more answers get lost."""
+        self.only: int | None = None
+        """The server process whose answers get lost. None: any, so also those to a wake-up that is under way."""
         self.lost = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,10 +45,14 @@ class Proxy:
             await answers
 
     async def _answers(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pid = None
         try:
             while data := await upstream.read(65536):
+                # 'K' + length + process + secret: the server's greeting.
+                if pid is None and (key := data.find(b"K\x00\x00\x00\x0c")) >= 0:
+                    pid = int.from_bytes(data[key + 5 : key + 9])
                 # 'C' + length + "SELECT n": the statement (and with it its transaction) is over.
-                if self.cuts and b"SELECT " in data:
+                if self.cuts and b"SELECT " in data and self.only in {None, pid}:
                     self.cuts -= 1
                     self.lost += 1
                     break
