@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from headrace.policy.flow import ageing, weighted
     from headrace.policy.queue import DeadAlert, QueueOptions
     from headrace.policy.schedule import Schedule
+    from headrace.runtime.logs import JobLogFilter
     from headrace.task.context import JobContext, NoCurrentJob, current_job
     from headrace.task.handle import Handle
     from headrace.task.hooks import AsyncCall, FollowUp, SyncCall, WorkerInfo
@@ -90,6 +91,7 @@ __all__ = [
     "JobContext",
     "JobDead",
     "JobId",
+    "JobLogFilter",
     "JobNotFound",
     "JobState",
     "KeyHeld",
@@ -146,6 +148,7 @@ _NAMES = {
     "headrace.policy.flow": ("ageing", "weighted"),
     "headrace.policy.queue": ("DeadAlert", "QueueOptions"),
     "headrace.policy.schedule": ("Schedule",),
+    "headrace.runtime.logs": ("JobLogFilter",),
     "headrace.task.context": ("JobContext", "NoCurrentJob", "current_job"),
     "headrace.task.handle": ("Handle",),
     "headrace.task.hooks": ("AsyncCall", "FollowUp", "SyncCall", "WorkerInfo"),

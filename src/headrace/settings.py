@@ -23,6 +23,7 @@ from headrace.webhooks.declare import Allow, read_secrets
 PREFIX = "HEADRACE_"
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 
 class Origin(NamedTuple):
@@ -81,6 +82,9 @@ class Settings:
     """Networks and host names that are not public and that webhooks may still go to, with any port."""
     log_level: str = "info"
     """The least severe messages that are logged: `debug`, `info`, `warning` or `error`."""
+    log_format: Literal["text", "json"] = "text"
+    job_log_level: str = "debug"
+    """The level of the log lines for the start and the end of each job."""
     durability: Literal["strict", "relaxed"] = "strict"
     """`strict`, or `relaxed`: a crash of the store's machine may then lose the last moments."""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], repr=False, compare=False)
@@ -260,9 +264,10 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "webhook_secret": _webhook_secret,
     "webhook_allow": _webhook_allow,
     "log_level": _choice(*LOG_LEVELS),
+    "log_format": _choice(*LOG_FORMATS),
+    "job_log_level": _choice(*LOG_LEVELS),
     "durability": _choice("strict", "relaxed"),
 }
-
 _NUMBERS = {"concurrency", "processes", "max_payload", "max_result"}
 
 
@@ -337,7 +342,7 @@ def _parse(name: str, value: Any, source: str) -> Any:
                 value = [each.strip() for each in value.split(",") if each.strip()]
             elif name in _NUMBERS and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
                 value = int(value)
-            elif name in {"log_level", "durability"}:
+            elif name in {"log_level", "log_format", "job_log_level", "durability"}:
                 value = value.strip().lower()
         return _CHECKS[name](name, value)
     except ConfigError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,7 +19,9 @@ from headrace.cli.filters import named
 from headrace.cli.output import on_terminal, say
 from headrace.cli.target import Target, dotted, load_object, must_have_app, resolve, run_long, url_option
 from headrace.errors import ConfigError
+from headrace.runtime import logs
 from headrace.runtime.sighup import on_hangup
+from headrace.settings import LOG_FORMATS
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
@@ -41,6 +42,7 @@ Background = Callable[[], Awaitable[object]]
 @click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True, help="Of the server.")
 @click.option("--server/--no-server", default=True, help="The queue over HTTP, on this machine only [default: on].")
 @click.option("--every", type=params.DURATION, default="1s", show_default=True, help="How often the view is renewed.")
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or JSON objects [default: text].")
 def command(
     app: str | None,
     url: str | None,
@@ -50,17 +52,27 @@ def command(
     port: int,
     server: bool,
     every: timedelta,
+    log_format: str | None,
 ) -> None:
     """Run APP on this machine: worker, janitor, server and a live view in one process.
 
     The store's schema is created or updated first. Ctrl-C drains and hands back unfinished jobs; a second Ctrl-C does
     not wait for running jobs.
     """
-    target = must_have_app(resolve(app=app, url=url, create=True, queues=queues, concurrency=concurrency))
+    target = must_have_app(
+        resolve(app=app, url=url, create=True, queues=queues, concurrency=concurrency, log_format=log_format)
+    )
     background = [_function(spec) for spec in functions]
     # The view shows failures with their reasons. On a pipe, each failure is a log line.
-    logging.basicConfig(level=logging.ERROR if on_terminal() else logging.WARNING, format="%(levelname)s %(message)s")
+    _log(target)
     run_long(_dev(target, background, max(every.total_seconds(), 0.1), port if server else None))
+
+
+def _log(target: Target) -> None:
+    settings = target.settings
+    quiet = "error" if on_terminal() else "warning"
+    level = settings.log_level if "log_level" in settings.sources else quiet
+    logs.configure(level, settings.log_format, worker=logs.own_name(), plain=True)
 
 
 def _function(spec: str) -> Background:

@@ -13,7 +13,7 @@ from headrace.cli.target import Target, must_have_app, resolve, run, url_option
 from headrace.errors import ConfigError
 from headrace.runtime import logs
 from headrace.runtime.loopback import on_this_machine
-from headrace.settings import LOG_LEVELS
+from headrace.settings import LOG_FORMATS, LOG_LEVELS
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -26,12 +26,21 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True)
 @click.option("--access-log/--no-access-log", default=True, help="One line of JSON per request on stdout.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
-def command(app: str | None, url: str | None, host: str, port: int, access_log: bool, log_level: str | None) -> None:
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or JSON objects [default: text].")
+def command(
+    app: str | None,
+    url: str | None,
+    host: str,
+    port: int,
+    access_log: bool,
+    log_level: str | None,
+    log_format: str | None,
+) -> None:
     """Serve APP over HTTP until told to stop: jobs in, workers elsewhere, operators; /docs shows the calls.
 
     Without any token it listens on this machine only. TERM or Ctrl-C finishes what was accepted.
     """
-    target = must_have_app(resolve(app=app, url=url, create=True, log_level=log_level))
+    target = must_have_app(resolve(app=app, url=url, create=True, log_level=log_level, log_format=log_format))
     _import_server()
     _check(target, host)
     _log(target, access_log=access_log)
@@ -74,7 +83,7 @@ def _check(target: Target, host: str) -> None:
 
 
 def _log(target: Target, *, access_log: bool) -> None:
-    logs.configure(target.settings.log_level)
+    logs.configure(target.settings.log_level, target.settings.log_format)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     access = logging.getLogger("headrace.access")
     access.propagate = False

@@ -12,7 +12,7 @@ from headrace.cli import params
 from headrace.cli.target import Target, must_have_app, resolve, run, url_option
 from headrace.errors import Unavailable
 from headrace.runtime import logs
-from headrace.settings import LOG_LEVELS
+from headrace.settings import LOG_FORMATS, LOG_LEVELS
 
 if TYPE_CHECKING:
     from headrace.store.contract import Store
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 @click.option("--poll", type=params.DURATION, help="The longest sleep when idle [default: 1s].")
 @click.option("--drain", type=params.DURATION, help="How long to let jobs finish when told to stop [default: 25s].")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or JSON objects [default: text].")
+@click.option(
+    "--job-log-level",
+    type=click.Choice(LOG_LEVELS),
+    help="Of the lines for the start and the end of each job [default: debug].",
+)
 def command(app: str | None, url: str | None, **flags: timedelta | int | str | tuple[str, ...] | None) -> None:
     """Run workers for APP until told to stop.
 
@@ -42,8 +48,8 @@ def command(app: str | None, url: str | None, **flags: timedelta | int | str | t
     settings: dict[str, Any] = flags
     target = must_have_app(resolve(app=app, url=url, create=True, **settings))
     _check(target)
-    logs.configure(target.settings.log_level)
-    from headrace.worker.supervisor import supervise
+    logs.configure(target.settings.log_level, target.settings.log_format)
+    from headrace.worker.command import supervise
 
     if code := supervise(target.settings):
         raise SystemExit(code)

@@ -1,14 +1,135 @@
-"""How headrace's own processes write their log: one line per event, on stderr."""
+"""How headrace's own processes write their log: on stderr, one line per event, as text or as JSON."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+TEXT, JSON = "text", "json"
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has. All other attributes were given as `extra`, or belong to the job that runs."""
+_FIRST = ("job_id", "task", "attempt", "tenant", "queue", "worker")
 
 
-def configure(level: str) -> None:
-    """Set up logging, unless the app has done so."""
+class LogConfig(NamedTuple):
+    """How this process logs, for the processes that it starts."""
+
+    level: str
+    format: str
+    worker: str = ""
+
+
+_job_fields: Callable[[], Mapping[str, object]] = dict
+_config: LogConfig | None = None
+
+
+def bind(fields: Callable[[], Mapping[str, object]]) -> None:
+    """Add what `fields` returns to each line: the fields of the job whose task logs the line."""
+    global _job_fields  # noqa: PLW0603  # the package of tasks, which imports this one, binds its function once
+    _job_fields = fields
+
+
+class JobLogFilter(logging.Filter):
+    """Gives each line that a task logs the fields `job_id`, `task`, `attempt`, `tenant`, `queue` and `worker`.
+
+    headrace's own processes have it. An app that sets up its own logging adds it to its handlers.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        known = record.__dict__
+        for name, value in _job_fields().items():
+            # A field that the line itself has wins.
+            known.setdefault(name, value)
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people. The line of a task names its job."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name of the method it replaces
+        line = super().formatMessage(record)
+        job = getattr(record, "job_id", None)
+        if job is None or record.name.startswith("headrace."):
+            return line
+        task, attempt = getattr(record, "task", "?"), getattr(record, "attempt", "?")
+        return f"{line} (job {job} of task {task}, attempt {attempt})"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, for programs that collect logs."""
+
+    def __init__(self, worker: str = "") -> None:
+        super().__init__()
+        self._worker = worker
+
+    def format(self, record: logging.LogRecord) -> str:
+        own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if self._worker:
+            own.setdefault("worker", self._worker)
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: own.pop(name) for name in _FIRST if own.get(name) not in {None, ""}},
+            "pid": record.process,
+        }
+        line |= {name: value for name, value in own.items() if name not in line and name not in _FIRST}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return _encode(line)
+
+
+def _encode(line: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except Exception:  # noqa: BLE001  # a surrogate in a text, or a value whose `str` fails: the line must not be lost
+        import json  # imported here, because few lines need it and each app would load it
+
+        return json.dumps(line, default=_shown, skipkeys=True)
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  # whatever a user's type does
+        return f"<{type(value).__qualname__}>"
+
+
+def own_name() -> str:
+    """host:pid: the name of this process in logs and in `headrace workers`."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def current() -> LogConfig | None:
+    """How `configure` set up this process. None: it did not, because this process is not one of headrace's own."""
+    return _config
+
+
+def configure(level: str, format: str = TEXT, *, worker: str = "", plain: bool = False) -> None:
+    """Set up logging, unless the app has done so. `worker`: the name that JSON lines carry; `plain`: short text."""
+    global _config  # noqa: PLW0603  # logging is global to a process, and so is this
+    _config = LogConfig(level, format, worker)
     if level.upper() != "DEBUG":
         for library in ("httpx2", "httpcore2"):
             # The client's line for each HTTP call adds nothing to headrace's own lines.
             logging.getLogger(library).setLevel(logging.WARNING)
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(process)d %(levelname)-7s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.addFilter(JobLogFilter())
+    if format == JSON:
+        handler.setFormatter(JsonFormatter(worker))
+    else:
+        start = "" if plain else "%(asctime)s %(process)d "
+        handler.setFormatter(
+            TextFormatter(f"{start}%(levelname)-7s %(name)s: %(message)s" if start else "%(levelname)s %(message)s")
+        )
+    logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.model.job import Claimed, JobId
+from headrace.runtime import logs
 from headrace.task.codec import decode_options
 
 
@@ -23,6 +24,11 @@ class Running(Protocol):
 
     @property
     def job(self) -> Claimed: ...
+
+    @property
+    def worker(self) -> str:
+        """host:pid of the worker."""
+        ...
 
     @property
     def cancelled(self) -> bool: ...
@@ -155,3 +161,22 @@ def running() -> Running:
 def current_job() -> JobContext:
     """The job that the calling task runs for; NoCurrentJob outside a task."""
     return JobContext(running())
+
+
+def _log_fields() -> dict[str, object]:
+    """The fields of each line that a task logs; empty outside a task."""
+    found = _running.get(None)
+    if found is None:
+        return {}
+    job = JobContext(found)
+    return {
+        "job_id": str(job.id),
+        "task": job.task,
+        "attempt": job.attempt,
+        "tenant": job.tenant,
+        "queue": job.queue,
+        "worker": found.worker,
+    }
+
+
+logs.bind(_log_fields)

@@ -13,6 +13,7 @@ from headrace.client.queue_guard import bounded
 from headrace.errors import ConfigError, StoreDamaged
 from headrace.model.lane import check_queue
 from headrace.model.lease import WorkerId, new_worker_id
+from headrace.policy.explain.sentences import count
 from headrace.policy.flow import Planner
 from headrace.policy.queue import dead_alerts, dead_retentions
 from headrace.settings import Settings
@@ -140,6 +141,7 @@ class Worker:
     def on_event(self, listener: Listener) -> None:
         """Call `listener(name, fields)` at every event. It runs in the event loop and must return quickly."""
         self._state.listeners.append(listener)
+        self._state.observed = True
 
     # ── life ────────────────────────────────────────────────────────────────
     async def start(self) -> None:
@@ -198,7 +200,7 @@ class Worker:
             service.start()
         self._services += started
         self._running = True
-        log.info("worker %s serves %s", state.name, ", ".join(state.queues), extra={"worker": str(state.id)})
+        log.info("worker %s serves %s", state.name, ", ".join(state.queues), extra={"worker": state.name})
         state.emit("worker.joined", worker=state.id, name=state.name, queues=state.queues)
 
     async def __aenter__(self) -> Self:
@@ -244,7 +246,9 @@ class Worker:
         await self._until_still(until)
         await self._fetcher.stop()
         if left := self._executor.unfinished:
-            log.info("%d jobs did not end in time: the worker hands them back, and no attempt is counted", left)
+            log.info(
+                "%s did not end in time: the worker hands back what runs, and counts no attempt", count(left, "job")
+            )
             self._executor.hand_back()
             self._executor.release_running()
             grace = self._state.settings.kill_grace.total_seconds() + 1.0
@@ -279,7 +283,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # whatever it is, this worker is leaving
             log.warning("cannot sign off: %s", error)
         self._running = False
-        log.info("worker %s has left", self._state.name, extra={"worker": str(self.id), **self.counters.as_dict()})
+        log.info("worker %s has left", self._state.name, extra={"worker": self.name, **self.counters.as_dict()})
         self._state.emit("worker.left", worker=self.id, name=self._state.name)
 
     # ── upkeep ──────────────────────────────────────────────────────────────

@@ -137,6 +137,10 @@ class Attempt(msgspec.Struct, eq=False):
     """Seconds that were left to the job's deadline when it started."""
 
     @property
+    def worker(self) -> str:
+        return self.held.state.name
+
+    @property
     def cancelled(self) -> bool:
         return bool(self.reason)
 

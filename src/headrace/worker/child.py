@@ -149,7 +149,7 @@ def main() -> None:
     config = msgspec.msgpack.decode(body, type=Config)
     parent_watch.settle_in(config.path, config.pythonpath)
     parent_watch.die_with_parent(config.parent, signal.SIGTERM)
-    logs.configure(config.settings.log_level)
+    logs.configure(config.settings.log_level, config.settings.log_format, worker=logs.own_name())
     control.setblocking(False)
     code = 0
     try:

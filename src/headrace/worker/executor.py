@@ -281,7 +281,7 @@ class Executor(Service):
             attempt.job.id,
             attempt.job.task,
             attempt.reason,
-            extra={"event": "attempt.stuck", "job": str(attempt.job.id), "task": attempt.job.task},
+            extra={"event": "attempt.stuck", "job_id": str(attempt.job.id), "task": attempt.job.task},
         )
         if attempt.slots is self.loop:
             self.loop.interrupt(attempt)

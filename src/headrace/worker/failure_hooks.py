@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from headrace.errors import Unsupported
 from headrace.model.job import Claimed, Failure, JobState
 from headrace.model.outcome import Again, Finish, Settlement
+from headrace.runtime.logs import own_name
 from headrace.task.context import JobContext
 from headrace.task.hooks import FailureHook, FollowUp, label_of
 from headrace.worker.service import Service, log
@@ -28,6 +29,7 @@ class EndedAttempt:
 
     def __init__(self, job: Claimed) -> None:
         self.job = job
+        self.worker = own_name()
 
     async def complete(self, result: Any, tx: object) -> None:
         self.complete_sync(result, tx)

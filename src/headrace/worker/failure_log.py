@@ -10,7 +10,10 @@ from headrace.model import duration
 from headrace.model.job import Claimed, Failure, JobState
 from headrace.model.outcome import Again, Finish, Settlement
 from headrace.policy.explain.sentences import line
-from headrace.worker.service import log
+from headrace.worker.job_log import fields_of, printable
+
+_failed = logging.getLogger("headrace.job.failed")
+_dead = logging.getLogger("headrace.job.dead")
 
 BURST, PER_SECOND = 50.0, 10.0
 """Lines of each level at once, and then per second. Many failing workers must not fill the disk."""
@@ -51,7 +54,7 @@ class FailureLog:
     def tell(self, job: Claimed, settlement: Settlement) -> None:
         """Log the outcome if it is a failure or a death."""
         match settlement:
-            case Again(failure=Failure() as failure, due=due) if log.isEnabledFor(logging.WARNING):
+            case Again(failure=Failure() as failure, due=due) if _failed.isEnabledFor(logging.WARNING):
                 if self._failed.allows():
                     self._say_failed(job, failure, due)
             case Finish(state=JobState.DEAD) if self._dead.allows():
@@ -61,7 +64,7 @@ class FailureLog:
 
     def _say_failed(self, job: Claimed, failure: Failure, due: object) -> None:
         when = "at once" if not due else f"in {duration.about(due)}" if isinstance(due, timedelta) else f"at {due}"
-        log.warning(
+        _failed.warning(
             "job %s of task %s failed on attempt %d: %s; next try %s%s",
             job.id,
             job.task,
@@ -74,11 +77,11 @@ class FailureLog:
 
     def _say_dead(self, job: Claimed, settlement: Finish) -> None:
         failure = settlement.failure
-        log.error(
+        _dead.error(
             "job %s of task %s is dead (%s) after attempt %d%s%s%s",
             job.id,
             job.task,
-            line(_printable(settlement.note or "")),
+            line(printable(settlement.note or "")),
             job.attempt,
             "" if failure is None else f": {shown(failure)}",
             self._dead.take_hidden(),
@@ -89,19 +92,8 @@ class FailureLog:
 
 def shown(failure: Failure) -> str:
     """A failure on one line that a terminal can show."""
-    return line(_printable(f"{failure.kind}: {failure.message}" if failure.message else failure.kind))
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+    return line(printable(f"{failure.kind}: {failure.message}" if failure.message else failure.kind))
 
 
 def _extra(event: str, job: Claimed, failure: Failure | None) -> dict[str, object]:
-    return {
-        "event": event,
-        "job": str(job.id),
-        "task": job.task,
-        "queue": job.queue,
-        "attempt": job.attempt,
-        "kind": "" if failure is None else failure.kind,
-    }
+    return {**fields_of(event, job), "kind": "" if failure is None else failure.kind}

@@ -19,6 +19,7 @@ from headrace.model.outcome import Lost, Settlement
 from headrace.model.records import Retention
 from headrace.operate.dead import dropped
 from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
+from headrace.policy.explain.sentences import count
 from headrace.policy.queue import QueueOptions, dead_retentions
 from headrace.webhooks.deliver import batches_of
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
@@ -172,8 +173,8 @@ class Janitor:
         if held is None:
             return False
         log.warning(
-            "heartbeats were late: a lease of %d jobs of this worker had expired and is renewed",
-            len(orphan.jobs),
+            "heartbeats were late: a lease of this worker with %s had expired and is renewed",
+            count(len(orphan.jobs), "job"),
             extra={"event": "lease.renewed", "jobs": len(orphan.jobs)},
         )
         self._state.renew(held, orphan.token)

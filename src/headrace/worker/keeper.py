@@ -13,6 +13,7 @@ from time import monotonic
 from headrace.errors import ConfigError, HeadraceError, StoreDamaged, Unavailable
 from headrace.model.duration import show
 from headrace.model.lease import CLOSED, Presence, Pulse
+from headrace.policy.explain.sentences import count
 from headrace.settings import Settings
 from headrace.worker.executor import Executor
 from headrace.worker.service import Backoff, OutageLog, Service, log
@@ -154,8 +155,8 @@ class Keeper(Service):
                 continue
             jobs = held.open + len(held.ended)
             log.warning(
-                "lease lost: another worker holds %d jobs now, and this one drops them",
-                jobs,
+                "lease lost: this worker drops %s, because another worker holds the lease now",
+                count(jobs, "job"),
                 extra={"event": "lease.lost", "lease": str(token), "jobs": jobs},
             )
             self._state.emit("lease.lost", token=token, jobs=jobs)

@@ -21,6 +21,7 @@ from headrace.errors import HookFailed, UnknownTask, Unsupported
 from headrace.model.job import Claimed, Failure
 from headrace.model.lease import WorkerId, new_token
 from headrace.model.outcome import Failed, Lost, Outcome, Released
+from headrace.runtime import logs
 from headrace.runtime.sighup import leave_to_parent
 from headrace.task import context
 from headrace.task.hooks import Hooks, WorkerInfo
@@ -39,8 +40,9 @@ class Terminated(BaseException):
 class Alone:
     """A job's context in a child: it has no store, only the pipe to its worker."""
 
-    def __init__(self, job: Claimed, timeout: float, pipe: socket.socket) -> None:
+    def __init__(self, job: Claimed, worker: str, timeout: float, pipe: socket.socket) -> None:
         self.job = job
+        self.worker = worker
         self._pipe = pipe
         self._lock = threading.Lock()
         """A task may report from several threads of its own, some of which outlive it."""
@@ -154,7 +156,7 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
         return outcome_of.bad_arguments(attempt, error)
     own = contextvars.copy_context()
-    alone = Alone(order.job, order.timeout, pipe)
+    alone = Alone(order.job, order.worker, order.timeout, pipe)
     own.run(context.enter, alone)
     try:
         result: Any = own.run(attempt.known.function, *args, **kwargs)
@@ -236,6 +238,8 @@ def main() -> None:
     parent_watch.settle_in(hello.path, hello.pythonpath)
     leave_to_parent()
     parent_watch.die_with_parent(hello.parent, signal.SIGKILL)
+    if hello.log is not None:
+        logs.configure(hello.log.level, hello.log.format, worker=hello.log.worker)
     lifecycles = Lifecycles(hello.info)
     library = Library(hello.app, lifecycles)
     # Importing the app and its hooks for the start are not part of any job's time.

@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.model.outcome import Lost, Outcome, Released
+from headrace.runtime import logs
 from headrace.task.hooks import WorkerInfo
 from headrace.worker import faults, outcome_of, parent_watch, wire
 from headrace.worker.attempt import TIMEOUT, Attempt
@@ -47,7 +48,12 @@ class Child:
             process = parent_watch.spawn("headrace.worker.process", theirs.fileno())
         reader, writer = await asyncio.open_connection(sock=ours)
         hello = wire.Hello(
-            path=sys.path, pythonpath=os.environ.get("PYTHONPATH"), app=app, parent=os.getpid(), info=info
+            path=sys.path,
+            pythonpath=os.environ.get("PYTHONPATH"),
+            app=app,
+            parent=os.getpid(),
+            info=info,
+            log=logs.current(),
         )
         writer.write(wire.pack(hello))
         child = cls(process, reader, writer)
@@ -263,7 +269,7 @@ class ProcessSlots:
             return late
         if attempt.timeout != inf:
             set_deadline(self._state, attempt, monotonic() + attempt.timeout)
-        if self._state.listeners:
+        if self._state.observed:
             announce(self._state, attempt)
         if faults.ARMED:
             faults.reach("start")

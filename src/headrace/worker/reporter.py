@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
 from headrace.model.job import LogLine
 from headrace.model.lease import MAX_LOG, Report
+from headrace.policy.explain.sentences import count
 from headrace.task.codec import scrub
 from headrace.worker.attempt import Attempt
 from headrace.worker.outcome_of import bounded, secrets_of
@@ -170,8 +171,8 @@ class Reporter(Service):
         if running and not held.lost and not held.ending:
             jobs = held.open + len(held.ended)
             log.warning(
-                "lease lost: another worker holds %d jobs now, and this one drops them",
-                jobs,
+                "lease lost: this worker drops %s, because another worker holds the lease now",
+                count(jobs, "job"),
                 extra={"event": "lease.lost", "lease": str(held.token), "jobs": jobs},
             )
             self._state.emit("lease.lost", token=held.token, jobs=jobs)

@@ -10,6 +10,7 @@ from time import monotonic
 
 from headrace.model.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
 from headrace.policy.effective import settlement
+from headrace.policy.explain.sentences import count
 from headrace.worker.attempt import Attempt
 from headrace.worker.service import Service, log
 from headrace.worker.state import DONE_AT, HeldLease, WorkerState
@@ -92,6 +93,8 @@ class Settler(Service):
         held.others += 1
         if isinstance(follows, Again) and isinstance(follows.due, timedelta):
             self._due(follows.due)
+        if self._state.job_log.on:
+            self._state.job_log.ended(attempt.job, outcome, attempt.started)
         if self._state.listeners:
             self._state.emit("attempt.ended", id=attempt.job.id, task=attempt.job.task, outcome=outcome)
         if not held.open:
@@ -100,6 +103,8 @@ class Settler(Service):
     def leave(self, attempt: Attempt, *, succeeded: bool) -> None:
         """The attempt's job is settled already, so there is nothing to write for it."""
         self._state.counters.succeeded += succeeded
+        if succeeded and self._state.job_log.on:
+            self._state.job_log.ended(attempt.job, Succeeded(), attempt.started)
         self.settled += 1
         self.forget(attempt.held, attempt.position)
         self._freed(attempt.held)
@@ -230,14 +235,14 @@ class Settler(Service):
     def _say_refused(self, held: HeldLease, refused: frozenset[int], *, unsure: bool) -> None:
         if unsure and not held.open:
             log.info(
-                "%d results were refused when sent again after a lost answer: most likely the first sending arrived",
-                len(refused),
+                "the store refused %s that was sent again after a lost answer: most likely the first sending arrived",
+                count(len(refused), "result"),
                 extra={"lease": str(held.token), "jobs": len(refused)},
             )
             return
         log.warning(
-            "lease lost: %d results were refused and are dropped; another worker holds these jobs now",
-            len(refused),
+            "lease lost: the worker drops %s, because another worker holds the lease now",
+            count(len(refused), "result"),
             extra={"event": "lease.lost", "lease": str(held.token), "jobs": len(refused)},
         )
         self._state.emit("lease.lost", token=held.token, jobs=len(refused))

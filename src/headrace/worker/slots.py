@@ -10,6 +10,7 @@ from math import inf
 from time import monotonic
 
 from headrace.model.outcome import Outcome, Released, Succeeded
+from headrace.policy.explain.sentences import count
 from headrace.task import context
 from headrace.worker import faults, outcome_of
 from headrace.worker.attempt import Attempt
@@ -117,7 +118,9 @@ class LoopSlots:
         if tasks:
             _, stuck = await asyncio.wait(tasks, timeout=1.0)
             if stuck:
-                log.warning("%d async tasks were cancelled and do not end: the worker stops without them", len(stuck))
+                log.warning(
+                    "the worker stops without %s that ignored its cancellation", count(len(stuck), "async task")
+                )
 
     def _wake(self) -> None:
         """Wake one consumer, which wakes the next while there is work: jobs that never suspend need only one."""
@@ -192,7 +195,7 @@ class LoopSlots:
             outcome = await self._run(slot, attempt, now)
             if outcome is not None:
                 self._end(attempt, outcome)
-            elif self._state.listeners or self._state.attentive:
+            elif self._state.observed or self._state.attentive:
                 self._end(attempt, Succeeded())
             elif done(attempt.held, attempt.position):
                 pause = True
@@ -227,7 +230,7 @@ class LoopSlots:
             self._state.mark(attempt.held, attempt.position)
         if timeout != inf:
             set_deadline(self._state, attempt, now + timeout)
-        if self._state.listeners:
+        if self._state.observed:
             announce(self._state, attempt)
         if faults.ARMED:
             faults.reach("start")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -19,6 +17,7 @@ from headrace.model.job import Claimed, NewJob
 from headrace.model.lease import Lease, Orphan, Token, WorkerId
 from headrace.model.outcome import DONE, Outcome, Settlement
 from headrace.model.records import Pause
+from headrace.runtime.logs import own_name
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.task.hooks import Hooks, Listener, WorkerInfo
@@ -27,6 +26,7 @@ from headrace.webhooks.deliver import DeliveryMaker
 from headrace.worker.attempt import Attempt, ObservedAttempt, ResolvedTask
 from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.failure_log import FailureLog
+from headrace.worker.job_log import JobLog
 from headrace.worker.open_queues import OpenNow
 from headrace.worker.shared_page import PageEntry, SharedPage
 
@@ -199,18 +199,21 @@ class WorkerState:
         self.max_result = settings.max_result
         self.id = id
         self.queues = queues
-        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.name = own_name()
         self.page = page
         self.delivery_maker = delivery_maker or DeliveryMaker(())
         self.leases: dict[Token, HeldLease] = {}
         self.counters = Counters()
         self.failures = FailureLog()
+        self.job_log = JobLog(settings.job_log_level)
         self.failure_hooks: FailureHooks | None = None
         """None: the app declares no `on_failure` hook."""
         self.hooks = hooks or Hooks()
         self.watch = DeadlineWatch()
         self.open_now = OpenNow({}, self.watch.now)
         self.listeners: list[Listener] = list(self.hooks.listeners)
+        self.observed = bool(self.listeners)
+        """Each start and end of a job is told: there are listeners, or the log takes lines about it."""
         self.paused: Mapping[str, Pause] = {}
         """Paused tasks, as of the last look."""
         self.upkeep = True
@@ -255,6 +258,8 @@ class WorkerState:
         held = HeldLease(self, lease.token, suspect=lease.suspect)
         self.leases[lease.token] = held
         self.counters.claimed += len(lease.jobs)
+        # Once per lease, so that the level may change while the worker runs and a job costs nothing.
+        self.observed = self.job_log.refresh() or bool(self.listeners)
         if self.page is not None:
             self._show(self.page, held, lease)
         if self.listeners:

@@ -23,6 +23,12 @@ def end_safely(end: End, attempt: Attempt, outcome: Outcome) -> None:
 
 
 def announce(state: WorkerState, attempt: Attempt) -> None:
+    """Log the start, and tell the listeners. Runs in the event loop."""
+    state.job_log.started(attempt.job)
+    tell_start(state, attempt)
+
+
+def tell_start(state: WorkerState, attempt: Attempt) -> None:
     """Tell the listeners that it starts. Runs in the event loop."""
     job = attempt.job
     state.emit("attempt.started", id=job.id, task=job.task, queue=job.queue, attempt=job.attempt)

@@ -21,6 +21,7 @@ from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.model.job import Failure
 from headrace.model.lease import WorkerId, new_worker_id
 from headrace.model.outcome import Again
+from headrace.policy.explain import sentences
 from headrace.policy.retry import WORKER_LOST
 from headrace.runtime.sighup import on_hangup
 from headrace.settings import Settings
@@ -69,6 +70,10 @@ class ChildProcess:
     def signal(self, number: signal.Signals) -> None:
         if self.process.poll() is None:
             self.process.send_signal(number)
+
+    @property
+    def name(self) -> str:
+        return f"{socket.gethostname()}:{self.process.pid}"
 
     @property
     def stopped(self) -> bool:
@@ -179,7 +184,7 @@ class Supervisor:
             log.info(
                 "worker process %d started",
                 child_process.process.pid,
-                extra={"worker": str(child_process.id), "place": number},
+                extra={"worker": child_process.name, "place": number},
             )
             code = await self._exit_of(child_process)
             self._children.remove(child_process)
@@ -235,7 +240,7 @@ class Supervisor:
             "worker process %d died: %s",
             child_process.process.pid,
             cause,
-            extra={"worker": str(child_process.id), "cause": cause},
+            extra={"worker": child_process.name, "cause": cause},
         )
         self._send(self._abandon(child_process.id, cause, list(child_process.page.entries())))
 
@@ -245,7 +250,7 @@ class Supervisor:
             count = await store.abandon(worker, cause)
             await store.retire(worker)
             if count:
-                log.info("leases of the dead worker that are free to be taken over: %d", count)
+                log.info("%s of the dead worker may be taken over now", sentences.count(count, "lease"))
 
         # After this time the leases have expired by themselves.
         await self._insist("freeing a dead worker's jobs", abandon, self._settings.lease.total_seconds())
@@ -288,10 +293,10 @@ class Supervisor:
             child_process.said_stuck = True
             log.warning(
                 "the event loop of worker process %d has been blocked for %.1f s: a task blocks it or holds the GIL; "
-                "the supervisor renews its %d leases; SIGUSR1 shows where it is blocked",
+                "the supervisor renews %s of it; SIGUSR1 shows where it is blocked",
                 child_process.process.pid,
                 silence,
-                len(tokens),
+                sentences.count(len(tokens), "lease"),
             )
         if tokens:
 
@@ -357,11 +362,13 @@ async def hand_back(store: Store, entries: Iterable[PageEntry], cause: str) -> N
             except HeadraceError:
                 raise
             except Exception:  # noqa: BLE001  # what cannot be handed back here comes back as suspects
-                log.exception("%d jobs of a dead worker cannot be handed back", entry.size - entry.first)
+                log.exception(
+                    "the supervisor cannot hand back what a dead worker had not started (%d)", entry.size - entry.first
+                )
             else:
                 count += entry.size - entry.first
     if count:
-        log.info("the supervisor hands back %d jobs that the dead worker had not started", count)
+        log.info("the supervisor hands back %s that the dead worker had not started", sentences.count(count, "job"))
 
 
 def _again(entry: PageEntry, cause: str) -> Again:
@@ -389,12 +396,3 @@ def _exit_event(pid: int) -> Bell:
 
         loop.add_reader(fd, ended)
     return bell
-
-
-def supervise(settings: Settings) -> int:
-    """Run `settings.processes` workers until a signal stops them. Returns the exit code."""
-    return asyncio.run(_supervise(settings))
-
-
-async def _supervise(settings: Settings) -> int:
-    return await Supervisor(settings).run()

@@ -17,7 +17,7 @@ from headrace.task import context
 from headrace.worker import faults, outcome_of
 from headrace.worker.attempt import Attempt
 from headrace.worker.state import WorkerState
-from headrace.worker.steps import End, announce, end_safely, set_deadline
+from headrace.worker.steps import End, end_safely, set_deadline, tell_start
 
 
 class ThreadSlot:
@@ -124,8 +124,9 @@ class ThreadSlots:
             return late
         if (timeout := attempt.timeout) != inf:
             set_deadline(self._state, attempt, monotonic() + timeout)
-        if self._state.listeners:
-            self._loop.call_soon_threadsafe(announce, self._state, attempt)
+        if self._state.observed:
+            self._state.job_log.started(attempt.job)
+            self._loop.call_soon_threadsafe(tell_start, self._state, attempt)
         if faults.ARMED:
             faults.reach("start")
         try:

@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.model.job import Claimed
 from headrace.model.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
+from headrace.runtime.logs import LogConfig
 from headrace.task.hooks import WorkerInfo
 
 _LENGTH = struct.Struct("!I")
@@ -26,6 +27,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     parent: int
     info: WorkerInfo | None = None
     """For the hooks of the app. None: its worker runs no hooks."""
+    log: LogConfig | None = None
+    """How the child logs. None: its worker is embedded in a process that is not headrace's own."""
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):

@@ -100,7 +100,7 @@ class Writer:
             kind,
             message,
             exc_info=error,
-            extra={"event": "settlement.bad", "job": str(id)},
+            extra={"event": "settlement.bad", "job_id": str(id)},
         )
         text = outcome_of.bounded(
             f"the store cannot take how this attempt ended: {kind}: {message}", outcome_of.MAX_MESSAGE

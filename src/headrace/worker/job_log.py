@@ -1,0 +1,73 @@
+"""One log line for the start and one for the end of each job, at a level of the operator's choice."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+
+from headrace.model.job import Claimed
+from headrace.model.outcome import Cancelled, Outcome, Released, Snoozed, Succeeded
+from headrace.policy.explain.sentences import line
+
+_started = logging.getLogger("headrace.job.started")
+_ended = logging.getLogger("headrace.job.ended")
+
+
+class JobLog:
+    """Logs starts and good ends. `failure_log` has the lines for failures and deaths."""
+
+    __slots__ = ("_level", "on")
+
+    def __init__(self, level: str) -> None:
+        self._level = logging.getLevelNamesMapping()[level.upper()]
+        self.on = False
+        """Whether the log takes such lines, as of the last lease."""
+
+    def refresh(self) -> bool:
+        self.on = _started.isEnabledFor(self._level) or _ended.isEnabledFor(self._level)
+        return self.on
+
+    def started(self, job: Claimed) -> None:
+        """An attempt starts. Called from any thread."""
+        if self.on:
+            text = "job %s of task %s started, attempt %d"
+            _started.log(self._level, text, job.id, job.task, job.attempt, extra=fields_of("attempt.started", job))
+
+    def ended(self, job: Claimed, outcome: Outcome, started: float) -> None:
+        """An attempt ended. `started`: on the monotonic clock; 0: it did not start."""
+        match outcome:
+            case Succeeded():
+                how = "succeeded"
+            case Snoozed():
+                how = "was put off by its task"
+            case Cancelled(reason=reason):
+                how = f"was cancelled ({printable(line(reason))})" if reason else "was cancelled"
+            case Released():
+                how = "was handed back"
+            case _:
+                return
+        seconds = monotonic() - started if started else 0.0
+        extra = {
+            **fields_of("attempt.ended", job),
+            "outcome": type(outcome).__name__.lower(),
+            "seconds": round(seconds, 6),
+        }
+        text = "job %s of task %s %s after %.3f s, attempt %d"
+        _ended.log(self._level, text, job.id, job.task, how, seconds, job.attempt, extra=extra)
+
+
+def fields_of(event: str, job: Claimed) -> dict[str, object]:
+    """What every line about a job has beside its text."""
+    return {
+        "event": event,
+        "job_id": str(job.id),
+        "task": job.task,
+        "attempt": job.attempt,
+        "tenant": job.tenant,
+        "queue": job.queue,
+    }
+
+
+def printable(text: str) -> str:
+    """A text that a terminal can show."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
