@@ -129,3 +129,24 @@ async def test_nothing_is_claimed_while_results_cannot_be_settled() -> None:
         for id in ids:
             await bench.reach(id, JobState.DONE)
     assert worker.counters.succeeded == 5000
+
+
+async def test_a_worker_that_does_not_reach_its_store_shows_it() -> None:
+    store = Flaky("heartbeat", "before", times=1 << 30)
+    bench = Bench(store, lease="2s", heartbeat="100ms")
+
+    @bench.app.task
+    async def work() -> None: ...
+
+    async with bench.worker() as worker:
+        await until(lambda: worker.figures().away)
+        assert worker.figures().serving
+        store.left = 0
+        await until(lambda: not worker.figures().away)
+        id = await bench.enqueue(work)
+        await bench.reach(id, JobState.DONE)
+        await until(lambda: worker.figures().succeeded == 1)
+    figures = worker.figures()
+    assert not figures.serving
+    assert (figures.claimed, figures.ended) == (1, 1)
+    assert min(figures.claims, figures.settlements, figures.heartbeats) >= 1

@@ -18,8 +18,8 @@ from headrace.model.lease import Ask, Lease, new_token, new_worker_id
 from headrace.model.outcome import Again
 from headrace.task.task import Task
 from headrace.worker import Worker
+from headrace.worker.hand_back import hand_back_unstarted
 from headrace.worker.shared_page import PageEntry, SharedPage, SharedPageView
-from headrace.worker.supervisor import hand_back
 from worker import suspect_app as tasks
 from worker.harness import WAIT, Bench, until
 
@@ -173,7 +173,7 @@ async def test_a_suspect_that_runs_beside_others_is_not_charged_with_the_workers
     async with bench.watched() as (_, view):
         await until(lambda: any(entry.noted for entry in view.entries()))
         # The supervisor's part, as if the worker had died just now.
-        await hand_back(bench.store, list(view.entries()), "killed by SIGSEGV")
+        await hand_back_unstarted(bench.store, list(view.entries()), "killed by SIGSEGV")
         job = await bench.get(id)
         assert (job.state, job.crashes, job.failures) == (JobState.READY, 0, 0)
         assert job.history[0].message.startswith("killed by SIGSEGV; other jobs ran beside this one")
@@ -187,7 +187,7 @@ async def test_a_suspect_that_waits_is_not_charged_either(bench: Supervised) -> 
     async with bench.watched() as (_, view):
         # One loss beside others: these wait for a process of their own, however long that takes.
         await until(lambda: len(bench.started()) == 2 and len(list(view.entries())) == 3)
-        await hand_back(bench.store, list(view.entries()), "killed by SIGSEGV")
+        await hand_back_unstarted(bench.store, list(view.entries()), "killed by SIGSEGV")
         jobs = [await bench.get(id) for id in ids]
         assert [len(job.history) for job in jobs] == [2, 2, 1]
         assert {job.crashes for job in jobs} == {0}
@@ -223,7 +223,7 @@ async def test_an_idle_child_ends(bench: Supervised, monkeypatch: pytest.MonkeyP
 async def test_jobs_that_a_dead_worker_had_not_started_are_no_suspects(bench: Supervised) -> None:
     ids = await bench.enqueue_many(tasks.quick, [()] * 10)
     lease = await bench.claim()
-    await hand_back(bench.store, [PageEntry(lease.token, 4, 10)], "killed")
+    await hand_back_unstarted(bench.store, [PageEntry(lease.token, 4, 10)], "killed")
     again = await bench.claim()
     assert not again.suspect
     assert [job.id for job in again.jobs] == ids[4:]
@@ -252,7 +252,7 @@ async def test_the_board_tells_what_has_not_started(bench: Supervised) -> None:
                 free += entry.size - entry.first
             # Some are known not to have started; those that have are never among them.
             assert 0 < free <= claimed - len(started)
-            await hand_back(bench.store, list(view.entries()), "killed")
+            await hand_back_unstarted(bench.store, list(view.entries()), "killed")
             states = {id: (await bench.get(id)).state for id in started[-2:]}
             assert set(states.values()) == {JobState.RUNNING}
             gate.set()

@@ -40,7 +40,19 @@ if TYPE_CHECKING:
     type=click.Choice(LOG_LEVELS),
     help="Of the lines for the start and the end of each job [default: debug].",
 )
-def command(app: str | None, url: str | None, **flags: timedelta | int | str | tuple[str, ...] | None) -> None:
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    help="Answer /livez, /readyz and /metrics here, for all processes; 0: a free port [default: off].",
+)
+@click.option("--health-host", default="127.0.0.1", show_default=True, help="The address for --health-port.")
+def command(
+    app: str | None,
+    url: str | None,
+    health_port: int | None,
+    health_host: str,
+    **flags: timedelta | int | str | tuple[str, ...] | None,
+) -> None:
     """Run workers for APP until told to stop.
 
     TERM or Ctrl-C drains; a second one, or QUIT, hands back at once; TSTP stops claiming; USR1 dumps stacks.
@@ -50,8 +62,10 @@ def command(app: str | None, url: str | None, **flags: timedelta | int | str | t
     _check(target)
     logs.configure(target.settings.log_level, target.settings.log_format)
     from headrace.worker.command import supervise
+    from headrace.worker.health import Address
 
-    if code := supervise(target.settings):
+    health = None if health_port is None else Address(health_host, health_port)
+    if code := supervise(target.settings, health):
         raise SystemExit(code)
 
 

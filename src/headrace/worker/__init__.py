@@ -26,6 +26,7 @@ from headrace.worker.duties import Duties
 from headrace.worker.executor import Executor
 from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.fetcher import Fetcher
+from headrace.worker.figures import AWAY, QUIET, SERVING, WorkerFigures
 from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper, refuse_short_lease
 from headrace.worker.lifecycle import Lifecycle
@@ -127,6 +128,24 @@ class Worker:
         """Jobs claimed and not started."""
         return self._executor.waiting if self._running else 0
 
+    def figures(self) -> WorkerFigures:
+        """What the supervisor shows of this worker."""
+        state = self._state
+        figures = WorkerFigures(**state.counters.as_dict(), **state.calls.as_dict())
+        if not self._running:
+            return figures
+        executor = self._executor
+        return figures._replace(
+            state=SERVING | QUIET * state.quiet | AWAY * (not state.reachable or self._settler.failing),
+            slots=executor.size,
+            threads=executor.threads.size,
+            processes=executor.processes.size,
+            running_async=executor.loop.running,
+            running_thread=executor.threads.running,
+            running_process=executor.processes.running + executor.suspects.running,
+            waiting=executor.waiting,
+        )
+
     @property
     def idle(self) -> asyncio.Event:
         """Set while there is nothing to claim and nothing held."""
@@ -152,7 +171,7 @@ class Worker:
             self._start_services([])
             return
         # The pulse comes first. Without it, the supervisor would take a slow hook for a blocked event loop.
-        pulse = PageWriter(page, min(0.25, self._state.settings.heartbeat.total_seconds() / 4))
+        pulse = PageWriter(page, min(0.25, self._state.settings.heartbeat.total_seconds() / 4), self.figures)
         pulse.start()
         try:
             await self._lifecycle.start()

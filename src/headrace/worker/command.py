@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from headrace.settings import Settings
+from headrace.worker.health import Address, answering
+from headrace.worker.process_table import ProcessTable
 from headrace.worker.supervisor import Supervisor
 
 
-def supervise(settings: Settings) -> int:
-    """Run `settings.processes` workers until a signal stops them. Returns the exit code."""
-    return asyncio.run(_supervise(settings))
+def supervise(settings: Settings, health: Address | None = None) -> int:
+    """Run `settings.processes` workers until a signal stops them. Returns the exit code. `health`: where to answer probes."""
+    return asyncio.run(_supervise(settings, health))
 
 
-async def _supervise(settings: Settings) -> int:
-    return await Supervisor(settings).run()
+async def _supervise(settings: Settings, health: Address | None) -> int:
+    table = ProcessTable()
+    supervisor = Supervisor(settings, table)
+    async with AsyncExitStack() as beside:
+        if health is not None:
+            await beside.enter_async_context(answering(table, health))
+        return await supervisor.run()

@@ -64,7 +64,9 @@ class Keeper(Service):
         seconds = self._state.settings.heartbeat.total_seconds()
         backoff = Backoff()
         while True:
-            if await self.beat():
+            self._state.calls.heartbeats += 1
+            self._state.reachable = await self.beat()
+            if self._state.reachable:
                 backoff.reset()
                 await self._pause(seconds * random.uniform(0.8, 1.0))
             else:

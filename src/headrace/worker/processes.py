@@ -134,7 +134,7 @@ class ProcessSlots:
     ) -> None:
         self._state = state
         self._isolates = isolates
-        self._size = size
+        self.size = size
         self._end = end
         self._low = low
         self._line: deque[Attempt] = deque()
@@ -167,7 +167,7 @@ class ProcessSlots:
     def overdue(self, before: float) -> list[Attempt]:
         """Remove the waiting attempts if every child has run its job since before that time."""
         busy = [slot.attempt.started for slot in self._slots if slot.attempt is not None and slot.attempt.started]
-        if len(busy) < self._size or max(busy) > before:
+        if len(busy) < self.size or max(busy) > before:
             return []
         found = [attempt for attempt in self._line if not attempt.patient]
         for attempt in found:
@@ -211,7 +211,7 @@ class ProcessSlots:
             if not sleeper.done():
                 sleeper.set_result(None)
                 return
-        if len(self._slots) < self._size:
+        if len(self._slots) < self.size:
             slot = ProcessSlot()
             self._slots.append(slot)
             slot.task = asyncio.create_task(self._serve(slot), name="headrace-process-slot")

@@ -6,13 +6,14 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from time import monotonic
 from typing import NamedTuple
 from uuid import UUID
 
 from headrace.model.lease import Token
+from headrace.worker.figures import FIGURES_SIZE, WorkerFigures, pack_figures, read_figures
 from headrace.worker.service import Service
 
 _HEAD = struct.Struct("=QddI")
@@ -21,7 +22,8 @@ _UP, _WORKED = 1, 2
 _NUMBER = struct.Struct("=d")
 _MARK = struct.Struct("=H")
 _ENTRY = struct.Struct("=16sHHIIIB7x")
-_PULSE, _DEADLINE, _USED, _FIRST = 8, 16, 24, 32
+_PULSE, _DEADLINE, _USED, _FIGURES = 8, 16, 24, 32
+_FIRST = _FIGURES + FIGURES_SIZE
 _MARK_AT = 16
 _MAX_LEASES = 4000
 _SUSPECT, _NOTED = 1, 2
@@ -69,6 +71,9 @@ class SharedPage:
 
     def beat(self) -> None:
         _NUMBER.pack_into(self._map, _PULSE, monotonic())
+
+    def write_figures(self, figures: WorkerFigures) -> None:
+        self._map[_FIGURES:_FIRST] = pack_figures(figures)
 
     def write_deadline(self, deadline: float) -> None:
         """The earliest deadline of the running jobs. It is aligned, so a reader never sees it half written."""
@@ -130,6 +135,10 @@ class SharedPageView:
         return float(_NUMBER.unpack_from(self._map, _DEADLINE)[0])
 
     @property
+    def figures(self) -> WorkerFigures:
+        return read_figures(self._map[_FIGURES:_FIRST])
+
+    @property
     def ready(self) -> bool:
         """The worker has started and handles signals."""
         return bool(_HEAD.unpack_from(self._map, 0)[0])
@@ -161,16 +170,22 @@ def _shared_file() -> int:
 
 
 class PageWriter(Service):
-    """Shows the supervisor that the event loop is not blocked."""
+    """Shows the supervisor that the event loop is not blocked, and the worker's figures."""
 
     name = "pulse"
 
-    def __init__(self, page: SharedPage, seconds: float) -> None:
+    def __init__(self, page: SharedPage, seconds: float, figures: Callable[[], WorkerFigures]) -> None:
         super().__init__()
         self._page = page
         self._seconds = seconds
+        self._figures = figures
 
     async def run(self) -> None:
         while True:
             self._page.beat()
+            self._page.write_figures(self._figures())
             await self.bell.wait(self._seconds)
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._page.write_figures(self._figures())

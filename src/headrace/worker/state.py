@@ -151,6 +151,18 @@ class Counters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+@dataclass(slots=True)
+class StoreCalls:
+    """Numbers of calls of the store, by kind."""
+
+    claims: int = 0
+    settlements: int = 0
+    heartbeats: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
 class DeadlineWatch:
     """The store's clock, read at times and continued by the monotonic clock. The local wall clock may be wrong."""
 
@@ -204,6 +216,9 @@ class WorkerState:
         self.delivery_maker = delivery_maker or DeliveryMaker(())
         self.leases: dict[Token, HeldLease] = {}
         self.counters = Counters()
+        self.calls = StoreCalls()
+        self.reachable = True
+        """The store answered the last heartbeat."""
         self.failures = FailureLog()
         self.job_log = JobLog(settings.job_log_level)
         self.failure_hooks: FailureHooks | None = None

@@ -10,25 +10,23 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 
 import msgspec
 
 from headrace.errors import ConfigError, HeadraceError, Unavailable
-from headrace.model.job import Failure
 from headrace.model.lease import WorkerId, new_worker_id
-from headrace.model.outcome import Again
 from headrace.policy.explain import sentences
-from headrace.policy.retry import WORKER_LOST
 from headrace.runtime.sighup import on_hangup
 from headrace.settings import Settings
 from headrace.store import connect, in_one_process, scheme_of
 from headrace.store.contract import Store
 from headrace.worker import child, parent_watch, wire
+from headrace.worker.hand_back import hand_back_unstarted
 from headrace.worker.keeper import PATIENCE, refuse_short_lease
+from headrace.worker.process_table import ProcessTable
 from headrace.worker.service import Backoff, Bell, OutageLog, log
 from headrace.worker.shared_page import PageEntry, SharedPageView
 
@@ -52,6 +50,7 @@ class ChildProcess:
         self.renewed_at = 0.0
         self.said_stuck = False
         self.killed_for = ""
+        self.retiring = ""
         self._control, theirs = socket.socketpair()
         with theirs:
             self.process = parent_watch.spawn("headrace.worker.child", theirs.fileno(), self.page.fd)
@@ -73,7 +72,11 @@ class ChildProcess:
 
     @property
     def name(self) -> str:
-        return f"{socket.gethostname()}:{self.process.pid}"
+        return f"{socket.gethostname()}:{self.pid}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def stopped(self) -> bool:
@@ -92,7 +95,7 @@ class ChildProcess:
 class Supervisor:
     """Starts worker processes, renews their leases while they are stuck, and replaces those that have ended."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, table: ProcessTable | None = None) -> None:
         if in_one_process(settings.url):
             raise ConfigError(
                 f"{scheme_of(settings.url)}:// lives in one process only: use sqlite:/// or postgresql:// with `headrace worker`"
@@ -107,7 +110,8 @@ class Supervisor:
         self._bell = Bell()
         self._errands: set[asyncio.Task[None]] = set()
         self._stops = 0
-        self._stop = asyncio.Event()
+        self._table = table or ProcessTable()
+        self._stop = self._table.stop
         self._code = 0
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -181,6 +185,7 @@ class Supervisor:
                 await self._pause(SLOWEST_RESTART)
                 continue
             self._children.append(child_process)
+            self._table.add(child_process)
             log.info(
                 "worker process %d started",
                 child_process.process.pid,
@@ -188,6 +193,7 @@ class Supervisor:
             )
             code = await self._exit_of(child_process)
             self._children.remove(child_process)
+            self._table.remove(child_process)
             if code == child.EXIT_DAMAGED:
                 # The supervisor does not free the worker's jobs, because opening the store would create an empty file.
                 self._code = code
@@ -246,7 +252,7 @@ class Supervisor:
 
     async def _abandon(self, worker: WorkerId, cause: str, entries: list[PageEntry]) -> None:
         async def abandon(store: Store) -> None:
-            await hand_back(store, entries, cause)
+            await hand_back_unstarted(store, entries, cause)
             count = await store.abandon(worker, cause)
             await store.retire(worker)
             if count:
@@ -349,34 +355,6 @@ class Supervisor:
     async def _finish_errands(self) -> None:
         if self._errands:
             await asyncio.wait(list(self._errands), timeout=5.0)
-
-
-async def hand_back(store: Store, entries: Iterable[PageEntry], cause: str) -> None:
-    """Settle jobs that a dead worker had claimed and not started. They did not cause its death."""
-    count = 0
-    for entry in entries:
-        if entry.first < entry.size:
-            again = _again(entry, cause)
-            try:
-                await store.settle(entry.token, [(position, again) for position in range(entry.first, entry.size)])
-            except HeadraceError:
-                raise
-            except Exception:  # noqa: BLE001  # what cannot be handed back here comes back as suspects
-                log.exception(
-                    "the supervisor cannot hand back what a dead worker had not started (%d)", entry.size - entry.first
-                )
-            else:
-                count += entry.size - entry.first
-    if count:
-        log.info("the supervisor hands back %s that the dead worker had not started", sentences.count(count, "job"))
-
-
-def _again(entry: PageEntry, cause: str) -> Again:
-    failure = None
-    if entry.noted:
-        text = f"{cause}; other jobs ran beside this one, so the crash is not counted as its own"
-        failure = Failure(entry.attempt, WORKER_LOST, text, "", datetime.now(UTC))
-    return Again(entry.failures, entry.crashes, suspect=entry.suspect, failure=failure)
 
 
 def _exit_event(pid: int) -> Bell:

@@ -35,7 +35,7 @@ class ThreadSlots:
 
     def __init__(self, state: WorkerState, size: int, *, end: End, low: Callable[[], None]) -> None:
         self._state = state
-        self._size = size
+        self.size = size
         self._end = end
         self._low = low
         self._loop = asyncio.get_running_loop()
@@ -57,7 +57,7 @@ class ThreadSlots:
 
     def put(self, attempts: list[Attempt]) -> None:
         self._line.extend(attempts)
-        wanted = min(self._size, self.running + len(self._line))
+        wanted = min(self.size, self.running + len(self._line))
         while len(self._slots) < wanted:
             slot = ThreadSlot(self._serve)
             self._slots.append(slot)

@@ -54,6 +54,7 @@ class Writer:
                 faults.reach("settle")
             token = held.token
             try:
+                self._state.calls.settlements += 1
                 refused = await self._state.store.settle(token, batch)
             except PASSING as error:
                 unsure = unsure or isinstance(error, OutcomeUnknown)
