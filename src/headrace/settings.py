@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.lane import check_queue
+from headrace.model.size import read_size, show_size
 from headrace.policy.reserve import parse_reserve
 from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise
 from headrace.webhooks.declare import Allow, read_secrets
@@ -66,6 +67,14 @@ class Settings:
     """How long a stopping worker waits for its jobs before it hands them back to the store."""
     kill_grace: timedelta = timedelta(seconds=5)
     """The time between TERM and KILL for a process task that has exceeded its timeout."""
+    max_jobs: int = 0
+    """Jobs after which a worker process is replaced by a fresh one. 0: never."""
+    max_memory: int = 0
+    """Bytes of memory above which a worker process is replaced. 0: never."""
+    max_jobs_per_child: int = 0
+    """Jobs after which a child process of process tasks is replaced. 0: never."""
+    max_memory_per_child: int = 0
+    """Bytes of memory above which such a child is replaced after its job. 0: never."""
     max_payload: int = 256 * 1024
     """The largest size of one job's encoded arguments, in bytes."""
     max_result: int = 1024 * 1024
@@ -256,6 +265,10 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "reap": _time(_MOMENT),
     "drain": _time(timedelta(0)),
     "kill_grace": _time(timedelta(0)),
+    "max_jobs": _number(0, 1_000_000_000),
+    "max_memory": read_size,
+    "max_jobs_per_child": _number(0, 1_000_000_000),
+    "max_memory_per_child": read_size,
     "max_payload": _number(1024, 64 * 1024 * 1024),
     "max_result": _number(1024, 64 * 1024 * 1024),
     "keep_done": _time(timedelta(0)),
@@ -268,7 +281,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "job_log_level": _choice(*LOG_LEVELS),
     "durability": _choice("strict", "relaxed"),
 }
-_NUMBERS = {"concurrency", "processes", "max_payload", "max_result"}
+
+_NUMBERS = {"concurrency", "processes", "max_jobs", "max_jobs_per_child", "max_payload", "max_result"}
 
 
 # ── the layers ───────────────────────────────────────────────────────────────
@@ -378,5 +392,7 @@ def _show(name: str, value: Any) -> str:
             return ", ".join(cast("tuple[str, ...]", value)) or ("all" if name == "queues" else "nothing")
         case _ if name == "webhook_secret":
             return "•••" if value else ""
+        case int() if name.startswith("max_memory"):
+            return show_size(value)
         case _:
             return mask_url(str(value)) if name == "url" else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import time
@@ -62,3 +63,15 @@ async def in_a_loop() -> str:
 @app.task(executor="process")
 def large(size: int) -> bytes:
     return b"x" * size
+
+
+_kept: list[bytearray] = []
+
+
+@app.task(executor="process")
+def pid_after(megabytes: int = 0, farewell: str = "") -> int:
+    """Grows by so much, and leaves a file when its process ends by itself."""
+    _kept.append(bytearray(os.urandom(1) * (megabytes << 20)))
+    if farewell:
+        atexit.register(lambda: os.close(os.open(farewell, os.O_CREAT | os.O_WRONLY)))
+    return os.getpid()

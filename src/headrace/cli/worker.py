@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 @click.option("--heartbeat", type=params.DURATION, help="How often leases are renewed [default: 5s].")
 @click.option("--poll", type=params.DURATION, help="The longest sleep when idle [default: 1s].")
 @click.option("--drain", type=params.DURATION, help="How long to let jobs finish when told to stop [default: 25s].")
+@click.option("--max-jobs", type=int, help="Replace a worker process after so many jobs [default: never].")
+@click.option(
+    "--max-memory", type=params.SIZE, help="Replace a worker process that uses more, as 512MB [default: never]."
+)
+@click.option("--max-jobs-per-child", type=int, help="The same for child processes of process tasks [default: never].")
+@click.option("--max-memory-per-child", type=params.SIZE, help="The same for child processes of process tasks.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or JSON objects [default: text].")
 @click.option(

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from headrace.settings import Settings
 from headrace.worker.health import Address, answering
 from headrace.worker.process_table import ProcessTable
+from headrace.worker.recycle import recycling
 from headrace.worker.supervisor import Supervisor
 
 
@@ -22,4 +23,5 @@ async def _supervise(settings: Settings, health: Address | None) -> int:
     async with AsyncExitStack() as beside:
         if health is not None:
             await beside.enter_async_context(answering(table, health))
+        await beside.enter_async_context(recycling(table, settings))
         return await supervisor.run()

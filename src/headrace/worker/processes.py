@@ -23,11 +23,14 @@ from headrace.runtime import logs
 from headrace.task.hooks import WorkerInfo
 from headrace.worker import faults, outcome_of, parent_watch, wire
 from headrace.worker.attempt import TIMEOUT, Attempt
+from headrace.worker.memory import worn
 from headrace.worker.service import log
 from headrace.worker.state import WorkerState
 from headrace.worker.steps import End, announce, end_safely, set_deadline
 
 KILLED = signal.SIGKILL.name
+FAREWELL = 5.0
+"""Seconds that a child without a job gets to end by itself, for what its code does at exit."""
 
 
 class Child:
@@ -39,6 +42,8 @@ class Child:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self.jobs = 0
+        """Jobs that it has run."""
 
     @classmethod
     async def spawn(cls, app: str, info: WorkerInfo | None) -> Child:
@@ -69,6 +74,10 @@ class Child:
         return child
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -81,6 +90,7 @@ class Child:
                 header = await self._reader.readexactly(wire.HEADER)
                 report = wire.read_report(await self._reader.readexactly(wire.length(header)))
                 if isinstance(report, wire.SlotReport):
+                    self.jobs += 1
                     return report.outcome
                 hear(report)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -237,9 +247,24 @@ class ProcessSlots:
             slot.attempt = attempt.slots = None
             if outcome is not None:
                 end_safely(self._end, attempt, outcome)
+                await self._recycle(slot)
             elif self._isolates is not None:
                 attempt.started, attempt.deadline = 0.0, inf
                 self._isolates.unfit(attempt)
+
+    async def _recycle(self, slot: ProcessSlot) -> None:
+        """End a child that has run many jobs or uses much memory. The slot starts another one for its next job."""
+        child, settings = slot.child, self._state.settings
+        limits = {"max_jobs": settings.max_jobs_per_child, "max_memory": settings.max_memory_per_child}
+        if child is None or not (why := worn(child.pid, child.jobs, **limits)):
+            return
+        log.info("child process %d %s: another one replaces it", child.pid, why)
+        slot.child = None
+        try:
+            await child.reap(max(self._patience, FAREWELL))
+        except asyncio.CancelledError:
+            child.signal(signal.SIGKILL)
+            raise
 
     async def _sleep(self, slot: ProcessSlot) -> None:
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -207,7 +207,8 @@ class Supervisor:
                 self.stop()
             if self._stop.is_set():
                 return
-            crashes, replaces = 0 if monotonic() - child_process.started_at > LIVED_WELL else crashes + 1, True
+            lived_well = bool(child_process.retiring) or monotonic() - child_process.started_at > LIVED_WELL
+            crashes, replaces = 0 if lived_well else crashes + 1, True
             pause = min(slowest, FIRST_RESTART * 2 ** min(crashes, 10)) * random.uniform(0.5, 1.0)
             log.info("a new worker process starts in %.1f s", pause)
             await self._pause(pause)
@@ -238,6 +239,8 @@ class Supervisor:
     def _on_exit(self, child_process: ChildProcess, code: int) -> None:
         """Log the cause of the process's death, and free its jobs at once."""
         if code == child.EXIT_DAMAGED:
+            return
+        if child_process.retiring and code == 0:
             return
         if self._stop.is_set() and (code == 0 or (code == -signal.SIGTERM and not child_process.page.ready)):
             return
