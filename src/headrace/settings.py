@@ -48,6 +48,8 @@ class Settings:
     """The queues that a worker serves. By default these are all queues that the app's tasks name."""
     concurrency: int = 100
     """The slots of one worker process: the number of jobs that it runs at the same time."""
+    threads: int = 16
+    """Threads for sync tasks in one worker process. They are part of its slots, so `concurrency` is a limit as well."""
     reserve: tuple[str, ...] = ()
     """Slots of each process that only some jobs may take: `high=2`, `low=1`, or `5=2` for priority 5 and up."""
     processes: int = 1
@@ -257,6 +259,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "app": _app,
     "queues": _queues,
     "concurrency": _number(1, 10_000),
+    "threads": _number(1, 10_000),
     "reserve": _reserve,
     "processes": _number(1, 512),
     "lease": _time(timedelta(milliseconds=100)),
@@ -282,7 +285,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "durability": _choice("strict", "relaxed"),
 }
 
-_NUMBERS = {"concurrency", "processes", "max_jobs", "max_jobs_per_child", "max_payload", "max_result"}
+_NUMBERS = {"concurrency", "threads", "processes", "max_jobs", "max_jobs_per_child", "max_payload", "max_result"}
 
 
 # ── the layers ───────────────────────────────────────────────────────────────

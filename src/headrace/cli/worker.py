@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @url_option
 @click.option("--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
 @click.option("--concurrency", type=int, help="Jobs at once in each process [default: 100].")
+@click.option("--threads", type=int, help="Sync tasks at once in each process [default: 16].")
 @click.option(
     "--reserve",
     type=params.RESERVE,

@@ -146,8 +146,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] = ()
     """The names of the tasks that it knows."""
     hindered: tuple[str, ...] = ()
-    """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`, and `closed NAME`
-    for each queue that is outside its open hours. Empty: nothing."""
+    """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`, `threads`,
+    `processes`, and `closed NAME` for each queue that is outside its open hours. Empty: nothing."""
     upkeep: str | None = None
     """The group of workers that share their upkeep; None: this worker does none. `workers` does not list it."""
     seen_at: datetime | None = None

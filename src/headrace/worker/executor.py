@@ -11,9 +11,10 @@ from time import monotonic
 from headrace.model.lease import Lease
 from headrace.model.outcome import Outcome, Released
 from headrace.policy.effective import DEFAULTS
-from headrace.webhooks.deliver import QUEUE, TASK
+from headrace.webhooks.deliver import TASK
 from headrace.worker import outcome_of
 from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, ResolvedTask, Slots
+from headrace.worker.claim_scope import ClaimScope, KindRoom
 from headrace.worker.completer import Completer
 from headrace.worker.processes import Isolation, ProcessSlots
 from headrace.worker.service import Service, log
@@ -50,17 +51,6 @@ class UnresolvedTask(ResolvedTask):
         self.told = True  # Its jobs end rarely, and a webhook may want each end.
 
 
-def _all_in_processes(state: WorkerState) -> bool:
-    """Whether all tasks of the served queues run in processes. Deliveries of webhooks are rare and do not count."""
-    served = set(state.queues) - {QUEUE}
-    kinds = {
-        known.executor
-        for task in state.tasks.values()
-        if task.options.queue in served and (known := state.known(task.name))
-    }
-    return kinds == {"process"}
-
-
 class Executor(Service):
     """Sorts attempts into slots and watches them."""
 
@@ -75,10 +65,13 @@ class Executor(Service):
         size = state.settings.concurrency
         # A process takes tens of megabytes, and more processes than cores do not run at the same time.
         processes = min(size, max(2, 2 * (os.cpu_count() or 1)))
-        self.size = processes if _all_in_processes(state) else size
+        # Fewer threads than slots, because each thread of a web framework's task holds a connection of its database.
+        threads = min(size, state.settings.threads)
+        self.scope = ClaimScope(state)
+        self.size = self.scope.size(size, {"thread": threads, "process": processes})
         """Slots for which jobs are claimed."""
         self.loop = LoopSlots(state, size, done=settler.done, end=self.end, low=low)
-        self.threads = ThreadSlots(state, size, end=self.end, low=low)
+        self.threads = ThreadSlots(state, threads, end=self.end, low=low)
         self.processes = ProcessSlots(state, processes, end=self.end, low=low)
         self.suspects = ProcessSlots(state, SUSPECTS, end=self.end, low=low, isolates=Isolation(self._unfit, IDLE))
         """Extra slots for suspects. Jobs are not claimed for them."""
@@ -96,6 +89,25 @@ class Executor(Service):
     @property
     def running(self) -> int:
         return self.loop.running + self.threads.running + self.processes.running
+
+    def claimable(self, limit: int, ahead: int) -> int:
+        """How many jobs to claim, if so many slots are free and so many jobs may wait in line."""
+        return self.scope.narrow(limit, ahead, self._few())
+
+    def _few(self) -> dict[str, KindRoom]:
+        """The kinds of which there are fewer slots than the worker has. The others are never full before the worker is."""
+        threads, processes = self.threads, self.processes
+        rooms = {
+            "thread": KindRoom(threads.size, threads.running, threads.waiting),
+            "process": KindRoom(processes.size, processes.running, processes.waiting),
+        }
+        return {kind: room for kind, room in rooms.items() if room.size < self.size}
+
+    @property
+    def full_kinds(self) -> tuple[str, ...]:
+        """Kinds of slots that are all taken while the worker has others."""
+        names = {"thread": "threads", "process": "processes"}
+        return tuple(names[kind] for kind, room in self._few().items() if room.running >= room.size)
 
     @property
     def unfinished(self) -> int:
@@ -149,6 +161,7 @@ class Executor(Service):
             attempts.append(attempt)
         held.jobs = [(job.batch, job.ord, job.attempt) for job in lease.jobs]
         held.open = len(attempts)
+        self.scope.saw(lines)
         for attempt in unknown:
             self._park(attempt)
         for attempt in put_off:

@@ -111,6 +111,9 @@ class Fetcher(Service):
     def freed(self) -> None:
         """There may be room again."""
         self.bell.ring()
+        if self._executor().scope.narrowed:
+            # The fetcher sleeps without the queues that it left out.
+            self.nudge.ring()
         self._note_idle()
 
     def hush(self) -> None:
@@ -204,7 +207,7 @@ class Fetcher(Service):
         free = executor.size - executor.running - waiting
         if free <= 0 and waiting > ahead // 2:
             return reserve.FreeSlots(0)
-        return reserve.FreeSlots(min(MAX_CLAIM, free + ahead))
+        return reserve.FreeSlots(executor.claimable(min(MAX_CLAIM, free + ahead), ahead))
 
     async def _claim_into(self, room: reserve.FreeSlots) -> Lease | None:
         """Claim for the reserved slots first, then for the others."""
@@ -251,14 +254,14 @@ class Fetcher(Service):
         return None
 
     def _ask(self, limit: int, order: ClaimOrder, token: Token, *, only_bands: bool = False) -> Ask:
-        state = self._state
+        state, scope = self._state, self._executor().scope
         return Ask(
             state.id,
-            state.queues,
+            scope.queues,
             limit,
             state.settings.lease,
             token,
-            bands=order.bands,
+            bands=scope.bands(order.bands),
             only_bands=only_bands,
             weights=order.weights,
         )
@@ -345,7 +348,7 @@ class Fetcher(Service):
             self._asked = self._ask(room, PLAIN, new_token())
             listening = self._prompt.wait_to_claim(self._asked, poll)
         else:
-            listening = self._state.store.wait(self._state.queues, poll)
+            listening = self._state.store.wait(self._executor().scope.queues, poll)
         waiter = self._waiter = asyncio.create_task(listening, name="headrace-wait")
         waiter.add_done_callback(self._heard)
         if self._asked is not None:

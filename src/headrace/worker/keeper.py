@@ -91,6 +91,7 @@ class Keeper(Service):
         closed = state.open_now.closed() if state.watch.is_set else frozenset[str]()
         return (
             *(name for name, holds in reasons.items() if holds),
+            *executor.full_kinds,
             *(f"{CLOSED}{queue}" for queue in state.queues if queue in closed),
         )
 

@@ -104,6 +104,8 @@ STOPS = {
     "settling": "cannot store its results and claims nothing until it can; its log says why",
     "quarantine": "runs a job alone that was running when a worker died, and claims nothing meanwhile",
     "reserved": "has free slots only for other priorities (reserve)",
+    "threads": "has no free thread, which a sync task needs (threads)",
+    "processes": "has no free child process, which a process task needs",
 }
 """A worker's reported reasons for starting no job, in words."""
 

@@ -1,0 +1,199 @@
+"""Fewer threads than slots: how many sync jobs run, and what the worker claims while all threads are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Band
+from headrace.task.task import Task
+from headrace.worker import Duties, Worker
+from headrace.worker.claim_scope import ClaimScope, KindRoom
+from headrace.worker.state import WorkerState
+from worker.harness import WAIT, Bench, until
+
+
+class Gate:
+    """Holds sync jobs in their threads."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+        self.now = self.most = 0
+
+    def hold(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        assert self._open.wait(WAIT)
+        with self._lock:
+            self.now -= 1
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gate() -> Any:
+    gate = Gate()
+    yield gate
+    gate.open()
+
+
+async def put(bench: Bench, queue: str, task: Task[..., Any], count: int) -> list[JobId]:
+    batch = Batch(new_batch(), [NewJob(task.name, task.codec.encode((), {}), Lane(queue=queue))] * count)
+    await bench.store.enqueue(batch)
+    return [job_id(batch.id, ord) for ord in range(count)]
+
+
+@asynccontextmanager
+async def serving(bench: Bench, *queues: str, **settings: Any) -> AsyncGenerator[Worker]:
+    worker = Worker(bench.app.tasks, bench.store, bench.settings.replace(**settings), queues=queues, duties=Duties())
+    async with worker:
+        yield worker
+
+
+async def test_sync_tasks_use_no_more_threads_than_the_setting_allows(bench: Bench, gate: Gate) -> None:
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    ids = await put(bench, "default", hold, 30)
+    async with serving(bench, "default", concurrency=100, threads=4) as worker:
+        await until(lambda: gate.now == 4)
+        # All its tasks are sync, so it claims nothing that could not start.
+        assert worker.figures().slots == 4
+        assert worker.counters.claimed == 4
+        assert worker.waiting == 0
+        gate.open()
+        for id in ids:
+            await bench.reach(id, JobState.DONE)
+    assert gate.most == 4
+    assert worker.counters.released == 0
+
+
+async def test_the_number_of_slots_is_a_limit_too(bench: Bench, gate: Gate) -> None:
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    await put(bench, "default", hold, 10)
+    async with serving(bench, "default", concurrency=3) as worker:
+        await until(lambda: gate.now == 3)
+        assert worker.figures().threads == 3
+        gate.open()
+
+
+async def test_full_threads_do_not_hold_up_async_jobs_of_other_queues(bench: Bench, gate: Gate) -> None:
+    @bench.app.task(queue="sync")
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task(queue="quick")
+    async def quick() -> None: ...
+
+    held = await put(bench, "sync", hold, 200)
+    async with serving(bench, "sync", "quick", concurrency=20, threads=2) as worker:
+        await until(lambda: gate.now == 2)
+        for _ in range(5):
+            for id in await put(bench, "quick", quick, 50):
+                await bench.reach(id, JobState.DONE)
+        assert gate.now == gate.most == 2
+        gate.open()
+        for id in held:
+            await bench.reach(id, JobState.DONE)
+        async with asyncio.timeout(WAIT):
+            await worker.idle.wait()
+    assert gate.most == 2
+
+
+async def test_full_threads_claim_few_jobs_of_a_queue_that_mixes_kinds(bench: Bench, gate: Gate) -> None:
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task
+    async def quick() -> None: ...
+
+    ids = [*await put(bench, "default", quick, 5), *await put(bench, "default", hold, 40)]
+    ids += await put(bench, "default", quick, 5)
+    async with serving(bench, "default", concurrency=100, threads=4) as worker:
+        await until(lambda: gate.now == 4)
+        assert worker.figures().slots == 100
+        # Not all 40 of them: four run, and a few wait here for a moment.
+        assert worker.waiting <= 30
+        gate.open()
+        for id in ids:
+            await bench.reach(id, JobState.DONE)
+    assert gate.most == 4
+
+
+async def test_the_worker_says_that_its_threads_are_taken(bench: Bench, gate: Gate) -> None:
+    @bench.app.task(queue="sync")
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task(queue="quick")
+    async def quick() -> None: ...
+
+    await put(bench, "sync", hold, 3)
+    async with serving(bench, "sync", "quick", concurrency=20, threads=2):
+
+        async def tells(*words: str) -> None:
+            async with asyncio.timeout(WAIT):
+                while [each.hindered for each in await bench.store.workers()] != [words]:  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0.01)
+
+        await tells("threads")
+        gate.open()
+        await tells()
+
+
+# ── the choice of queues ────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def scope(bench: Bench) -> ClaimScope:
+    @bench.app.task(queue="sync", name="sync")
+    def sync() -> None: ...
+
+    @bench.app.task(queue="quick", name="quick")
+    async def quick() -> None: ...
+
+    @bench.app.task(queue="mixed", name="mixed_sync")
+    def mixed_sync() -> None: ...
+
+    @bench.app.task(queue="mixed", name="mixed_quick")
+    async def mixed_quick() -> None: ...
+
+    queues = ("sync", "quick", "mixed")
+    return ClaimScope(WorkerState(bench.app.tasks, bench.store, bench.settings, id=None, queues=queues))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("room", "ahead", "queues"),
+    [
+        (KindRoom(4, 3, 0), 0, ("sync", "quick", "mixed")),
+        (KindRoom(4, 4, 0), 0, ("quick", "mixed")),
+        (KindRoom(4, 4, 0), 5, ("sync", "quick", "mixed")),
+        (KindRoom(4, 4, 2), 0, ("quick",)),
+    ],
+)
+async def test_queues_are_left_out_while_no_thread_is_free(
+    scope: ClaimScope, room: KindRoom, ahead: int, queues: tuple[str, ...]
+) -> None:
+    assert scope.narrow(50, ahead, {"thread": room}) > 0
+    assert scope.queues == queues
+    assert scope.narrowed == (len(queues) < 3)
+    bands = (Band(5, 9, 3), Band(1, 4, 2, queues=("sync", "quick")), Band(0, 0, 1, queues=("sync",)))
+    if queues == ("quick",):
+        assert scope.bands(bands) == (bands[0], Band(1, 4, 2, queues=("quick",)))
+    assert scope.narrow(50, 0, {}) == 50
+    assert scope.bands(bands) == bands
