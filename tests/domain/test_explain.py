@@ -356,6 +356,12 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         ),
     ),
     (
+        "a worker whose threads are taken",
+        why(job(), worker(hindered=("threads",))),
+        Reason.HINDERED,
+        "next in its lane, but worker host:1 has no free thread, which a sync task needs (threads)",
+    ),
+    (
         "one of two workers takes jobs",
         why(job(), worker(hindered=("quiet",)), worker(hindered=("stuck",))),
         Reason.NEXT,

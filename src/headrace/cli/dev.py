@@ -17,6 +17,7 @@ from headrace.cli import params
 from headrace.cli.board import Board
 from headrace.cli.filters import named
 from headrace.cli.output import on_terminal, say
+from headrace.cli.reload import follow_reloader, reload
 from headrace.cli.target import Target, dotted, load_object, must_have_app, resolve, run_long, url_option
 from headrace.errors import ConfigError
 from headrace.runtime import logs
@@ -42,6 +43,7 @@ Background = Callable[[], Awaitable[object]]
 @click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True, help="Of the server.")
 @click.option("--server/--no-server", default=True, help="The queue over HTTP, on this machine only [default: on].")
 @click.option("--every", type=params.DURATION, default="1s", show_default=True, help="How often the view is renewed.")
+@click.option("--reload", "reloads", is_flag=True, help="Start again when a Python file of the app's folder changes.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or JSON objects [default: text].")
 def command(
     app: str | None,
@@ -52,6 +54,7 @@ def command(
     port: int,
     server: bool,
     every: timedelta,
+    reloads: bool,
     log_format: str | None,
 ) -> None:
     """Run APP on this machine: worker, janitor, server and a live view in one process.
@@ -59,6 +62,9 @@ def command(
     The store's schema is created or updated first. Ctrl-C drains and hands back unfinished jobs; a second Ctrl-C does
     not wait for running jobs.
     """
+    if reloads:
+        raise SystemExit(reload(app))
+    follow_reloader()
     target = must_have_app(
         resolve(app=app, url=url, create=True, queues=queues, concurrency=concurrency, log_format=log_format)
     )
