@@ -41,6 +41,10 @@ assert app.settings.lease.total_seconds() == 30
 
 MORE = {
     "url": "See [SQLite](../operate/sqlite.md), [PostgreSQL](../operate/postgres.md), [Redis](../operate/redis.md) and [a server](../operate/remote-workers.md).",
+    "threads": "See [Threads and database connections](../guide/workers.md#threads-and-database-connections).",
+    "max_jobs": "See [Replacing processes](../guide/workers.md#replacing-processes).",
+    "log_format": "See [Logs](../operate/logs.md).",
+    "job_log_level": "See [Lines about jobs](../operate/logs.md#lines-about-jobs).",
     "reserve": "See [Reserved slots](../guide/priorities.md#reserved-slots).",
     "key_ttl": "See [Idempotency keys](../guide/tasks.md#idempotency-keys).",
     "webhook_secret": "See [Verify them](../guide/webhooks.md#verify-them).",

@@ -22,9 +22,7 @@ from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advis
 from headrace.webhooks.declare import Allow, read_secrets
 
 PREFIX = "HEADRACE_"
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("text", "json")
+LOG_LEVELS, LOG_FORMATS = ("debug", "info", "warning", "error"), ("text", "json")
 
 
 class Origin(NamedTuple):
@@ -49,7 +47,7 @@ class Settings:
     concurrency: int = 100
     """The slots of one worker process: the number of jobs that it runs at the same time."""
     threads: int = 16
-    """Threads for sync tasks in one worker process. They are part of its slots, so `concurrency` is a limit as well."""
+    """The number of sync tasks that one worker process runs at the same time, never more than `concurrency`."""
     reserve: tuple[str, ...] = ()
     """Slots of each process that only some jobs may take: `high=2`, `low=1`, or `5=2` for priority 5 and up."""
     processes: int = 1
@@ -70,13 +68,13 @@ class Settings:
     kill_grace: timedelta = timedelta(seconds=5)
     """The time between TERM and KILL for a process task that has exceeded its timeout."""
     max_jobs: int = 0
-    """Jobs after which a worker process is replaced by a fresh one. 0: never."""
+    """The number of jobs after which a worker process is replaced by a fresh one. 0: never."""
     max_memory: int = 0
-    """Bytes of memory above which a worker process is replaced. 0: never."""
+    """The memory above which a worker process is replaced, for example `512MB`. 0: never."""
     max_jobs_per_child: int = 0
-    """Jobs after which a child process of process tasks is replaced. 0: never."""
+    """The number of jobs after which a child process of process tasks is replaced. 0: never."""
     max_memory_per_child: int = 0
-    """Bytes of memory above which such a child is replaced after its job. 0: never."""
+    """The memory above which such a child is replaced after its job. 0: never."""
     max_payload: int = 256 * 1024
     """The largest size of one job's encoded arguments, in bytes."""
     max_result: int = 1024 * 1024
@@ -94,6 +92,7 @@ class Settings:
     log_level: str = "info"
     """The least severe messages that are logged: `debug`, `info`, `warning` or `error`."""
     log_format: Literal["text", "json"] = "text"
+    """`text`, or `json`: one JSON object per line."""
     job_log_level: str = "debug"
     """The level of the log lines for the start and the end of each job."""
     durability: Literal["strict", "relaxed"] = "strict"
