@@ -81,6 +81,7 @@ PAGES = (
         (
             "current_job",
             "JobContext",
+            "JobLogFilter",
             "NoCurrentJob",
             "RetryAfter",
             "Snooze",

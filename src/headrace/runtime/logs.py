@@ -43,6 +43,7 @@ class JobLogFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields to the record. It always passes."""
         known = record.__dict__
         for name, value in _job_fields().items():
             # A field that the line itself has wins.
