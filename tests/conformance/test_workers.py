@@ -42,6 +42,16 @@ async def test_the_last_word_counts(store: Store, clock: FakeClock):
     assert await store.workers() == [replace(now, seen_at=clock.now())]
 
 
+async def test_the_answer_to_a_heartbeat_tells_the_stores_time(store: Store, clock: FakeClock):
+    clock.advance(5)
+    assert (await store.heartbeat([], TTL, presence())).now == clock.now()
+    clock.advance(5)
+    await put(store)
+    lease = await take(store)
+    assert lease is not None
+    assert (await store.heartbeat([lease.token], TTL, replace(presence(), upkeep="group"))).now == clock.now()
+
+
 async def test_several_workers(store: Store):
     ids = {(await heartbeat(store)).id for _ in range(5)}
     assert {worker.id for worker in await store.workers()} == ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from conftest import nothing_left_behind
 from headrace.errors import Unavailable
 from headrace.model.job import JobState
+from headrace.model.lease import Presence, Pulse, Token
 from headrace.model.outcome import Snooze
 from headrace.policy.explain.answer import Reason
 from headrace.policy.explain.explain import look
@@ -28,7 +29,7 @@ HOUR = timedelta(hours=1)
 
 
 class Store(MemoryStore):
-    """Its clock stands still between two turns; its `now` can fail."""
+    """Its clock stands still between two turns. The calls that tell its time can fail."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
@@ -37,11 +38,18 @@ class Store(MemoryStore):
         self.asked = 0
 
     async def now(self) -> datetime:
+        self._ask()
+        return await super().now()
+
+    async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
+        self._ask()
+        return await super().heartbeat(tokens, ttl, presence)
+
+    def _ask(self) -> None:
         self.asked += 1
         if self.failures:
             self.failures -= 1
             raise Unavailable("not now")
-        return await super().now()
 
 
 @pytest.fixture

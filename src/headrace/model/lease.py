@@ -108,6 +108,8 @@ class Pulse(msgspec.Struct, frozen=True):
     stops: tuple[Stop, ...]
     upkeep: bool = False
     """This worker is one of the few of its group that do the upkeep now."""
+    now: datetime | None = None
+    """The store's clock while it answered. None: the answer does not tell."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,8 @@ from headrace.worker.state import WorkerState
 
 PATIENCE = 0.25
 """How long a heartbeat may take, as a fraction of the lease. Four tries fit into one lease."""
+SLOW = 1.0
+"""Seconds. The watch is not set by the answer to a heartbeat that took longer."""
 NEWS = 1.0
 """Seconds after which the worker reports why it claims nothing, even if its next heartbeat is due later."""
 
@@ -103,6 +105,7 @@ class Keeper(Service):
         try:
             # The worker gives up a half-open connection while there is time for another try.
             async with asyncio.timeout(patience):
+                asked = monotonic()
                 pulse = await state.store.heartbeat(tokens, state.settings.lease, self.presence())
         except TimeoutError:
             self._outage.raise_(Unavailable(f"no answer within {patience:g} s"))
@@ -122,10 +125,14 @@ class Keeper(Service):
             return False
         self._outage.settle()
         self._hear(pulse)
-        # If this fails, the next heartbeat tries again, and the watch goes on by the monotonic clock until then.
-        with suppress(HeadraceError, TimeoutError):
-            async with asyncio.timeout(patience):
-                await state.watch.set(state.store)
+        # If the watch is not set here, it goes on by the monotonic clock until the next heartbeat.
+        if pulse.now is None:
+            with suppress(HeadraceError, TimeoutError):
+                async with asyncio.timeout(patience):
+                    await state.watch.set(state.store)
+        elif monotonic() - asked < SLOW:
+            # A slower answer would set the watch ahead by the time that it took.
+            state.watch.set_to(pulse.now, asked)
         return True
 
     def presence(self) -> Presence:

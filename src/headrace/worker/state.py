@@ -178,7 +178,11 @@ class DeadlineWatch:
     async def set(self, store: Store) -> None:
         """Set the watch by the store's answer and the moment of the request. It may be fast, never slow."""
         asked = monotonic()
-        self._ahead = (await store.now()).timestamp() - asked
+        self.set_to(await store.now(), asked)
+
+    def set_to(self, now: datetime, asked: float) -> None:
+        """The store said this time in an answer to a call that began at `asked` on the monotonic clock."""
+        self._ahead = now.timestamp() - asked
 
     def now(self) -> float:
         """Seconds since 1970 by the store's clock."""

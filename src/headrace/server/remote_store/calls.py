@@ -135,7 +135,7 @@ class Calls:
         theirs = {self._own(token): token for token in tokens}
         pulse = await self._store.heartbeat(list(theirs), ttl, presence)
         stops = tuple(Stop(theirs[stop.token], stop.position) for stop in pulse.stops)
-        return Pulse(frozenset(theirs[token] for token in pulse.lost), stops)
+        return Pulse(frozenset(theirs[token] for token in pulse.lost), stops, now=pulse.now)
 
     async def settle(self, token: Token, packed: wire.Positions) -> frozenset[int]:
         settlements = [(position, wire.read_settlement(each)) for position, each in packed if 0 <= position < MAX_LEASE]

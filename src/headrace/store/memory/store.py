@@ -152,7 +152,7 @@ class MemoryStore(Looking, Operating):
             lease.expires_at = now + ttl
         stops = [Stop(lease.token, position) for lease in alive for position, job in lease.open() if job.cancelling]
         upkeep = presence is not None and self._takes_upkeep(presence, ttl)
-        return Pulse(frozenset(tokens) - self._leases.keys(), tuple(stops), upkeep)
+        return Pulse(frozenset(tokens) - self._leases.keys(), tuple(stops), upkeep, now)
 
     def _takes_upkeep(self, presence: Presence, ttl: timedelta) -> bool:
         if presence.upkeep is None:

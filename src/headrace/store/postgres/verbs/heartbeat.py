@@ -59,10 +59,11 @@ class UpkeepArgs(NamedTuple):
     p_places: Int4
 
 
-_ANSWER: Final = "alive, stop_token, stop_position"
-_HEARTBEAT: Final = call("heartbeat", HeartbeatArgs, f"{_ANSWER}, false as upkeep")
 _PLACES: Final = fields(HeartbeatArgs)
-_NOW: Final = f"p_now => ${_PLACES.index('p_now') + 1}"
+_GIVEN: Final = f"${_PLACES.index('p_now') + 1}"
+_NOW: Final = f"p_now => {_GIVEN}"
+_ANSWER: Final = f"alive, stop_token, stop_position, coalesce({_GIVEN}::timestamptz, clock_timestamp()) as now"
+_HEARTBEAT: Final = call("heartbeat", HeartbeatArgs, f"{_ANSWER}, false as upkeep")
 _BEFORE_UPKEEP: Final = len(_PLACES) + len(fields(PresentArgs))
 _WITH_PRESENCE: Final = ", ".join(
     [
@@ -88,12 +89,12 @@ async def heartbeat(
     found: list[Any] = await server.pool.repeatable(
         lambda: server.pool.rows(statement, *args, write=True, timeout=patience, use="heartbeat")
     )
-    alive, stopped, positions, upkeep = found[0]
+    alive, stopped, positions, now, upkeep = found[0]
     lost = frozenset(tokens) - set(alive or ())
     for token in lost:
         leases.forget_size(token)
     stops = zip(stopped or (), positions or (), strict=True)
-    return Pulse(lost, tuple(Stop(Token(token), position) for token, position in stops), upkeep)
+    return Pulse(lost, tuple(Stop(Token(token), position) for token, position in stops), upkeep, now)
 
 
 def _present_args(presence: Presence) -> PresentArgs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Final
 from uuid import UUID
@@ -16,6 +16,7 @@ from headrace.store.redis.arguments import microseconds
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.wire import ONE_NODE
+from headrace.store.redis.element import from_us
 from headrace.store.redis.lease_homes import LeaseHomes
 from headrace.store.redis.records import presence_bytes, text_bytes
 from headrace.store.redis.store_clock import StoreClock
@@ -69,8 +70,8 @@ class Heartbeat:
             raise trouble
         for token in lost:
             self._leases.known.pop(token, None)
-        upkeep = presence is not None and await self._present(presence, ttl, renewed=bool(tokens))
-        return Pulse(lost, tuple(stops), upkeep)
+        upkeep, now = (False, None) if presence is None else await self._present(presence, ttl, renewed=bool(tokens))
+        return Pulse(lost, tuple(stops), upkeep, now)
 
     def _run_out(
         self, tokens: Sequence[Token], alive: set[Token], unheard: set[Token], ttl: timedelta
@@ -95,8 +96,8 @@ class Heartbeat:
         self._leases.given_up |= gone
         return gone
 
-    async def _present(self, presence: Presence, ttl: timedelta, *, renewed: bool) -> bool:
-        """Write that the worker is alive; whether it does upkeep.
+    async def _present(self, presence: Presence, ttl: timedelta, *, renewed: bool) -> tuple[bool, datetime | None]:
+        """Write that the worker is alive. Answers whether it does upkeep, and the time.
 
         A failure reaches only a worker without leases: renewed leases are renewed.
         """
@@ -105,7 +106,7 @@ class Heartbeat:
             keys = self._keys.workers, self._keys.upkeep(presence.upkeep or "")
             places = 0 if presence.upkeep is None else UPKEEP_PLACES
             args = (presence.id.bytes, record, self._time.given, microseconds(ttl), places)
-            upkeep = await self._wire.run(scripts.PRESENCE, keys, *args)
+            upkeep, now_us = map(int, await self._wire.run(scripts.PRESENCE, keys, *args))
             if monotonic() >= self._named.get(presence.id, 0.0):
                 key = self._keys.name(presence.id)
                 # A full server gets the worker's name later.
@@ -117,5 +118,5 @@ class Heartbeat:
         except StoreError:
             if not renewed:
                 raise
-            return False
-        return bool(upkeep)
+            return False, None
+        return bool(upkeep), from_us(now_us)

@@ -11,7 +11,7 @@ from headrace.model.lease import UPKEEP_PLACES, Presence, Pulse, Stop, Token, Wo
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
-from headrace.store.sqlite.rows import marks, micros, text
+from headrace.store.sqlite.rows import marks, micros, moment, text
 
 _SQL = load("heartbeat")
 
@@ -30,7 +30,8 @@ def heartbeat(tx: Tx, tokens: Sequence[Token], ttl: timedelta, presence: Presenc
         statement = _SQL["renew"].replace(":tokens", marks(len(some)))
         alive.update({name: asked[name] for (name,) in tx.cur.execute(statement, (expires_at, *some)).fetchall()})
     stops = [Stop(alive[name], position) for name, position in leases.stops(tx, alive)]
-    return Pulse(frozenset(token for name, token in asked.items() if name not in alive), tuple(stops), upkeep)
+    lost = frozenset(token for name, token in asked.items() if name not in alive)
+    return Pulse(lost, tuple(stops), upkeep, moment(tx.now))
 
 
 def _takes_upkeep(tx: Tx, group: str, worker: WorkerId, ttl: timedelta) -> bool:
