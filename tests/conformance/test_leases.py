@@ -301,3 +301,16 @@ async def test_the_cause_of_a_death_is_told_once(store: Store, clock: FakeClock)
     clock.advance(TTL)
     [second] = await store.reap(JANITOR, TTL)
     assert (first.cause, second.cause) == ("out of memory", "lease expired")
+
+
+async def test_promote_tells_when_the_first_lease_expires(store: Store, clock: FakeClock):
+    assert (await store.promote()).next_expiry is None
+    await put(store, 2)
+    await claim(store, 1, ttl=2 * TTL)
+    lease = await claim(store, 1, ttl=TTL)
+    assert lease is not None
+    promoted = await store.promote()
+    assert (promoted.next_expiry, promoted.expired) == (TTL, False)
+    clock.advance(TTL)
+    promoted = await store.promote()
+    assert (promoted.next_expiry, promoted.expired) == (timedelta(0), True)

@@ -48,6 +48,12 @@ class Slow(MemoryStore):
         await asyncio.Event().wait()
 
 
+async def leave_behind(store: MemoryStore) -> None:
+    """An expired lease of a worker that is gone, so that there is something to reap."""
+    await store.enqueue(Batch(new_batch(), [NewJob("gone", b"\x92\x90\x80", Lane(queue="other"))]))
+    assert await store.claim(Ask(new_worker_id(), ("other",), 1, timedelta(0), new_token())) is not None
+
+
 @pytest.mark.parametrize("verb", ["prune", "reap", "stats"])
 async def test_no_chore_waits_for_another(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.worker.janitor.PRUNE_EVERY", 0.01)
@@ -60,6 +66,7 @@ async def test_no_chore_waits_for_another(verb: str, monkeypatch: pytest.MonkeyP
     @app.task
     async def work() -> None: ...
 
+    await leave_behind(store)
     async with Worker(app.tasks, store, bench.settings, queues=("default",), duties=app.duties):
         await store.asked.reach(1)
         # Enqueued while that chore hangs: it is promoted when it is due all the same.
@@ -114,7 +121,7 @@ async def test_one_orphan_that_cannot_be_settled_keeps_none_of_the_others_waitin
         await bench.reach(later, JobState.DONE)
 
 
-async def test_a_chore_goes_on_after_an_error_that_nobody_expected() -> None:
+async def test_a_chore_goes_on_after_an_unexpected_error() -> None:
     store = MemoryStore()
     real, asked = store.reap, Tally()
 
@@ -126,6 +133,7 @@ async def test_a_chore_goes_on_after_an_error_that_nobody_expected() -> None:
 
     store.reap = reap  # type: ignore[method-assign]  # a store that breaks
     bench = Bench(store)
+    await leave_behind(store)
     async with bench.worker():
         await asked.reach(3)
 

@@ -32,6 +32,13 @@ class Promoted:
     """Time until the earliest scheduled job, zero if it is due already. None: no job is scheduled."""
     expired: bool = field(default=False, compare=False)
     """There may be expired leases; `reap` finds out."""
+    next_expiry: timedelta | None = field(default=None, compare=False)
+    """Time until the first lease may expire, zero if it may have expired already. None: no lease, or the store does not tell."""
+
+    @property
+    def next(self) -> timedelta | None:
+        """Time until the next call may find something. None: none is known."""
+        return min((each for each in (self.next_due, self.next_expiry) if each is not None), default=None)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

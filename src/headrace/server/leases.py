@@ -153,7 +153,8 @@ class Leases:
             queues=app.queues,
         )
         if tidy:
-            janitor.start()
+            for service in janitor.services:
+                service.start()
         leases._feedback.start()
         try:
             yield leases

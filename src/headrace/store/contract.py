@@ -353,9 +353,28 @@ class Prompt(Protocol):
     """Stores that can claim for a waiting worker when they wake it. This saves one round trip before the job starts."""
 
     async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
-        """Sleep like `wait`, then claim. A bool has the meaning of `wait`'s, and the caller claims itself.
+        """Sleep like `wait`, then claim. True: the caller claims itself. False: the time is up, and the claim found nothing.
 
         It finds jobs that were there before the call. When it is cancelled, it hands back what it has claimed. When it
         raises, a claim of the same store object with the same token gets what it may have claimed.
+        """
+        ...
+
+
+@runtime_checkable
+class Hinting(Protocol):
+    """Stores that wake the workers of all processes, so that workers need to ask only now and then."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether hints of other processes reach this store object now: those of `wait`, and those of `wait_due`."""
+        ...
+
+    async def wait_due(self, timeout: float) -> timedelta | None:
+        """Sleep until something may be due earlier than the last `promote` of this object said, at most `timeout` seconds.
+
+        Answers after which time `promote` should be called. None: there was no hint. It wakes for a delayed job that is
+        due within a minute, and for leases that `abandon` has expired. One of several sleepers may be enough. Only a
+        hint.
         """
         ...

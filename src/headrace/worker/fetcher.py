@@ -29,7 +29,7 @@ QUICK = 4
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
 POLL_SELDOM = 5
-"""How many times less often a worker looks for jobs without a hint while others do the upkeep."""
+"""How many times less often a worker looks for jobs without a hint while hints reach it, or others do the upkeep."""
 GLANCE = 0.05
 """Seconds between two claims for reserved slots, while all other slots are taken."""
 
@@ -91,6 +91,8 @@ class Fetcher(Service):
         self._deaf = OutageLog("listening for new jobs")
         self._deafness = Backoff()
         self._resting = False
+        self._looked = False
+        """The last listener has claimed when its time was up."""
         self._waiter: asyncio.Task[Lease | bool] | None = None
         self._leaving: set[asyncio.Task[Lease | bool]] = set()
         # Looked up by name, so that it also works for a wrapped store. Reserved slots ask in an order of their own.
@@ -144,7 +146,11 @@ class Fetcher(Service):
                 if not room.reserved:
                     await self.bell.wait(0.5)
                     continue
-            await self._heed()
+            if await self._heed() and (self._looked or not self._may_bring()):
+                # The poll is over. The next listener comes before the claim, so that one claim is enough; and none is
+                # needed after a listener that has claimed itself.
+                await self._listen()
+                continue
             lease = await self._claim_into(room)
             if lease is not None:
                 await self._start(executor, lease, room.ordinary)
@@ -311,13 +317,14 @@ class Fetcher(Service):
                 return
             await asyncio.sleep(0)
 
-    async def _heed(self) -> None:
-        """Forget earlier rings, because the claim that follows finds their jobs."""
+    async def _heed(self) -> bool:
+        """Forget earlier rings, because the claim that follows finds their jobs. True: the listener's time was up."""
         self.nudge.forget()
         waiter = self._waiter
         if waiter is not None and waiter.done():
             ask, self._asked = self._asked, None
             self._waiter = None
+            self._looked = ask is not None
             if not waiter.cancelled() and (error := waiter.exception()) is not None:
                 self._unsure = None if ask is None else ask.token
                 self._deaf.raise_(error)
@@ -325,6 +332,8 @@ class Fetcher(Service):
             else:
                 self._deaf.settle()
                 self._deafness.reset()
+                return not waiter.cancelled() and waiter.result() is False
+        return False
 
     async def _rest(self) -> None:
         """Sleep until there may be a job to claim."""
@@ -337,8 +346,8 @@ class Fetcher(Service):
 
     def _poll_seconds(self) -> float:
         """How long to sleep without a hint. Workers that do no upkeep leave it to the others to look often."""
-        poll = self._state.settings.poll.total_seconds()
-        return poll if self._state.upkeep else POLL_SELDOM * poll
+        poll, state = self._state.settings.poll.total_seconds(), self._state
+        return poll if state.upkeep and not state.hears else POLL_SELDOM * poll
 
     async def _listen(self) -> None:
         poll = self._poll_seconds() * random.uniform(0.9, 1.0)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from headrace.errors import HeadraceError
 from headrace.model.job import Claimed, Job
@@ -21,14 +21,22 @@ from headrace.operate.dead import dropped
 from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
 from headrace.policy.explain.sentences import count
 from headrace.policy.queue import QueueOptions, dead_retentions
+from headrace.store.contract import Hinting
 from headrace.webhooks.deliver import batches_of
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
 from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
 PROMOTE_AT_LEAST = 1.0
-REAP_SELDOM = 5
-"""`promote` tells when there is something to reap. In case it hangs, `reap` also runs by itself, so many times less often."""
+SELDOM = 5
+"""How many times less often a chore runs while it learns by other ways when there is something to do: `promote` by hints of the
+store, `reap` by the answers of `promote`."""
+HINTED_PROMOTE = 0.25
+"""Seconds between two calls of `promote` for hints. Many hints may come at once."""
+SOON = 0.02
+"""Seconds between two calls of `promote` for leases that are about to expire."""
+LISTEN = 30.0
+"""Seconds for which the janitor listens in one call."""
 PRUNE_EVERY = 60.0
 BATCH = 1000
 SAY_EVERY = 60.0
@@ -81,6 +89,36 @@ class Chore(Service):
                 self._at = monotonic() + wait
 
 
+class DueListener(Service):
+    """Listens for times that are earlier than the last `promote` said, while this worker is on duty."""
+
+    name = "due listener"
+
+    def __init__(self, store: Hinting, *, on_duty: Callable[[], bool], heard: Callable[[timedelta], None]) -> None:
+        super().__init__()
+        self._store = store
+        self._on_duty = on_duty
+        self._heard = heard
+        self._backoff = Backoff()
+        self._outage = OutageLog("listening for delayed jobs")
+
+    async def run(self) -> None:
+        while True:
+            if not self._on_duty():
+                await self.bell.wait()
+                continue
+            try:
+                after = await self._store.wait_due(LISTEN)
+            except HeadraceError as error:
+                self._outage.raise_(error)
+                await self.bell.wait(self._backoff.next())
+                continue
+            self._outage.settle()
+            self._backoff.reset()
+            if after is not None:
+                self._heard(after)
+
+
 class Janitor:
     """Its chores, each with jitter, so that many workers do not call the store at the same time."""
 
@@ -99,11 +137,20 @@ class Janitor:
         self._said_stuck: dict[str, float] = {}
         self._promoting = self._chore("promote", self._promote)
         self._reaping = self._chore("reap", self._reap)
+        self._promoted_at = self._answered_at = -inf
+        """When `promote` was called and answered last, on the monotonic clock."""
+        self._expired = False
+        """The last answer of `promote` said that leases may have expired."""
         self.chores = [
             self._promoting,
             self._reaping,
             self._chore("prune", self._prune, random.uniform(0.2, 1.0) * PRUNE_EVERY),
         ]
+        self.listener: DueListener | None = None
+        if hasattr(state.store, "wait_due"):
+            self.listener = DueListener(
+                cast("Hinting", state.store), on_duty=lambda: state.upkeep, heard=self._heard_of
+            )
         if alert_log.watches:
             self.chores.append(self._chore("dead alert", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
 
@@ -114,42 +161,62 @@ class Janitor:
         """Promote after this time at the latest, because something will be due."""
         self._promoting.hasten(monotonic() + wait.total_seconds())
 
-    def start(self) -> None:
-        for chore in self.chores:
-            chore.start()
+    @property
+    def services(self) -> list[Service]:
+        return [*self.chores, *([] if self.listener is None else [self.listener])]
 
     def begin(self) -> None:
         """This worker is one of those that do the upkeep from now on."""
         for chore in self.chores:
             chore.begin()
+        if self.listener is not None:
+            self.listener.bell.ring()
 
     async def stop(self) -> None:
-        for chore in self.chores:
-            await chore.stop()
+        for service in self.services:
+            await service.stop()
         await self._alert_log.stop()
 
+    def _heard_of(self, after: timedelta) -> None:
+        """The store says that something will be due after this time."""
+        self._promoting.hasten(max(monotonic() + after.total_seconds(), self._promoted_at + HINTED_PROMOTE))
+
     async def _promote(self) -> float:
-        wait = min(PROMOTE_AT_LEAST, self._state.settings.reap.total_seconds()) * random.uniform(0.8, 1.0)
-        promoted = await self._state.store.promote(BATCH)
+        state = self._state
+        often = min(PROMOTE_AT_LEAST, state.settings.reap.total_seconds()) * random.uniform(0.8, 1.0)
+        # A lease that begins after this call must not expire before the next one, which learns when it expires.
+        seldom = min(SELDOM * often, state.settings.lease.total_seconds() / 3)
+        self._promoted_at = monotonic()
+        promoted = await state.store.promote(BATCH)
+        self._answered_at = monotonic()
         if promoted.moved:
             self._work()
         if promoted.expired:
+            self._expired = True
             self._reaping.hasten(monotonic())
         if promoted.moved >= BATCH:
             return 0.0
+        wait = max(often, seldom) if state.hears and self.listener is not None and not promoted.expired else often
         if promoted.next_due is not None:
-            return min(wait, max(0.001, promoted.next_due.total_seconds()))
+            wait = min(wait, max(0.001, promoted.next_due.total_seconds()))
+        if promoted.next_expiry:
+            wait = min(wait, max(SOON, promoted.next_expiry.total_seconds()))
         return wait
 
     async def _reap(self) -> float:
         state = self._state
-        wait = REAP_SELDOM * state.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
+        wait = SELDOM * state.settings.reap.total_seconds() * random.uniform(1.2, 1.5)
+        age = monotonic() - self._answered_at
+        if not self._expired and age < wait:
+            # No lease has expired. The worker relies on an old answer only for a while, because `promote` may hang.
+            return wait - age
         state.reaping = True
         try:
             reaped = await state.store.reap(state.id, state.settings.lease)
             orphans = [orphan for orphan in reaped if not self._renewed(orphan)]
         finally:
             state.reaping = False
+        self._expired = bool(reaped)
         if orphans and not state.watch.is_set:
             await state.watch.set(state.store)  # A job with a deadline is settled by the store's clock.
         failed: HeadraceError | None = None
@@ -236,4 +303,7 @@ class Janitor:
         pruned = await self._state.store.prune(keep)
         expired = await dropped.expire(self._state.store, keep, by=self._state.name, arguments=self._arguments)
         # Each call prunes a bounded number, so that other calls of the store do not wait long.
-        return 0.1 if pruned.more or expired.more else PRUNE_EVERY * random.uniform(0.8, 1.2)
+        if pruned.more or expired.more:
+            return 0.1
+        # A store in which nothing has ended for long is asked half as often.
+        return PRUNE_EVERY * random.uniform(0.8, 1.2) * (1 if pruned.jobs or expired.jobs else 2)

@@ -258,6 +258,12 @@ class WorkerState:
         """What hooks may know of this worker."""
         return WorkerInfo(id=str(self.id), name=self.name, queues=self.queues, concurrency=self.settings.concurrency)
 
+    @property
+    def hears(self) -> bool:
+        """Hints of other processes reach the store object, so that the worker need not ask often."""
+        # Looked up by name, so that it also works for a wrapped store.
+        return getattr(self.store, "hears", False)
+
     def paused_now(self) -> Mapping[str, Pause]:
         """Tasks whose jobs must not start, by name."""
         if not self.paused:

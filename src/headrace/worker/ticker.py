@@ -24,7 +24,7 @@ from headrace.store.contract import Store
 from headrace.worker.service import Backoff, OutageLog, Service, log
 
 POLL = 1.0
-IDLE_POLL = 5.0
+IDLE_POLL = 10.0
 """Seconds between two reads while there are no schedules."""
 POLL_SHARE = 20
 """With very many schedules, reading them takes at most a twentieth of the time."""

@@ -13,6 +13,7 @@ from headrace.model.job import Due, JobId, JobState
 from headrace.model.lease import Presence, Token, WorkerId
 from headrace.model.outcome import Again, Settlement
 from headrace.model.records import Enqueued, Pause, Record
+from headrace.store.due import DueHints, hint_of
 from headrace.store.memory.limits import Limits
 from headrace.store.memory.line import Line
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow, Totals
@@ -39,6 +40,7 @@ class Base:
         """(group, worker) → until when it has a place."""
         """Of workers that were ever there."""
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
+        self._due_hints = DueHints()
         self._records: dict[tuple[str, str], Record] = {}
         self._last_version = 0
 
@@ -52,6 +54,8 @@ class Base:
         if run_at is not None and run_at > now:
             job.state, job.run_at = JobState.SCHEDULED, run_at
             heapq.heappush(self._delayed, (run_at, job.id.int))
+            if (hint := hint_of(due)) is not None:
+                self._due_hints.hint(hint)
             return
         job.state, job.run_at = JobState.READY, None
         self._line.put(job)

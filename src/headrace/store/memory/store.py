@@ -27,6 +27,7 @@ from headrace.model.lease import (
 from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued, Finding, Progress, Promoted, Pruned, Retention
 from headrace.store.batches import stand_ins
+from headrace.store.due import AT_ONCE
 from headrace.store.memory.looks import Looking
 from headrace.store.memory.moves import Operating
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow
@@ -210,16 +211,29 @@ class MemoryStore(Looking, Operating):
         finally:
             del self._bells[bell]
 
+    @property
+    def hears(self) -> bool:
+        """Always: all its users are in this process."""
+        return True
+
+    async def wait_due(self, timeout: float) -> timedelta | None:
+        return await self._due_hints.wait(timeout)
+
     # ── time ────────────────────────────────────────────────────────────────
     async def promote(self, limit: int = 1000) -> Promoted:
         now = self._clock.now()
+        self._due_hints.asking()
         moved = 0
         while moved < limit and (job := self._earliest()) and job.run_at is not None and job.run_at <= now:
             self._put(job, None)
             moved += 1
         job = self._earliest()
-        expired = any(lease.expires_at <= now for lease in self._leases.values())
-        return Promoted(moved, max(job.run_at - now, timedelta(0)) if job and job.run_at else None, expired)
+        next_due = max(job.run_at - now, timedelta(0)) if job and job.run_at else None
+        first = min((lease.expires_at for lease in self._leases.values()), default=None)
+        next_expiry = None if first is None else max(first - now, timedelta(0))
+        promoted = Promoted(moved, next_due, expired=next_expiry == timedelta(0), next_expiry=next_expiry)
+        self._due_hints.answered(promoted.next)
+        return promoted
 
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         now = self._clock.now()
@@ -238,6 +252,7 @@ class MemoryStore(Looking, Operating):
         theirs = [lease for lease in self._leases.values() if lease.worker == worker]
         for lease in theirs:
             lease.expires_at, lease.cause = self._clock.now(), cause
+            self._due_hints.hint(AT_ONCE)
         self._frees_upkeep(worker)
         return len(theirs)
 

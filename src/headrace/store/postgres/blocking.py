@@ -14,7 +14,7 @@ from headrace.store.postgres import faults, rows
 from headrace.store.postgres.driver import TROUBLE, Connection, socket_of
 from headrace.store.postgres.pool import connect
 from headrace.store.postgres.server import Server
-from headrace.store.postgres.verbs.enqueue import ENQUEUE, enqueue_args, queues_of
+from headrace.store.postgres.verbs.enqueue import ENQUEUE, enqueue_args, hints_of
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class BlockingEnqueue:
         if not batch.jobs:
             return Enqueued({})
         answer = rows.enqueued(batch, self._row(enqueue_args(batch, self._server.injected)))
-        self._server.bell.ring_from_thread(queues_of(batch))
+        self._server.bell.ring_from_thread(hints_of(batch))
         return answer
 
     def close(self) -> None:

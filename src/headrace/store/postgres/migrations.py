@@ -138,11 +138,15 @@ async def _blocking(connection: Any) -> str:
     return ", ".join(_HOLDER.format(**row) for row in found) or "the other session"
 
 
+def days_ahead(today: date) -> list[date]:
+    """The days that need partitions: today and the next ones."""
+    return [today + timedelta(days=ahead) for ahead in range(_DAYS_AHEAD + 1)]
+
+
 async def make_partitions(connection: Any) -> None:
     """Make the partitions of today and the next days, each in a transaction of its own, because it locks the tables."""
     today: date = await connection.fetchval("select (clock_timestamp() at time zone 'UTC')::date")
-    for ahead in range(_DAYS_AHEAD + 1):
-        day = today + timedelta(days=ahead)
+    for day in days_ahead(today):
         async with transaction(connection):
             guarded: bool = await connection.fetchval("select headrace.guard_default($1)", day)
         if guarded:

@@ -138,6 +138,13 @@ class PostgresStore:
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         return await self._server.bell.wait(queues, timeout)
 
+    @property
+    def hears(self) -> bool:
+        return self._server.bell.hears
+
+    async def wait_due(self, timeout: float) -> timedelta | None:
+        return await self._server.bell.wait_due(timeout)
+
     # ── time ────────────────────────────────────────────────────────────────
     async def promote(self, limit: int = 1000) -> Promoted:
         return await self._promotion.promote(limit)

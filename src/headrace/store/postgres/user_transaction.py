@@ -11,15 +11,16 @@ from weakref import WeakSet
 from headrace.errors import BadTransaction, HeadraceError, SchemaMismatch
 from headrace.model.job import Batch
 from headrace.model.lease import Token
-from headrace.model.outcome import Again, Settlement
+from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import Arguments, fields, types
 from headrace.store.postgres.server import Server
 from headrace.store.postgres.verbs.enqueue import FUNCTION as ENQUEUE
-from headrace.store.postgres.verbs.enqueue import EnqueueArgs, enqueue_args, queues_of
+from headrace.store.postgres.verbs.enqueue import EnqueueArgs, enqueue_args, hints_of
 from headrace.store.postgres.verbs.settle import FUNCTION as SETTLE
 from headrace.store.postgres.verbs.settle import SettleArgs, settle_args
+from headrace.store.postgres.verbs.settle import hints_of as settle_hints
 from headrace.store.tx import (
     Kind,
     Standing,
@@ -107,7 +108,7 @@ class UserTransactions:
         carrier = sync_carrier(tx)
         self._check(carrier)
         answer = carrier.row(_ENQUEUE, enqueue_args(batch, self._server.injected))
-        self._server.bell.echo(queues_of(batch))
+        self._server.bell.echo(hints_of(batch))
         return rows.enqueued(batch, answer)
 
     async def aenqueue(self, tx: object, batch: Batch) -> Enqueued:
@@ -116,7 +117,7 @@ class UserTransactions:
             return self.enqueue(tx, batch)
         await self._acheck(carrier)
         answer = await carrier.arow(_ENQUEUE, enqueue_args(batch, self._server.injected))
-        self._server.bell.echo(queues_of(batch))
+        self._server.bell.echo(hints_of(batch))
         return rows.enqueued(batch, answer)
 
     def settle(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
@@ -137,8 +138,8 @@ class UserTransactions:
         return rows.refused(settlements, answer[0])
 
     def _settled(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
-        if any(isinstance(s, Again) and s.due is None for _, s in settlements):
-            self._server.bell.echo(("*",))
+        if hints := settle_hints(settlements):
+            self._server.bell.echo(hints)
 
     # A connection is checked once. The catalogue is read first, because a failing statement would end the user's
     # transaction.

@@ -15,12 +15,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from headrace.errors import HeadraceError
+from headrace.store.due import AT_ONCE, HORIZON, DueHints
 from headrace.store.postgres.address import Address
 from headrace.store.postgres.driver import TROUBLE
 from headrace.store.postgres.pool import connect, transaction
 
 CHANNEL: Final = "headrace"
-_ALL: Final = "*"
+ALL: Final = "*"
+"""Stands for every queue."""
 _GAP, _LONGEST_GAP = 0.001, 0.01
 """Seconds between two NOTIFYs. The gap grows while many enqueues go on, because workers that are busy need no waking."""
 _FEW: Final = 2
@@ -31,12 +33,17 @@ _NOTIFY: Final = "select set_config('synchronous_commit', 'off', true), pg_notif
 """A transaction of its own in one round trip. A hint need not reach the disk."""
 _LAST_WORDS: Final = 1.0
 """Seconds that closing waits for hints to be sent."""
+_DUE: Final = "!"
+"""Begins a hint about a time at which `promote` will find something. The milliseconds until then follow."""
+_LONGEST_DELAY: Final = HORIZON // timedelta(milliseconds=1)
 _PING: Final = 10.0
 """Seconds after which a silent LISTEN connection is tested."""
 _ANSWER: Final = 5.0
 """Seconds for the server to answer on these connections."""
 _ECHOES: Final = (0.02, 0.1, 0.4)
 """Seconds after a job was put into a user's transaction at which workers are woken, because its commit is not reported."""
+_ECHO_EVERY, _ECHO_FOR = 0.8, 6.0
+"""Later hints about the same job, in seconds. After that time idle workers have claimed without a hint."""
 _TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
 
 
@@ -55,7 +62,8 @@ class Bell:
         self._sending: set[str] = set()
         """Taken from `_dirty` by a NOTIFY that was not answered yet."""
         self._echoing: dict[str, float] = {}
-        """Queues of jobs in users' transactions, and until when hints of them are repeated."""
+        """Hints about jobs in users' transactions, and until when they are repeated."""
+        self._repeating: asyncio.TimerHandle | None = None
         self._from_threads: deque[str] = deque()
         """Queues that threads have rung for and that no task has taken yet."""
         self._attentive = False
@@ -75,6 +83,9 @@ class Bell:
         """Hints before the last claim that found nothing. Later hints are new."""
         self.searched = False
         """Whether a claim has found nothing."""
+        self.due = DueHints()
+        self.hears = False
+        """Whether LISTEN is in force, so that hints of other processes arrive."""
         self._opens: float | None = None
         self._soon: asyncio.TimerHandle | None = None
 
@@ -89,6 +100,8 @@ class Bell:
         if self._closed:
             return
         self._closed = True
+        if self._repeating is not None:
+            self._repeating.cancel()
         tasks = [task for task in (self._speaker, self._listener) if task is not None]
         for task in tasks:
             task.cancel()
@@ -114,7 +127,7 @@ class Bell:
         )
         if self._soon is not None:
             self._soon.cancel()
-            unsent.add(_ALL)
+            unsent.add(ALL)
         return unsent
 
     async def _connect(self, *, listen: bool = False) -> Any:
@@ -163,7 +176,7 @@ class Bell:
 
     def ring_all(self) -> None:
         """There may be something somewhere."""
-        self.ring((_ALL,))
+        self.ring((ALL,))
 
     def ring_all_soon(self) -> None:
         """The same, later, and once for all calls until then."""
@@ -181,12 +194,23 @@ class Bell:
             return
 
         def plan() -> None:
-            self._echoing |= dict.fromkeys(names, loop.time() + _ECHOES[-1])
+            # The time of a delay has begun when the hint comes. Only the answer of `promote` says what is left of it.
+            hints = {due_hint(AT_ONCE) if name.startswith(_DUE) else name for name in names}
+            self._echoing |= dict.fromkeys(hints, loop.time() + _ECHO_FOR)
             for delay in _ECHOES:
-                loop.call_later(delay, self.ring, names)
+                loop.call_later(delay, self.ring, hints)
+            if self._repeating is None:
+                self._repeating = loop.call_later(_ECHO_EVERY, self._echo_again)
 
         with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
             loop.call_soon_threadsafe(plan)
+
+    def _echo_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._echoing = {name: until for name, until in self._echoing.items() if until > loop.time()}
+        self.ring(self._echoing)
+        again = bool(self._echoing) and not self._closed
+        self._repeating = loop.call_later(_ECHO_EVERY, self._echo_again) if again else None
 
     async def _speak(self) -> None:
         connection: Any = None
@@ -238,9 +262,8 @@ class Bell:
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         """Wait until there may be a job, at most `timeout` seconds."""
         wanted = frozenset(queues)
-        if self._listener is None and self._address.listen_dsns and not self._closed:
-            self._listener = asyncio.get_running_loop().create_task(self._listen(), name="headrace-listen")
-        if any(self._heard.get(name, 0) > self.seen for name in (*wanted, _ALL)):
+        self._start_listening()
+        if any(self._heard.get(name, 0) > self.seen for name in (*wanted, ALL)):
             # Rung between the claim that found nothing and now.
             self.seen = self.count
             return True
@@ -258,11 +281,24 @@ class Bell:
         finally:
             del self._sleepers[bell]
 
-    def _wake(self, names: set[str]) -> None:
+    async def wait_due(self, timeout: float) -> timedelta | None:
+        self._start_listening()
+        return await self.due.wait(timeout)
+
+    def _start_listening(self) -> None:
+        if self._listener is None and self._address.listen_dsns and not self._closed:
+            self._listener = asyncio.get_running_loop().create_task(self._listen(), name="headrace-listen")
+
+    def _wake(self, hints: set[str]) -> None:
+        names = {hint for hint in hints if not hint.startswith(_DUE)}
+        for hint in hints - names:
+            self.due.hint(timedelta(milliseconds=_delay_of(hint)))
+        if not names:
+            return
         self.count += 1
         for name in names:
             self._heard[name] = self.count
-        every = _ALL in names
+        every = ALL in names
         for bell, wanted in self._sleepers.items():
             if every or not wanted.isdisjoint(names):
                 bell.set()
@@ -277,14 +313,17 @@ class Bell:
             try:
                 connection = await self._connect(listen=True)
                 await connection.add_listener(CHANNEL, self._on_notify)
+                self.hears = True
+                # This connection missed the hints between the last search and now.
+                self.due.hint(AT_ONCE)
                 if self.searched:
-                    # This connection missed the hints between that search and now.
-                    self._wake({_ALL})
+                    self._wake({ALL})
                 trouble = 0
                 await self._stay(connection)
             except _TROUBLE:
                 trouble += 1
             finally:
+                self.hears = False
                 if connection is not None:
                     connection.terminate()
             await asyncio.sleep(min(5.0, 0.1 * 2 ** min(trouble, 6)) * (0.5 + random.random()))
@@ -304,6 +343,17 @@ class Bell:
                 await connection.fetchval("select 1")
 
 
+def due_hint(after: timedelta) -> str:
+    """The hint that something will be due after this time."""
+    return f"{_DUE}{after // timedelta(milliseconds=1)}"
+
+
+def _delay_of(hint: str) -> int:
+    """The milliseconds of such a hint. Any program may send to the channel, so what cannot be read means at once."""
+    after = hint[len(_DUE) :]
+    return min(int(after), _LONGEST_DELAY) if after.isascii() and after.isdecimal() and len(after) < 20 else 0
+
+
 def next_gap(gap: float, hints: int) -> float:
     """The gap before the next NOTIFY, after so many hints since the last one."""
     return min(gap * 1.5, _LONGEST_GAP) if hints > _FEW else _GAP
@@ -311,6 +361,9 @@ def next_gap(gap: float, hints: int) -> float:
 
 async def _notify(fetch: Fetch, queues: Iterable[str]) -> None:
     names = sorted(queues)
+    if delays := [_delay_of(name) for name in names if name.startswith(_DUE)]:
+        # The first one is enough: the answer of `promote` then tells about the next.
+        names = [f"{_DUE}{min(delays)}", *(name for name in names if not name.startswith(_DUE))]
     # A NOTIFY can have 8,000 bytes.
     for start in range(0, len(names), 100):
         await fetch(_NOTIFY, CHANNEL, ",".join(names[start : start + 100]))

@@ -20,7 +20,7 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               o         HASH   priority → the round under way in its ring: jobs in a turn, turns left, what the first is still owed
               w         LIST   one marker while there may be something to claim: `wait` blocks on it
               w:<random> LIST  a sleeper's own, to wake it when it is called off; gone at once. The one of the waits of a process
-                               on one server is `hr:w:<random>`
+                               on one server is `hr:w:<random>`, and that of the waits for due times `hr:w:due:<random>`
     put off   D         ZSET   run_at → id
               E         HASH   id → place, lane, note and element of jobs in D or in a B
     running   Z         ZSET   expiry → number of the lease
@@ -62,6 +62,8 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
     unique    #l        HASH   task, NUL, name → the job that took the lock last, and its queue's prefix
     queues    #d        ZSET   prefix of a queue → a time that none of its scheduled jobs is due before
               #z        ZSET   prefix of a queue → a time that none of its leases runs out before
+              #m        LIST   one marker, for a minute, after the first due time of all queues has become an earlier one, or leases
+                               were abandoned: `wait_due` blocks on it
               #p        HASH   queue → its pause, as in `p`
               #s        HASH   queue that was forgotten because it had no jobs → its counters
 
@@ -158,6 +160,10 @@ class Keys:
 
     def marker(self, queue: str) -> str:
         return self.queue(queue) + "w"
+
+    @property
+    def due_marker(self) -> str:
+        return self.home[0] + "#m"
 
     def paused(self, queue: str) -> str:
         return self.queue(queue) + "p"

@@ -54,7 +54,7 @@ class ShardCounts:
         return written
 
     def learn_from(self, names: list[str]) -> None:
-        """The list of queues names shards, too. Janitors read it every second, so workers soon know of new shards."""
+        """The list of queues names shards, too. Janitors read it every few seconds, so workers soon know of new shards."""
         for name in names:
             queue, mark, number = name.partition(MARK)
             if mark and number.isdecimal():

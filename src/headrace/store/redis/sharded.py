@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
+from headrace.errors import StoreError
 from headrace.model.clock import Clock
 from headrace.model.job import Batch, Claimed, Job, JobId
 from headrace.model.lane import MAX_LANES, LaneView
-from headrace.model.lease import Ask, Lease, Orphan, WorkerId
+from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Token, WorkerId
 from headrace.model.records import (
     Ending,
     Enqueued,
@@ -54,7 +56,8 @@ class ShardedRedisStore:
         self.migrate = store.migrate
         self.check = store.check
         self.now = store.now
-        self.heartbeat = store.heartbeat
+        self.hears = store.hears
+        self.wait_due = store.wait_due
         self.settle = store.settle
         self.report = store.report
         self.detach = store.detach
@@ -104,12 +107,23 @@ class ShardedRedisStore:
         return await self.store.wait(self._shards.all_of(queues), timeout)
 
     async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
-        return await (self.wait(ask.queues, timeout) if self._shards else self.store.wait_to_claim(ask, timeout))
+        if not self._shards:
+            return await self.store.wait_to_claim(ask, timeout)
+        await self.wait(ask.queues, timeout)
+        return True
 
     async def promote(self, limit: int = 1000) -> Promoted:
         if not self._clustered:
-            await self.counts.learn()  # every second, so workers soon know of shards that were added
+            await self.counts.learn()  # every few seconds, so workers soon know of shards that were added
         return await self.store.promote(limit)
+
+    async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
+        pulse = await self.store.heartbeat(tokens, ttl, presence)
+        if presence is not None and (self._shards or self.counts.declared):
+            # A worker that does no upkeep also has to know of shards that were added.
+            with suppress(StoreError):
+                await self.counts.learn()
+        return pulse
 
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         orphans = await self.store.reap(worker, ttl, limit)

@@ -78,6 +78,8 @@ class RedisStore:
 
         upkeep = Upkeep(client, time, queues)
         self.promote = upkeep.promote
+        self.hears = upkeep.hears
+        self.wait_due = upkeep.wait_due
         self.prune = upkeep.prune
         self.expired_dead = upkeep.expired_dead
         reap = Reap(client, time, queues, leases, settle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from itertools import groupby
 
 import msgspec
@@ -177,6 +178,12 @@ def stops(tx: Tx, tokens: Iterable[bytes]) -> dict[tuple[bytes, int], str | None
         statement = SQL["stops"].replace(":tokens", marks(len(some)))
         found.update({(token, position): reason for token, position, reason in tx.cur.execute(statement, some)})
     return found
+
+
+def next_expiry(tx: Tx) -> timedelta | None:
+    """From now until the first lease expires."""
+    (expires_at,) = tx.cur.execute(SQL["first_expiry"]).fetchone()
+    return None if expires_at is None else timedelta(microseconds=max(expires_at - tx.now, 0))
 
 
 def any_expired(tx: Tx) -> bool:

@@ -201,6 +201,11 @@ class SqliteStore:
         return await self._waiting.wait(names, timeout, opens_in)
 
     # ── time ────────────────────────────────────────────────────────────────
+    @property
+    def hears(self) -> bool:
+        """Always: a waiting store looks at SQLite's change counter a few times a second."""
+        return True
+
     async def promote(self, limit: int = 1000) -> Promoted:
         return await self._write(lambda tx: promote(tx, limit), look=nothing_due)
 

@@ -53,8 +53,13 @@ begin
         raise exception 'key % of task % already made job % with other arguments: use another key, or the same arguments',
             quote_literal(key), quote_literal(task), v_done.conflict_id using errcode = 'unique_violation';
     end if;
-    if v_done.existing_id is null and coalesce(run_at, now() + delay, now()) <= now() then
-        perform pg_notify('headrace', queue);
+    if v_done.existing_id is null then
+        if coalesce(run_at, now() + delay, now()) <= now() then
+            perform pg_notify('headrace', queue);
+        elsif coalesce(run_at, now() + delay) < clock_timestamp() + interval '1 minute' then
+            -- Workers find a job that is due later in time. When this one is due, `promote` says.
+            perform pg_notify('headrace', '!0');
+        end if;
     end if;
     return coalesce(v_done.existing_id[1], headrace.job_id(v_batch, 0));
 end $$;

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from headrace.model.lease import WorkerId
+from headrace.store.due import AT_ONCE
 from headrace.store.postgres.arguments import Text, Time, Uuid, call, text
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.wakeup import due_hint
 
 
 class AbandonArgs(NamedTuple):
@@ -28,6 +30,8 @@ async def abandon(server: Server, worker: WorkerId, cause: str) -> int:
         lambda: server.pool.rows(_ABANDON, *AbandonArgs(worker, text(cause), server.injected), write=True)
     )
     count: int = found[0][0]
+    if count:
+        server.bell.ring((due_hint(AT_ONCE),))
     return count
 
 

@@ -9,6 +9,7 @@ from headrace.errors import KeyHeld, Unavailable
 from headrace.model.job import Batch
 from headrace.model.records import Enqueued
 from headrace.store.batches import segments
+from headrace.store.due import hint_of
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import (
     Bools,
@@ -29,6 +30,7 @@ from headrace.store.postgres.arguments import (
     text,
 )
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.wakeup import due_hint
 
 
 class EnqueueArgs(NamedTuple):
@@ -87,7 +89,7 @@ async def enqueue(server: Server, batch: Batch) -> Enqueued:
     else:
         found = await server.pool.repeatable(lambda: server.pool.rows(ENQUEUE, *args, write=True, timeout=60))
     answer = rows.enqueued(batch, found[0])
-    server.bell.ring(queues_of(batch))
+    server.bell.ring(hints_of(batch))
     return answer
 
 
@@ -145,5 +147,10 @@ def enqueue_args(batch: Batch, now: datetime | None) -> EnqueueArgs:
     return args
 
 
-def queues_of(batch: Batch) -> set[str]:
-    return {job.lane.queue for job in batch.jobs}
+def hints_of(batch: Batch) -> set[str]:
+    """What to tell workers about these jobs: their queues, and the first time at which one of them is due."""
+    hints = {job.lane.queue for job in batch.jobs}
+    delayed = [hint for job in batch.jobs if job.due is not None and (hint := hint_of(job.due)) is not None]
+    if delayed:
+        hints.add(due_hint(min(delayed)))
+    return hints

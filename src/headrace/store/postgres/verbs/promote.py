@@ -17,7 +17,15 @@ class PromoteArgs(NamedTuple):
     p_now: Time | None
 
 
-_PROMOTE: Final = call("promote", PromoteArgs)
+_PROMOTE: Final = call(
+    "promote",
+    PromoteArgs,
+    "moved, queues, next_due, expired,"
+    " (select greatest(l.until - coalesce($2::timestamptz, clock_timestamp()), interval '0')"
+    " from headrace.lease l order by l.until limit 1),"
+    " case when $3::bool then exists (select from headrace.tally) end",
+)
+"""The third argument: whether to look for counts to add up. A journal with many dead rows makes that slow."""
 _FOLD_EVERY: Final = 3.0
 """Seconds."""
 _FOLD: Final = "select * from headrace.fold()"
@@ -31,22 +39,19 @@ class Promotion:
         self._fold_after = 0.0
 
     async def promote(self, limit: int) -> Promoted:
-        server = self._server
-        found = await server.pool.repeatable(
-            lambda: server.pool.rows(_PROMOTE, *PromoteArgs(limit, server.injected), write=True)
-        )
-        moved, queues, next_due, expired = found[0]
+        server, loop = self._server, asyncio.get_running_loop()
+        begun = loop.time()
+        args = (*PromoteArgs(limit, server.injected), begun >= self._fold_after)
+        server.bell.due.asking()
+        found = await server.pool.repeatable(lambda: server.pool.rows(_PROMOTE, *args, write=True))
+        moved, queues, next_due, expired, next_expiry, counts = found[0]
+        promoted = Promoted(moved, next_due, expired, next_expiry)
+        server.bell.due.answered(promoted.next)
         if queues:
             server.bell.ring(queues)
-        await self._fold()
-        return Promoted(moved, next_due, expired)
-
-    async def _fold(self) -> None:
-        """Add the journal up now and then, for at most a twentieth of the time: an old snapshot fills it with dead rows."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        if begun < self._fold_after:
-            return
-        pool = self._server.pool
-        await pool.repeatable(lambda: pool.rows(_FOLD, write=True))
-        self._fold_after = loop.time() + max(_FOLD_EVERY, 20 * (loop.time() - begun))
+        if counts is not None:
+            # Adding up takes at most a twentieth of the time, because an old snapshot fills the journal with dead rows.
+            if counts:
+                await server.pool.repeatable(lambda: server.pool.rows(_FOLD, write=True))
+            self._fold_after = loop.time() + max(_FOLD_EVERY, 20 * (loop.time() - begun))
+        return promoted

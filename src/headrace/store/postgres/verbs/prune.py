@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, NamedTuple, Self
@@ -109,7 +110,7 @@ _PRUNE_RESULTS: Final = call("prune_results", PruneResultsArgs)
 async def prune(server: Server, keep: Retention, limit: int, progress: Progress | None) -> Pruned:
     """One bounded step: at most one day dropped, at most `limit` rows deleted of each kind."""
     pool, injected = server.pool, server.injected
-    now = injected or await server.clock_time()
+    [(now, days)] = await pool.rows(_DAYS, injected, write=False)
     until = _Horizons.of(keep, now)
     await _names(pool, keep, now)
     if injected is not None:
@@ -117,14 +118,16 @@ async def prune(server: Server, keep: Retention, limit: int, progress: Progress 
         await _rest(pool, limit, injected)
         results = await _results(pool, injected)
         return Pruned(deleted, more=results or bool(await pool.rows(_LEFT, until.done, write=False)))
-    await pool.run(migrations.make_partitions, write=True)
-    jobs, more = await _old_days(pool, until, limit, progress)
+    if not set(migrations.days_ahead(now.astimezone(UTC).date())) <= set(days):
+        await pool.run(migrations.make_partitions, write=True)
+    jobs, more = await _old_days(pool, days, until, limit, progress)
     deleted = await _rows(pool, "default", until, limit)
     await _rest(pool, limit, None)
     results = await _results(pool, None)
     return Pruned(jobs + deleted, more or deleted >= limit or results)
 
 
+_DAYS = "select coalesce($1::timestamptz, clock_timestamp()), array(select headrace.partition_days())"
 _LEFT = "select 1 from headrace.ending e where e.finished_at <= $1 and e.state <> 2 limit 1"
 
 
@@ -146,9 +149,10 @@ where e.state <> 1 and e.state = 2 and e.finished_at <= greatest($1::timestamptz
 limit $4"""
 
 
-async def _old_days(pool: Pool, until: _Horizons, limit: int, progress: Progress | None) -> tuple[int, bool]:
+async def _old_days(
+    pool: Pool, days: Sequence[date], until: _Horizons, limit: int, progress: Progress | None
+) -> tuple[int, bool]:
     """Drop one day; how many jobs that were, and whether there is more."""
-    days: list[date] = [row[0] for row in await pool.rows("select headrace.partition_days()", write=False)]
     old = [day for day in days if _end(day) <= until.done]
     more = len(old) > 1
     dropped = 0

@@ -10,6 +10,7 @@ from uuid import UUID
 from headrace.errors import OutcomeUnknown
 from headrace.model.lease import Token
 from headrace.model.outcome import DONE, Again, Finish, Settlement
+from headrace.store.due import hint_of
 from headrace.store.postgres import rows
 from headrace.store.postgres.arguments import (
     Bools,
@@ -28,6 +29,7 @@ from headrace.store.postgres.arguments import (
 )
 from headrace.store.postgres.lease import LeaseMemory
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.wakeup import ALL, due_hint
 
 
 class SettleArgs(NamedTuple):
@@ -75,12 +77,21 @@ async def settle(
     freed = leases.limited(token)
     if args.p_positions is None or found[0][0] is None:
         leases.end(token)
-    if any(isinstance(s, Again) and s.due is None for _, s in settlements):
-        server.bell.ring_all()
-    elif freed:
+    hints = hints_of(settlements)
+    server.bell.ring(hints)
+    if freed and ALL not in hints:
         server.bell.ring(freed)
         server.bell.ring_all_soon()
     return rows.refused(settlements, found[0][0])
+
+
+def hints_of(settlements: Sequence[tuple[int, Settlement]]) -> set[str]:
+    """What to tell workers about jobs that come back, now or later."""
+    dues = [s.due for _, s in settlements if isinstance(s, Again)]
+    hints = {ALL} if None in dues else set[str]()
+    if delayed := [hint for due in dues if (hint := hint_of(due)) is not None]:
+        hints.add(due_hint(min(delayed)))
+    return hints
 
 
 def settle_args(

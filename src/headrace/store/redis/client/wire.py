@@ -170,9 +170,16 @@ class Wire:
 
     async def wait(self, keys: Sequence[str], timeout: float) -> list[str]:
         """Block until one of these lists has an element and take it, or until the time is up; which of them."""
+        return await self._wait(self.group(keys[0]), keys, timeout)
+
+    async def wait_apart(self, key: str, timeout: float) -> list[str]:
+        """The same for a list of its own, on another connection. A worker may then stop waiting for jobs and still hear this."""
+        return await self._wait(f"{self.group(key)}:due", [key], timeout)
+
+    async def _wait(self, group: str, keys: Sequence[str], timeout: float) -> list[str]:
         try:
             pool = await self.pool_of(keys[0])
-            taken = await pool.sleepers(self.group(keys[0])).wait(keys, timeout)
+            taken = await pool.sleepers(group).wait(keys, timeout)
         except (Cut, Refused) as error:
             await self.look_again()
             raise faults.translated(error, self.address.shown) from error

@@ -15,5 +15,8 @@ for a = 4, #ARGV do
     end
   end
 end
-if #theirs > 0 then by_then(EXPIRING_QUEUES, now, p) end
+if #theirs > 0 then
+  by_then(EXPIRING_QUEUES, now, p)
+  wake_janitor()
+end
 return theirs

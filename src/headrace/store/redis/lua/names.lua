@@ -54,6 +54,7 @@ local PAUSED_TENANTS = '#t'         -- HASH  tenant to its pause
 local PAUSED_TASKS = '#a'           -- HASH  task to its pause
 local LOCKS = '#l'                  -- HASH  unique lock to the job that took it last
 local DUE_QUEUES = '#d'             -- ZSET  a time before which no scheduled job is due to the prefix of a queue
+local DUE_MARKER = '#m'             -- LIST  one element after the first due time has become an earlier one
 local EXPIRING_QUEUES = '#z'        -- ZSET  a time before which no lease expires to the prefix of a queue
 local PAUSED_QUEUES = '#p'          -- HASH  queue to its pause
 local FORGOTTEN = '#s'              -- HASH  queue that was forgotten to its counters

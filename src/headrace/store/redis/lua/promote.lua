@@ -1,7 +1,7 @@
 -- Move what is due from scheduled to ready.
 -- KEYS: a queue of a cluster, or on one server the home of limits: then of all queues, those first that have waited longest.
 -- ARGV: 1 clock, 2 at most.
--- Answer: {moved, µs until the next is due, or -1: none is scheduled, 1 if leases may have run out}
+-- Answer: {moved, µs until the next is due, or -1: none is scheduled, µs until leases may run out, or -1: there are none}
 local now, left = clock(ARGV[1]), tonumber(ARGV[2])
 local moved = 0
 
@@ -49,5 +49,5 @@ if HOME then
 else
   first = c('ZRANGE', KEYS[1] .. LEASES, 0, 0, 'WITHSCORES')[2]
 end
-local expired = first and tonumber(first) <= now and 1 or 0
-return {moved, following and format('%.0f', max(0, following - now)) or '-1', expired}
+local function left_until(at) return at and format('%.0f', max(0, at - now)) or '-1' end
+return {moved, left_until(following), left_until(first)}

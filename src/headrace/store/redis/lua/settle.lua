@@ -218,7 +218,7 @@ if #scores > 0 then
   each('ZADD', p .. SCHEDULED, scores)
   local first = scores[1]
   for s = 3, #scores, 2 do first = min(first, scores[s]) end
-  by_then(DUE_QUEUES, first, p)
+  due_by(first, now, p)
 end
 come_back(p, back)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from headrace.errors import StoreError
+from headrace.errors import OutcomeUnknown, StoreError, Unavailable
 from headrace.model.job import JobId
 from headrace.model.records import Progress, Promoted, Pruned, Retention
 from headrace.store.redis.arguments import microseconds
@@ -27,6 +28,8 @@ _LEAVING: Final = 100
 """Queues of a cluster that one prune forgets."""
 _SOME, _EMPTY = 1, 2
 """The answers of `survey.lua` for queues that have something to drop, and for those without jobs."""
+_NONE: Final = -1
+"""Stands for no time in the answers of `promote.lua`."""
 _SILENT: Final = 24 * 3600 * 1_000_000
 """Microseconds without a heartbeat after which a worker is forgotten."""
 
@@ -43,31 +46,42 @@ class Upkeep:
     async def promote(self, limit: int = 1000) -> Promoted:
         if self._keys.clustered:
             return await self._promote_each(limit)
-        moved, wait, expired = 0, 0, 0
+        moved, wait, expiry = 0, 0, _NONE
         while wait == 0 and moved < limit:
-            some, wait, expired = map(
+            some, wait, expiry = map(
                 int, await self._wire.run(scripts.PROMOTE, self._keys.home, self._time.given, min(STEP, limit - moved))
             )
             moved += some
             if not some:
                 break
-        return Promoted(moved, timedelta(microseconds=wait) if wait >= 0 else None, bool(expired))
+        return _promoted(moved, wait, expiry)
 
     async def _promote_each(self, limit: int) -> Promoted:
         """On a cluster no script sees two queues."""
         moved = 0
         waits: dict[str, int] = {}
-        expired = False
+        expiries: dict[str, int] = {}
         asked = await self._queues.names()
         while asked:
             share = min(STEP, (limit - moved) // len(asked))
             answers = await self._client.ask_each(scripts.PROMOTE, asked, self._time.given, share)
             waits.update((queue, int(answer[1])) for queue, answer in answers.items())
             moved += sum(int(answer[0]) for answer in answers.values())
-            expired = expired or any(answer[2] for answer in answers.values())
+            expiries.update((queue, int(answer[2])) for queue, answer in answers.items())
             asked = [queue for queue in answers if waits[queue] == 0][: limit - moved]
-        due = [wait for wait in waits.values() if wait >= 0]
-        return Promoted(moved, timedelta(microseconds=min(due)) if due else None, expired)
+        return _promoted(moved, _first(waits.values()), _first(expiries.values()))
+
+    @property
+    def hears(self) -> bool:
+        """On a cluster no script of a queue reaches the marker of all queues."""
+        return not self._keys.clustered
+
+    async def wait_due(self, timeout: float) -> timedelta | None:
+        try:
+            return timedelta(0) if await self._wire.wait_apart(self._keys.due_marker, timeout) else None
+        except OutcomeUnknown as error:
+            # Nothing was written: a lost hint is no hint.
+            raise Unavailable(str(error)) from error
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         dropped, more = 0, False
@@ -143,3 +157,12 @@ class Upkeep:
         silent = [id for id, record in zip(found[::2], found[1::2], strict=True) if seen_us(record) < horizon]
         for some in chunks(silent, STEP):
             await self._wire.command(key, "HDEL", key, *some)
+
+
+def _first(times: Iterable[int]) -> int:
+    return min((time for time in times if time != _NONE), default=_NONE)
+
+
+def _promoted(moved: int, due: int, expiry: int) -> Promoted:
+    next_due, next_expiry = (None if time == _NONE else timedelta(microseconds=time) for time in (due, expiry))
+    return Promoted(moved, next_due, expired=expiry == 0, next_expiry=next_expiry)

@@ -30,11 +30,13 @@ class Wake:
 
     async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
         queues, limit = self._claim.in_turn(ask.queues), min(ask.limit, MAX_LEASE)
+        if limit <= 0 or not queues or timeout <= 0:
+            return await self._waiting.wait(ask.queues, timeout)
         narrow = ask.only_bands or ask.tenant is not None or not self._waiting.pauses.keys().isdisjoint(queues)
-        if narrow or limit <= 0 or not queues or timeout <= 0 or (self._keys.clustered and len(queues) > 1):
-            return await self._waiting.wait(ask.queues, timeout)
-        if (await self._waiting.until(timeout))[1]:
-            return await self._waiting.wait(ask.queues, timeout)
+        apart = self._keys.clustered and len(queues) > 1
+        if narrow or apart or (await self._waiting.until(timeout))[1]:
+            await self._waiting.wait(ask.queues, timeout)
+            return True
         taken, answer = await self._wire.wait_and_run(
             [self._keys.marker(queue) for queue in queues],
             timeout,
@@ -46,10 +48,10 @@ class Wake:
         if answer is None:
             # The server refused the script. A plain claim finds out why, and repairs it.
             self._waiting.took(taken)
-        else:
-            self._waiting.opens_us = None
-            if parts := self._script.read(answer)[1]:
-                return self._claim.leased(ask, [(queues[part[0]], part) for part in parts])
+            return True
+        self._waiting.opens_us = None
+        if parts := self._script.read(answer)[1]:
+            return self._claim.leased(ask, [(queues[part[0]], part) for part in parts])
         return bool(taken)
 
     async def _give_up(self, ask: Ask, queues: list[str], answer: Reply) -> None:

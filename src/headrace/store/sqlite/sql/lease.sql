@@ -1,3 +1,6 @@
+-- name: first_expiry
+select min(expires_at) from headrace_lease;
+
 -- name: any_expired
 select 1 from headrace_lease where expires_at <= ? limit 1;
 

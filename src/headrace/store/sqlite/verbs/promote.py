@@ -16,7 +16,7 @@ _SQL = load("promote")
 def nothing_due(tx: Tx) -> Promoted | None:
     """The answer if no job is due."""
     due = next_due(tx)
-    return None if due is not None and not due else Promoted(0, due, leases.any_expired(tx))
+    return None if due is not None and not due else _promoted(tx, 0, due)
 
 
 def promote(tx: Tx, limit: int) -> Promoted:
@@ -35,7 +35,12 @@ def promote(tx: Tx, limit: int) -> Promoted:
         tx.depth.move(row[0], SCHEDULED, READY, size)
         moved += size
     INSERT_READY.insert(tx.cur, rows)
-    return Promoted(moved, next_due(tx), leases.any_expired(tx))
+    return _promoted(tx, moved, next_due(tx))
+
+
+def _promoted(tx: Tx, moved: int, due: timedelta | None) -> Promoted:
+    expiry = leases.next_expiry(tx)
+    return Promoted(moved, due, expired=expiry == timedelta(0), next_expiry=expiry)
 
 
 def next_due(tx: Tx) -> timedelta | None:

@@ -46,7 +46,7 @@ for q = 1, queues do
         end
         each('ZADD', p .. SCHEDULED, scores)
         each('HSET', p .. LOOSE, records)
-        by_then(DUE_QUEUES, run_at, p)
+        due_by(run_at, now, p)
         delayed = delayed + count
         local e = #entry
         entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, -1

@@ -1,0 +1,204 @@
+"""An idle worker asks its store rarely, and hears nevertheless of all that it has to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import Again
+from headrace.store import connect
+from headrace.store.contract import Hinting, Store
+from headrace.store.memory import MemoryStore
+from headrace.store.postgres.driver import asyncpg
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
+from worker.harness import WAIT, Bench, Tally, until
+
+KINDS = ("memory", "postgres", "redis")
+NEVER = timedelta(days=1)
+QUIET = {"poll": NEVER, "reap": NEVER, "lease": NEVER, "heartbeat": timedelta(seconds=1)}
+"""Settings of a worker that does nothing in time unless it hears a hint."""
+SPEED = 50
+"""How many times shorter the intervals of the first test are than the defaults."""
+BEATS = 20
+
+Another = Callable[[], Store]
+"""Another store object for the same jobs, as another process has it."""
+
+
+@pytest.fixture(params=KINDS)
+async def stores(request: pytest.FixtureRequest) -> AsyncGenerator[list[Store]]:
+    """Two store objects for the same jobs, as two processes have them. The memory store is one object."""
+    with ExitStack() as stack:
+        if request.param == "memory":
+            memory = MemoryStore()
+            yield [memory, memory]
+            return
+        server = PostgresServer if request.param == "postgres" else RedisServer
+        url = stack.enter_context(server.start()).url()
+        both = [connect(url), connect(url)]
+        await both[0].migrate()
+        for store in both:
+            await store.open()
+        yield both
+        for store in both:
+            await store.close()
+
+
+class Counted:
+    """Counts the calls that reach the store's server. A call that only waits is none."""
+
+    def __init__(self, store: Store) -> None:
+        self._inner = store
+        self.calls: Counter[str] = Counter()
+        self.beats = Tally()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls[name] += 1
+            if name == "heartbeat":
+                self.beats.add()
+            return found(*args, **kwargs)
+
+        return call
+
+
+async def test_a_lone_idle_worker_makes_less_than_one_call_a_second(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.worker.janitor.PRUNE_EVERY", 60.0 / SPEED)
+    monkeypatch.setattr("headrace.worker.janitor.LISTEN", 30.0 / SPEED)
+    monkeypatch.setattr("headrace.worker.ticker.IDLE_POLL", 10.0 / SPEED)
+    counted = Counted(stores[0])
+    bench = Bench(
+        cast("Store", counted),
+        lease=timedelta(seconds=15) / SPEED,
+        heartbeat=timedelta(seconds=5) / SPEED,
+        poll=timedelta(seconds=1) / SPEED,
+        reap=timedelta(seconds=1) / SPEED,
+    )
+
+    @bench.app.task(name="never")
+    async def _never() -> None: ...
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        await worker.idle.wait()
+        await until(lambda: cast("Hinting", stores[0]).hears)
+        await counted.beats.reach(counted.beats.count + 3)
+        counted.calls.clear()
+        await counted.beats.reach(counted.beats.count + BEATS)
+        calls = counted.calls
+    # A heartbeat comes about every 4.5 of the seconds that a worker with the default settings counts.
+    assert calls["heartbeat"] == BEATS
+    assert calls["now"] == 0
+    assert calls["reap"] == 0
+    assert calls["claim"] + calls["wait_to_claim"] <= 1.5 * BEATS
+    assert calls.total() - calls["wait"] - calls["wait_due"] <= 4.5 * BEATS, calls
+
+
+@asynccontextmanager
+async def quiet_worker(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[tuple[Bench, asyncio.Event]]:
+    """A worker that has gone to sleep, and an event that its task `work` sets."""
+    monkeypatch.setattr("headrace.worker.janitor.PROMOTE_AT_LEAST", NEVER.total_seconds())
+    bench = Bench(stores[0], **QUIET)
+    ran = asyncio.Event()
+
+    @bench.app.task(name="work")
+    async def _work() -> None:
+        ran.set()
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        await worker.idle.wait()
+        await until(lambda: cast("Hinting", stores[0]).hears)
+        yield bench, ran
+
+
+def delayed(due: timedelta | datetime) -> Batch:
+    return Batch(new_batch(), [NewJob("work", b"\x92\x90\x80", Lane(), due=due)])
+
+
+@pytest.mark.parametrize("absolute", [False, True], ids=["after", "at"])
+async def test_a_delayed_job_of_another_process_runs_without_a_poll(
+    stores: list[Store], absolute: bool, monkeypatch: pytest.MonkeyPatch
+):
+    async with quiet_worker(stores, monkeypatch) as (_, ran):
+        # The first is due later than the second. The worker has to learn of the earlier time.
+        await stores[1].enqueue(delayed(timedelta(seconds=50)))
+        after = timedelta(milliseconds=200)
+        await stores[1].enqueue(delayed(datetime.now(UTC) + after if absolute else after))
+        await ran.wait()
+
+
+async def test_a_job_that_another_worker_puts_off_runs_without_a_poll(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch
+):
+    async with quiet_worker(stores, monkeypatch) as (_, ran):
+        batch = Batch(new_batch(), [NewJob("work", b"\x92\x90\x80", Lane(queue="other"))])
+        await stores[1].enqueue(batch)
+        lease = await stores[1].claim(Ask(new_worker_id(), ("other",), 1, NEVER, new_token()))
+        assert lease is not None
+        await stores[1].settle(lease.token, [(0, Again(1, 0, due=timedelta(milliseconds=100)))])
+        await until_ready(stores[1], batch)
+        assert not ran.is_set()
+
+
+async def until_ready(store: Store, batch: Batch) -> None:
+    async with asyncio.timeout(WAIT):
+        while True:
+            [job] = await store.get([job_id(batch.id, 0)])
+            assert job is not None
+            if job.state is JobState.READY:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_the_leases_of_a_worker_that_died_are_reaped_without_a_poll(
+    stores: list[Store], monkeypatch: pytest.MonkeyPatch
+):
+    async with quiet_worker(stores, monkeypatch) as (_, ran):
+        batch = Batch(new_batch(), [NewJob("work", b"\x92\x90\x80", Lane(queue="other"))])
+        await stores[1].enqueue(batch)
+        dead = new_worker_id()
+        assert await stores[1].claim(Ask(dead, ("other",), 1, NEVER, new_token())) is not None
+        assert await stores[1].abandon(dead, "killed") == 1
+        await until_ready(stores[1], batch)
+        assert not ran.is_set()
+
+
+async def test_a_delayed_job_from_sql_runs_without_a_poll(monkeypatch: pytest.MonkeyPatch):
+    with PostgresServer.start() as server:
+        store = connect(server.url())
+        await store.migrate()
+        await store.open()
+        connection = await asyncpg.connect(server.url())
+        try:
+            async with quiet_worker([store], monkeypatch) as (_, ran):
+                await connection.execute("select headrace.enqueue('work', delay => '200 milliseconds')")
+                await ran.wait()
+        finally:
+            await connection.close()
+            await store.close()
+
+
+async def test_a_lease_is_reaped_when_it_expires(stores: list[Store], monkeypatch: pytest.MonkeyPatch):
+    """The worker learns from `promote` when the first lease expires. It does not look in between."""
+    first = Batch(new_batch(), [NewJob("work", b"\x92\x90\x80", Lane(queue="other"))])
+    await stores[1].enqueue(first)
+    assert await stores[1].claim(Ask(new_worker_id(), ("other",), 1, timedelta(seconds=1), new_token())) is not None
+    async with quiet_worker(stores, monkeypatch):
+        await until_ready(stores[1], first)
