@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--processes", type=int, help="Worker processes [default: 1].")
 @click.option("--lease", type=params.DURATION, help="How long a silent worker keeps its jobs [default: 15s].")
 @click.option("--heartbeat", type=params.DURATION, help="How often leases are renewed [default: 5s].")
-@click.option("--poll", type=params.DURATION, help="The longest sleep when idle [default: 1s].")
+@click.option("--poll", type=params.DURATION, help="How often to look for jobs without a hint [default: 1s].")
 @click.option("--drain", type=params.DURATION, help="How long to let jobs finish when told to stop [default: 25s].")
 @click.option("--max-jobs", type=int, help="Replace a worker process after so many jobs [default: never].")
 @click.option(

@@ -29,7 +29,9 @@ QUICK = 4
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
 POLL_SELDOM = 5
-"""How many times less often a worker looks for jobs without a hint while hints reach it, or others do the upkeep."""
+"""How many times less often a worker looks for jobs without a hint while others do the upkeep."""
+POLL_HEARING = 10
+"""The same while hints of other processes reach the worker's store object."""
 GLANCE = 0.05
 """Seconds between two claims for reserved slots, while all other slots are taken."""
 
@@ -347,7 +349,9 @@ class Fetcher(Service):
     def _poll_seconds(self) -> float:
         """How long to sleep without a hint. Workers that do no upkeep leave it to the others to look often."""
         poll, state = self._state.settings.poll.total_seconds(), self._state
-        return poll if state.upkeep and not state.hears else POLL_SELDOM * poll
+        if state.hears:
+            return POLL_HEARING * poll
+        return poll if state.upkeep else POLL_SELDOM * poll
 
     async def _listen(self) -> None:
         poll = self._poll_seconds() * random.uniform(0.9, 1.0)

@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.model.job import Claimed, Job
 from headrace.model.lease import Orphan
 from headrace.model.outcome import Lost, Settlement
-from headrace.model.records import Retention
+from headrace.model.records import Promoted, Retention
 from headrace.operate.dead import dropped
 from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
 from headrace.policy.explain.sentences import count
@@ -28,9 +28,10 @@ from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
 PROMOTE_AT_LEAST = 1.0
-SELDOM = 5
-"""How many times less often a chore runs while it learns by other ways when there is something to do: `promote` by hints of the
-store, `reap` by the answers of `promote`."""
+PROMOTE_HEARING = 10
+"""How many times less often `promote` runs while the store tells when there is something to promote."""
+REAP_SELDOM = 5
+"""`promote` tells when there is something to reap. In case it hangs, `reap` also runs by itself, so many times less often."""
 HINTED_PROMOTE = 0.25
 """Seconds between two calls of `promote` for hints. Many hints may come at once."""
 SOON = 0.02
@@ -137,8 +138,10 @@ class Janitor:
         self._said_stuck: dict[str, float] = {}
         self._promoting = self._chore("promote", self._promote)
         self._reaping = self._chore("reap", self._reap)
-        self._promoted_at = self._answered_at = -inf
-        """When `promote` was called and answered last, on the monotonic clock."""
+        self._promoted_at = -inf
+        """When `promote` was called last, on the monotonic clock."""
+        self._look_at = -inf
+        """When `promote` is called next."""
         self._expired = False
         """The last answer of `promote` said that leases may have expired."""
         self.chores = [
@@ -182,21 +185,26 @@ class Janitor:
         self._promoting.hasten(max(monotonic() + after.total_seconds(), self._promoted_at + HINTED_PROMOTE))
 
     async def _promote(self) -> float:
-        state = self._state
-        often = min(PROMOTE_AT_LEAST, state.settings.reap.total_seconds()) * random.uniform(0.8, 1.0)
-        # A lease that begins after this call must not expire before the next one, which learns when it expires.
-        seldom = min(SELDOM * often, state.settings.lease.total_seconds() / 3)
         self._promoted_at = monotonic()
-        promoted = await state.store.promote(BATCH)
-        self._answered_at = monotonic()
+        promoted = await self._state.store.promote(BATCH)
+        wait = self._until_next(promoted)
+        self._look_at = monotonic() + wait
         if promoted.moved:
             self._work()
         if promoted.expired:
             self._expired = True
             self._reaping.hasten(monotonic())
+        return wait
+
+    def _until_next(self, promoted: Promoted) -> float:
+        """Seconds until the next call of `promote`, by the answer to the last one."""
         if promoted.moved >= BATCH:
             return 0.0
-        wait = max(often, seldom) if state.hears and self.listener is not None and not promoted.expired else often
+        state = self._state
+        wait = min(PROMOTE_AT_LEAST, state.settings.reap.total_seconds()) * random.uniform(0.8, 1.0)
+        if state.hears and self.listener is not None and not promoted.expired:
+            # A lease that begins after this call must not expire before the next one, which learns when it expires.
+            wait = max(wait, min(PROMOTE_HEARING * wait, state.settings.lease.total_seconds() / 2))
         if promoted.next_due is not None:
             wait = min(wait, max(0.001, promoted.next_due.total_seconds()))
         if promoted.next_expiry:
@@ -205,11 +213,11 @@ class Janitor:
 
     async def _reap(self) -> float:
         state = self._state
-        wait = SELDOM * state.settings.reap.total_seconds() * random.uniform(1.2, 1.5)
-        age = monotonic() - self._answered_at
-        if not self._expired and age < wait:
-            # No lease has expired. The worker relies on an old answer only for a while, because `promote` may hang.
-            return wait - age
+        wait = REAP_SELDOM * state.settings.reap.total_seconds() * random.uniform(0.8, 1.2)
+        late = self._look_at + wait - monotonic()
+        if not self._expired and late > 0:
+            # No lease has expired, and `promote` is not late.
+            return late
         state.reaping = True
         try:
             reaped = await state.store.reap(state.id, state.settings.lease)

@@ -42,7 +42,7 @@ _ANSWER: Final = 5.0
 """Seconds for the server to answer on these connections."""
 _ECHOES: Final = (0.02, 0.1, 0.4)
 """Seconds after a job was put into a user's transaction at which workers are woken, because its commit is not reported."""
-_ECHO_EVERY, _ECHO_FOR = 0.8, 6.0
+_ECHO_EVERY, _ECHO_FOR = 0.8, 11.0
 """Later hints about the same job, in seconds. After that time idle workers have claimed without a hint."""
 _TROUBLE: Final[tuple[type[BaseException], ...]] = (*TROUBLE, HeadraceError)
 
