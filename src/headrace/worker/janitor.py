@@ -36,6 +36,8 @@ HINTED_PROMOTE = 0.25
 """Seconds between two calls of `promote` for hints. Many hints may come at once."""
 SOON = 0.02
 """Seconds between two calls of `promote` for leases that are about to expire."""
+LOOK_AGAIN = 1.0
+"""Seconds between two looks whether there is anything to listen to. They make no call."""
 LISTEN = 30.0
 """Seconds for which the janitor listens in one call."""
 PRUNE_EVERY = 60.0
@@ -91,7 +93,7 @@ class Chore(Service):
 
 
 class DueListener(Service):
-    """Listens for times that are earlier than the last `promote` said, while this worker is on duty."""
+    """Listens for times that are earlier than the last `promote` said, while this worker is on duty and its store hears."""
 
     name = "due listener"
 
@@ -106,7 +108,8 @@ class DueListener(Service):
     async def run(self) -> None:
         while True:
             if not self._on_duty():
-                await self.bell.wait()
+                # The store may begin to hear at any time, and says nothing about it.
+                await self.bell.wait(LOOK_AGAIN)
                 continue
             try:
                 after = await self._store.wait_due(LISTEN)
@@ -152,7 +155,7 @@ class Janitor:
         self.listener: DueListener | None = None
         if hasattr(state.store, "wait_due"):
             self.listener = DueListener(
-                cast("Hinting", state.store), on_duty=lambda: state.upkeep, heard=self._heard_of
+                cast("Hinting", state.store), on_duty=lambda: state.upkeep and state.hears, heard=self._heard_of
             )
         if alert_log.watches:
             self.chores.append(self._chore("dead alert", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
