@@ -149,7 +149,7 @@ class Shell:
         before: Sequence[str] = ()
         while True:
             page = self.json("jobs", "list", "--limit", "1000", *before)
-            for job in page["jobs"]:
+            for job in page["items"]:
                 counts[job["state"]] = counts.get(job["state"], 0) + 1
             if page["next"] is None:
                 return counts

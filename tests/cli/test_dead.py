@@ -26,7 +26,7 @@ def two_bugs(shell: Shell) -> list[dict[str, Any]]:
     shell.end("default", JobState.DEAD, message="no money for 7")
     shell.put(1, task="mail.send", queue="mail")
     shell.end("mail", JobState.DEAD, message="no such address")
-    groups: list[dict[str, Any]] = shell.json("dead", "list", "--group")["groups"]
+    groups: list[dict[str, Any]] = shell.json("dead", "list", "--group")["items"]
     return groups
 
 
@@ -36,13 +36,13 @@ def two_bugs(shell: Shell) -> list[dict[str, Any]]:
 def test_list_and_show(shell: Shell) -> None:
     shell.put(1)
     (id,) = shell.dead(1, queue="sad")
-    assert [job["id"] for job in shell.json("dead", "list")["jobs"]] == [str(id)]
-    assert shell.json("dead", "list", "--queue", "other")["jobs"] == []
+    assert [job["id"] for job in shell.json("dead", "list")["items"]] == [str(id)]
+    assert shell.json("dead", "list", "--queue", "other")["items"] == []
     found = shell.json("dead", "show", str(id))
     assert found["history"][0]["kind"] == "builtins.ValueError"
     assert "no money" in shell("dead", "show", str(id)).stdout
     assert f"bug {found['fingerprint']}: {found['title']}" in shell("dead", "show", str(id)).stdout
-    assert found["fingerprint"] == shell.json("dead", "list", "--group")["groups"][0]["fingerprint"]
+    assert found["fingerprint"] == shell.json("dead", "list", "--group")["items"][0]["fingerprint"]
 
 
 def test_by_bug(shell: Shell, two_bugs: list[dict[str, Any]]) -> None:
@@ -50,7 +50,7 @@ def test_by_bug(shell: Shell, two_bugs: list[dict[str, Any]]) -> None:
         (3, ["shop.charge"], "builtins.ValueError: no money for # in shop.charge"),
         (1, ["mail.send"], "builtins.ValueError: no such address in mail.send"),
     ]
-    assert shell.json("dead", "list", "--group", "--queue", "mail") == {"dead": 1, "groups": two_bugs[1:]}
+    assert shell.json("dead", "list", "--group", "--queue", "mail") == {"items": two_bugs[1:], "next": None, "dead": 1}
     result = shell("dead", "list", "--group")
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["fingerprint", "count", "last", "first", "tasks", "bug"]
@@ -70,19 +70,19 @@ def test_a_terminal_shows_bugs_and_a_pipe_jobs(
     monkeypatch.setattr(dead, "on_terminal", lambda: True)
     assert shell("dead", "list").stdout.startswith("fingerprint")
     assert shell("dead", "list", "--no-group").stdout.startswith("id")
-    assert len(shell.json("dead", "list")["jobs"]) == 4
+    assert len(shell.json("dead", "list")["items"]) == 4
 
 
 def test_nothing_dead(shell: Shell) -> None:
     assert shell("dead", "list", "--group").stderr == "no dead jobs\n"
-    assert shell.json("dead", "list", "--group") == {"dead": 0, "groups": []}
+    assert shell.json("dead", "list", "--group") == {"items": [], "next": None, "dead": 0}
 
 
 def test_the_jobs_of_a_bug(shell: Shell, two_bugs: list[dict[str, Any]]) -> None:
     bug = two_bugs[0]["fingerprint"]
     first = shell.json("dead", "list", "--group", bug, "--limit", "2")
     rest = shell.json("dead", "list", "--group", bug, "--limit", "2", "--before", first["next"])
-    assert [job["task"] for job in first["jobs"] + rest["jobs"]] == ["shop.charge"] * 3
+    assert [job["task"] for job in first["items"] + rest["items"]] == ["shop.charge"] * 3
     assert "not a fingerprint" in shell.error("dead", "list", "--group", "x", code=2)
     for wrong in (("--group", "--before", first["next"]), ("--group", "--no-group"), ("--group", bug, "--no-group")):
         assert "leave one out" in shell.error("dead", "list", *wrong, code=2)
@@ -168,7 +168,7 @@ def test_canaries_with_a_worker(shell: Shell) -> None:
     assert answer["trial"] == {"tried": 1, "done": 0, "dead": 1, "expired": 0, "gone": 0, "waiting": 0}
     assert answer["stopped"] == "1 of 1 canaries died again, at most 0 may: the rest stays dead"
     assert shell.states() == {"dead": 4}
-    [group] = shell.json("dead", "list", "--group")["groups"]
+    [group] = shell.json("dead", "list", "--group")["items"]
     assert group["title"].endswith("in fail (folder/shop.py)")
 
 
@@ -232,7 +232,7 @@ def test_prune_honours_the_queues_own_retention(shell: Shell) -> None:
     for queue in ("kept", "short"):
         shell.dead(1, queue=queue)
     assert shell.json("prune", "--app", "kept:app")["pruned"] == 1
-    assert [job["queue"] for job in shell.json("dead", "list")["jobs"]] == ["kept"]
+    assert [job["queue"] for job in shell.json("dead", "list")["items"]] == ["kept"]
     assert shell.json("prune", "--app", "kept:app", "--dead", "0s")["pruned"] == 1
 
 
@@ -244,5 +244,5 @@ def test_an_interrupted_replay_says_how_far_it_came(shell: Shell) -> None:
     _, errors = interrupt(process)
     assert process.returncode == 130
     assert "stopped: 1 job replayed, the rest stay dead" in errors
-    [entry] = shell.json("audit")
+    [entry] = shell.json("audit")["items"]
     assert (entry["action"], entry["jobs"]) == ("dead.replay", 1)

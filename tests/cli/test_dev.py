@@ -64,7 +64,7 @@ def test_dev_runs_the_demo_and_loses_nothing(demo: Shell, how: signal.Signals) -
     assert states["dead"] == total["dead"] >= 1
     assert states.get("ready", 0) == total["ready"]
     assert states.get("scheduled", 0) == total["scheduled"]
-    assert demo.json("workers") == []
+    assert demo.json("workers")["items"] == []
 
 
 def test_dev_hands_back_at_once_when_told_twice(shell: Shell) -> None:
@@ -82,7 +82,7 @@ def test_dev_hands_back_at_once_when_told_twice(shell: Shell) -> None:
     _, errors = interrupt(process)
     assert process.returncode == 0, errors
     assert "1 job handed back" in errors
-    (job,) = shell.json("jobs", "list")["jobs"]
+    (job,) = shell.json("jobs", "list")["items"]
     assert (job["state"], job["failures"]) == ("ready", 0)
 
 
@@ -137,7 +137,7 @@ def test_worker(shell: Shell) -> None:
     wait_for(shell, "done", 1)
     wait_for(shell, "dead", 1)
     deadline = time.monotonic() + 60
-    while len(workers := shell.json("workers")) < 2:
+    while len(workers := shell.json("workers")["items"]) < 2:
         assert time.monotonic() < deadline, workers
     assert [worker["slots"] for worker in workers] == [5, 5]
     assert workers[0]["queues"] == ["billing", "default"]
@@ -145,10 +145,10 @@ def test_worker(shell: Shell) -> None:
     _, errors = interrupt(process, signal.SIGTERM)
     assert process.returncode == 0, errors
     assert shell.states() == {"done": 1, "dead": 1}
-    assert shell.json("workers") == []
-    (dead,) = shell.json("dead", "list")["jobs"]
+    assert shell.json("workers")["items"] == []
+    (dead,) = shell.json("dead", "list")["items"]
     assert shell.json("dead", "show", dead["id"])["history"][0]["message"] == "broke"
-    (done,) = shell.json("jobs", "list", "--state", "done")["jobs"]
+    (done,) = shell.json("jobs", "list", "--state", "done")["items"]
     assert shell.json("jobs", "show", done["id"])["result"] == "acme paid 7"
 
 
@@ -158,7 +158,7 @@ def test_a_worker_serves_only_the_queues_it_is_told_to(shell: Shell) -> None:
     process = shell.process("worker", "shop:app", "--queues", "other")
     wait_for(shell, "done", 1)
     interrupt(process, signal.SIGTERM)
-    (left,) = shell.json("jobs", "list", "--state", "ready")["jobs"]
+    (left,) = shell.json("jobs", "list", "--state", "ready")["items"]
     assert left["queue"] == "billing"
 
 

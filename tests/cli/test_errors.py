@@ -41,7 +41,7 @@ def test_an_app_that_cannot_be_had(shell: Shell, app: str, says: str) -> None:
 
 
 def test_an_app_by_file_name(shell: Shell) -> None:
-    assert shell.json("jobs", "list", "--app", "shop.py:app") == {"jobs": [], "next": None}
+    assert shell.json("jobs", "list", "--app", "shop.py:app") == {"items": [], "next": None}
 
 
 @pytest.mark.parametrize("app", ["shop", "shop.py"])
@@ -59,7 +59,7 @@ def test_a_bad_url(shell: Shell, url: str) -> None:
 def test_a_store_by_either_name(shell: Shell) -> None:
     shell.put(2)
     for flag in ("--store", "--url"):
-        assert len(shell.json("jobs", "list", flag, shell.url, url=False)["jobs"]) == 2
+        assert len(shell.json("jobs", "list", flag, shell.url, url=False)["items"]) == 2
 
 
 @pytest.mark.parametrize("userinfo", ["hr_abc_SeCrEt", "me:hr_abc_SeCrEt"])

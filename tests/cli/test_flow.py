@@ -26,7 +26,7 @@ def declare(shell: Shell, *limits: Limit) -> None:
 
 
 def test_limits(shell: Shell) -> None:
-    assert shell.json("limits", "list") == {"limits": []}
+    assert shell.json("limits", "list") == {"items": [], "next": None}
     assert "no limits" in shell("limits", "list").stderr
     declare(shell, Limit("stripe", rate="90/s", burst=30), Limit("shop", concurrency=4, key=lambda shop: shop))
     header, shop, stripe = shell("limits", "list").stdout.splitlines()
@@ -46,7 +46,7 @@ def test_limits(shell: Shell) -> None:
         "factor": 1.0,
         "failures": 0,
     }
-    found = {each["name"]: each for each in shell.json("limits", "list")["limits"]}
+    found = {each["name"]: each for each in shell.json("limits", "list")["items"]}
     assert (found["stripe"]["rate"], found["stripe"]["declared"]["rate"]) == (50.0, 90.0)
     assert shell("limits", "reset", "stripe").stdout == "stripe: 90/s burst 30\n"
     none = "no figures of its own, those of shop count\n"
@@ -62,7 +62,7 @@ def test_limits_that_no_code_declares_any_more_are_removed(shell: Shell) -> None
     assert "nothing to remove" in shell("limits", "remove", "shop:nobody").stdout
     assert shell("limits", "remove", "shop:other").stdout == "removed shop:other\n"
     assert shell.json("limits", "remove", "shop") == {"removed": ["shop", "shop:acme"]}
-    assert [each["name"] for each in shell.json("limits", "list")["limits"]] == ["shopping"]
+    assert [each["name"] for each in shell.json("limits", "list")["items"]] == ["shopping"]
     assert "no limit 'shop'" in shell.error("limits", "remove", "shop", code=1)
 
 
@@ -85,9 +85,9 @@ def test_nonsense_to_limits(shell: Shell) -> None:
 def test_pauses(shell: Shell) -> None:
     assert "nothing is paused" in shell("pauses").stderr
     assert shell("pause", "--tenant", "acme", "--for", "2h").stdout == "tenant acme: paused\n"
-    assert shell.json("pause", "--task", "shop.charge") == {"task": "shop.charge", "paused": True}
+    assert shell.json("pause", "--task", "shop.charge") == {"kind": "task", "name": "shop.charge", "paused": True}
     shell("queues", "pause", "mail", "--until", "2099-01-01T00:00:00Z")
-    found = {(each["kind"], each["name"]): each for each in shell.json("pauses")["pauses"]}
+    found = {(each["kind"], each["name"]): each for each in shell.json("pauses")["items"]}
     assert set(found) == {("queue", "mail"), ("task", "shop.charge"), ("tenant", "acme")}
     assert found["queue", "mail"]["until"] == "2099-01-01T00:00:00Z"
     assert found["task", "shop.charge"]["until"] is None
@@ -95,7 +95,7 @@ def test_pauses(shell: Shell) -> None:
     assert shell("resume", "--tenant", "acme").stdout == "tenant acme: resumed\n"
     shell("resume", "--task", "shop.charge")
     shell("resume", "--queue", "mail")
-    assert shell.json("pauses") == {"pauses": []}
+    assert shell.json("pauses") == {"items": [], "next": None}
 
 
 def test_nonsense_to_pause(shell: Shell) -> None:
@@ -108,7 +108,7 @@ def test_nonsense_to_pause(shell: Shell) -> None:
     for pause in (("pause", "--queue", "a"), ("queues", "pause", "a")):
         assert "--for 0s pauses nothing" in shell.error(*pause, "--for", "0s", code=2)
         assert "has passed: nothing would be paused" in shell.error(*pause, "--until", "2020-01-01T00:00:00Z", code=78)
-    assert shell.json("pauses") == {"pauses": []}
+    assert shell.json("pauses") == {"items": [], "next": None}
 
 
 def test_explain_names_who_paused_what(shell: Shell) -> None:

@@ -14,7 +14,7 @@ def test_list_filters(shell: Shell) -> None:
     shell.dead(1, queue="sad")
 
     def tasks(*given: str) -> list[str]:
-        return [job["task"] for job in shell.json("jobs", "list", *given)["jobs"]]
+        return [job["task"] for job in shell.json("jobs", "list", *given)["items"]]
 
     assert len(tasks()) == 4
     assert tasks("--queue", "billing") == ["shop.charge"] * 2
@@ -33,7 +33,7 @@ def test_list_pages(shell: Shell) -> None:
     ids = [str(id) for id in shell.put(5)]
     first = shell.json("jobs", "list", "--limit", "3")
     rest = shell.json("jobs", "list", "--limit", "3", "--before", first["next"])
-    assert [job["id"] for job in first["jobs"] + rest["jobs"]] == ids[::-1]
+    assert [job["id"] for job in first["items"] + rest["items"]] == ids[::-1]
     assert rest["next"] is None
     assert "--before" in shell("jobs", "list", "--limit", "3").stderr
 
@@ -91,17 +91,17 @@ def test_cancel(shell: Shell) -> None:
     first, second = shell.put(2)
     assert "cancelled" in shell("jobs", "cancel", str(first), "--reason", "not needed").stdout
     assert shell.json("jobs", "show", str(first))["note"] == "not needed"
-    assert shell.json("jobs", "cancel", str(first), code=1) == [{"id": str(first), "answer": "finished"}]
-    assert shell.json("jobs", "cancel", str(uuid4()), code=1)[0]["answer"] == "unknown"
+    assert shell.json("jobs", "cancel", str(first), code=1)["items"] == [{"id": str(first), "answer": "finished"}]
+    assert shell.json("jobs", "cancel", str(uuid4()), code=1)["items"][0]["answer"] == "unknown"
     assert shell("jobs", "cancel", "--queue", "default", "--state", "ready").stdout == "cancelled 1\n"
     assert shell.json("jobs", "show", str(second))["state"] == "cancelled"
 
 
 def test_retry_and_delete(shell: Shell) -> None:
     ids = [str(id) for id in shell.dead(3)]
-    assert [each["answer"] for each in shell.json("jobs", "retry", *ids[:2])] == ["ready", "ready"]
+    assert [each["answer"] for each in shell.json("jobs", "retry", *ids[:2])["items"]] == ["ready", "ready"]
     assert shell.states() == {"ready": 2, "dead": 1}
-    assert [each["answer"] for each in shell.json("jobs", "delete", ids[2])] == ["deleted"]
+    assert [each["answer"] for each in shell.json("jobs", "delete", ids[2])["items"]] == ["deleted"]
     assert shell.states() == {"ready": 2}
     assert shell("jobs", "delete", "--everything", "--yes").stdout == "deleted 2\n"
     assert shell.states() == {}

@@ -14,16 +14,16 @@ from headrace.model.lane import Lane
 def test_queues(shell: Shell) -> None:
     shell.put(2, queue="mail")
     shell.dead(1, queue="sad")
-    queues = {queue["queue"]: queue for queue in shell.json("queues", "list")["queues"]}
+    queues = {queue["queue"]: queue for queue in shell.json("queues", "list")["items"]}
     assert (queues["mail"]["ready"], queues["sad"]["dead"], queues["sad"]["failed_total"]) == (2, 1, 1)
     assert queues["mail"]["oldest_ready_s"] >= 0
     assert shell("queues", "pause", "mail", "later").stdout == "mail: paused\nlater: paused\n"
-    assert [q["queue"] for q in shell.json("queues", "list")["queues"] if q["paused"]] == ["later", "mail"]
-    assert shell.json("queues", "resume", "mail", "later") == [
-        {"queue": "mail", "paused": False},
-        {"queue": "later", "paused": False},
+    assert [q["queue"] for q in shell.json("queues", "list")["items"] if q["paused"]] == ["later", "mail"]
+    assert shell.json("queues", "resume", "mail", "later")["items"] == [
+        {"kind": "queue", "name": "mail", "paused": False},
+        {"kind": "queue", "name": "later", "paused": False},
     ]
-    assert not any(queue["paused"] for queue in shell.json("queues", "list")["queues"])
+    assert not any(queue["paused"] for queue in shell.json("queues", "list")["items"])
 
 
 def test_stats(shell: Shell) -> None:
@@ -41,7 +41,7 @@ def test_stats(shell: Shell) -> None:
 
 def test_stats_tell_where_a_job_may_be_older(shell: Shell) -> None:
     shell.put_in([Lane(tenant=f"t{number}") for number in range(1001)])
-    [queue] = shell.json("stats")["queues"]
+    [queue] = shell.json("stats")["items"]
     assert queue["oldest_at_least"] is True
     assert "≥" in shell("stats").stdout
 
@@ -57,7 +57,7 @@ def test_stats_watch_goes_on_until_interrupted(shell: Shell) -> None:
 
 
 def test_workers(shell: Shell) -> None:
-    assert shell.json("workers") == []
+    assert shell.json("workers")["items"] == []
     assert "headrace worker" in shell("workers").stderr
 
 

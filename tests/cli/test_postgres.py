@@ -22,7 +22,7 @@ def test_a_fresh_database_is_migrated_when_told_to(shell: Shell, postgres_server
     assert "headrace migrate" in shell.error("stats", "--url", url, code=1, url=False)
     assert shell.json("migrate", "--url", url, url=False)["steps"]
     assert shell.json("migrate", "--url", url, url=False)["steps"] == []
-    assert shell.json("stats", "--url", url, url=False)["queues"] == []
+    assert shell.json("stats", "--url", url, url=False)["items"] == []
     assert url.split(":")[2].split("@")[0] not in shell("migrate", "--url", url, url=False).output
 
 

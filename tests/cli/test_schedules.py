@@ -10,7 +10,7 @@ from cli.shell import Shell
 
 
 def test_a_schedules_life(shell: Shell) -> None:
-    assert shell.json("schedules", "list") == {"schedules": []}
+    assert shell.json("schedules", "list") == {"items": [], "next": None}
     assert "app.schedule" in shell("schedules", "list").stderr
     added = shell.json(
         "schedules", "add", "nightly", "shop.charge", "7", '"acme"', "--cron", "0 3 * * *", "--tz", "Europe/Rome",
@@ -28,18 +28,18 @@ def test_a_schedules_life(shell: Shell) -> None:
     assert line.startswith("nightly  0 3 * * * Europe/Rome  shop.charge  in ")
 
     assert shell("schedules", "pause", "nightly").stdout == "nightly: paused\n"
-    [paused] = shell.json("schedules", "list")["schedules"]
+    [paused] = shell.json("schedules", "list")["items"]
     assert (paused["paused"], paused["next"]) == (True, None)
     assert shell("schedules", "resume", "nightly").stdout == "nightly: resumed\n"
 
-    [made] = shell.json("schedules", "run-now", "nightly")
+    [made] = shell.json("schedules", "run-now", "nightly")["items"]
     job = shell.json("jobs", "show", made["answer"])
     assert (job["task"], job["queue"], job["state"]) == ("shop.charge", "billing", "ready")
-    [now] = shell.json("schedules", "list")["schedules"]
+    [now] = shell.json("schedules", "list")["items"]
     assert (now["last_job"], now["recent"][0]["answer"]) == (made["answer"], "run")
 
     assert shell("schedules", "remove", "nightly").stdout == "nightly: removed\n"
-    assert shell.json("schedules", "list") == {"schedules": []}
+    assert shell.json("schedules", "list") == {"items": [], "next": None}
 
 
 def test_one_is_replaced_only_when_told_to(shell: Shell) -> None:
@@ -47,7 +47,7 @@ def test_one_is_replaced_only_when_told_to(shell: Shell) -> None:
     assert shell(*rule, "15m").stdout.startswith("sweep: every 15m, next ")
     assert "already" in shell.error(*rule, "20m", code=78)
     shell(*rule, "20m", "--replace")
-    assert [each["every"] for each in shell.json("schedules", "list")["schedules"]] == ["20m"]
+    assert [each["every"] for each in shell.json("schedules", "list")["items"]] == ["20m"]
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_bad_arguments_are_refused_before_anything_is_stored(shell: Shell) -> No
     shell.error(
         "schedules", "add", "s", "shop.charge", '"seven"', '"acme"', "--every", "1h", "--app", "shop:app", code=1
     )
-    assert shell.json("schedules", "list") == {"schedules": []}
+    assert shell.json("schedules", "list") == {"items": [], "next": None}

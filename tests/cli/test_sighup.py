@@ -78,7 +78,7 @@ def test_what_runs_is_finished(shell: Shell, command: tuple[str, ...], task: str
     finally:
         os.close(terminal)
     assert process.wait(timeout=60) == 0
-    (job,) = shell.json("jobs", "list")["jobs"]
+    (job,) = shell.json("jobs", "list")["items"]
     assert (job["state"], job["attempt"], job["failures"]) == ("done", 1, 0)
 
 

@@ -339,7 +339,7 @@ def test_the_example_ships() -> None:
     assert client.get(f"/jobs/{uuid4()}").status_code == 404
 
     listed = manage("headrace", "jobs", "list", "--queue", "shipping", "--json")
-    assert [job["id"] for job in json.loads(listed.communicate(timeout=60)[0])["jobs"]] == [made["job"]]
+    assert [job["id"] for job in json.loads(listed.communicate(timeout=60)[0])["items"]] == [made["job"]]
     worker = manage("headrace", "worker", "--processes", "2", "--log-level", "warning")
     try:
         handle = backend().app.tasks["shop.tasks.ship"].handle(made["job"])

@@ -175,7 +175,7 @@ async def test_the_example_ships(shop: tuple[Any, httpx2.AsyncClient]) -> None:
     assert (await client.get(f"/receipts/{made.json()['job']}")).json() == {"receipt": "2 × tea shipped"}
     async with example.sessions() as session:
         assert (await session.get_one(example.Order, made.json()["order"])).shipped
-    shipping = {each["name"]: each for each in (await client.get("/queue/v1/queues")).json()["queues"]}["shipping"]
+    shipping = {each["name"]: each for each in (await client.get("/queue/v1/queues")).json()["items"]}["shipping"]
     assert shipping["done_total"] == 1
 
 

@@ -141,12 +141,12 @@ async def test_what_a_token_did(server: Running) -> None:
         assert (await client.post("/v1/queues/mail/pause")).status_code == 200
         assert (await client.post("/v1/queues/mail/resume")).status_code == 200
         assert (await client.get("/v1/queues")).status_code == 200
-        entries = (await client.get("/v1/audit")).json()["entries"]
+        entries = (await client.get("/v1/audit")).json()["items"]
         assert [entry["who"] for entry in entries] == ["ana", "ana"]
         assert ["resume" in entries[0]["action"], "pause" in entries[1]["action"]] == [True, True]
         assert all("mail" in entry["what"] for entry in entries)
-        assert (await client.get("/v1/audit?since=1h&limit=1")).json()["entries"] == entries[:1]
-        assert (await client.get("/v1/audit?since=0s")).json()["entries"] == []
+        assert (await client.get("/v1/audit?since=1h&limit=1")).json()["items"] == entries[:1]
+        assert (await client.get("/v1/audit?since=0s")).json()["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_commands_leave_entries(url: str) -> None:
     call("queues", "resume", "mail")
     call("dead", "replay", "--everything", "--yes")
     call("dead", "discard", "--task", "t", "--reason", "all wrong")
-    entries = json.loads(call("audit", "--json").stdout)
+    entries = json.loads(call("audit", "--json").stdout)["items"]
     assert [(entry["action"], entry["what"], entry["jobs"]) for entry in reversed(entries)] == [
         ("jobs.cancel", ids[0], 1),
         ("jobs.cancel", "state=ready queue=default task=t", 2),
@@ -218,7 +218,7 @@ def test_commands_on_what_is_paused_limited_and_scheduled_leave_entries(url: str
     call("limits", "set", "shop", "--concurrency", "3")
     call("limits", "reset", "shop")
     call("limits", "set", "unheard-of", "--concurrency", "3", code=1)
-    entries = json.loads(call("audit", "--json").stdout)
+    entries = json.loads(call("audit", "--json").stdout)["items"]
     assert [(entry["action"], entry["what"], entry["jobs"]) for entry in reversed(entries)] == [
         ("tasks.pause", "t", 0),
         ("tenants.pause", "acme", 0),
@@ -248,14 +248,14 @@ def test_pruning_leaves_an_entry(url: str) -> None:
     call("jobs", "cancel", id)
     call("prune")
     call("prune", "--done", "0s")
-    entry, _ = json.loads(call("audit", "--json").stdout)
+    entry, _ = json.loads(call("audit", "--json").stdout)["items"]
     assert (entry["action"], entry["what"], entry["jobs"]) == ("jobs.prune", "kept: done 0ms, dead 14d", 1)
 
 
 def test_looking_leaves_none(url: str) -> None:
     for args in (("jobs", "list"), ("queues", "list"), ("dead", "list"), ("tokens", "list"), ("stats",), ("audit",)):
         call(*args)
-    assert json.loads(call("audit", "--json").stdout) == []
+    assert json.loads(call("audit", "--json").stdout)["items"] == []
     assert "no operator" in call("audit").stderr
     call("audit", "--since", "yesterday", code=2)
 

@@ -215,7 +215,7 @@ async def _pages(client: httpx2.AsyncClient, **query: Any) -> list[str]:
     found: list[str] = []
     while True:
         page = (await client.get("/v1/jobs", params=query)).json()
-        found += [each["id"] for each in page["jobs"]]
+        found += [each["id"] for each in page["items"]]
         if page["next"] is None:
             return found
         query["before"] = page["next"]

@@ -169,7 +169,7 @@ async def test_a_batch_meets_keys_that_were_there(server: Running) -> None:
     jobs[1]["args"] = [2]
     answer = await server.http.post("/v1/jobs/batch", json={"jobs": jobs})
     assert code(answer) == (409, "idempotency_conflict")
-    assert len((await server.http.get("/v1/jobs")).json()["jobs"]) == 2
+    assert len((await server.http.get("/v1/jobs")).json()["items"]) == 2
 
 
 async def test_a_batch_is_made_once_under_one_key(server: Running) -> None:
@@ -186,7 +186,7 @@ async def test_a_batch_is_made_once_under_one_key(server: Running) -> None:
     jobs[1]["args"] = [2]
     changed = await server.http.post("/v1/jobs/batch", json={"jobs": jobs}, headers=key)
     assert code(changed) == (409, "idempotency_conflict")
-    assert len((await server.http.get("/v1/jobs")).json()["jobs"]) == 3
+    assert len((await server.http.get("/v1/jobs")).json()["items"]) == 3
 
 
 @pytest.mark.parametrize("key", [b"\xff", b"x" * 256, b"", b"a\tb"])
@@ -201,7 +201,8 @@ async def test_the_short_form(server: Running) -> None:
     asked = {"type": "add", "payload": {"a": 1, "b": 2}, "run_at": due.isoformat()}
     answer = await server.http.post("/enqueue", json=asked)
     assert answer.status_code == 201
-    seen = await show(server, answer.json()["task_id"])
+    assert answer.json()["id"] == answer.json()["task_id"]
+    seen = await show(server, answer.json()["id"])
     assert (seen["task"], seen["state"], seen["arguments"]["args"]) == ("add", "scheduled", [1, 2])
     by_place = await server.http.post("/enqueue", json={"type": "add", "payload": [1]})
     assert by_place.status_code == 201
@@ -258,7 +259,7 @@ async def test_a_full_queue_says_come_back_later(server: Running) -> None:
     with pytest.raises(QueueFull):
         await server.app.aenqueue_many([server.app.tasks["echo"].using(queue="short").job(1)])
     found = await server.http.get("/v1/jobs", params={"queue": "short"})
-    assert len(found.json()["jobs"]) == 3
+    assert len(found.json()["items"]) == 3
 
 
 # ── found ────────────────────────────────────────────────────────────────────
@@ -271,7 +272,7 @@ async def test_pages(server: Running) -> None:
     while True:
         query = {"limit": 3} if before is None else {"limit": 3, "before": before}
         page = (await server.http.get("/v1/jobs", params=query)).json()
-        seen += [each["id"] for each in page["jobs"]]
+        seen += [each["id"] for each in page["items"]]
         before = page["next"]
         if before is None:
             break
@@ -285,7 +286,7 @@ async def test_filters(server: Running) -> None:
     async def ids(**query: Any) -> list[str]:
         answer = await server.http.get("/v1/jobs", params=query)
         assert answer.status_code == 200, answer.text
-        return [each["id"] for each in answer.json()["jobs"]]
+        return [each["id"] for each in answer.json()["items"]]
 
     assert await ids(state="ready") == [ready]
     assert await ids(state=["ready", "scheduled"]) == [later, ready]
@@ -319,7 +320,7 @@ async def test_cancel_retry_delete(server: Running) -> None:
         await server.http.post(f"/v1/jobs/{id}/retry"),
     ):
         assert code(answer) == (404, "job_not_found")
-    entries = (await server.http.get("/v1/audit")).json()["entries"]
+    entries = (await server.http.get("/v1/audit")).json()["items"]
     assert {"jobs.cancel", "jobs.retry", "jobs.delete"} <= {each["action"] for each in entries}
     assert {each["who"] for each in entries} == {"local"}
 

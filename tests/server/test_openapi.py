@@ -155,3 +155,22 @@ def test_the_reference_lists_every_call() -> None:
         scopes = "open" if each.scope is None else " or ".join(map(str, (each.scope, *each.also)))
         row = f"| `{each.method} {each.path}` | {scopes} | {each.does} |"
         assert row in page, f"docs/reference/http.md lacks: {row}"
+
+
+PARTS_OF_ONE_THING = {"Figures", "JobView"}
+"""Answers that hold an array and are not lists: the figures of all queues, and one job with its history."""
+
+
+def test_every_list_has_the_same_shape() -> None:
+    document = json.loads(openapi.encoded())
+    schemas = document["components"]["schemas"]
+    lists: set[str] = set()
+    for path, methods in document["paths"].items():
+        content = methods.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+        name = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
+        fields = schemas.get(name, {}).get("properties", {})
+        if name not in PARTS_OF_ONE_THING and any(each.get("type") == "array" for each in fields.values()):
+            assert {"items", "next"} <= set(fields), path
+            lists.add(path)
+    assert {"/v1/jobs", "/v1/queues", "/v1/workers", "/v1/pauses", "/v1/limits", "/v1/schedules"} <= lists
+    assert {"/v1/audit", "/v1/dead", "/v1/tasks"} <= lists

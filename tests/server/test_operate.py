@@ -44,12 +44,12 @@ async def die(server: Running, *reasons: str) -> list[str]:
 async def test_dead_letters_read_as_bugs(server: Running) -> None:
     ids = await die(server, "one", "two")
     found = await get(server, "/v1/dead")
-    (group,) = found["groups"]
+    (group,) = found["items"]
     assert (group["count"], group["tasks"], group["queues"]) == (2, ["fail"], ["broken"])
     assert "RuntimeError" in group["title"]
     assert group["sample"] == ids[-1]
     assert (found["looked_at"], found["more"]) == (2, False)
-    assert (await get(server, "/v1/dead", task="add"))["groups"] == []
+    assert (await get(server, "/v1/dead", task="add"))["items"] == []
     seen = await get(server, f"/v1/jobs/{ids[0]}")
     assert seen["history"][0]["message"] == "one"
     assert "Traceback" in seen["history"][0]["traceback"]
@@ -57,7 +57,7 @@ async def test_dead_letters_read_as_bugs(server: Running) -> None:
 
 async def test_dead_letters_are_replayed(server: Running) -> None:
     ids = await die(server, "one", "two", "three")
-    group = (await get(server, "/v1/dead"))["groups"][0]["fingerprint"]
+    group = (await get(server, "/v1/dead"))["items"][0]["fingerprint"]
     assert (await post(server, "/v1/dead/replay", ids=[ids[0], ids[0]]))["changed"] == 1
     assert (await post(server, "/v1/dead/replay", ids=[ids[0]])) == {
         "changed": 0, "refused": 1, "more": False, "next": None,
@@ -66,7 +66,7 @@ async def test_dead_letters_are_replayed(server: Running) -> None:
     assert (first["changed"], first["more"]) == (1, True)
     rest = await post(server, "/v1/dead/replay", group=group, before=first["next"])
     assert (rest["changed"], rest["more"]) == (1, False)
-    assert {each["state"] for each in (await get(server, "/v1/jobs"))["jobs"]} == {"ready"}
+    assert {each["state"] for each in (await get(server, "/v1/jobs"))["items"]} == {"ready"}
 
 
 async def test_dead_letters_are_discarded_with_a_reason(server: Running) -> None:
@@ -74,8 +74,8 @@ async def test_dead_letters_are_discarded_with_a_reason(server: Running) -> None
     await post(server, "/v1/jobs", 201, task="add", args=[1])
     assert (await post(server, "/v1/dead/discard", ids=[ids[0]], reason="tested"))["changed"] == 1
     assert (await post(server, "/v1/dead/discard", everything=True, reason="tested"))["changed"] == 1
-    assert [each["task"] for each in (await get(server, "/v1/jobs"))["jobs"]] == ["add"]
-    actions = [each["action"] for each in (await get(server, "/v1/audit"))["entries"]]
+    assert [each["task"] for each in (await get(server, "/v1/jobs"))["items"]] == ["add"]
+    actions = [each["action"] for each in (await get(server, "/v1/audit"))["items"]]
     assert actions.count("dead.discard") == 2
 
 
@@ -103,35 +103,35 @@ async def test_queues_are_paused_and_resumed(server: Running) -> None:
     await post(server, "/v1/jobs", 201, task="add", args=[1])
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     assert (await post(server, "/v1/queues/default/pause", until=until.isoformat()))["paused"] is True
-    queue = {each["name"]: each for each in (await get(server, "/v1/queues"))["queues"]}["default"]
+    queue = {each["name"]: each for each in (await get(server, "/v1/queues"))["items"]}["default"]
     assert (queue["paused"], queue["paused_by"], queue["ready"]) == (True, "local", 1)
     assert datetime.fromisoformat(queue["paused_until"]) == until
     assert (await post(server, "/v1/queues/default/resume"))["paused"] is False
     assert (await post(server, "/v1/queues/other/pause", until="10m"))["until"] is not None
-    names = {each["name"]: each["paused"] for each in (await get(server, "/v1/queues"))["queues"]}
+    names = {each["name"]: each["paused"] for each in (await get(server, "/v1/queues"))["items"]}
     assert names["default"] is False
     assert names["other"] is True
     for until_ in ("soon", "2030-01-01", "1970-13-01T00:00:00Z", "0s", "2020-01-01T00:00:00Z"):
         answer = await server.http.post("/v1/queues/default/pause", json={"until": until_})
         assert answer.status_code == 422
-    actions = [each["action"] for each in (await get(server, "/v1/audit"))["entries"]]
+    actions = [each["action"] for each in (await get(server, "/v1/audit"))["items"]]
     assert sorted(actions) == ["queues.pause", "queues.pause", "queues.resume"]
 
 
 async def test_declared_queues_show_what_was_declared(server: Running) -> None:
-    queues = {each["name"]: each for each in (await get(server, "/v1/queues"))["queues"]}
+    queues = {each["name"]: each for each in (await get(server, "/v1/queues"))["items"]}
     assert queues["short"]["max_length"] == 3
     assert queues["foreign"]["foreign"] is True
     assert queues["billing"]["declared"] is False
 
 
 async def test_workers_are_listed(server: Running) -> None:
-    assert await get(server, "/v1/workers") == {"workers": []}
+    assert await get(server, "/v1/workers") == {"items": [], "next": None}
     async with server.app.worker(concurrency=3) as worker:
         id = str((await post(server, "/v1/jobs", 201, task="add", args=[1]))["id"])
         await server.app.tasks["add"].handle(id).aresult(timeout=60)
         server.service.figures._workers.forget()  # it is known from memory for a second
-        (found,) = (await get(server, "/v1/workers"))["workers"]
+        (found,) = (await get(server, "/v1/workers"))["items"]
     assert found["slots"] == 3
     assert "add" in found["tasks"]
     assert found["id"] == str(worker.id)
@@ -147,7 +147,7 @@ async def test_figures(server: Running) -> None:
     assert 'headrace_jobs_ready{queue="default"} 1\n' in text.text
     assert "# TYPE headrace_jobs_enqueued_total counter\n" in text.text
     assert 'headrace_oldest_ready_at_least{queue="default"} 0\n' in text.text
-    assert not any(queue["oldest_at_least"] for queue in (await get(server, "/v1/queues"))["queues"])
+    assert not any(queue["oldest_at_least"] for queue in (await get(server, "/v1/queues"))["items"])
 
 
 # ── schedules ────────────────────────────────────────────────────────────────
@@ -164,10 +164,10 @@ async def test_a_schedules_life(server: Running) -> None:
     assert (await post(server, "/v1/schedules/nightly/resume"))["paused"] is False
     id = (await post(server, "/v1/schedules/nightly/run-now", 201))["id"]
     assert (await get(server, f"/v1/jobs/{id}"))["task"] == "add"
-    (listed,) = (await get(server, "/v1/schedules"))["schedules"]
+    (listed,) = (await get(server, "/v1/schedules"))["items"]
     assert listed["last_job"] == id
     assert (await server.http.delete("/v1/schedules/nightly")).status_code == 204
-    assert (await get(server, "/v1/schedules")) == {"schedules": []}
+    assert (await get(server, "/v1/schedules")) == {"items": [], "next": None}
     for path in ("pause", "resume", "run-now"):
         assert code(await server.http.post(f"/v1/schedules/nightly/{path}")) == (404, "schedule_not_found")
     assert code(await server.http.delete("/v1/schedules/nightly")) == (404, "schedule_not_found")
@@ -208,7 +208,7 @@ async def test_a_limits_figures_are_changed(store_url: str) -> None:
         assert code(await server.http.put("/v1/limits/paypal", json={"rate": "50/s"})) == (404, "limit_not_found")
         # The server declares them when it starts, as a worker does.
         await server.service.leases._feedback.declared.wait()
-        (found,) = (await get(server, "/v1/limits"))["limits"]
+        (found,) = (await get(server, "/v1/limits"))["items"]
         assert (found["name"], found["rate"], found["burst"]) == ("stripe", 90.0, 30.0)
         answer = await server.http.put("/v1/limits/stripe", json={"rate": "50/s"})
         assert answer.json()["limit"]["rate"] == 50.0
@@ -221,7 +221,7 @@ async def test_a_limits_figures_are_changed(store_url: str) -> None:
 
 
 async def test_tasks_say_what_they_take(server: Running) -> None:
-    tasks = {each["name"]: each for each in (await get(server, "/v1/tasks"))["tasks"]}
+    tasks = {each["name"]: each for each in (await get(server, "/v1/tasks"))["items"]}
     add = tasks["add"]
     assert add["positional"] == ["a", "b"]
     assert add["parameters"] == {
@@ -260,7 +260,7 @@ async def test_tasks_with_types_of_their_own(store_url: str) -> None:
     ship.__annotations__ = {"to": Address, "who": Customer, "label": Path, "more": int, "fast": bool, "return": Address}
     app.task(name="ship")(ship)
     async with running(app) as server:
-        (task,) = (await get(server, "/v1/tasks"))["tasks"]
+        (task,) = (await get(server, "/v1/tasks"))["items"]
     assert task["does"] == "Ship a parcel."
     properties = task["parameters"]["properties"]
     assert properties["to"] == {"$ref": "#/$defs/Address"}

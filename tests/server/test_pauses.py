@@ -21,7 +21,7 @@ def code(answer: httpx2.Response) -> tuple[int, str]:
 async def pauses(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
     answer = await client.get("/v1/pauses")
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["pauses"]
+    found: list[dict[str, Any]] = answer.json()["items"]
     return found
 
 
@@ -37,7 +37,7 @@ async def test_paused_and_resumed(server: Running, kind: str, name: str) -> None
     assert answer.json() == {"kind": kind, "name": name, "paused": False, "until": None}
     assert await pauses(server.http) == []
     assert await server.store.pauses() == []
-    entries = (await server.http.get("/v1/audit")).json()["entries"]
+    entries = (await server.http.get("/v1/audit")).json()["items"]
     assert [(each["action"], each["what"], each["who"]) for each in entries] == [
         (f"{kind}s.resume", name, "local"),
         (f"{kind}s.pause", name, "local"),

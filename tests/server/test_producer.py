@@ -22,7 +22,7 @@ async def test_a_job_shows_its_token_and_its_key(server: Running) -> None:
             assert (shown["enqueued_by"], shown["key"]) == ("billing-api", f"order-7-{task}")
             assert shown["options"] == {}
             assert [each["detail"] for each in shown["timeline"] if each["event"] == "enqueued"] == ["by billing-api"]
-        listed = (await two.get("/v1/jobs")).json()["jobs"]
+        listed = (await two.get("/v1/jobs")).json()["items"]
         assert {each["enqueued_by"] for each in listed} == {"billing-api"}
 
 

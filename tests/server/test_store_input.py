@@ -124,8 +124,8 @@ async def test_what_makes_no_sense_is_refused_and_not_kept(server: Running) -> N
             answer = await call(http, verb, *arguments)
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid_value"), (verb, arguments, answer.text)
         await well(http)
-        assert (await http.get("/v1/jobs")).json()["jobs"] == []
-        assert (await http.get("/v1/pauses")).json()["pauses"] == []
+        assert (await http.get("/v1/jobs")).json()["items"] == []
+        assert (await http.get("/v1/pauses")).json()["items"] == []
         assert await server.store.limits() == {}
 
 
@@ -185,7 +185,7 @@ async def test_tokens_through_the_store_are_entered(server: Running) -> None:
         ).status_code == 422
         revoked = msgspec.msgpack.encode(msgspec.structs.replace(token, revoked_at=now))
         assert (await call(http, "record", "token", token.id, revoked, version)).status_code == 200
-        entries = (await http.get("/v1/audit")).json()["entries"]
+        entries = (await http.get("/v1/audit")).json()["items"]
     assert [(each["who"], each["action"]) for each in entries] == [("ops", "tokens.revoke"), ("ops", "tokens.create")]
     assert entries[1]["what"] == (
         f"ci (0123456789ab): work; tenant acme; queues mail; until {now + timedelta(days=1):%Y-%m-%d %H:%M} UTC"

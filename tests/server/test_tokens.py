@@ -169,7 +169,7 @@ def test_create_list_revoke(url: str, tmp_path: Path) -> None:
     # Neither the database nor what stands beside it has the token itself.
     assert not any(text.rpartition("_")[2].encode() in file.read_bytes() for file in tmp_path.iterdir())
 
-    (listed,) = json.loads(call("tokens", "list", "--json").stdout)
+    (listed,) = json.loads(call("tokens", "list", "--json").stdout)["items"]
     assert (listed["name"], listed["scopes"], listed["queues"]) == ("ci", ["enqueue", "read"], ["mail"])
     assert (listed["tenant"], listed["state"]) == ("acme", "good")
     table = call("tokens", "list").stdout
@@ -177,13 +177,13 @@ def test_create_list_revoke(url: str, tmp_path: Path) -> None:
     assert text not in table
 
     assert call("tokens", "revoke", listed["id"]).stdout == f"ci ({listed['id']}): revoked\n"
-    (listed,) = json.loads(call("tokens", "list", "--json").stdout)
+    (listed,) = json.loads(call("tokens", "list", "--json").stdout)["items"]
     assert listed["state"] == "revoked"
     assert json.loads(call("tokens", "revoke", "ci", "--forget", "--json").stdout)["name"] == "ci"
-    assert json.loads(call("tokens", "list", "--json").stdout) == []
+    assert json.loads(call("tokens", "list", "--json").stdout)["items"] == []
     assert "tokens create" in call("tokens", "list").stderr
 
-    entries = json.loads(call("audit", "--json").stdout)
+    entries = json.loads(call("audit", "--json").stdout)["items"]
     assert [entry["action"] for entry in entries] == ["tokens.revoke", "tokens.revoke", "tokens.create"]
     assert text not in json.dumps(entries)
 
@@ -191,7 +191,7 @@ def test_create_list_revoke(url: str, tmp_path: Path) -> None:
 def test_json_has_the_token_once(url: str) -> None:
     made = json.loads(call("tokens", "create", "ci", "--scope", "admin", "--json").stdout)
     assert tokens.id_of(made["token"].encode()) == made["id"]
-    assert "token" not in json.loads(call("tokens", "list", "--json").stdout)[0]
+    assert "token" not in json.loads(call("tokens", "list", "--json").stdout)["items"][0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from headrace.cli import params
-from headrace.cli.output import emit, say, short, table
+from headrace.cli.output import emit_list, say, short, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.store.audit import Audit
 
@@ -34,7 +34,7 @@ def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
     async def look(store: Store) -> None:
         entries = await Audit(store).read(since, limit=limit)
         if as_json:
-            emit([msgspec.structs.asdict(entry) for entry in entries])
+            emit_list([msgspec.structs.asdict(entry) for entry in entries])
         elif not entries:
             say("no entries: no operator changed anything")
         else:

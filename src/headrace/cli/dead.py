@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from headrace.cli import filters, params, show
 from headrace.cli.jobs import print_page
-from headrace.cli.output import age, clean, emit, on_terminal, progress, say, short, table
+from headrace.cli.output import age, clean, emit, emit_list, on_terminal, progress, say, short, table
 from headrace.cli.root import FAILED, complain
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
@@ -92,7 +92,7 @@ def _list_groups(target: Target, where: Filter, *, as_json: bool) -> None:
     groups = run(target.with_store(look))
     dead = sum(group.count for group in groups)
     if as_json:
-        emit({"dead": dead, "groups": [asdict(group) for group in groups]})
+        emit_list([asdict(group) for group in groups], dead=dead)
         return
     if not groups:
         say("no dead jobs")

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from headrace.cli import filters, params, show
-from headrace.cli.output import clean, emit, on_terminal, say, table
+from headrace.cli.output import clean, emit, emit_list, on_terminal, say, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
@@ -53,7 +53,7 @@ def list_(target: Target, where: Filter, limit: int, before: JobId | None, as_js
 def print_page(page: Page, target: Target, now: datetime, *, as_json: bool) -> None:
     """One page, as `jobs list` and `dead list` print it."""
     if as_json:
-        emit({"jobs": [show.document(job, target, full=False) for job in page.jobs], "next": page.next})
+        emit_list([show.document(job, target, full=False) for job in page.jobs], next=page.next)
         return
     if page.jobs:
         table(show.HEADERS, [show.row(job, now) for job in page.jobs], right=(4, 5))
@@ -196,7 +196,7 @@ def _bulk(
 
     answers = target.operate(act)
     if as_json:
-        emit([{"id": id, "answer": answer} for id, answer in answers.items()])
+        emit_list([{"id": id, "answer": answer} for id, answer in answers.items()])
     elif ids:
         for id, answer in answers.items():
             click.echo(f"{id}  {answer}")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from headrace.cli import params
-from headrace.cli.output import age, emit, say, table
+from headrace.cli.output import age, emit, emit_list, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model import rate as rates
 from headrace.operate.limits import LimitEntry, Limits, check_limit, figures
@@ -37,7 +37,7 @@ def list_(target: Target, as_json: bool) -> None:
         now = await store.now()
         found = await Limits(store).all()
         if as_json:
-            emit({"limits": [_document(entry) for entry in found.values()]})
+            emit_list([_document(entry) for entry in found.values()])
         elif found:
             table(("limit", "allows", "declared", "set", "state"), [_row(entry, now) for entry in found.values()])
         else:

@@ -38,6 +38,14 @@ def emit(document: object) -> None:
     click.echo(_UNSEEN.sub(_escaped, text))
 
 
+def emit_list(items: Sequence[object], *, next: object = None, **more: object) -> None:
+    """A list as one JSON document. Every list has this shape, so that a script reads all of them alike.
+
+    `next`: where the next page begins; None after the last page, and for lists that have one page.
+    """
+    emit({"items": items, "next": next, **more})
+
+
 # Characters that a terminal may execute instead of showing them: controls, and changes of the text direction.
 _UNSEEN = re.compile(r"[^\n\x20-\x7e]")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from headrace.cli import params
-from headrace.cli.output import age, emit, say, table
+from headrace.cli.output import age, emit, emit_list, say, table
 from headrace.cli.queues import end_of, until_options
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
@@ -74,7 +74,7 @@ def resume(target: Target, queue: str | None, task: str | None, tenant: str | No
 
 def _say(name: str, kind: PauseKind, *, paused: bool, as_json: bool) -> None:
     if as_json:
-        emit({kind: name, "paused": paused})
+        emit({"kind": kind, "name": name, "paused": paused})
     else:
         click.echo(f"{kind} {name}: {'paused' if paused else 'resumed'}")
 
@@ -89,7 +89,7 @@ def command(target: Target, as_json: bool) -> None:
         now = await store.now()
         found = await store.pauses()
         if as_json:
-            emit({"pauses": found})
+            emit_list(found)
         elif found:
             rows = [(each.kind, each.name, each.by, age(each.since, now), age(each.until, now)) for each in found]
             table(("what", "name", "by", "since", "ends"), rows)

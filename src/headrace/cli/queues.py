@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from headrace.cli import params, stats
-from headrace.cli.output import emit
+from headrace.cli.output import emit_list
 from headrace.cli.target import Target, json_option, store_command
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _turn(
 
     target.operate(act)
     if as_json:
-        emit([{"queue": name, "paused": paused} for name in names])
+        emit_list([{"kind": "queue", "name": name, "paused": paused} for name in names])
     else:
         for name in names:
             click.echo(f"{name}: {'paused' if paused else 'resumed'}")

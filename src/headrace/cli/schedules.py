@@ -9,7 +9,7 @@ import click
 
 from headrace.cli import params
 from headrace.cli.enqueue import make_job
-from headrace.cli.output import age, emit, say, table
+from headrace.cli.output import age, emit, emit_list, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import ConfigError
 from headrace.model import duration
@@ -43,7 +43,7 @@ def list_(target: Target, as_json: bool) -> None:
         now = await store.now()
         found = await Schedules(store).all()
         if as_json:
-            emit({"schedules": [_document(entry, now) for entry in found.values()]})
+            emit_list([_document(entry, now) for entry in found.values()])
         elif found:
             headers = ("name", "rule", "task", "next", "last", "fired", "skipped", "state")
             table(headers, [_row(entry, now) for entry in found.values()], right=(3, 5, 6))
@@ -161,7 +161,7 @@ def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) ->
 
     answers = target.operate(do)
     if as_json:
-        emit([{"schedule": name, "answer": answer} for name, answer in answers.items()])
+        emit_list([{"name": name, "answer": answer} for name, answer in answers.items()])
     else:
         for name, answer in answers.items():
             click.echo(f"{name}: {answer}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import params
-from headrace.cli.output import emit, say, span, table
+from headrace.cli.output import emit_list, say, span, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model.records import QueueStats
 
@@ -52,7 +52,7 @@ def once(target: Target, *, as_json: bool) -> None:
 
     queues = run(target.with_store(look))
     if as_json:
-        emit({"queues": [document(queue) for queue in queues], "total": totals(queues)})
+        emit_list([document(queue) for queue in queues], total=totals(queues))
         return
     if not queues:
         say("no queues: nothing was ever enqueued here")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import params
-from headrace.cli.output import age, emit, say, table
+from headrace.cli.output import age, emit, emit_list, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model.scope import Scope
 from headrace.operate import tokens
@@ -74,7 +74,7 @@ def list_(target: Target, as_json: bool) -> None:
 
     found, now = run(target.with_store(look))
     if as_json:
-        emit([_document(token, now) for token in found])
+        emit_list([_document(token, now) for token in found])
         return
     if not found:
         say("no tokens: the server answers this machine only; make one with `headrace tokens create NAME --scope …`")

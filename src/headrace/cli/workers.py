@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headrace.cli.output import age, emit, say, table
+from headrace.cli.output import age, emit_list, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def command(target: Target, as_json: bool) -> None:
     async def look(store: Store) -> None:
         found = sorted(await store.workers(), key=lambda worker: worker.name)
         if as_json:
-            emit([msgspec.structs.asdict(worker) for worker in found])
+            emit_list([msgspec.structs.asdict(worker) for worker in found])
             return
         if not found:
             say("no workers: start one with `headrace worker APP`")

@@ -30,7 +30,7 @@ def refused(response: httpx2.Response, status: int, code: str) -> None:
 
 
 async def jobs(server: Running) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await server.http.get("/v1/jobs")).json()["jobs"]
+    found: list[dict[str, Any]] = (await server.http.get("/v1/jobs")).json()["items"]
     return found
 
 

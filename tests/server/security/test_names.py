@@ -53,9 +53,9 @@ async def test_s17_s19_s22_s70_queue_names_are_names(server: Running, name: str)
 @EVERY_STORE
 async def test_s20_a_search_is_literal(server: Running) -> None:
     await server.http.post("/v1/jobs", json={"task": "add", "args": [1]})
-    assert (await server.http.get("/v1/jobs", params={"q": "%_"})).json()["jobs"] == []
-    assert (await server.http.get("/v1/jobs", params={"q": "_dd"})).json()["jobs"] == []
-    assert len((await server.http.get("/v1/jobs", params={"q": "dd"})).json()["jobs"]) == 1
+    assert (await server.http.get("/v1/jobs", params={"q": "%_"})).json()["items"] == []
+    assert (await server.http.get("/v1/jobs", params={"q": "_dd"})).json()["items"] == []
+    assert len((await server.http.get("/v1/jobs", params={"q": "dd"})).json()["items"]) == 1
 
 
 def unasked(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ async def test_s67_cron_nonsense(server: Running, cron: str) -> None:
     asked = {"name": "s", "cron": cron, "job": {"task": "echo"}}
     answer = await server.http.post("/v1/schedules", json=asked)
     refused(answer, 422, "never_fires" if cron in {"0 0 31 2 *", "0 0 30 2 *"} else "invalid_cron")
-    assert (await server.http.get("/v1/schedules")).json() == {"schedules": []}
+    assert (await server.http.get("/v1/schedules")).json() == {"items": [], "next": None}
 
 
 async def test_s67_it_takes_no_time() -> None:

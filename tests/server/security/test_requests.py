@@ -215,13 +215,11 @@ async def test_a_tenants_schedules_are_its_own(store_url: str) -> None:
             assert answer.status_code == 201, answer.text
             refused(await client.post("/v1/schedules", json=asked), 409, "schedule_exists")
         for client, name in zip(clients, ("t1", "t2", "t:1"), strict=True):
-            (seen,) = (await client.get("/v1/schedules")).json()["schedules"]
+            (seen,) = (await client.get("/v1/schedules")).json()["items"]
             assert (seen["name"], seen["tenant"]) == ("nightly", name)
             assert (await client.post("/v1/schedules/nightly/pause")).json()["paused"] is True
             refused(await client.post("/v1/schedules/t1:nightly/resume"), 422, "invalid_schedule_name")
-        everything = {
-            each["name"]: each["paused"] for each in (await _admin(server, "GET", "/v1/schedules"))["schedules"]
-        }
+        everything = {each["name"]: each["paused"] for each in (await _admin(server, "GET", "/v1/schedules"))["items"]}
         assert everything == {"t1:nightly": True, "t2:nightly": True, "t:1:nightly": True}
         assert (await _admin(server, "POST", "/v1/schedules/t2:nightly/resume"))["paused"] is False
         for client in clients:

@@ -247,10 +247,10 @@ async def test_s34_a_bound_token_says_whose_it_is(server: Running) -> None:
         assert bulk.json() == {"found": 0, "changed": 0, "more": False, "next": None}
         everything = await two.post("/v1/jobs/bulk", json={"action": "delete", "everything": True})
         assert everything.json()["found"] == 0
-        assert (await two.get("/v1/jobs")).json()["jobs"] == []
-        assert (await two.get("/v1/jobs", params={"tenant": "t1"})).json()["jobs"] == []
-        assert len((await one.get("/v1/jobs")).json()["jobs"]) == 2
-        assert (await two.get("/v1/queues")).json() == {"queues": []}
+        assert (await two.get("/v1/jobs")).json()["items"] == []
+        assert (await two.get("/v1/jobs", params={"tenant": "t1"})).json()["items"] == []
+        assert len((await one.get("/v1/jobs")).json()["items"]) == 2
+        assert (await two.get("/v1/queues")).json() == {"items": [], "next": None}
         refused(await two.post("/v1/queues/default/pause"), 404, "not_found")
         assert (await one.get(f"/v1/jobs/{id}")).json()["state"] == "ready"
 
@@ -285,9 +285,9 @@ async def test_s34_a_token_of_one_queue_sees_that_queue(server: Running) -> None
         refused(await client.post("/v1/jobs", json={"task": "echo", "queue": "default"}), 404, "not_found")
         assert (await client.post("/v1/jobs", json={"task": "echo", "queue": "billing"})).status_code == 201
         refused(await client.get(f"/v1/jobs/{default}"), 404, "job_not_found")
-        assert len((await client.get("/v1/jobs")).json()["jobs"]) == 2
-        assert [each["name"] for each in (await client.get("/v1/queues")).json()["queues"]] == ["billing"]
-        assert [each["name"] for each in (await client.get("/v1/tasks")).json()["tasks"]] == ["charge"]
+        assert len((await client.get("/v1/jobs")).json()["items"]) == 2
+        assert [each["name"] for each in (await client.get("/v1/queues")).json()["items"]] == ["billing"]
+        assert [each["name"] for each in (await client.get("/v1/tasks")).json()["items"]] == ["charge"]
         refused(await client.post("/v1/queues/default/pause"), 404, "not_found")
         assert (await client.post("/v1/queues/billing/pause")).status_code == 200
 

@@ -29,7 +29,9 @@ class AuditQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class AuditPage(msgspec.Struct, kw_only=True):
     """Entries, the newest first."""
 
-    entries: list[AuditEntry]
+    items: list[AuditEntry]
+    next: None = None
+    """There is no next page: `since` and `limit` say how far the list goes back."""
 
 
 async def show(call: Call) -> Response:
@@ -45,7 +47,7 @@ async def show(call: Call) -> Response:
         raise Problem(422, "invalid_value", str(error), path="since") from None
     service = call.service
     entries = await service.audit.read(await service.store.now() - back, limit=query.limit)
-    return answer(AuditPage(entries=entries))
+    return answer(AuditPage(items=entries))
 
 
 ENDPOINTS = (

@@ -74,10 +74,12 @@ class GroupView(msgspec.Struct, kw_only=True):
 class Groups(msgspec.Struct):
     """The causes of failures, the most frequent first."""
 
-    groups: list[GroupView]
+    items: list[GroupView]
     looked_at: int
     more: bool
     """There are older dead letters that were not read."""
+    next: None = None
+    """There is no next page: groups are counted over all dead letters that were read."""
 
 
 async def groups(call: Call) -> Response:

@@ -34,7 +34,9 @@ class ShortRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class Made(msgspec.Struct):
     """The job that was made."""
 
+    id: UUID
     task_id: UUID
+    """The same id under the name that other queues use."""
 
 
 async def create(call: Call) -> Response:
@@ -57,7 +59,7 @@ async def create(call: Call) -> Response:
     id, new = await call.service.client.place(job)
     if not new:
         await job_request.reveal(call, [id])
-    return answer(Made(id), 201 if new else 200)
+    return answer(Made(id, id), 201 if new else 200)
 
 
 ENDPOINTS = (

@@ -111,7 +111,7 @@ class ListQuery(Where, forbid_unknown_fields=True, kw_only=True):
 class JobPage(msgspec.Struct):
     """Jobs, the newest first."""
 
-    jobs: list[JobSummary]
+    items: list[JobSummary]
     next: UUID | None
     """Give it as `before` for the next page, also if this page is short or empty. null: this was the last page."""
 

@@ -39,7 +39,9 @@ class LimitView(msgspec.Struct, kw_only=True):
 class LimitList(msgspec.Struct):
     """Every limit, by name."""
 
-    limits: list[LimitView]
+    items: list[LimitView]
+    next: None = None
+    """The list is whole, so there is no next page."""
 
 
 class LimitAnswer(msgspec.Struct):

@@ -33,7 +33,9 @@ class PauseView(msgspec.Struct, kw_only=True):
 class Pauses(msgspec.Struct):
     """Everything that is paused now, by kind and name."""
 
-    pauses: list[PauseView]
+    items: list[PauseView]
+    next: None = None
+    """The list is whole, so there is no next page."""
 
 
 async def all_of(call: Call) -> Response:

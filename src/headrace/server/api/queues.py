@@ -12,6 +12,7 @@ from headrace.model.records import Pause, QueueStats
 from headrace.server import visibility
 from headrace.server.api import pauses
 from headrace.server.api.job_request import check
+from headrace.server.api.pauses import Turned
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
 
@@ -44,7 +45,9 @@ class QueueView(msgspec.Struct, kw_only=True):
 class Queues(msgspec.Struct):
     """Every queue that has jobs, totals or a pause, or that the app declares, by name."""
 
-    queues: list[QueueView]
+    items: list[QueueView]
+    next: None = None
+    """The list is whole, so there is no next page."""
 
 
 async def all_of(call: Call) -> Response:
@@ -91,27 +94,19 @@ class QueuePauseRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A time, or a duration from now; left out: until it is resumed."""
 
 
-class Paused(msgspec.Struct):
-    """The state after the call."""
-
-    queue: str
-    paused: bool
-    until: datetime | None = None
-
-
 async def pause(call: Call) -> Response:
     """POST /v1/queues/{name}/pause"""
     asked: QueuePauseRequest = call.body
     name = _name(call)
     until = await pauses.pause_now(call, "queue", name, asked.until)
-    return answer(Paused(name, paused=True, until=until))
+    return answer(Turned(kind="queue", name=name, paused=True, until=until))
 
 
 async def resume(call: Call) -> Response:
     """POST /v1/queues/{name}/resume"""
     name = _name(call)
     await pauses.resume_now(call, "queue", name)
-    return answer(Paused(name, paused=False))
+    return answer(Turned(kind="queue", name=name, paused=False))
 
 
 def _name(call: Call) -> str:
@@ -139,7 +134,7 @@ ENDPOINTS = (
         does="Start no more jobs of this queue. Running jobs continue.",
         handler=pause,
         body=QueuePauseRequest,
-        answers={200: Paused},
+        answers={200: Turned},
         problems=(*_NAMED, (422, "invalid_value")),
     ),
     Endpoint(
@@ -148,7 +143,7 @@ ENDPOINTS = (
         scope=Scope.OPERATE,
         does="Let the jobs of this queue start again.",
         handler=resume,
-        answers={200: Paused},
+        answers={200: Turned},
         problems=_NAMED,
     ),
 )

@@ -63,7 +63,9 @@ class ScheduleView(msgspec.Struct, kw_only=True):
 class ScheduleList(msgspec.Struct):
     """Every schedule, by name."""
 
-    schedules: list[ScheduleView]
+    items: list[ScheduleView]
+    next: None = None
+    """The list is whole, so there is no next page."""
 
 
 def _view(call: Call, entry: ScheduleEntry, now: datetime) -> ScheduleView:

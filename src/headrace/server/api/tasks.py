@@ -40,7 +40,9 @@ class TaskView(msgspec.Struct, kw_only=True):
 class TaskList(msgspec.Struct):
     """Every task, by name."""
 
-    tasks: list[TaskView]
+    items: list[TaskView]
+    next: None = None
+    """The list is whole, so there is no next page."""
 
 
 async def all_of(call: Call) -> Response:

@@ -33,7 +33,9 @@ class WorkerView(msgspec.Struct, kw_only=True):
 class Workers(msgspec.Struct):
     """Workers seen within the last minute."""
 
-    workers: list[WorkerView]
+    items: list[WorkerView]
+    next: None = None
+    """The list is whole, so there is no next page."""
 
 
 async def all_of(call: Call) -> Response:
