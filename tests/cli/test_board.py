@@ -72,11 +72,30 @@ async def test_the_drawn_board(busy: MemoryStore, clock: FakeClock) -> None:
     await settle(busy, clock)
     await board.look(busy, jobs=5)
     page = StringIO()
-    Console(file=page, width=120, color_system=None).print(view.render(board, "headrace dev"))
+    Console(file=page, width=120, color_system=None).print(view.render(board, ["headrace dev"], width=120, height=40))
     text = page.getvalue()
     for part in ("headrace dev", "mail", "running", "shop.3", "retrying", "again in 30s", "max_attempts"):
         assert part in text
     assert "\x1b" not in text
+
+
+async def test_the_board_fits_a_small_terminal(busy: MemoryStore, clock: FakeClock) -> None:
+    board = Board()
+    for _ in range(8):
+        await settle(busy, clock)
+        await board.look(busy, jobs=view.JOBS)
+        clock.advance(1)
+    address = "http://127.0.0.1:8200/docs"
+    title = ("headrace dev", "examples.demo:app on sqlite:///headrace.db", address, "Ctrl-C drains and ends")
+    page = StringIO()
+    out = Console(file=page, width=80, height=24, color_system=None)
+    out.print(view.render(board, title, width=80, height=24))
+    lines = [line.rstrip() for line in page.getvalue().splitlines()]
+    assert max(len(line) for line in lines) <= 80
+    assert len(lines) <= 24
+    text = "\n".join(lines)
+    for part in (*title, "scheduled", "running", "retrying", " dead ", "ValueError: no", "/s failed"):
+        assert part in text, text
 
 
 async def test_a_line(busy: MemoryStore, clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,3 +69,11 @@ def test_timedeltas_out_of_range_are_refused(value):
 def test_what_is_shown_can_be_parsed(milliseconds):
     value = timedelta(milliseconds=milliseconds)
     assert duration.parse(duration.show(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.25, "250ms"), (0.9999, "1s"), (12, "12s"), (119.99, "2m"), (7199.9, "2h"), (5760, "96m"), (172_799.5, "2d")],
+)
+def test_about_names_the_unit_that_was_set(seconds: float, text: str) -> None:
+    assert duration.about(timedelta(seconds=seconds)) == text

@@ -42,6 +42,12 @@ def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
                 (f"{each.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", each.who, each.action, short(each.what, 80), each.jobs)
                 for each in entries
             ]
-            table(("when (UTC)", "who", "action", "what", "jobs"), rows, right=(4,))
+            table(
+                ("when (UTC)", "who", "action", "what", "jobs"),
+                rows,
+                right=(4,),
+                cut={"who": 12, "what": 20},
+                drop=("jobs",),
+            )
 
     run(target.with_store(look))

@@ -121,7 +121,13 @@ def _print(found: list[Measurement], said: Callable[[Measurement], str]) -> None
     filled = [place for place in range(len(_HEADERS)) if any(row[place] for row in rows)]
     headers = [_HEADERS[place] for place in filled]
     right = [place for place, header in enumerate(headers) if header in _RIGHT]
-    table(headers, [[row[place] for place in filled] for row in rows], right=right)
+    table(
+        headers,
+        [[row[place] for place in filled] for row in rows],
+        right=right,
+        wrap={"remarks": 24},
+        drop=("", "jobs", "WAL B/job"),
+    )
     if on_terminal() and not any(each.beside for each in found) and any(each.ratio for each in found):
         console().print("ratio: jobs/s over the floor, which is one job row and one done row per job without a queue")
 

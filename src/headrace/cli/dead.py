@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import asdict, replace
 
-from headrace.cli import filters, params, show
+from headrace.cli import filters, ids, params, show
+from headrace.cli.ids import GivenId
 from headrace.cli.jobs import print_page
 from headrace.cli.output import age, clean, emit, emit_list, on_terminal, progress, say, short, table
 from headrace.cli.root import FAILED, complain
@@ -54,7 +55,7 @@ def command() -> None:
 )
 @click.option("--no-group", "one_by_one", is_flag=True, help="Job by job.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Jobs per page.")
-@click.option("--before", type=params.JOB_ID, help="The next page: jobs older than this id.")
+@click.option("--before", type=ids.JOB_ID, help="The next page: jobs older than this id.")
 @json_option
 @store_command()
 def list_(
@@ -63,7 +64,7 @@ def list_(
     group: str | bool | None,
     one_by_one: bool,
     limit: int,
-    before: JobId | None,
+    before: GivenId | None,
     as_json: bool,
 ) -> None:
     """Dead jobs: the bugs they died of, or the jobs themselves, newest first."""
@@ -77,9 +78,11 @@ def list_(
         _list_groups(target, where, as_json=as_json)
         return
 
+    start = ids.whole_before(target, before)
+
     async def look(store: Store) -> None:
-        page = await DeadLetters(store, target.task).jobs(where, group=bug, before=before, limit=limit)
-        print_page(page, target, await store.now(), as_json=as_json)
+        page = await DeadLetters(store, target.task).jobs(where, group=bug, before=start, limit=limit)
+        await print_page(page, target, store, as_json=as_json)
 
     run(target.with_store(look))
 
@@ -99,12 +102,13 @@ def _list_groups(target: Target, where: Filter, *, as_json: bool) -> None:
         return
     now = datetime.now(UTC)
     headers = ("fingerprint", "count", "last", "first", "tasks", "bug")
-    table(headers, [_row(group, now) for group in groups], right=(1, 2, 3))
+    rows = [_row(group, now) for group in groups]
+    table(headers, rows, right=(1, 2, 3), cut={"tasks": 16}, wrap={"bug": 30}, drop=("first", "tasks"))
     first = groups[0]
     say(
         f"{filters.named(dead, 'dead job')}, {filters.named(len(groups), 'bug')}.\n"
         f"one bug's jobs:  headrace dead list --group {first.fingerprint}\n"
-        f"one of them:     headrace dead show {first.sample}\n"
+        f"one of them:     headrace dead show {ids.listed(first.sample)}\n"
         f"once fixed:      headrace dead replay --group {first.fingerprint} --canary 10"
     )
 
@@ -116,16 +120,17 @@ def _row(group: Group, now: datetime) -> tuple[object, ...]:
 
 
 @command.command("show")
-@click.argument("id", type=params.JOB_ID)
+@click.argument("id", type=ids.JOB_ID)
 @json_option
 @store_command()
-def show_(target: Target, id: JobId, as_json: bool) -> None:
+def show_(target: Target, id: GivenId, as_json: bool) -> None:
     """One job with every failure and its traceback."""
+    meant = ids.whole_one(target, id)
 
     async def look(store: Store) -> Job:
-        (job,) = await store.get([id])
+        (job,) = await store.get([meant])
         if job is None:
-            raise JobNotFound(f"no job {id}: it may have been pruned; `headrace dead list` shows what there is")
+            raise JobNotFound(f"no job {meant}: it may have been pruned; `headrace dead list` shows what there is")
         return job
 
     job = run(target.with_store(look))
@@ -164,7 +169,7 @@ _choice = filters.choice_options(_group, state=False, every="Every dead job; ask
 @store_command()
 def replay(
     target: Target,
-    ids: tuple[JobId, ...],
+    given: tuple[GivenId, ...],
     group: str | None,
     where: Filter,
     every: bool,
@@ -176,7 +181,7 @@ def replay(
     as_json: bool,
 ) -> None:
     """Make dead jobs ready again, failures counted from 0."""
-    choice = _choose(ids, where, group, every=every, yes=yes, verb="replay")
+    choice = _choose(target, given, where, group, every=every, yes=yes, verb="replay")
     first = None if canary is None else Canary(canary, tolerate, patience)
 
     async def act(operations: Operations) -> Replayed:
@@ -212,7 +217,7 @@ def replay(
 @store_command()
 def discard(
     target: Target,
-    ids: tuple[JobId, ...],
+    given: tuple[GivenId, ...],
     group: str | None,
     where: Filter,
     every: bool,
@@ -221,7 +226,7 @@ def discard(
     as_json: bool,
 ) -> None:
     """Forget dead jobs for good. Each leaves a line in the log headrace.audit: on stderr, unless the app sets up logging."""
-    choice = _choose(ids, where, group, every=every, yes=yes, verb="discard")
+    choice = _choose(target, given, where, group, every=every, yes=yes, verb="discard")
 
     async def act(operations: Operations) -> Discarded:
         answer = Discarded()
@@ -240,10 +245,12 @@ def discard(
     _end(choice, answer.refused, found=bool(answer.records or answer.refused))
 
 
-def _choose(ids: Sequence[JobId], where: Filter, group: str | None, *, every: bool, yes: bool, verb: str) -> Choice:
-    filters.must_choose(ids, where, every=every or group is not None)
+def _choose(
+    target: Target, given: Sequence[GivenId], where: Filter, group: str | None, *, every: bool, yes: bool, verb: str
+) -> Choice:
+    filters.must_choose(given, where, every=every or group is not None)
     filters.must_agree(f"{verb} every dead job that fits?", every=every, yes=yes)
-    return Choice.of(ids, group=group, where=where, everything=every)
+    return Choice.of(ids.whole(target, given), group=group, where=where, everything=every)
 
 
 def _end(choice: Choice, refused: Collection[JobId], *, found: bool, failed: bool = False) -> None:

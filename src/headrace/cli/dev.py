@@ -104,8 +104,8 @@ async def _dev(target: Target, background: list[Background], every: float, port:
         )
         stop = _listen(worker)
         async with _serving(target.app, store, port) as address, worker:
-            served = f" — {address}/docs" if address else ""
-            title = f"headrace dev — {target.settings.app} on {target.shown_url}{served} — Ctrl-C drains and ends"
+            served = (f"{address}/docs",) if address else ()
+            title = ("headrace dev", f"{target.settings.app} on {target.shown_url}", *served, "Ctrl-C drains and ends")
             helpers = [asyncio.ensure_future(function()) for function in background]
             try:
                 await _watch(store, helpers, stop, title=title, every=every)
@@ -161,7 +161,7 @@ def _listen(worker: Worker) -> asyncio.Event:
 
 
 async def _watch(
-    store: Store, helpers: Sequence[asyncio.Future[object]], stop: asyncio.Event, *, title: str, every: float
+    store: Store, helpers: Sequence[asyncio.Future[object]], stop: asyncio.Event, *, title: Sequence[str], every: float
 ) -> None:
     """Show the view until stopped, or until a helper fails."""
     from headrace.cli.view import JOBS, screen
@@ -169,7 +169,7 @@ async def _watch(
     board = Board()
     told = asyncio.ensure_future(stop.wait())
     try:
-        with screen(title) as draw:
+        with screen(*title) as draw:
             while not stop.is_set() and not _failed(helpers):
                 await board.look(store, jobs=JOBS if on_terminal() else 0)
                 draw(board)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 import click
 
-from headrace.cli.output import clean, emit, table
+from headrace.cli.output import emit, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import HeadraceError
@@ -39,9 +39,13 @@ def command(target: Target, strict: bool, as_json: bool) -> None:
             }
         )
     else:
-        table(("setting", "value", "from"), _origins(target))
+        table(("setting", "value", "from"), _origins(target), wrap={"value": 24})
         click.echo()
-        table(("", "about", "finding"), [(each.level, each.about, clean(each.message)) for each in findings])
+        table(
+            ("", "about", "finding"),
+            [(each.level, each.about, each.message) for each in findings],
+            wrap={"finding": 30},
+        )
     if bad:
         raise SystemExit(FAILED)
 

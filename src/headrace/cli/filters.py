@@ -10,6 +10,8 @@ import click
 from msgspec.structs import replace
 
 from headrace.cli import params
+from headrace.cli.ids import JOB_ID
+from headrace.cli.ids import listed as shown_id
 from headrace.cli.output import progress
 from headrace.model.job import FINISHED, Job, JobId, JobState
 from headrace.model.records import Filter
@@ -56,9 +58,9 @@ _OPTIONS: list[Callable[[Any], Any]] = [
 
 
 def choice_options(*more: Callable[[Any], Any], state: bool, every: str) -> Callable[[Command], Command]:
-    """What a bulk move takes: `ids`, or `where` and `more`, or `every`; and `yes`. `every`: the help of --everything."""
+    """What a bulk move takes: `given` (ids), or `where` and `more`, or `every`; and `yes`. `every`: the help of --everything."""
     parts = (
-        click.argument("ids", nargs=-1, type=params.JOB_ID),
+        click.argument("given", metavar="[IDS]...", nargs=-1, type=JOB_ID),
         *more,
         filter_options(state=state),
         click.option("--everything", "every", is_flag=True, help=every),
@@ -79,7 +81,7 @@ def empty(where: Filter) -> bool:
     return replace(where, states=frozenset()) == Filter()
 
 
-def must_choose(ids: Sequence[JobId], where: Filter, *, every: bool) -> None:
+def must_choose(ids: Sequence[object], where: Filter, *, every: bool) -> None:
     """Check that a bulk move has exactly one kind of selection."""
     if ids and (every or not empty(where)):
         raise click.UsageError("give job ids or filters, not both", click.get_current_context(silent=True))
@@ -156,5 +158,5 @@ def named(count: int, what: str = "job") -> str:
 
 def listed(ids: Collection[JobId]) -> str:
     """The first few ids of many."""
-    first = ", ".join(str(id) for id in list(ids)[:5])
+    first = ", ".join(shown_id(id) for id in list(ids)[:5])
     return f"{first} and {len(ids) - 5:,} more" if len(ids) > 5 else first

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headrace.cli import filters, params, show
-from headrace.cli.output import clean, emit, emit_list, on_terminal, say, table
+from headrace.cli import filters, ids, show
+from headrace.cli.ids import GivenId
+from headrace.cli.output import clean, emit, emit_list, on_terminal, say
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
@@ -37,48 +38,45 @@ def command() -> None:
 @command.command("list")
 @filters.filter_options(state=True)
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Jobs per page.")
-@click.option("--before", type=params.JOB_ID, help="The next page: jobs older than this id.")
+@click.option("--before", type=ids.JOB_ID, help="The next page: jobs older than this id.")
 @json_option
 @store_command()
-def list_(target: Target, where: Filter, limit: int, before: JobId | None, as_json: bool) -> None:
+def list_(target: Target, where: Filter, limit: int, before: GivenId | None, as_json: bool) -> None:
     """Jobs by filter, newest first."""
+    start = ids.whole_before(target, before)
 
     async def look(store: Store) -> None:
-        page = await pages.fill(store, where, before=before, limit=limit)
-        print_page(page, target, await store.now(), as_json=as_json)
+        page = await pages.fill(store, where, before=start, limit=limit)
+        await print_page(page, target, store, as_json=as_json)
 
     run(target.with_store(look))
 
 
-def print_page(page: Page, target: Target, now: datetime, *, as_json: bool) -> None:
+async def print_page(page: Page, target: Target, store: Store, *, as_json: bool) -> None:
     """One page, as `jobs list` and `dead list` print it."""
     if as_json:
         emit_list([show.document(job, target, full=False) for job in page.jobs], next=page.next)
         return
     if page.jobs:
-        table(show.HEADERS, [show.row(job, now) for job in page.jobs], right=(4, 5))
+        show.table_of(await show.with_failures(store, page.jobs), await store.now())
     elif on_terminal():
         say("no such jobs")
     if page.next:
-        say(f"more: add --before {page.next}")
+        say(f"more: add --before {ids.listed(page.next)}")
 
 
 @command.command("show")
-@click.argument("id", type=params.JOB_ID)
+@click.argument("id", type=ids.JOB_ID)
 @json_option
 @store_command()
-def show_(target: Target, id: JobId, as_json: bool) -> None:
+def show_(target: Target, id: GivenId, as_json: bool) -> None:
     """Everything about one job."""
-    show_job(target, id, as_json=as_json)
-
-
-def show_job(target: Target, id: JobId, *, as_json: bool) -> None:
-    """One job, as `jobs show` and `dead show` print it."""
+    meant = ids.whole_one(target, id)
 
     async def look(store: Store) -> None:
-        (job,) = await store.get([id])
+        (job,) = await store.get([meant])
         if job is None:
-            raise _not_found(id)
+            raise _not_found(meant)
         if as_json:
             emit(show.document(job, target))
         else:
@@ -88,11 +86,12 @@ def show_job(target: Target, id: JobId, *, as_json: bool) -> None:
 
 
 @command.command("explain")
-@click.argument("id", type=params.JOB_ID)
+@click.argument("id", type=ids.JOB_ID)
 @json_option
 @store_command()
-def explain_(target: Target, id: JobId, as_json: bool) -> None:
+def explain_(target: Target, id: GivenId, as_json: bool) -> None:
     """Why a job is not running and, where that can be known, when it will."""
+    meant = ids.whole_one(target, id)
 
     def options_of(name: str) -> TaskOptions | None:
         task = target.task(name)
@@ -101,9 +100,9 @@ def explain_(target: Target, id: JobId, as_json: bool) -> None:
     queues = {} if target.app is None else target.app.queues
 
     async def look(store: Store) -> None:
-        found = await explain.look(store, id, options_of, queues.get)
+        found = await explain.look(store, meant, options_of, queues.get)
         if found is None:
-            raise _not_found(id)
+            raise _not_found(meant)
         job, why = found
         if as_json:
             emit(
@@ -128,7 +127,7 @@ _choice = filters.choice_options(state=True, every="Every job; asks first.")
 @json_option
 @store_command()
 def cancel(
-    target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, reason: str | None, as_json: bool
+    target: Target, given: tuple[GivenId, ...], where: Filter, every: bool, yes: bool, reason: str | None, as_json: bool
 ) -> None:
     """Cancel waiting jobs; ask running ones to stop."""
 
@@ -136,41 +135,41 @@ def cancel(
         return {id: answer.value for id, answer in (await jobs.cancel(ids, reason)).items()}
 
     good = {CancelAnswer.CANCELLED.value, CancelAnswer.ASKED.value}
-    _bulk("cancel", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good=good)
+    _bulk("cancel", target, given, where, every=every, yes=yes, as_json=as_json, move=move, good=good)
 
 
 @command.command()
 @_choice
 @json_option
 @store_command()
-def retry(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
+def retry(target: Target, given: tuple[GivenId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
     """Make finished or scheduled jobs ready now, failures counted from 0."""
 
     async def move(jobs: JobOperations, ids: list[JobId]) -> dict[JobId, str]:
         moved = await jobs.retry(ids)
         return {id: "ready" if id in moved else "unchanged" for id in ids}
 
-    _bulk("retry", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good={"ready"})
+    _bulk("retry", target, given, where, every=every, yes=yes, as_json=as_json, move=move, good={"ready"})
 
 
 @command.command()
 @_choice
 @json_option
 @store_command()
-def delete(target: Target, ids: tuple[JobId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
+def delete(target: Target, given: tuple[GivenId, ...], where: Filter, every: bool, yes: bool, as_json: bool) -> None:
     """Forget jobs that are not running."""
 
     async def move(jobs: JobOperations, ids: list[JobId]) -> dict[JobId, str]:
         gone = await jobs.delete(ids)
         return {id: "deleted" if id in gone else "unchanged" for id in ids}
 
-    _bulk("delete", target, ids, where, every=every, yes=yes, as_json=as_json, move=move, good={"deleted"})
+    _bulk("delete", target, given, where, every=every, yes=yes, as_json=as_json, move=move, good={"deleted"})
 
 
 def _bulk(
     verb: str,
     target: Target,
-    ids: tuple[JobId, ...],
+    given: tuple[GivenId, ...],
     where: Filter,
     *,
     every: bool,
@@ -179,29 +178,30 @@ def _bulk(
     move: Callable[[JobOperations, list[JobId]], Awaitable[dict[JobId, str]]],
     good: set[str],
 ) -> None:
-    filters.must_choose(ids, where, every=every or bool(where.states))
+    filters.must_choose(given, where, every=every or bool(where.states))
     filters.must_agree(f"{verb} every job that fits?", every=every, yes=yes)
+    named = ids.whole(target, given)
 
     async def act(operations: Operations) -> dict[JobId, str]:
         answers: dict[JobId, str] = {}
-        async with operations.jobs.many(chosen(ids, where)) as jobs:
+        async with operations.jobs.many(chosen(named, where)) as jobs:
 
             async def one_page(page: list[Job | JobId]) -> None:
                 known = [job.id for job in page if isinstance(job, Job)]
                 answers.update({job: "unknown" for job in page if not isinstance(job, Job)})
                 answers.update(await move(jobs, known))
 
-            await filters.each_page(operations.store, ids, where, title=verb, quiet=as_json, move=one_page)
+            await filters.each_page(operations.store, named, where, title=verb, quiet=as_json, move=one_page)
         return answers
 
     answers = target.operate(act)
     if as_json:
         emit_list([{"id": id, "answer": answer} for id, answer in answers.items()])
-    elif ids:
+    elif named:
         for id, answer in answers.items():
             click.echo(f"{id}  {answer}")
     else:
         counts = Counter(answers.values())
         click.echo(", ".join(f"{answer} {count:,}" for answer, count in sorted(counts.items())) or "no such jobs")
-    if ids and not set(answers.values()) <= good:
+    if named and not set(answers.values()) <= good:
         raise SystemExit(FAILED)

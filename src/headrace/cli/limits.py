@@ -39,7 +39,15 @@ def list_(target: Target, as_json: bool) -> None:
         if as_json:
             emit_list([_document(entry) for entry in found.values()])
         elif found:
-            table(("limit", "allows", "declared", "set", "state"), [_row(entry, now) for entry in found.values()])
+            rows = [_row(entry, now) for entry in found.values()]
+            headers = ("limit", "allows", "declared", "set", "state")
+            table(
+                headers,
+                rows,
+                cut={"limit": 16, "declared": 16, "set": 16},
+                wrap={"state": 16},
+                drop=("declared", "set"),
+            )
         else:
             say("no limits: declare one with @app.task(limits=[Limit(…)]) and start a worker")
 

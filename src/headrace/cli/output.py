@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 import click
 import msgspec
 
+from headrace.cli.columns import Column, fit
 from headrace.model import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+NO_WIDTHS: Mapping[str, int] = {}
 
 STYLES = {
     "ready": "cyan",
@@ -78,22 +81,23 @@ def short(text: object, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:
-    """A rich table on a terminal; otherwise aligned columns that `cut` and `awk` can read."""
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: Sequence[int] = (),
+    cut: Mapping[str, int] = NO_WIDTHS,
+    wrap: Mapping[str, int] = NO_WIDTHS,
+    drop: Sequence[str] = (),
+) -> None:
+    """A table that fits the terminal; in a pipe, aligned columns that `cut` and `awk` can read.
+
+    On a terminal, cells of the columns in `cut` may be shortened and cells in `wrap` may take several lines, down to these
+    widths. If that is not enough, the columns in `drop` are left out, the first one first.
+    """
     cells = [["" if cell is None else clean(cell) for cell in row] for row in rows]
     if on_terminal():
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-        for place, header in enumerate(headers):
-            # An id is copied by hand, so it is never wrapped.
-            whole = header == "id"
-            grid.add_column(header, justify="right" if place in right else "left", overflow="fold", no_wrap=whole)
-        for row in cells:
-            grid.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-        console().print(grid)
+        _rich_table(headers, cells, right=right, cut=cut, wrap=wrap, drop=drop)
         return
     lines = [list(headers), *cells]
     widths = [max(len(line[place]) for line in lines) for place in range(len(headers))]
@@ -103,6 +107,46 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Se
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         click.echo("  ".join(padded).rstrip())
+
+
+def _rich_table(
+    headers: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    *,
+    right: Sequence[int],
+    cut: Mapping[str, int],
+    wrap: Mapping[str, int],
+    drop: Sequence[str],
+) -> None:
+    from rich import box
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = [
+        Column(
+            header,
+            width=max(cell_len(text) for text in (header, *(row[place] for row in cells))),
+            least=cut.get(header, wrap.get(header)),
+            empty=not any(row[place] for row in cells),
+        )
+        for place, header in enumerate(headers)
+    ]
+    out = console()
+    widths = fit(columns, out.width, drop)
+    grid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, collapse_padding=True)
+    for place, width in widths.items():
+        column = columns[place]
+        grid.add_column(
+            column.header,
+            justify="right" if place in right else "left",
+            width=width,
+            no_wrap=column.header not in wrap,
+            overflow="fold" if column.header in wrap else "ellipsis",
+        )
+    for row in cells:
+        grid.add_row(*(Text(row[place], style=STYLES.get(row[place], "")) for place in widths))
+    out.print(grid)
 
 
 def say(message: str) -> None:

@@ -14,7 +14,6 @@ import msgspec
 
 from headrace.errors import ConfigError
 from headrace.model import duration, lane
-from headrace.model.job import parse_id
 from headrace.model.size import read_size
 from headrace.policy import reserve
 from headrace.task.option import Option, read_time
@@ -81,7 +80,6 @@ RESERVE = Checked("band=slots,…", _reserve)
 QUEUES = Checked("queue,…", _queues)
 TASK = Checked("task", lane.check_task_name)
 TENANT = Checked("tenant", lane.check_tenant)
-JOB_ID = Checked("id", parse_id)
 DURATION = Checked("duration", duration.parse)
 SIZE = Checked("size", lambda text: read_size("size", text))
 MOMENT = Checked("time", read_time)

@@ -92,7 +92,7 @@ def command(target: Target, as_json: bool) -> None:
             emit_list(found)
         elif found:
             rows = [(each.kind, each.name, each.by, age(each.since, now), age(each.until, now)) for each in found]
-            table(("what", "name", "by", "since", "ends"), rows)
+            table(("what", "name", "by", "since", "ends"), rows, cut={"name": 16, "by": 12})
         else:
             say("nothing is paused")
 

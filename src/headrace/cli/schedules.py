@@ -46,7 +46,9 @@ def list_(target: Target, as_json: bool) -> None:
             emit_list([_document(entry, now) for entry in found.values()])
         elif found:
             headers = ("name", "rule", "task", "next", "last", "fired", "skipped", "state")
-            table(headers, [_row(entry, now) for entry in found.values()], right=(3, 5, 6))
+            rows = [_row(entry, now) for entry in found.values()]
+            cut, drop = {"name": 16, "rule": 16, "task": 16, "last": 12}, ("skipped", "fired", "task", "last")
+            table(headers, rows, right=(3, 5, 6), cut=cut, drop=drop)
         else:
             say("no schedules: declare one with app.schedule(…), or `headrace schedules add`")
 

@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.cli.output import age, clean, short
-from headrace.model.job import Failure, Job, JobState
+from headrace.cli import ids
+from headrace.cli.output import age, clean, short, table
+from headrace.model.job import Failure, Job, JobId, JobState
 from headrace.operate import shown
 from headrace.task.large_results import reference
 
 if TYPE_CHECKING:
     from headrace.cli.target import Target
+    from headrace.store.contract import Store
 
 HEADERS = ("id", "task", "queue", "state", "attempt", "age", "note")
 
+_AT_ONCE = 100
+"""Jobs whose failures are read in one call: tracebacks may be long."""
 
-def row(job: Job, now: datetime) -> tuple[object, ...]:
-    """One line of a list."""
+
+def table_of(jobs: Sequence[Job], now: datetime) -> None:
+    """Jobs as a list."""
+    rows = [_row(job, now) for job in jobs]
+    table(HEADERS, rows, right=(4, 5), cut={"task": 20, "queue": 12, "note": 32}, drop=("attempt", "queue", "age"))
+
+
+async def with_failures(store: Store, jobs: Sequence[Job]) -> list[Job]:
+    """The same jobs, and those that failed with their failures, which `find` leaves out."""
+    failed = [job.id for job in jobs if _failed(job) and not job.history]
+    whole: dict[JobId, Job] = {}
+    for start in range(0, len(failed), _AT_ONCE):
+        found = await store.get(failed[start : start + _AT_ONCE])
+        whole.update({job.id: job for job in found if job is not None})
+    # The state and the failures of a row are of one moment.
+    return [whole.get(job.id, job) for job in jobs]
+
+
+def _failed(job: Job) -> bool:
+    return job.state is JobState.DEAD or (job.state is JobState.SCHEDULED and job.failures > 0)
+
+
+def _row(job: Job, now: datetime) -> tuple[object, ...]:
     state = "retrying" if job.state is JobState.SCHEDULED and job.failures else job.state.value
-    note = job.note or ""
+    note = cause(job) if _failed(job) else job.note or ""
     if job.state is JobState.SCHEDULED and job.run_at:
-        note = f"due {age(job.run_at, now)}{f': {note}' if note else ''}"
-    return (job.id, job.task, job.queue, state, job.attempt, age(job.enqueued_at, now), short(note, 60))
+        due = "now" if job.run_at <= now else age(job.run_at, now)
+        note = f"due {due}{f': {note}' if note else ''}"
+    return (ids.listed(job.id), job.task, job.queue, state, job.attempt, age(job.enqueued_at, now), short(note, 60))
+
+
+def cause(job: Job) -> str:
+    """The last failure before the note, because a narrow column shows the beginning."""
+    note = job.note or ""
+    if not job.history:
+        return note
+    last = job.history[-1]
+    what = _failure_line(last)
+    return what if note in {"", last.kind, last.message} else f"{what} ({note})"
+
+
+def _failure_line(failure: Failure) -> str:
+    kind = failure.kind.removeprefix("builtins.")
+    return f"{kind}: {failure.message}" if failure.message else kind
 
 
 def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
@@ -79,18 +121,6 @@ def _decoded(data: bytes | None) -> Any:
             continue
         return value
     return {"unreadable": f"{len(data)} bytes"}
-
-
-def reason(job: Job) -> str:
-    """Why a job is dead, in one line: the note and the last failure, without repetition."""
-    note = job.note or ""
-    if not job.history:
-        return note
-    last = job.history[-1]
-    what = f"{last.kind}: {last.message}" if last.message else last.kind
-    if note in {"", last.kind}:
-        return what
-    return note if note == last.message else f"{note}: {what}"
 
 
 def page(job: Job, target: Target, now: datetime) -> str:

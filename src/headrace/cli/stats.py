@@ -71,7 +71,7 @@ def once(target: Target, *, as_json: bool) -> None:
         )
         for queue in queues
     ]
-    table(HEADERS, rows, right=tuple(range(1, 8)))
+    table(HEADERS, rows, right=tuple(range(1, 8)), cut={"queue": 16}, drop=("failed", "done", "oldest"))
 
 
 def document(queue: QueueStats) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def list_(target: Target, as_json: bool) -> None:
     if not found:
         say("no tokens: the server answers this machine only; make one with `headrace tokens create NAME --scope …`")
         return
-    table(("name", "id", "scopes", "queues", "tenant", "made", "expires", "state"), [_row(each, now) for each in found])
+    headers = ("name", "id", "scopes", "queues", "tenant", "made", "expires", "state")
+    rows = [_row(each, now) for each in found]
+    table(headers, rows, cut={"name": 12, "scopes": 12, "queues": 12, "tenant": 12}, drop=("made", "id", "expires"))
 
 
 @command.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -12,16 +12,22 @@ import click
 
 from headrace.cli import show
 from headrace.cli.board import Board, rate, sparkline
-from headrace.cli.output import age, console, on_terminal, short, span
+from headrace.cli.columns import Column, fit
+from headrace.cli.output import age, clean, console, on_terminal, short, span
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import JustifyMethod, RenderableType
 
+    from headrace.model.records import QueueStats
     from headrace.store.contract import Store
 
 JOBS = 6
 """How many running, retrying and dead jobs are listed."""
+
+_LABEL = 9
+_LEAST = 12
+_RATE_LINES, _HEADER_LINES = 3, 2
+"""Lines of the parts of the screen whose height is fixed."""
 
 _COUNTS = ("ready", "scheduled", "running", "dead")
 _COLOURS = {"ready": "cyan", "scheduled": "yellow", "running": "blue", "dead": "red"}
@@ -34,17 +40,18 @@ class Screen(Protocol):
 
 
 @contextmanager
-def screen(title: str) -> Generator[Screen]:
-    """A screen for a terminal, or lines for a pipe."""
+def screen(*title: str) -> Generator[Screen]:
+    """A screen for a terminal, or lines for a pipe. The parts of the title go into as few lines as they fit."""
     if not on_terminal():
         yield print_line
         return
     from rich.live import Live
 
-    with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
+    out = console()
+    with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
 
         def draw(board: Board, /) -> None:
-            live.update(render(board, title), refresh=True)
+            live.update(render(board, title, width=out.width, height=out.height), refresh=True)
 
         yield draw
 
@@ -52,7 +59,7 @@ def screen(title: str) -> Generator[Screen]:
 async def watch_store(store: Store, *, every: float) -> None:
     """Queues and rates until cancelled."""
     board = Board()
-    with screen("headrace stats — Ctrl-C ends") as draw:
+    with screen("headrace stats", "Ctrl-C ends") as draw:
         while True:
             await board.look(store, jobs=0)
             draw(board)
@@ -73,90 +80,123 @@ def print_line(board: Board, /) -> None:
     )
 
 
-def render(board: Board, title: str) -> RenderableType:
-    """The whole screen."""
+def render(board: Board, title: Sequence[str], *, width: int, height: int) -> RenderableType:
+    """The whole screen, within so many characters and lines."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [_head(board, title), _queues(board)]
+    head = _title(title, width)
+    parts: list[RenderableType] = [Text("\n".join(head), style="bold"), _rates(board, width), _queues(board, width)]
+    used = len(head) + _RATE_LINES + _HEADER_LINES + len(board.queues) + (1 if board.trouble else 0)
     if board.now is not None:
-        parts.extend(_lists(board, board.now))
+        parts.extend(_lists(board, board.now, width, height - used))
     if board.trouble:
-        parts.append(Text(f"store: {short(board.trouble, 200)}", style="bold red"))
+        parts.append(Text(f"store: {short(board.trouble, 200)}", style="bold red", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
-def _head(board: Board, title: str) -> RenderableType:
+def _title(parts: Sequence[str], width: int) -> list[str]:
+    """The parts in as few lines as they fit. A part is never broken."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + 3 <= width:
+            lines[-1] += f" — {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def _rates(board: Board, width: int) -> RenderableType:
     from rich.text import Text
 
     rates = board.rates
-    head = Text(no_wrap=True, overflow="ellipsis")
-    head.append(title, style="bold")
-    head.append("\n\n  throughput ", style="dim")
-    head.append(sparkline(board.history) or "▁", style="green")
-    head.append(f"  {rate(rates.done)}/s done", style="green")
-    head.append(f"   {rate(rates.enqueued)}/s enqueued", style="cyan")
-    head.append(f"   {rate(rates.failed)}/s failed\n", style="red" if rates.failed else "dim")
-    return head
+    figures = (
+        (f"  {rate(rates.done)}/s done", "green"),
+        (f"   {rate(rates.enqueued)}/s enqueued", "cyan"),
+        (f"   {rate(rates.failed)}/s failed", "red" if rates.failed else "dim"),
+    )
+    # The figures matter more than the past, so the sparkline gets what they leave.
+    room = max(1, width - len("  throughput ") - sum(len(text) for text, _ in figures))
+    line = Text("\n", no_wrap=True, overflow="ellipsis")
+    line.append("  throughput ", style="dim")
+    line.append((sparkline(board.history) or "▁")[-room:], style="green")
+    for text, style in figures:
+        line.append(text, style=style)
+    line.append("\n")
+    return line
 
 
-def _grid() -> Table:
+def _queues(board: Board, width: int) -> RenderableType:
     from rich import box
     from rich.table import Table
-
-    return Table(box=box.SIMPLE_HEAD, header_style="bold dim", pad_edge=True, expand=False)
-
-
-def _queues(board: Board) -> RenderableType:
     from rich.text import Text
 
-    grid = _grid()
-    grid.add_column("queue", min_width=12)
-    for name in (*_COUNTS, "enq/s", "done/s", "fail/s", "done", "oldest"):
-        grid.add_column(name, justify="right", min_width=7)
-    for queue in board.queues:
-        rates = board.by_queue.get(queue.queue)
-        grid.add_row(
-            Text(queue.queue + (" (paused)" if queue.paused else ""), style="yellow" if queue.paused else "bold"),
-            *(_count(getattr(queue, name), _COLOURS[name]) for name in _COUNTS),
-            rate(rates.enqueued) if rates else "",
-            rate(rates.done) if rates else "",
-            rate(rates.failed) if rates else "",
-            f"{queue.done_total:,}",
-            span(queue.oldest_ready, at_least=queue.oldest_at_least),
+    headers = ("queue", *_COUNTS, "enq/s", "done/s", "fail/s", "done", "oldest")
+    rows = [_queue_row(board, queue) for queue in board.queues]
+    columns = [
+        Column(
+            header,
+            max(_LEAST if place == 0 else len(header), *(len(row[place]) for row in rows), 0),
+            least=None if place else _LEAST,
         )
+        for place, header in enumerate(headers)
+    ]
+    widths = fit(columns, width - 1, ("enq/s", "done", "fail/s", "oldest", "done/s"))
+    grid = Table(box=box.SIMPLE_HEAD, header_style="bold dim", pad_edge=False, show_edge=False, collapse_padding=True)
+    for place, space in widths.items():
+        side: JustifyMethod = "right" if place else "left"
+        grid.add_column(headers[place], justify=side, width=space, no_wrap=True, overflow="ellipsis")
+    for queue, row in zip(board.queues, rows, strict=True):
+        styles = ("yellow" if queue.paused else "bold", *(_style(queue, name) for name in _COUNTS), *[""] * 5)
+        grid.add_row(*(Text(row[place], style=styles[place]) for place in widths))
     return grid
 
 
-def _count(value: int, colour: str) -> RenderableType:
-    from rich.text import Text
+def _queue_row(board: Board, queue: QueueStats) -> tuple[str, ...]:
+    rates = board.by_queue.get(queue.queue)
+    return (
+        clean(queue.queue) + (" (paused)" if queue.paused else ""),
+        *(f"{getattr(queue, name):,}" for name in _COUNTS),
+        *((rate(rates.enqueued), rate(rates.done), rate(rates.failed)) if rates else ("", "", "")),
+        f"{queue.done_total:,}",
+        span(queue.oldest_ready, at_least=queue.oldest_at_least),
+    )
 
-    return Text(f"{value:,}", style=colour if value else "dim")
+
+def _style(queue: QueueStats, name: str) -> str:
+    return _COLOURS[name] if getattr(queue, name) else "dim"
 
 
-def _lists(board: Board, now: datetime) -> Iterator[RenderableType]:
+def _lists(board: Board, now: datetime, width: int, height: int) -> Iterator[RenderableType]:
     running = [(job.task, f"attempt {job.attempt}", f"for {age(job.claimed_at, now)}") for job in board.running]
     retrying = [
         (job.task, f"failed {job.failures}×", f"again {age(job.run_at, now)}" if job.run_at else "now")
         for job in board.retrying
     ]
-    dead = [(job.task, f"failed {job.failures}×", short(show.reason(job), 110)) for job in board.dead]
-    for name, colour, rows in (("running", "blue", running), ("retrying", "yellow", retrying), ("dead", "red", dead)):
-        if rows:
-            yield _list(name, colour, rows)
+    dead = [(job.task, f"failed {job.failures}×", show.cause(job)) for job in board.dead]
+    lists = [("running", "blue", running), ("retrying", "yellow", retrying), ("dead", "red", dead)]
+    filled = [each for each in lists if each[2]]
+    # One blank line before each list. A low terminal shows the beginning of each list, not the first list alone.
+    each_gets = max(1, height // len(filled) - 1) if filled else 0
+    for name, colour, rows in filled:
+        yield _list(name, colour, rows[:each_gets], width)
 
 
-def _list(name: str, colour: str, rows: list[tuple[str, str, str]]) -> RenderableType:
+def _list(name: str, colour: str, rows: Sequence[tuple[str, str, str]], width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(min_width=9)
-    for _ in range(3):
-        grid.add_column(no_wrap=True, overflow="ellipsis")
-    for place, row in enumerate(rows):
-        grid.add_row(
-            Text(f" {name}" if place == 0 else "", style=f"bold {colour}"), *(Text(short(cell, 110)) for cell in row)
-        )
+    cells = [tuple(short(cell, 110) for cell in row) for row in rows]
+    columns = [
+        Column("", _LABEL),
+        *(Column("", max(len(row[place]) for row in cells), least=None if place == 1 else 16) for place in range(3)),
+    ]
+    widths = fit(columns, width - 1)
+    grid = Table.grid(padding=(0, 2), pad_edge=False)
+    for space in widths.values():
+        grid.add_column(width=space, no_wrap=True, overflow="ellipsis")
     grid.add_row("")
+    for place, row in enumerate(cells):
+        label = Text(f" {name}" if place == 0 else "", style=f"bold {colour}")
+        grid.add_row(label, *(Text(cell) for cell in row))
     return grid

@@ -42,6 +42,8 @@ def command(target: Target, as_json: bool) -> None:
             )
             for worker in found
         ]
-        table(("worker", "queues", "slots", "up", "seen", "hindered", "version", "id"), rows, right=(2, 3, 4))
+        headers = ("worker", "queues", "slots", "up", "seen", "hindered", "version", "id")
+        cut, drop = {"worker": 16, "queues": 12, "hindered": 12}, ("id", "version", "up", "seen")
+        table(headers, rows, right=(2, 3, 4), cut=cut, drop=drop)
 
     run(target.with_store(look))

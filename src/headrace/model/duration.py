@@ -84,10 +84,11 @@ def check_near(value: datetime, *, name: str) -> datetime:
 def about(value: timedelta) -> str:
     """A duration for people, one short word: `350ms`, `12s`, `4m`, `3h`, `9d`."""
     amount = value.total_seconds()
-    if amount < 1:
+    if round(amount * 1000) < 1000:
         return f"{amount * 1000:.0f}ms"
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if amount >= 2 * size:
+        # Two hours are still two hours a moment after they were set.
+        if round(amount / size, 2) >= 2:
             return f"{amount / size:.0f}{unit}"
     return f"{amount:.0f}s"
 
