@@ -18,7 +18,7 @@ from headrace.cli.board import Board
 from headrace.cli.filters import named
 from headrace.cli.output import on_terminal, say
 from headrace.cli.reload import follow_reloader, reload
-from headrace.cli.target import Target, dotted, load_object, must_have_app, resolve, run_long, url_option
+from headrace.cli.target import Target, app_argument, dotted, load_object, must_have_app, resolve, run_long, url_option
 from headrace.errors import ConfigError
 from headrace.runtime import logs
 from headrace.runtime.sighup import on_hangup
@@ -33,14 +33,14 @@ Background = Callable[[], Awaitable[object]]
 
 
 @click.command()
-@click.argument("app", required=False)
+@app_argument
 @url_option
-@click.option("--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
-@click.option("--concurrency", type=int, help="Jobs at once [default: 100].")
+@click.option("-Q", "--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
+@click.option("-c", "--concurrency", type=int, help="Jobs at once [default: 100].")
 @click.option(
     "--with", "functions", multiple=True, metavar="MODULE:FUNCTION", help="An async function to run alongside."
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True, help="Of the server.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True, help="The port of the server.")
 @click.option("--server/--no-server", default=True, help="The queue over HTTP, on this machine only [default: on].")
 @click.option("--every", type=params.DURATION, default="1s", show_default=True, help="How often the view is renewed.")
 @click.option("--reload", "reloads", is_flag=True, help="Start again when a Python file of the app's folder changes.")

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("headrace.cli.worker", "Run workers for an app."),
     "serve": ("headrace.cli.serve", "Serve an app's queue over HTTP."),
     "enqueue": ("headrace.cli.enqueue", "Enqueue one job."),
+    "tasks": ("headrace.cli.tasks", "List the tasks of an app, as its code declares them."),
     "jobs": ("headrace.cli.jobs", "List, show, explain, cancel, retry and delete jobs."),
     "dead": ("headrace.cli.dead", "List, show, replay and discard dead jobs."),
     "queues": ("headrace.cli.queues", "List, pause and resume queues."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.output import say
-from headrace.cli.target import Target, must_have_app, resolve, run, url_option
+from headrace.cli.target import Target, app_argument, must_have_app, resolve, run, url_option
 from headrace.errors import ConfigError
 from headrace.runtime import logs
 from headrace.runtime.loopback import on_this_machine
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("app", required=False)
+@app_argument
 @url_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; any other needs a token first.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8200, show_default=True)
 @click.option("--access-log/--no-access-log", default=True, help="One line of JSON per request on stdout.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
+@click.option("-l", "--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or JSON objects [default: text].")
 def command(
     app: str | None,

@@ -211,10 +211,25 @@ def _place(error: BaseException) -> str:
 # ── options that many commands share ─────────────────────────────────────────
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-app_option = click.option("--app", metavar="APP", help="package.module:app [env: HEADRACE_APP].")
+app_option = click.option("-A", "--app", metavar="APP", help="package.module:app [env: HEADRACE_APP].")
 url_option = click.option(
     "--url", "--store", "url", help="The store, or a server: https://TOKEN@host [env: HEADRACE_URL]."
 )
+
+
+def app_argument(command: Command) -> Command:
+    """APP as an argument or with -A, for commands that run or read an app; they get it as `app`."""
+
+    @click.argument("app", required=False)
+    @click.option("-A", "--app", "named", metavar="APP", help="The same as APP [env: HEADRACE_APP].")
+    @wraps(command)
+    def with_app(app: str | None, named: str | None, **options: Any) -> Any:
+        if app is not None and named is not None:
+            raise click.UsageError("APP or --app, not both", click.get_current_context(silent=True))
+        return command(app=named if app is None else app, **options)
+
+    decorated: Any = with_app
+    return decorated  # type: ignore[no-any-return]  # click's decorators keep the function
 
 
 def store_command(*, create: bool = False) -> Callable[[Command], Command]:

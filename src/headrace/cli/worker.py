@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import params
-from headrace.cli.target import Target, must_have_app, resolve, run, url_option
+from headrace.cli.target import Target, app_argument, must_have_app, resolve, run, url_option
 from headrace.errors import Unavailable
 from headrace.runtime import logs
 from headrace.settings import LOG_FORMATS, LOG_LEVELS
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("app", required=False)
+@app_argument
 @url_option
-@click.option("--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
-@click.option("--concurrency", type=int, help="Jobs at once in each process [default: 100].")
+@click.option("-Q", "--queues", type=params.QUEUES, help="Only these, instead of all that the app's tasks name.")
+@click.option("-c", "--concurrency", type=int, help="Jobs at once in each process [default: 100].")
 @click.option("--threads", type=int, help="Sync tasks at once in each process [default: 16].")
 @click.option(
     "--reserve",
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--max-jobs-per-child", type=int, help="The same for child processes of process tasks [default: never].")
 @click.option("--max-memory-per-child", type=params.SIZE, help="The same for child processes of process tasks.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
+@click.option("-l", "--log-level", type=click.Choice(LOG_LEVELS), help="[default: info].")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or JSON objects [default: text].")
 @click.option(
     "--job-log-level",
