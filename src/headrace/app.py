@@ -192,10 +192,12 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
     ) -> AsyncGenerator[Worker, None]:
         """A worker inside this process; `overrides` are settings, e.g. `lease="5s"`."""
         from headrace.worker import Worker
+        from headrace.worker.remarks import log_remarks
 
         settings = self.settings.replace(concurrency=concurrency, queues=queues, **overrides)
         store = self.connect()
         await store.open()
+        log_remarks(store)
         try:
             worker = Worker(
                 self.tasks,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
 
-from cli.shell import Shell
+from cli.shell import Shell, interrupt
 
 
 @pytest.fixture
@@ -40,3 +41,22 @@ def test_doctor_misses_replicas(shell: Shell) -> None:
     [told] = [each for each in found["findings"] if each["about"] == "replicas"]
     assert told["level"] == "error"
     assert "0 replicas" in told["message"]
+
+
+def test_only_the_worker_and_doctor_warn_of_the_server(shell: Shell) -> None:
+    lost = "may lose about the last second"
+    arguments = ("shop.charge", "7", '"acme"', "--app", "shop:app")
+    for command in (("enqueue", *arguments), ("jobs", "list"), ("dead", "list"), ("stats",)):
+        assert finished(shell.process(*command))[1] == "", command
+    worker = shell.process("worker", "shop", "--processes", "2")
+    while len(shell.json("workers")["items"]) < 2:
+        assert worker.poll() is None
+    assert interrupt(worker)[1].count(lost) == 1
+    printed, remarks = finished(shell.process("doctor", COLUMNS="200"))
+    assert (printed.count(lost), remarks) == (1, "")
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
+    printed = process.communicate(timeout=60)
+    assert process.returncode == 0, printed
+    return printed

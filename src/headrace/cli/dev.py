@@ -90,12 +90,14 @@ def _function(spec: str) -> Background:
 
 async def _dev(target: Target, background: list[Background], every: float, port: int | None) -> None:
     from headrace.worker import Worker
+    from headrace.worker.remarks import log_remarks
 
     assert target.app is not None  # The caller has checked this.
     store = target.connect()
     try:
         await store.migrate()
         await store.open()
+        log_remarks(store)
         worker = Worker(
             target.app.tasks,
             store,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -77,6 +80,19 @@ async def _store(target: Target) -> list[Finding]:
         return [Finding("ok", "store", f"{target.shown_url} answers"), *await store.check()]
 
     try:
-        return await target.with_store(look)
+        with _silent_store():
+            return await target.with_store(look)
     except HeadraceError as error:
         return [Finding("error", "store", str(error))]
+
+
+@contextmanager
+def _silent_store() -> Generator[None]:
+    """No log lines of the store, because the table has what they say."""
+    log = logging.getLogger("headrace.store")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

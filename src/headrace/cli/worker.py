@@ -66,8 +66,8 @@ def command(
     """
     settings: dict[str, Any] = flags
     target = must_have_app(resolve(app=app, url=url, create=True, **settings))
-    _check(target)
     logs.configure(target.settings.log_level, target.settings.log_format)
+    _check(target)
     from headrace.worker.command import supervise
     from headrace.worker.health import Address
 
@@ -77,10 +77,12 @@ def command(
 
 
 def _check(target: Target) -> None:
-    """Report a wrong URL or a missing schema as one error now, not as a log line per process later."""
+    """Report a wrong URL or a missing schema as one error now, and warnings once, not as a log line per process later."""
+    from headrace.worker.remarks import log_remarks
 
     async def answers(store: Store) -> None:
         await store.now()
+        log_remarks(store)
 
     # A store that cannot be reached may come back. The workers wait for it and log that.
     with contextlib.suppress(Unavailable):

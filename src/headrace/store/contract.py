@@ -349,6 +349,16 @@ class Recording(Protocol):
 
 
 @runtime_checkable
+class Remarking(Protocol):
+    """Stores whose `open` learns something about the server that an operator should change."""
+
+    @property
+    def remarks(self) -> Sequence[Finding]:
+        """The warnings that `open` met. A worker logs them and `check` lists them; a producer does not repeat them."""
+        ...
+
+
+@runtime_checkable
 class Prompt(Protocol):
     """Stores that can claim for a waiting worker when they wake it. This saves one round trip before the job starts."""
 

@@ -16,6 +16,7 @@ from headrace.store.redis.client.sentinel import SentinelWire
 from headrace.store.redis.client.url import parse
 from headrace.store.redis.client.wire import Patience
 from headrace.store.redis.store import RedisStore
+from headrace.worker.remarks import log_remarks
 from servers.redis import RedisCluster, RedisServer
 from stores.redis.kit import eventually
 
@@ -86,6 +87,9 @@ async def test_otherwise_what_may_be_lost_is_told_once(own_server: RedisServer, 
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             await store.open()
+        assert caplog.text == ""
+        log_remarks(store)
+        log_remarks(store)
     assert caplog.text.count("may lose about the last second") == 1
     findings = {finding.about: finding for finding in await store.check()}
     assert findings["durability"].level == "warning"

@@ -20,6 +20,7 @@ from headrace.model.records import (
     Ending,
     Enqueued,
     Filter,
+    Finding,
     Page,
     Pause,
     PauseKind,
@@ -73,6 +74,10 @@ class ShardedRedisStore:
         self.limit = store.limit
         self.records = store.records
         self.record = store.record
+
+    @property
+    def remarks(self) -> Sequence[Finding]:
+        return self.store.remarks
 
     async def open(self) -> None:
         await self.store.open()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from headrace.model.clock import Clock
-from headrace.model.records import Progress
+from headrace.model.records import Finding, Progress
 from headrace.store.redis.blocking import BlockingEnqueue, blocking
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.url import parse
@@ -34,8 +35,6 @@ from headrace.store.redis.verbs.wait import Wait
 from headrace.store.redis.verbs.wake import Wake
 
 _log = logging.getLogger(__name__)
-_warned: set[str] = set()
-"""Warnings that were logged: each once per process, however many stores it opens."""
 
 
 class RedisStore:
@@ -47,6 +46,7 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:  # noqa: PLR0915 - a line per verb
+        self.remarks: Sequence[Finding] = ()
         # What the verbs share.
         self.client = client = Client(parse(url))
         self.time = time = StoreClock(client, clock)
@@ -112,10 +112,11 @@ class RedisStore:
         self.record = records.record
 
     async def open(self) -> None:
-        for finding in await self.check():
-            if finding.level == "error" or (finding.level == "warning" and finding.message not in _warned):
-                _warned.add(finding.message)
+        found = await self.check()
+        for finding in found:
+            if finding.level == "error":
                 _log.warning("%s: %s", finding.about, finding.message)
+        self.remarks = [finding for finding in found if finding.level == "warning"]
         await self.time.refresh()
 
     def blocking(self) -> BlockingEnqueue | None:
