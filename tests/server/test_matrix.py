@@ -161,7 +161,7 @@ def test_there_is_a_matrix() -> None:
     assert WITH_QUEUE
     # Each endpoint without a token is a deliberate decision.
     opened = {each.path for each in OPEN if not each.path.startswith("/docs/")}
-    assert opened <= {"/livez", "/readyz", "/healthz", "/openapi.json", "/docs"}
+    assert opened <= {"/livez", "/readyz", "/healthz", "/openapi.json", "/docs", "/"}
 
 
 # ── scopes ───────────────────────────────────────────────────────────────────

@@ -160,10 +160,10 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
     words = [part.strip("{}") for part in endpoint.path.split("/") if part]
     found: dict[str, Any] = {
         "operationId": "_".join(
-            [endpoint.method.lower(), *(word.replace("-", "_").replace(".", "_") for word in words)]
+            [endpoint.method.lower(), *(word.replace("-", "_").replace(".", "_") for word in words or ["root"])]
         ),
         "summary": endpoint.does,
-        "tags": [next((word for word in words if word != "v1"), "")],
+        "tags": [next((word for word in words if word != "v1"), "docs")],
         "responses": _responses(endpoint, shapes),
     }
     if endpoint.scope is not None:

@@ -11,6 +11,9 @@ const make = (name, attributes, ...children) => {
   return node;
 };
 
+// `name` in a text is shown as code.
+const plain = (text) => text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part));
+
 const base = new URL(".", document.location.href);
 let schemas = {};
 
@@ -44,7 +47,7 @@ function fields(schema) {
   const rows = Object.entries(shape.properties ?? {}).map(([name, part]) =>
     make("tr", {}, make("td", {}, make("code", {}, name)),
       make("td", {}, kind(part), needed.has(name) ? "" : make("span", { class: "optional" }, " optional")),
-      make("td", {}, part.description ?? resolve(part).description ?? "")));
+      make("td", {}, ...plain(part.description ?? resolve(part).description ?? ""))));
   return rows.length ? make("table", {}, ...rows) : undefined;
 }
 
@@ -86,7 +89,7 @@ function tryIt(path, method, operation) {
     }
   };
   const rows = inputs.map(([each, input]) =>
-    make("tr", {}, make("td", {}, make("code", {}, each.name)), make("td", {}, input), make("td", {}, each.description ?? "")));
+    make("tr", {}, make("td", {}, make("code", {}, each.name)), make("td", {}, input), make("td", {}, ...plain(each.description ?? ""))));
   return [rows.length ? make("table", {}, ...rows) : undefined, text, make("button", { type: "button", on: ["click", send] }, "Send"), out];
 }
 
@@ -94,13 +97,13 @@ function call(path, method, operation) {
   const answers = Object.entries(operation.responses).map(([status, part]) => {
     const schema = content(part);
     return make("tr", {}, make("td", {}, status), make("td", {}, Number(status) < 400 && schema ? kind(schema) : ""),
-      make("td", {}, part.description.replaceAll("`", "")));
+      make("td", {}, ...plain(part.description)));
   });
   const good = Object.entries(operation.responses).find(([status, part]) => Number(status) < 300 && content(part));
   const body = content(operation.requestBody);
   const node = make("details", {},
     make("summary", {}, make("span", { class: `method ${method}` }, method.toUpperCase()), make("code", {}, path),
-      make("span", {}, operation.summary), make("span", { class: "scope" }, operation["x-scope"] ?? "open")));
+      make("span", { class: "does" }, ...plain(operation.summary)), make("span", { class: "scope" }, operation["x-scope"] ?? "open")));
   node.addEventListener("toggle", () => {
     if (node.querySelector(".inside")) return;
     node.append(make("div", { class: "inside" },
