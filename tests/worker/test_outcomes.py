@@ -98,6 +98,18 @@ async def test_an_exception_that_never_helps_to_repeat(bench: Bench) -> None:
     assert (job.state, job.note, job.failures) == (JobState.DEAD, "KeyError", 1)
 
 
+async def test_only_these_exceptions_are_tried_again(bench: Bench) -> None:
+    @bench.app.task(retry=Retry(only=(ConnectionError,), never=(BrokenPipeError,)))
+    async def call(kind: str) -> None:
+        raise {"reset": ConnectionResetError, "value": ValueError, "pipe": BrokenPipeError}[kind]("no")
+
+    again = await bench.work(call, "reset")
+    assert (again.state, again.failures) == (JobState.SCHEDULED, 1)
+    for kind, name in (("value", "ValueError"), ("pipe", "BrokenPipeError")):
+        job = await bench.work(call, kind)
+        assert (job.state, job.note, job.failures) == (JobState.DEAD, name, 1)
+
+
 async def test_snooze_is_no_failure(bench: Bench) -> None:
     @bench.app.task
     async def later() -> None:

@@ -35,6 +35,8 @@ class Retry:
     """Exceptions that make the job dead at once."""
     max_crashes: int = 3
     """Worker deaths by its own fault after which the job is dead."""
+    only: tuple[type[BaseException], ...] = ()
+    """The only exceptions after which the job is tried again. Empty: all but those in `never`."""
     _base: timedelta = field(init=False, repr=False, compare=False)
     _cap: timedelta = field(init=False, repr=False, compare=False)
 
@@ -50,9 +52,14 @@ class Retry:
         low, high = self.jitter
         if not 0 <= low <= high <= 10:
             raise ConfigError(f"Retry.jitter = {self.jitter!r}: (low, high) with 0 <= low <= high <= 10")
-        for kind in self.never:
-            if not isinstance(kind, type) or not issubclass(kind, BaseException):
-                raise ConfigError(f"Retry.never: {kind!r} is not an exception class")
+        for name in ("never", "only"):
+            for kind in getattr(self, name):
+                if not isinstance(kind, type) or not issubclass(kind, BaseException):
+                    raise ConfigError(f"Retry.{name}: {kind!r} is not an exception class")
+
+    def final(self, error: BaseException) -> bool:
+        """Whether an exception of the task makes the job dead at once. Timeouts and crashes are no exceptions of it."""
+        return isinstance(error, self.never) or (bool(self.only) and not isinstance(error, self.only))
 
     def delay(self, failures: int, rand: Callable[[], float]) -> timedelta:
         """How long to wait after the `failures`-th failure; `rand` gives 0 … 1."""

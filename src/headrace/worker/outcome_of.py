@@ -110,7 +110,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
         case Dead(reason=why):
             return Failed(_failure(attempt, error), final=True, reason=_clean(attempt, why) or "final")
         case _:
-            final = isinstance(error, attempt.own.retry.never)
+            final = attempt.own.retry.final(error)
             return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
 
 
