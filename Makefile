@@ -16,7 +16,7 @@ help:
 run:
 	@scripts/setup run
 	@# In a process group of its own: Ctrl-C is for the demo, which drains and ends well, not for make.
-	@bash -c 'if [ -t 0 ]; then set -m; fi; .venv/bin/headrace dev examples.demo:app --with examples.demo:produce; exit $$?'
+	@$(PY) scripts/foreground.py .venv/bin/headrace dev examples.demo:app --with examples.demo:produce $(ARGS)
 
 test:
 	@scripts/setup test
