@@ -1,4 +1,9 @@
-"""The demo of `make run`: a steady stream of jobs of several kinds. Some fail and retry, some end as dead."""
+"""The demo of `make run`: a steady stream of jobs of several kinds.
+
+Some jobs fail and are tried again, some end as dead, and several dead jobs have one cause. Charges wait for the rate of a
+limit. Each shop is a tenant, so that shops take turns. One shop is paused for a while, and a schedule makes a job every ten
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,21 @@ import hashlib
 import random
 import time
 
-from headrace import Dead, Headrace, Retry, Snooze, current_job
+from headrace import Dead, Headrace, Limit, Retry, Snooze, current_job
 
 app = Headrace()  # HEADRACE_URL, else sqlite:///headrace.db in this folder
 
 SHOPS = ("acme", "globex", "initech")
+PAUSE_EVERY = 120
 
 
 def per_shop(shop: str, *_: object) -> str:
     """The tenant of a job, so that shops take turns."""
     return shop
+
+
+bank = Limit("bank", rate="45/m", burst=3)  # fewer than there are charges, so some wait
+one_call = Limit("shop", concurrency=1, key=per_shop)  # one call at a time to each shop
 
 
 class Declined(Exception):
@@ -53,7 +63,7 @@ def report(month: int) -> str:
     return f"{month}: {digest.hex()[:12]}"
 
 
-@app.task(name="shop.sync", tenant=per_shop, retry=Retry(max_attempts=4, base="1s", cap="5s"))
+@app.task(name="shop.sync", tenant=per_shop, limits=[one_call], retry=Retry(max_attempts=4, base="1s", cap="5s"))
 async def sync_shop(shop: str) -> None:
     """Fails at times, and succeeds on a later attempt."""
     await asyncio.sleep(random.uniform(0.05, 0.4))
@@ -67,6 +77,7 @@ async def sync_shop(shop: str) -> None:
     tenant=per_shop,
     retry=Retry(max_attempts=3, base="500ms", never=(Declined,)),
     redact=("card",),
+    limits=[bank],
 )
 async def charge(shop: str, order: int, card: str = "4242 4242 4242 4242") -> str:
     """High priority. A job with a declined card is dead at once."""
@@ -92,10 +103,22 @@ async def poll(shop: str) -> str:
     return f"{shop} is ready"
 
 
+@app.task(name="mail.digest", queue="mail")
+async def digest() -> str:
+    """Made by a schedule."""
+    return "sent"
+
+
+app.schedule("digest", every="10s", job=digest.job())
+
+
 async def produce() -> None:
     """Enqueues about a dozen jobs a second until cancelled."""
     number = 0
     while True:
+        if number % PAUSE_EVERY == 0:
+            # The jobs of this shop wait. The pause ends by itself.
+            await app.apause(tenant=SHOPS[-1], until="15s", by="demo")
         number += 1
         shop = random.choice(SHOPS)
         await app.aenqueue_many(welcome.job(number * 10 + i) for i in range(random.randint(2, 8)))

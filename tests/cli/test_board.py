@@ -12,12 +12,17 @@ from rich.console import Console
 from headrace.cli import view
 from headrace.cli.board import Board, rate, sparkline
 from headrace.errors import Unavailable
-from headrace.model.job import Batch, Failure, JobState, NewJob, new_batch
+from headrace.model.job import Batch, Failure, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import DONE, Again, Finish
 from headrace.model.records import Stats
+from headrace.model.short_id import shorten
+from headrace.operate.limits import Limits
+from headrace.operate.operations import Operations
+from headrace.policy.schedule import declare
 from headrace.store.memory import MemoryStore
+from headrace.task.limit import LimitDeclaration, LimitFigures
 from headrace.testing.clock import FakeClock
 
 
@@ -96,6 +101,27 @@ async def test_the_board_fits_a_small_terminal(busy: MemoryStore, clock: FakeClo
     text = "\n".join(lines)
     for part in (*title, "scheduled", "running", "retrying", " dead ", "ValueError: no", "/s failed"):
         assert part in text, text
+
+
+async def test_the_board_names_pauses_limits_schedules_and_commands(busy: MemoryStore, clock: FakeClock) -> None:
+    await busy.pause("acme", kind="tenant", by="ana", until=clock.now() + timedelta(minutes=5))
+    await Limits(busy).declare({"bank": LimitDeclaration(figures=LimitFigures(rate=1.5))})
+    schedule = declare("digest", every="10s", job=NewJob("mail.digest", b"\x92\x90\x80", Lane("mail")))
+    await Operations(busy).schedules.add(schedule)
+    await busy.enqueue(
+        Batch(batch := new_batch(), [NewJob("shop.charge", b"\x92\x90\x80", Lane("mail", tenant="acme"))])
+    )
+    board = Board()
+    await board.look(busy, jobs=5)
+    page = StringIO()
+    Console(file=page, width=80, height=24, color_system=None).print(view.render(board, ["dev"], width=80, height=24))
+    for part in (
+        "paused    tenant acme, ends in 5m",
+        "limits    bank 1.5/s burst 1",
+        "schedules digest in 10s",
+        f"try       headrace jobs explain {shorten(job_id(batch, 0))}; headrace limits list",
+    ):
+        assert part in page.getvalue(), page.getvalue()
 
 
 async def test_a_line(busy: MemoryStore, clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:

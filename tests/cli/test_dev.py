@@ -65,6 +65,21 @@ def test_dev_runs_the_demo_and_loses_nothing(demo: Shell, how: signal.Signals) -
     assert states.get("ready", 0) == total["ready"]
     assert states.get("scheduled", 0) == total["scheduled"]
     assert demo.json("workers")["items"] == []
+    assert "look again: headrace jobs list, headrace dead list" in errors
+
+
+def test_the_demo_shows_limits_tenants_a_schedule_and_a_pause(demo: Shell) -> None:
+    process = demo.process("dev", "examples.demo:app", "--with", "examples.demo:produce", "--no-server")
+    read_until(process, "done")
+    while not (paused := demo.json("pauses")["items"]):
+        assert process.poll() is None
+    assert [(each["kind"], each["name"], each["by"]) for each in paused] == [("tenant", "initech", "demo")]
+    assert {each["name"] for each in demo.json("limits", "list")["items"]} == {"bank", "shop"}
+    assert [each["name"] for each in demo.json("schedules", "list")["items"]] == ["digest"]
+    while not any(job["tenant"] for job in demo.json("jobs", "list")["items"]):
+        assert process.poll() is None
+    interrupt(process)
+    assert process.returncode == 0
 
 
 def test_dev_hands_back_at_once_when_told_twice(shell: Shell) -> None:

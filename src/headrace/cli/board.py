@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import StoreError
 from headrace.model.job import Job, JobState
-from headrace.model.records import Filter, QueueStats
+from headrace.model.records import Filter, Pause, QueueStats
+from headrace.operate.limits import LimitEntry, Limits
+from headrace.operate.schedules import Schedules
+from headrace.policy.schedule_entry import ScheduleEntry
 from headrace.store import pages
 
 if TYPE_CHECKING:
@@ -41,6 +44,11 @@ class Board:
     running: list[Job] = field(default_factory=list[Job])
     retrying: list[Job] = field(default_factory=list[Job])
     dead: list[Job] = field(default_factory=list[Job])
+    waiting: Job | None = None
+    """A ready job, as an example for `jobs explain`."""
+    pauses: list[Pause] = field(default_factory=list[Pause])
+    limits: list[LimitEntry] = field(default_factory=list[LimitEntry])
+    schedules: list[ScheduleEntry] = field(default_factory=list[ScheduleEntry])
     trouble: str | None = None
     """Why the last snapshot failed. The figures are older then."""
     history: deque[float] = field(default_factory=lambda: deque[float](maxlen=60))
@@ -57,6 +65,10 @@ class Board:
                 self.retrying = [job for job in waiting if job.failures][:jobs]
                 dead = await _newest(store, JobState.DEAD, jobs)
                 self.dead = [job for job in await store.get([job.id for job in dead]) if job is not None]
+                self.waiting = next(iter(await _newest(store, JobState.READY, 1)), None)
+                self.pauses = sorted(await store.pauses(), key=lambda pause: (pause.kind, pause.name))
+                self.limits = list((await Limits(store).all()).values())
+                self.schedules = list((await Schedules(store).all()).values())
         except StoreError as error:
             self.trouble = str(error)
             return

@@ -200,3 +200,9 @@ async def _end(worker: Worker, target: Target) -> None:
         f"done: {counters.succeeded:,} succeeded, {counters.failed:,} failed, {counters.snoozed:,} snoozed; "
         f"{named(counters.released - before)} handed back. What waits stays in {target.shown_url}"
     )
+    say(f"look again: {', '.join(f'headrace {each}{_where(target)}' for each in ('jobs list', 'dead list', 'stats'))}")
+
+
+def _where(target: Target) -> str:
+    """What a command must be given to find the same store."""
+    return f" --url {target.shown_url}" if target.settings.sources.get("url") == "flag" else ""

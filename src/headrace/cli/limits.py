@@ -70,7 +70,7 @@ def set_(target: Target, name: str, as_json: bool, **options: Any) -> None:
     if as_json:
         emit(_document(entry))
     else:
-        click.echo(f"{name}: {_allows(entry)}")
+        click.echo(f"{name}: {allows(entry)}")
 
 
 @command.command()
@@ -84,7 +84,7 @@ def reset(target: Target, name: str, as_json: bool) -> None:
         emit({"name": name, "limit": None if entry is None else _document(entry)})
     else:
         own = f"no figures of its own, those of {name.partition(':')[0]} count"
-        click.echo(f"{name}: " + (own if entry is None else _allows(entry)))
+        click.echo(f"{name}: " + (own if entry is None else allows(entry)))
 
 
 @command.command()
@@ -105,7 +105,8 @@ def remove(target: Target, name: str, as_json: bool) -> None:
         click.echo(f"{name}: no figures of its own, nothing to remove")
 
 
-def _allows(entry: LimitEntry) -> str:
+def allows(entry: LimitEntry) -> str:
+    """What a limit allows now, in a few words."""
     rule = entry.rule
     said: list[str] = []
     if rule.rate is not None:
@@ -118,7 +119,7 @@ def _allows(entry: LimitEntry) -> str:
 def _row(entry: LimitEntry, now: datetime) -> tuple[object, ...]:
     return (
         entry.name,
-        _allows(entry),
+        allows(entry),
         "" if entry.declared is None else describe(entry.declared),
         "" if entry.override is None else describe(entry.override),
         _state(entry, now),

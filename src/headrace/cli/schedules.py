@@ -176,7 +176,7 @@ def _row(entry: ScheduleEntry, now: datetime) -> tuple[object, ...]:
         schedule.name,
         schedule.rule,
         schedule.job.task,
-        age(_next(entry, now), now),
+        age(next_of(entry, now), now),
         "" if last is None else f"{last.answer} {age(last.slot, now)} ago",
         entry.fired,
         entry.skipped,
@@ -184,11 +184,12 @@ def _row(entry: ScheduleEntry, now: datetime) -> tuple[object, ...]:
     )
 
 
-def _next(entry: ScheduleEntry, now: datetime) -> datetime | None:
+def next_of(entry: ScheduleEntry, now: datetime) -> datetime | None:
+    """The next slot; None if it is paused, or if this machine does not know its time zone."""
     try:
         return entry.next_slot(now)
     except ConfigError:
-        return None  # This machine does not know the time zone.
+        return None
 
 
 def _document(entry: ScheduleEntry, now: datetime) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def _document(entry: ScheduleEntry, now: datetime) -> dict[str, Any]:
         "declared": entry.declared,
         "paused": entry.paused,
         "paused_by": entry.paused_by,
-        "next": _next(entry, now),
+        "next": next_of(entry, now),
         "fired": entry.fired,
         "skipped": entry.skipped,
         "last_job": entry.last,

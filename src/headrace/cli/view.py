@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from headrace.cli import show
+from headrace.cli import limits, show
 from headrace.cli.board import Board, rate, sparkline
 from headrace.cli.columns import Column, fit
 from headrace.cli.output import age, clean, console, on_terminal, short, span
+from headrace.model.short_id import shorten
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType
 
+    from headrace.model.job import Job
     from headrace.model.records import QueueStats
     from headrace.store.contract import Store
 
@@ -87,9 +89,12 @@ def render(board: Board, title: Sequence[str], *, width: int, height: int) -> Re
 
     head = _title(title, width)
     parts: list[RenderableType] = [Text("\n".join(head), style="bold"), _rates(board, width), _queues(board, width)]
-    used = len(head) + _RATE_LINES + _HEADER_LINES + len(board.queues) + (1 if board.trouble else 0)
+    said = [] if board.now is None else list(_remarks(board, board.now, width))
+    used = len(head) + _RATE_LINES + _HEADER_LINES + len(board.queues) + len(said) + (1 if said else 0)
     if board.now is not None:
-        parts.extend(_lists(board, board.now, width, height - used))
+        parts.extend(_lists(board, board.now, width, height - used - (1 if board.trouble else 0)))
+    if said:
+        parts.append(Text("\n" + "\n".join(said), style="dim", no_wrap=True, overflow="ellipsis"))
     if board.trouble:
         parts.append(Text(f"store: {short(board.trouble, 200)}", style="bold red", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
@@ -168,18 +173,59 @@ def _style(queue: QueueStats, name: str) -> str:
 
 
 def _lists(board: Board, now: datetime, width: int, height: int) -> Iterator[RenderableType]:
-    running = [(job.task, f"attempt {job.attempt}", f"for {age(job.claimed_at, now)}") for job in board.running]
+    running = [(_named(job), f"attempt {job.attempt}", f"for {age(job.claimed_at, now)}") for job in board.running]
     retrying = [
-        (job.task, f"failed {job.failures}×", f"again {age(job.run_at, now)}" if job.run_at else "now")
+        (_named(job), f"failed {job.failures}×", f"again {age(job.run_at, now)}" if job.run_at else "now")
         for job in board.retrying
     ]
-    dead = [(job.task, f"failed {job.failures}×", show.cause(job)) for job in board.dead]
+    dead = [(_named(job), f"failed {job.failures}×", show.cause(job)) for job in board.dead]
     lists = [("running", "blue", running), ("retrying", "yellow", retrying), ("dead", "red", dead)]
     filled = [each for each in lists if each[2]]
     # One blank line before each list. A low terminal shows the beginning of each list, not the first list alone.
     each_gets = max(1, height // len(filled) - 1) if filled else 0
     for name, colour, rows in filled:
         yield _list(name, colour, rows[:each_gets], width)
+
+
+def _remarks(board: Board, now: datetime, width: int) -> Iterator[str]:
+    """One line each about pauses, limits and schedules, and commands that show more."""
+    from headrace.cli.schedules import next_of
+
+    for name, parts in (
+        (
+            "paused",
+            [f"{each.kind} {each.name}, ends {age(each.until, now) or 'when resumed'}" for each in board.pauses],
+        ),
+        ("limits", [f"{each.name} {limits.allows(each)}" for each in board.limits]),
+        ("schedules", [f"{each.schedule.name} {age(next_of(each, now), now) or 'paused'}" for each in board.schedules]),
+        ("try", [f"headrace {each}" for each in _commands(board)]),
+    ):
+        if parts:
+            yield _joined(f" {name:<{_LABEL}} ", [clean(part) for part in parts], width - 1)
+
+
+def _commands(board: Board) -> Iterator[str]:
+    if board.waiting is not None:
+        yield f"jobs explain {shorten(board.waiting.id)}"
+    if board.dead:
+        yield "dead list"
+    if board.limits:
+        yield "limits list"
+    yield "jobs list"
+
+
+def _joined(line: str, parts: Sequence[str], width: int) -> str:
+    """As many parts as fit into one line."""
+    for place, part in enumerate(parts):
+        longer = f"{line}{'; ' if place else ''}{part}"
+        if place and len(longer) > width:
+            break
+        line = longer
+    return line
+
+
+def _named(job: Job) -> str:
+    return f"{job.task} {job.tenant}" if job.tenant else job.task
 
 
 def _list(name: str, colour: str, rows: Sequence[tuple[str, str, str]], width: int) -> RenderableType:
