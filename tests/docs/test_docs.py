@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FIRST_PAGES = (ROOT / "README.md", ROOT / "docs" / "start" / "index.md")
+"""Pages that a new user follows line by line: `test_first_pages.py` does the same."""
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w./]+\.py)$")
 LINK = re.compile(r"\[[^\]]+\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -91,7 +93,10 @@ def run_sql(block: Block, url: str) -> None:
 
 @pytest.mark.timeout(600)  # on the slowest machine
 @pytest.mark.parametrize(
-    ("page_folder", "page"), [(page, page) for page in PAGES], ids=name_of, indirect=["page_folder"]
+    ("page_folder", "page"),
+    [(page, page) for page in PAGES if page not in FIRST_PAGES],
+    ids=name_of,
+    indirect=["page_folder"],
 )
 def test_examples_run(page_folder: Path, page: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
