@@ -17,10 +17,12 @@ PROSE = {"", ".js", ".lua", ".md", ".mjs", ".py", ".sh", ".sql"}
 WRITTEN_OUT = {
     "app.py": {"Headrace.close", "_Home.put"},
     "client/once.py": {"Once.first"},
-    "client/produce.py": {"Producer.enqueue_many", "Producer.put_in"},
+    "client/produce.py": {"InlineRunner.run", "Producer.enqueue_many", "Producer.put_in"},
     "outbox/__init__.py": {"Outbox.enqueue_in"},
     "task/handle.py": {"Handle.result"},
     "task/task.py": {"Bound.enqueue", "Home.put", "Task.enqueue"},
+    "testing/inlining.py": {"Inline.run"},
+    "testing/store.py": {"FrontStore.enqueue_in", "FrontStore.settle_in"},
 }
 """Sync verbs that do more than run their async twin: they work in the caller's own thread, or on a sync connection."""
 

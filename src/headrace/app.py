@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from headrace import store as stores
 from headrace.client.per_loop import Clients
@@ -41,6 +41,7 @@ from headrace.webhooks.deliver import Webhooks
 
 if TYPE_CHECKING:
     from headrace.task.large_results import ResultStorage
+    from headrace.testing.inlining import Inline
     from headrace.worker import Duties, Worker
 
 P = ParamSpec("P")
@@ -108,6 +109,7 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
             allow=Allow.of(self.settings.webhook_allow),
         )
         self._only_store: tuple[asyncio.AbstractEventLoop, Store] | None = None
+        self._stand_in: Store | None = None
         self._lock = threading.Lock()
 
     # ── tasks ────────────────────────────────────────────────────────────────
@@ -184,7 +186,7 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         self.dead_alert_hooks.append(hook)
         return hook
 
-    # ── workers, stores, the end ─────────────────────────────────────────────
+    # ── workers, stores ──────────────────────────────────────────────────────
 
     @asynccontextmanager
     async def worker(
@@ -227,6 +229,8 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
 
     def connect(self) -> Store:
         """A new store for the current event loop, not yet opened. A store in one process is one for the whole app."""
+        if self._stand_in is not None:
+            return self._stand_in
         if not stores.in_one_process(self.settings.url):
             if "+cluster:" in self.settings.url:
                 self.limits.refuse_shared(self.tasks.values())
@@ -238,6 +242,32 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
             if self._only_store is None or self._only_store[0] is not loop:
                 self._only_store = loop, stores.connect(self.settings.url, clock=self._clock)
             return remote(self._portal, self._only_store[1])
+
+    # ── tests ────────────────────────────────────────────────────────────────
+
+    def inline(self, *, errors: Literal["raise", "retry"] = "raise") -> Inline:
+        """For tests: run each job when it is enqueued, in the code that enqueues it: `with app.inline(): …`.
+
+        `errors`: raise the error of a failed job from the enqueue call, or leave the job to its retry policy.
+        """
+        from headrace.testing.inlining import Inline
+
+        return Inline(self, errors=errors)
+
+    @contextmanager
+    def standing_in(self, store: Store) -> Generator[None]:
+        """Keep jobs in this store until the end. Every event loop must be able to use it. For `headrace.testing`."""
+        if self._stand_in is not None:
+            raise ConfigError("this app has the store of a test already: leave that use_memory(…) first")
+        outbox = self._outbox
+        with self._clients.set_aside():
+            self._stand_in, self._outbox = store, None
+            try:
+                yield
+            finally:
+                self._stand_in, self._outbox = None, outbox
+
+    # ── the end ──────────────────────────────────────────────────────────────
 
     def close(self) -> None:
         """Close what sync calls opened. The next call opens it again."""
@@ -280,11 +310,21 @@ class _Home:
         # It is not made from `aput`: a job with `tx` is written in the caller's thread, to which the transaction belongs.
         if tx is not None:
             return self._app.put_in(tx, [job]).put(0)
-        return self._clients.put_here(job) or portal.run(lambda: self.aput(job, None))
+        put = self._clients.put_here(job) or portal.run(lambda: self._aplace(job))
+        if (inline := self._app.inline_runner) is not None and put.created:
+            inline.run([put.id])
+        return put
 
     async def aput(self, job: NewJob, tx: object | None) -> Put:
-        client = await self._clients.here()
-        return await client.place(job) if tx is None else (await self._app.aput_in(tx, [job])).put(0)
+        if tx is not None:
+            return (await self._app.aput_in(tx, [job])).put(0)
+        put = await self._aplace(job)
+        if (inline := self._app.inline_runner) is not None and put.created:
+            await inline.arun([put.id])
+        return put
+
+    async def _aplace(self, job: NewJob) -> Put:
+        return await (await self._clients.here()).place(job)
 
     async def ajob(self, id: JobId) -> Job:
         return await (await self._clients.here()).job(id)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import contextmanager
 
 from headrace.client.blocking import BlockingClient
 from headrace.client.client import Client
@@ -45,6 +46,7 @@ class Clients:
         self._portal = portal
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._retired: list[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient]] = []
 
     async def here(self) -> Client:
         """The running loop's client, with an open store."""
@@ -69,13 +71,13 @@ class Clients:
                     raise
                 client = Client(store, queues=self._queues)
                 opened.blocking = self._blocking(store, loop)
-                opened.keeper = self._keep(loop, client, opened.blocking)
+                opened.keeper = self._keep(loop, opened, client)
                 await anext(opened.keeper)
                 opened.client = client
             return opened.client
 
     async def _keep(
-        self, loop: asyncio.AbstractEventLoop, client: Client, blocking: BlockingClient | None
+        self, loop: asyncio.AbstractEventLoop, opened: _LoopClient, client: Client
     ) -> AsyncGenerator[None, None]:
         # An event loop has no hook for its end, but it closes the async generators that were started in it. So a store
         # that a script leaves open is closed while its loop still runs.
@@ -83,9 +85,10 @@ class Clients:
             yield
         finally:
             with self._lock:
-                self._by_loop.pop(loop, None)
-            if blocking is not None:
-                await self._close(blocking)
+                if self._by_loop.get(loop) is opened:
+                    del self._by_loop[loop]
+            if opened.blocking is not None:
+                await self._close(opened.blocking)
             await client.close()
 
     async def close_here(self) -> None:
@@ -97,6 +100,21 @@ class Clients:
     def opened_in(self, portal: Portal) -> bool:
         """Whether sync calls have opened a client."""
         return portal.started is not None and portal.started in self._by_loop
+
+    @contextmanager
+    def set_aside(self) -> Generator[None]:
+        """Use other clients until the end, then the present ones again. The present ones stay open meanwhile."""
+        with self._lock:
+            before, self._by_loop = self._by_loop, weakref.WeakKeyDictionary()
+        try:
+            yield
+        finally:
+            if self._portal is not None and self.opened_in(self._portal):
+                self._portal.run(self.close_here)
+            with self._lock:
+                # Each loop closes its own client when it ends. A client that was collected earlier would need its loop.
+                self._retired = [each for each in (*self._retired, self._by_loop) if each]
+                self._by_loop = before
 
     # ── sync code ────────────────────────────────────────────────────────────
 

@@ -6,13 +6,13 @@ import asyncio
 import functools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.client.bulk import BulkLoad, gather, loads
 from headrace.client.client import Placed, transactional
 from headrace.client.handles import Handles
 from headrace.client.per_loop import Clients
-from headrace.model.job import Batch, NewJob, new_batch
+from headrace.model.job import Batch, JobId, NewJob, new_batch
 from headrace.runtime.portal import Portal
 from headrace.task.task import Home, JobCall
 
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class InlineRunner(Protocol):
+    """Runs jobs in the code that enqueues them, for tests."""
+
+    def run(self, ids: Sequence[JobId]) -> None: ...
+
+    async def arun(self, ids: Sequence[JobId]) -> None: ...
+
+
 class Producer:
     """The methods of `Headrace` that make jobs, besides its tasks."""
 
@@ -30,6 +38,13 @@ class Producer:
     _clients: Clients
     _home: Home
     _outbox: Outbox | None = None
+    inline_runner: InlineRunner | None = None
+    """Set while `app.inline()` is in force: runs the jobs of each enqueue call before the call returns."""
+
+    @property
+    def clients(self) -> Clients:
+        """The app's clients, one for each event loop."""
+        return self._clients
 
     # ── in bulk ──────────────────────────────────────────────────────────────
 
@@ -57,6 +72,8 @@ class Producer:
                 handles.add(under_way[0], under_way[1].result())
             _note_stored(error, handles.stored)
             raise
+        if self.inline_runner is not None:
+            self.inline_runner.run([handle.id for handle in handles if handle.created])
         return handles
 
     async def aenqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> Handles[R]:
@@ -85,6 +102,8 @@ class Producer:
                     handles.add(under_way[0], under_way[1].result())
             _note_stored(error, handles.stored)
             raise
+        if self.inline_runner is not None:
+            await self.inline_runner.arun([handle.id for handle in handles if handle.created])
         return handles
 
     async def _aput(self, jobs: Sequence[NewJob]) -> Placed:

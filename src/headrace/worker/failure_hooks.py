@@ -88,15 +88,19 @@ class FailureHooks(Service):
 
     async def run(self) -> None:
         while True:
-            while self._line:
-                told = self._line.popleft()
-                for hook in self._hooks:
-                    await _call(hook, told)
+            await self.hand_over()
             self._still.set()
             if self._dropped:
                 log.warning("the on_failure hooks are too slow: %d failures were not given to them", self._dropped)
                 self._dropped = 0
             await self.bell.wait()
+
+    async def hand_over(self) -> None:
+        """Call the hooks for every failure that waits."""
+        while self._line:
+            told = self._line.popleft()
+            for hook in self._hooks:
+                await _call(hook, told)
 
     async def flush(self, seconds: float) -> None:
         """Wait until the hooks have got every failure."""

@@ -196,8 +196,7 @@ class LimitFeedback(Service):
             if not await self.bell.wait(REST if self._declared else None) and monotonic() - self._sight.at > REST:
                 # This worker may run no job of these limits. It looks nevertheless, because no claim triggers a look.
                 await self._look()
-            while self._news:
-                await self._tell()
+            await self.flush()
 
     async def stop(self) -> None:
         if self._looking is not None:
@@ -207,8 +206,12 @@ class LimitFeedback(Service):
         with contextlib.suppress(TimeoutError):
             # The other workers need what the last jobs have met.
             async with asyncio.timeout(LAST_WORDS):
-                while self._news:
-                    await self._tell()
+                await self.flush()
+
+    async def flush(self) -> None:
+        """Write all observations."""
+        while self._news:
+            await self._tell()
 
     async def _tell(self) -> None:
         """Write the observations of one key. Later observations go with the next write."""

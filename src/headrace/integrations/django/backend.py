@@ -167,4 +167,6 @@ def _send(home: registry.BackendHome, batch: Batch) -> None:
                 raise
             time.sleep(0.1)
         else:
-            return
+            break
+    if home.app.inline_runner is not None:
+        home.app.inline_runner.run([job_id(batch.id, ord) for ord in range(len(batch.jobs))])

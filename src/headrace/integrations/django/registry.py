@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -13,13 +13,11 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from headrace.app import Headrace
-from headrace.client.per_loop import Clients
 from headrace.integrations.django import results
 from headrace.integrations.django.frame import TaskContext, TaskError, TaskResultStatus, normalize_json, signals
 from headrace.integrations.django.place import Place
 from headrace.model.job import Batch, NewJob
 from headrace.model.outcome import Cancel, Dead, RetryAfter, Snooze
-from headrace.runtime.portal import portal
 from headrace.settings import Settings
 from headrace.task.context import current_job
 from headrace.task.retry import Retry
@@ -56,10 +54,6 @@ class BackendHome:
     app: Headrace
     retry: Retry
     timeout: Any
-    _clients: Clients = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._clients = Clients(self.app.connect, self.app.queues)
 
     def declared(self, task: Any) -> Task[..., Any]:
         """The headrace task for a Django task."""
@@ -78,16 +72,15 @@ class BackendHome:
 
     async def enqueue(self, batch: Batch) -> None:
         """Enqueue a batch whose id is known already, and whose jobs were admitted before."""
-        await (await self._clients.here()).store.enqueue(batch)
+        await (await self.app.clients.here()).store.enqueue(batch)
 
     async def admit(self, jobs: Sequence[NewJob]) -> None:
         """Count jobs, or raise QueueFull."""
-        await (await self._clients.here()).admit(jobs)
+        await (await self.app.clients.here()).admit(jobs)
 
     def close(self) -> None:
         """Close the store's connections. The next call opens others."""
         self.app.close()
-        portal.run(self._clients.close_here)
 
 
 def home(alias: str, place: Place, options: Mapping[str, Any], queues: frozenset[str]) -> BackendHome:

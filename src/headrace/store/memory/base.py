@@ -42,7 +42,7 @@ class Base:
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
         self._due_hints = DueHints()
         self._records: dict[tuple[str, str], Record] = {}
-        self._last_version = 0
+        self._last_version: int = 0
 
     async def now(self) -> datetime:
         return self._clock.now()

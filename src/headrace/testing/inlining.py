@@ -1,0 +1,112 @@
+"""`app.inline()`: each job runs in the code that enqueues it, before the enqueue call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from headrace.errors import ConfigError
+from headrace.model.job import JobId
+from headrace.testing.clock import FakeClock
+from headrace.testing.draining import Errors, raise_first
+from headrace.testing.script import Script, StoreCall, aplay, play
+from headrace.testing.stand_in import StandIn, TestedApp, find_stand, use_memory
+from headrace.testing.steps import Ran, steps
+from headrace.worker.attempt import Attempt
+
+MOST = 100
+"""Attempts of one job under faults."""
+
+
+class Inline:
+    """A context manager, sync and async. It makes a memory store for the app, unless `use_memory(app)` is in force."""
+
+    def __init__(self, app: TestedApp, *, errors: Errors = "raise", clock: FakeClock | None = None) -> None:
+        if errors not in {"raise", "retry"}:
+            raise ConfigError(f'errors = {errors!r}: write "raise" or "retry"')
+        self._app = app
+        self._errors = errors
+        self._clock = clock
+        self._exit = ExitStack()
+        self._stand: StandIn | None = None
+
+    @property
+    def stand(self) -> StandIn:
+        """The app's memory store and clock."""
+        if self._stand is None:
+            raise ConfigError("use this inside `with app.inline():`")
+        return self._stand
+
+    @property
+    def clock(self) -> FakeClock:
+        """The clock of the app's jobs."""
+        return self.stand.clock
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opening:
+            self._stand = find_stand(self._app) or opening.enter_context(use_memory(self._app, clock=self._clock))
+            before, self._app.inline_runner = self._app.inline_runner, self
+            opening.callback(setattr, self._app, "inline_runner", before)
+            opening.callback(setattr, self._stand.front, "committed", self._stand.front.committed)
+            self._stand.front.committed = self.run
+            self._exit = opening.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stand = None
+        self._exit.close()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    # ── for the app ─────────────────────────────────────────────────────────
+    def run(self, ids: Sequence[JobId]) -> None:
+        """Run these jobs in this thread. A job that is delayed, limited or paused waits."""
+        play(self._script(ids))
+
+    async def arun(self, ids: Sequence[JobId]) -> None:
+        """The same in this event loop."""
+        await aplay(self._script(ids))
+
+    def _script(self, ids: Sequence[JobId]) -> Script[None]:
+        stand = self.stand
+        yield StoreCall(stand.introduce)
+        for id in ids:
+            ran: list[Ran] = []
+            attempt: Attempt | None = yield from _claim(stand, id)
+            while attempt is not None and len(ran) < MOST:
+                ran += yield from steps(stand, attempt)
+                attempt = (yield from _claim(stand, id)) if ran[-1].fault is not None else None
+            if self._errors == "raise":
+                raise_first(ran)
+
+
+def _claim(stand: StandIn, id: JobId) -> Script[Attempt | None]:
+    queues = yield StoreCall(stand.queues)
+    found: Attempt | None = yield StoreCall(partial(stand.claim, queues, id))
+    return found
+
+
+def inline(app: TestedApp, *, errors: Errors = "raise", clock: FakeClock | None = None) -> Inline:
+    """Run each job when it is enqueued, in the code that enqueues it; `with` or `async with`. Also `app.inline()`.
+
+    ```python
+    with inline(app):
+        assert add.enqueue(2, 3).result() == 5
+    ```
+
+    Jobs that a job enqueues run, too. A job with a delay, and one that a limit or a pause keeps, waits for `drain`.
+    `errors`: `"raise"` raises the error of a failed job from the enqueue call; `"retry"` leaves the job to its retry
+    policy. In both cases the failure is stored, as a worker would store it.
+    """
+    return Inline(app, errors=errors, clock=clock)

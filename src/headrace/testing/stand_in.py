@@ -1,0 +1,313 @@
+"""The stand-in of one app: a memory store, a clock, and what a worker has besides its slots."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from headrace.client.produce import InlineRunner
+from headrace.client.queue_guard import bounded
+from headrace.errors import ConfigError, LeaseLost, Unsupported
+from headrace.model.job import JobId
+from headrace.model.lease import Ask, Lease, Orphan, Token, WorkerId, new_token, new_worker_id
+from headrace.model.outcome import Lost, Outcome, Settlement
+from headrace.operate.limits import Limits
+from headrace.policy.effective import DEFAULTS, effective, settlement
+from headrace.policy.flow import Planner
+from headrace.runtime.portal import portal
+from headrace.settings import Settings
+from headrace.store.contract import Store
+from headrace.task.task import Task
+from headrace.testing.clock import FakeClock
+from headrace.testing.store import FrontStore, TestStore, as_store
+from headrace.webhooks.deliver import QUEUE as WEBHOOKS
+from headrace.webhooks.deliver import DeliveryMaker, batches_of
+from headrace.worker.attempt import LOST, Attempt, ResolvedTask
+from headrace.worker.completer import GONE
+from headrace.worker.duties import Duties
+from headrace.worker.executor import UnresolvedTask
+from headrace.worker.failure_hooks import FailureHooks
+from headrace.worker.limit_feedback import LimitFeedback
+from headrace.worker.outcome_of import encode_result
+from headrace.worker.reporter import Reporter
+from headrace.worker.settler import settlement_of
+from headrace.worker.state import DeadlineWatch, HeldLease, WorkerState
+from headrace.worker.ticker import Ticker
+
+T = TypeVar("T")
+
+_active: list[StandIn] = []
+_lock = threading.Lock()
+
+
+class TestedApp(Protocol):
+    """The parts of a `Headrace` that the kit uses."""
+
+    inline_runner: InlineRunner | None
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def duties(self) -> Duties: ...
+
+    def standing_in(self, store: Store) -> AbstractContextManager[None]: ...
+
+
+def in_portal(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of `make()`, for sync code."""
+    return portal.run(make)
+
+
+async def ain_portal(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The same for async code. The store belongs to the portal's event loop."""
+    if asyncio.get_running_loop() is portal.loop:
+        return await make()
+    return await asyncio.wrap_future(portal.start(make))
+
+
+class _ClockWatch(DeadlineWatch):
+    """The test's clock in place of the store's estimated one."""
+
+    __slots__ = ("clock",)
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        return self.clock.now().timestamp()
+
+
+class _Completions:
+    """`job.complete(…, tx=)`: the job is done if its task then returns. A task that raises has rolled back."""
+
+    def __init__(self) -> None:
+        self.results: dict[JobId, bytes | None] = {}
+
+    async def complete(self, attempt: Attempt, result: Any, tx: object) -> None:
+        self.complete_sync(attempt, result, tx)
+
+    def complete_sync(self, attempt: Attempt, result: Any, tx: object) -> None:
+        del tx
+        if attempt.completed:
+            raise Unsupported("this job was completed before: complete it once, inside the task")
+        if attempt.held.lost:
+            raise LeaseLost(GONE)
+        self.results[attempt.job.id] = encode_result(attempt, result)
+        attempt.completed = True
+
+
+class StandIn:
+    """What `use_memory(app)` gives: the app's jobs are in memory, and its time is the time of `clock`."""
+
+    def __init__(self, app: TestedApp, clock: FakeClock | None = None) -> None:
+        """`clock`: a new one begins at the present time."""
+        self.app = app
+        self.clock = clock or FakeClock(datetime.now(UTC))
+        self.store = TestStore(clock=self.clock)
+        self.front = FrontStore(portal, self.store)
+        self.completions = _Completions()
+        self.workers: dict[Token, WorkerId] = {}
+        """The worker of each lease. Each attempt has a worker of its own, so that a fault can lose one alone."""
+        self.running: set[Token] = set()
+        """Leases of attempts that run now. Their workers send heartbeats, however far the clock moves."""
+        self._duties = app.duties
+        self._exit = ExitStack()
+        self._state: WorkerState | None = None
+
+    # ── the context manager ─────────────────────────────────────────────────
+    def __enter__(self) -> Self:
+        with ExitStack() as opening:
+            opening.enter_context(self.app.standing_in(as_store(self.front)))
+            with _lock:
+                _active.append(self)
+            opening.callback(self._leave)
+            in_portal(self.introduce)
+            self.clock.before_move.append(self._introduce)
+            self._exit = opening.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.close()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def _leave(self) -> None:
+        with _lock:
+            _active.remove(self)
+        if self._introduce in self.clock.before_move:
+            self.clock.before_move.remove(self._introduce)
+
+    # ── in the portal's loop ────────────────────────────────────────────────
+    @property
+    def state(self) -> WorkerState:
+        """What a worker would share between its services."""
+        if self._state is None:
+            duties = self._duties
+            state = WorkerState(
+                self.app.tasks,
+                self.store,
+                self.app.settings,
+                id=new_worker_id(),
+                queues=(),
+                delivery_maker=DeliveryMaker(duties.webhooks.declared),
+                hooks=duties.hooks,
+            )
+            state.watch = _ClockWatch(self.clock)
+            state.completer = self.completions
+            state.reporter = Reporter(state, lose=lambda _: None)
+            self.feedback = LimitFeedback(state, duties.limits, Planner((), duties.queues), opened=lambda: None)
+            state.feedback = self.feedback
+            state.failure_hooks = FailureHooks(duties.hooks.on_failure)
+            self._state = state
+        return self._state
+
+    def _introduce(self) -> None:
+        in_portal(self.introduce)
+
+    async def introduce(self) -> Ticker:
+        """Store what the app declares: limits, and schedules, whose first slot is counted from now."""
+        duties, settings = self._duties, self.app.settings
+        await Limits(self.store).declare(duties.limits, app=settings.app)
+        ticker = Ticker(
+            bounded(self.store, duties.queues),
+            duties.schedules,
+            app=settings.app,
+            tasks=frozenset(self.app.tasks),
+            emit=self.state.emit,
+            poll=3600.0,
+        )
+        await ticker.introduce()
+        return ticker
+
+    async def catch_up(self) -> None:
+        """Do what workers do when time has passed: fire slots, take over expired leases, promote what is due."""
+        await self.store.heartbeat(tuple(self.running), self.app.settings.lease)
+        ticker = await self.introduce()
+        changes = -1
+        while changes != self.store.changes:
+            changes = self.store.changes
+            await ticker.tick()
+        while orphans := await self.store.reap(self.state.id, self.app.settings.lease):
+            for orphan in orphans:
+                await self._rehome(orphan)
+        while (await self.store.promote()).moved:
+            pass
+
+    async def queues(self) -> tuple[str, ...]:
+        """Every queue that has had jobs, or whose tasks are declared. Deliveries of webhooks are not run."""
+        stats = await self.store.stats()
+        names = {task.options.queue for task in self.app.tasks.values()} | {each.queue for each in stats.queues}
+        return tuple(sorted(names - {WEBHOOKS}))
+
+    async def claim(self, queues: tuple[str, ...], id: JobId | None = None) -> Attempt | None:
+        """Claim the next job, by the queues' policies, or this one. None: nothing may start now."""
+        worker = new_worker_id()
+        self.state.paused = {pause.name: pause for pause in await self.store.pauses() if pause.kind == "task"}
+        if id is not None:
+            return self._attempt(await self.store.claim_one(id, self._ask(worker, queues)), worker)
+        planner = Planner(queues, self._duties.queues)
+        if planner.watched:
+            planner.saw(await self.store.lanes(planner.watched), self.clock.now())
+        order = planner.plan(1)
+        return self._attempt(await self.store.claim(self._ask(worker, queues, order.bands, order.weights)), worker)
+
+    def _ask(self, worker: WorkerId, queues: tuple[str, ...], bands: Any = (), weights: Any = None) -> Ask:
+        ttl = self.app.settings.lease
+        return Ask(worker, queues, 1, ttl, new_token(), bands=bands, weights=weights or {})
+
+    def _attempt(self, lease: Lease | None, worker: WorkerId) -> Attempt | None:
+        if lease is None:
+            return None
+        [job] = lease.jobs
+        held = HeldLease(self.state, lease.token, suspect=lease.suspect)
+        known: ResolvedTask = self.state.known(job.task) or UnresolvedTask(job.task)
+        attempt = Attempt(held, 0, job, known)
+        held.attempts.append(attempt)
+        self.workers[attempt.held.token] = worker
+        return attempt
+
+    async def lose(self, attempt: Attempt, cause: str) -> None:
+        """The attempt's worker is lost. Another one takes the job over, and the retry rule decides what follows."""
+        attempt.held.lost = True
+        attempt.reason = LOST
+        await self.store.abandon(self.workers[attempt.held.token], cause)
+        await self.catch_up()
+
+    async def settle(self, attempt: Attempt, outcome: Outcome) -> Settlement | None:
+        """Write what follows from an outcome. None: the lease is lost, and nothing was written."""
+        state, held = self.state, attempt.held
+        follows = settlement_of(attempt, outcome)
+        await state.reporter.flush(held)
+        for batch in batches_of(state.delivery_maker.news(attempt.job, follows)):
+            await self.store.enqueue(batch)
+        if await self.store.settle(held.token, [(attempt.position, follows)]):
+            return None
+        state.tell_failure(attempt.job, follows)
+        if state.listeners:
+            state.emit("attempt.ended", id=attempt.job.id, task=attempt.job.task, outcome=outcome)
+        self.feedback.saw(attempt.observed, outcome)
+        await self.feedback.flush()
+        return follows
+
+    async def _rehome(self, orphan: Orphan) -> None:
+        lost = Lost(cause=orphan.cause, own=orphan.suspect, at=self.clock.now())
+        decided: list[tuple[int, Settlement]] = []
+        for position, job in orphan.jobs:
+            known = self.state.known(job.task)
+            own = effective(job, DEFAULTS if known is None else known.usual)
+            decided.append((position, settlement(job, lost, own, self.state.watch.now)))
+        await self.store.settle(orphan.token, decided)
+        for (_, job), (_, follows) in zip(orphan.jobs, decided, strict=True):
+            self.state.tell_failure(job, follows)
+
+
+def use_memory(app: TestedApp, *, clock: FakeClock | None = None) -> StandIn:
+    """Let an app keep its jobs in a fresh memory store, whatever its URL; `with` or `async with`.
+
+    ```python
+    with use_memory(app) as stand:
+        charge.enqueue(7, "acme")
+        stand.clock.move("2h")
+        drain(app)
+    ```
+
+    At the end the app has its own store again, which was not touched. `clock`: a new one begins at the present time.
+    """
+    return StandIn(app, clock)
+
+
+def find_stand(app: object) -> StandIn | None:
+    """The stand-in that the app has now."""
+    return next((stand for stand in reversed(_active) if stand.app is app), None)
+
+
+def stand_of(app: object) -> StandIn:
+    """The stand-in that the app has now, or a ConfigError."""
+    found = find_stand(app)
+    if found is None:
+        raise ConfigError("this app has no store for tests now: call this inside `with use_memory(app):`")
+    return found
+
+
+def active_stands() -> Sequence[StandIn]:
+    """All stand-ins in force, the newest first."""
+    return tuple(reversed(_active))
