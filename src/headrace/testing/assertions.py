@@ -14,7 +14,7 @@ from headrace.model.job import Job, JobId, JobState, NewJob
 from headrace.task.codec import readable_options
 from headrace.task.task import JobCall, Task
 from headrace.testing.faults import task_name
-from headrace.testing.stand_in import StandIn, TestedApp, active_stands, in_portal, stand_of
+from headrace.testing.stand_in import AppUnderTest, StandIn, active_stands, in_portal, stand_of
 
 SHOWN = 10
 """Jobs in the message of a failed assertion."""
@@ -50,7 +50,7 @@ class EnqueuedJob:
         return f"{self.task}({', '.join(parts)})  {', '.join(about)}: {self.state}"
 
 
-def enqueued(app: TestedApp, task: object = None, *, state: JobState | str | None = None) -> list[EnqueuedJob]:
+def enqueued(app: AppUnderTest, task: object = None, *, state: JobState | str | None = None) -> list[EnqueuedJob]:
     """Every job that was enqueued since `use_memory(app)` began, in its order, also jobs that have run.
 
     ```python

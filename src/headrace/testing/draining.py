@@ -12,7 +12,7 @@ from headrace.model.job import JobId
 from headrace.model.lane import check_queue
 from headrace.testing.faults import Fault
 from headrace.testing.script import Script, StoreCall, aplay, play
-from headrace.testing.stand_in import StandIn, TestedApp, stand_of
+from headrace.testing.stand_in import AppUnderTest, StandIn, stand_of
 from headrace.testing.steps import Ran, is_failure, steps
 from headrace.worker.attempt import Attempt
 
@@ -22,7 +22,7 @@ MOST = 10_000
 
 
 def drain(
-    app: TestedApp,
+    app: AppUnderTest,
     queue: str | Sequence[str] | None = None,
     *,
     until_empty: bool = True,
@@ -48,7 +48,7 @@ def drain(
 
 
 async def adrain(
-    app: TestedApp,
+    app: AppUnderTest,
     queue: str | Sequence[str] | None = None,
     *,
     until_empty: bool = True,
@@ -62,7 +62,7 @@ async def adrain(
 
 
 def _drain(
-    app: TestedApp,
+    app: AppUnderTest,
     queue: str | Sequence[str] | None,
     until_empty: bool,
     max_jobs: int | None,

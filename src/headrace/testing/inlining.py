@@ -13,7 +13,7 @@ from headrace.model.job import JobId
 from headrace.testing.clock import FakeClock
 from headrace.testing.draining import Errors, raise_first
 from headrace.testing.script import Script, StoreCall, aplay, play
-from headrace.testing.stand_in import StandIn, TestedApp, find_stand, use_memory
+from headrace.testing.stand_in import AppUnderTest, StandIn, find_stand, use_memory
 from headrace.testing.steps import Ran, steps
 from headrace.worker.attempt import Attempt
 
@@ -24,7 +24,7 @@ MOST = 100
 class Inline:
     """A context manager, sync and async. It makes a memory store for the app, unless `use_memory(app)` is in force."""
 
-    def __init__(self, app: TestedApp, *, errors: Errors = "raise", clock: FakeClock | None = None) -> None:
+    def __init__(self, app: AppUnderTest, *, errors: Errors = "raise", clock: FakeClock | None = None) -> None:
         if errors not in {"raise", "retry"}:
             raise ConfigError(f'errors = {errors!r}: write "raise" or "retry"')
         self._app = app
@@ -97,7 +97,7 @@ def _claim(stand: StandIn, id: JobId) -> Script[Attempt | None]:
     return found
 
 
-def inline(app: TestedApp, *, errors: Errors = "raise", clock: FakeClock | None = None) -> Inline:
+def inline(app: AppUnderTest, *, errors: Errors = "raise", clock: FakeClock | None = None) -> Inline:
     """Run each job when it is enqueued, in the code that enqueues it; `with` or `async with`. Also `app.inline()`.
 
     ```python

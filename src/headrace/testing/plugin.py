@@ -9,7 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from headrace.testing import FakeClock, Ran, StandIn
-    from headrace.testing.stand_in import TestedApp
+    from headrace.testing.stand_in import AppUnderTest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def headrace_app(request: pytest.FixtureRequest) -> Iterator[TestedApp]:
+def headrace_app(request: pytest.FixtureRequest) -> Iterator[AppUnderTest]:
     """The app of the ini option `headrace_app`, in a fresh memory store. Override this fixture to give another app."""
     from headrace.testing import use_memory
 
@@ -27,7 +27,7 @@ def headrace_app(request: pytest.FixtureRequest) -> Iterator[TestedApp]:
 
 
 @pytest.fixture
-def headrace_stand(headrace_app: TestedApp) -> Iterator[StandIn]:
+def headrace_stand(headrace_app: AppUnderTest) -> Iterator[StandIn]:
     """The memory store and the clock of `headrace_app`, also where a test suite overrides that fixture."""
     from headrace.testing.stand_in import find_stand, use_memory
 
@@ -74,7 +74,7 @@ def headrace_adrain(headrace_stand: StandIn) -> Callable[..., Awaitable[list[Ran
     return partial(adrain, headrace_stand.app)
 
 
-def _load(name: str) -> TestedApp:
+def _load(name: str) -> AppUnderTest:
     from importlib import import_module
 
     if not name:
@@ -86,5 +86,5 @@ def _load(name: str) -> TestedApp:
     found: Any = getattr(import_module(module), attribute or "app", None)
     if not hasattr(found, "standing_in"):
         raise pytest.UsageError(f"headrace_app = {name!r}: there is no Headrace by that name")
-    app: TestedApp = found
+    app: AppUnderTest = found
     return app

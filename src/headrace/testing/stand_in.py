@@ -45,7 +45,7 @@ _active: list[StandIn] = []
 _lock = threading.Lock()
 
 
-class TestedApp(Protocol):
+class AppUnderTest(Protocol):
     """The parts of a `Headrace` that the kit uses."""
 
     inline_runner: InlineRunner | None
@@ -110,7 +110,7 @@ class _Completions:
 class StandIn:
     """What `use_memory(app)` gives: the app's jobs are in memory, and its time is the time of `clock`."""
 
-    def __init__(self, app: TestedApp, clock: FakeClock | None = None) -> None:
+    def __init__(self, app: AppUnderTest, clock: FakeClock | None = None) -> None:
         """`clock`: a new one begins at the present time."""
         self.app = app
         self.clock = clock or FakeClock(datetime.now(UTC))
@@ -280,7 +280,7 @@ class StandIn:
             self.state.tell_failure(job, follows)
 
 
-def use_memory(app: TestedApp, *, clock: FakeClock | None = None) -> StandIn:
+def use_memory(app: AppUnderTest, *, clock: FakeClock | None = None) -> StandIn:
     """Let an app keep its jobs in a fresh memory store, whatever its URL; `with` or `async with`.
 
     ```python

@@ -53,7 +53,7 @@ def url_of(database: str) -> str:
         if in_memory(database):
             raise ImproperlyConfigured(
                 f"the database {database!r} lives in memory, where no worker could see its jobs: name a file, "
-                "or use django's ImmediateBackend or DummyBackend in tests"
+                "or, in the settings of tests, OPTIONS = {'url': 'memory://'}"
             )
         return f"sqlite:///{quote(str(Path(wrapper.settings_dict['NAME']).absolute()))}"
     if wrapper.vendor == "postgresql":
