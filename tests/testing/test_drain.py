@@ -22,7 +22,7 @@ from headrace import (
     Snooze,
     current_job,
 )
-from headrace.testing import StandIn, adrain, drain, use_memory
+from headrace.testing import StandIn, adrain, drain, enqueued, use_memory
 
 
 @pytest.fixture
@@ -304,6 +304,45 @@ def test_the_end_of_the_test_is_not_a_failure_of_the_job(app: Headrace, stand: S
         drain(app)
     status = handle.status()
     assert (status.state, status.failures) == (JobState.READY, 0)
+
+
+async def test_cancellation(app: Headrace, stand: StandIn) -> None:
+    begun = asyncio.Event()
+
+    @app.task
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
+
+    @app.task
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    own = await cancels_itself.aenqueue()
+    assert [ran.outcome for ran in await adrain(app)] == ["failed"]
+    assert (await own.astatus()).failures == 1
+    other = await waits.aenqueue()
+    draining = asyncio.create_task(adrain(app))
+    await begun.wait()
+    draining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await draining
+    status = await other.astatus()
+    assert (status.state, status.failures) == (JobState.READY, 0)
+
+
+def test_deliveries_of_webhooks_are_enqueued_and_do_not_run(app: Headrace, stand: StandIn) -> None:
+    app.webhook("https://example.com/hook", on="done", secret="whsec_" + "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz")
+
+    @app.task(name="work")
+    def work() -> None: ...
+
+    work.enqueue()
+    assert [ran.task for ran in drain(app)] == ["work"]
+    assert [(job.task, job.state) for job in enqueued(app)] == [
+        ("work", JobState.DONE),
+        ("headrace.webhook", JobState.READY),
+    ]
 
 
 def test_outside_of_use_memory(app: Headrace) -> None:

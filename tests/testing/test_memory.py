@@ -112,6 +112,26 @@ def test_the_transaction_of_sqlalchemy() -> None:
     engine.dispose()
 
 
+async def test_the_async_transaction_of_sqlalchemy() -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    app = Headrace("memory://")
+
+    @app.task(name="note")
+    async def note(n: int) -> None: ...
+
+    engine = create_async_engine("sqlite+aiosqlite://")
+    async with use_memory(app):
+        async with AsyncSession(engine) as session:
+            await note.using(tx=session).aenqueue(1)
+            assert enqueued(app) == []
+            await session.commit()
+            await note.using(tx=session).aenqueue(2)
+            await session.rollback()
+        assert [ran.args for ran in await adrain(app)] == [(1,)]
+    await engine.dispose()
+
+
 async def test_a_worker_in_the_same_process_can_use_it() -> None:
     app = Headrace("postgresql://nowhere.invalid/none")
 

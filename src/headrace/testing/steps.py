@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from headrace.model.job import JobId, JobState
-from headrace.model.outcome import Cancelled, Failed, Outcome, Settlement, Snoozed, Succeeded
+from headrace.model.outcome import Cancelled, Failed, Outcome, Released, Settlement, Snoozed, Succeeded
 from headrace.testing import faults
 from headrace.testing.execute import RunEnd
 from headrace.testing.script import Here, Run, Script, StoreCall
@@ -79,17 +79,11 @@ def _run(stand: StandIn, attempt: Attempt, *, crash_at: int | None = None) -> Sc
         ended: RunEnd = yield Run(attempt, crash_at)
     finally:
         stand.running.discard(token)
-    if ended.error is not None and not isinstance(ended.error, Exception | SystemExit):
-        # The test itself ends here, by Ctrl-C or by its framework.
+    if ended.error is not None and isinstance(ended.outcome, Released) and not attempt.reason:
+        # The test itself ends here: by Ctrl-C, by its framework, or because its event loop cancels it.
         yield StoreCall(partial(stand.settle, attempt, ended.outcome))
-        if not _own_cancellation(ended):
-            raise ended.error
+        raise ended.error
     return ended
-
-
-def _own_cancellation(ended: RunEnd) -> bool:
-    """The task raised CancelledError by itself, which is a failure."""
-    return isinstance(ended.outcome, Failed)
 
 
 def _settle(stand: StandIn, attempt: Attempt, ended: RunEnd, fault: str | None = None) -> Script[Ran]:
