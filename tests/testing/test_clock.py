@@ -76,6 +76,21 @@ def test_missed_slots_follow_the_catch_up_policy(catch_up: str, jobs: int) -> No
         assert len(drain(app)) == jobs
 
 
+def test_open_hours(app: Headrace, stand: StandIn) -> None:
+    app.queue("nights", open="22:00-06:00 UTC")
+
+    @app.task(queue="nights")
+    def sweep() -> None: ...
+
+    sweep.enqueue()
+    assert drain(app) == []
+    assert len(drain(app, advance=True)) == 1
+    assert stand.clock.now() == NOON + timedelta(hours=10)
+    with app.inline():
+        sweep.enqueue()
+        assert_enqueued(sweep, state="done", count=2)
+
+
 def test_expirations(app: Headrace, stand: StandIn) -> None:
     @app.task(result_ttl="1h", unique=Unique(within="10m"))
     def answer() -> int:

@@ -92,7 +92,7 @@ def _drain(
         if attempt is None:
             next_at: datetime | None = None
             if advance and now is None:
-                next_at = yield StoreCall(partial(stand.store.next_change, queues))
+                next_at = yield StoreCall(partial(stand.next_change, queues))
             if next_at is None:
                 return done
             moves += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from types import TracebackType
@@ -214,14 +214,14 @@ class StandIn:
 
     async def queues(self) -> tuple[str, ...]:
         """Every queue that has had jobs, or whose tasks are declared. Deliveries of webhooks are not run."""
-        stats = await self.store.stats()
-        names = {task.options.queue for task in self.app.tasks.values()} | {each.queue for each in stats.queues}
+        names = {task.options.queue for task in self.app.tasks.values()} | self.store.queues
         return tuple(sorted(names - {WEBHOOKS}))
 
     async def claim(self, queues: tuple[str, ...], id: JobId | None = None) -> Attempt | None:
         """Claim the next job, by the queues' policies, or this one. None: nothing may start now."""
         worker = new_worker_id()
         self.state.paused = {pause.name: pause for pause in await self.store.pauses() if pause.kind == "task"}
+        queues = tuple(self._open(queues))
         if id is not None:
             return self._attempt(await self.store.claim_one(id, self._ask(worker, queues)), worker)
         planner = Planner(queues, self._duties.queues)
@@ -229,6 +229,26 @@ class StandIn:
             planner.saw(await self.store.lanes(planner.watched), self.clock.now())
         order = planner.plan(1)
         return self._attempt(await self.store.claim(self._ask(worker, queues, order.bands, order.weights)), worker)
+
+    async def next_change(self, queues: tuple[str, ...]) -> datetime | None:
+        """When time alone makes the next job of these queues claimable. None: no time does."""
+        now, open_now = self.clock.now(), set(self._open(queues))
+        found = await self.store.next_change(queues, open_now)
+        times = [] if found is None else [found]
+        for name in set(queues) - open_now:
+            hours = self._duties.queues[name].open
+            opens = None if hours is None else hours.next_change(now)
+            if opens is not None and await self.store.ready((name,)):
+                times.append(opens)
+        return min(times, default=None)
+
+    def _open(self, queues: tuple[str, ...]) -> Iterator[str]:
+        """Those of the queues that are within their open hours."""
+        now, declared = self.clock.now(), self._duties.queues
+        for name in queues:
+            hours = declared[name].open if name in declared else None
+            if hours is None or hours.is_open(now):
+                yield name
 
     def _ask(self, worker: WorkerId, queues: tuple[str, ...], bands: Any = (), weights: Any = None) -> Ask:
         ttl = self.app.settings.lease

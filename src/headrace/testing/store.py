@@ -29,6 +29,11 @@ class TestStore(MemoryStore):
         """Grows with every record and rule that is written."""
         return self._last_version
 
+    @property
+    def queues(self) -> set[str]:
+        """Every queue that has had jobs. `stats` would count all jobs."""
+        return set(self._totals)
+
     async def jobs(self) -> list[tuple[Job, NewJob]]:
         """Every job in the order of its enqueue call, as it is now and as it was enqueued."""
         now = self._clock.now()
@@ -56,8 +61,8 @@ class TestStore(MemoryStore):
         self._leases[ask.token] = job.lease
         return Lease(ask.token, [job.claimed()], job.suspect)
 
-    async def next_change(self, queues: Collection[str]) -> datetime | None:
-        """When time alone makes the next job of these queues claimable. None: no time does."""
+    async def next_change(self, queues: Collection[str], open_now: Collection[str]) -> datetime | None:
+        """When a job of these queues becomes due, or a limit or pause lets a ready job of an open queue start."""
         now = self._clock.now()
         times = [
             job.run_at
@@ -65,7 +70,7 @@ class TestStore(MemoryStore):
             if job.state is JobState.SCHEDULED and job.run_at is not None and job.queue in queues
         ]
         for lane, _ in self._line.lanes():
-            if lane.queue in queues:
+            if lane.queue in open_now:
                 pauses = (self._pause("queue", lane.queue), self._pause("tenant", lane.tenant))
                 opens = [pause.until for pause in pauses if pause is not None]
                 opens += [blocked.opens_at for blocked in self._limits.blocked(lane, now)]
