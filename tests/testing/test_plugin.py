@@ -94,8 +94,12 @@ def test_an_overridden_fixture(tmp_path: Path) -> None:
         import shop
 
         @pytest.fixture
-        def headrace_app():
-            return shop.app
+        def headrace_app(request):
+            if "in_memory" not in request.node.name:
+                yield shop.app
+                return
+            with use_memory(shop.app):
+                yield shop.app
         """,
         test_shop="""
         import shop
@@ -103,9 +107,13 @@ def test_an_overridden_fixture(tmp_path: Path) -> None:
         def test_drain(headrace_drain):
             shop.charge.enqueue(1)
             assert len(headrace_drain("billing")) == 1
+
+        def test_in_memory(headrace_app, headrace_drain):
+            shop.charge.enqueue(1)
+            assert len(headrace_drain("billing")) == 1
         """,
     )
-    assert "1 passed" in shown
+    assert "2 passed" in shown
 
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])

@@ -82,28 +82,25 @@ def _drain(
         now = yield StoreCall(partial(stand.store.ready, queues))
     moves = 0
     while len(done) < most and moves < MOST:
-        queues = yield from _served(stand, only)
         attempt: Attempt | None = None
         if now is None:
-            attempt = yield StoreCall(partial(stand.claim, queues))
-        else:
-            while now and attempt is None:
-                attempt = yield StoreCall(partial(stand.claim, queues, now.pop(0)))
-        if attempt is None:
-            next_at: datetime | None = None
-            if advance and now is None:
-                next_at = yield StoreCall(partial(stand.next_change, queues))
-            if next_at is None:
-                return done
-            moves += 1
-            stand.clock.advance(next_at - stand.clock.now())
-            yield StoreCall(stand.catch_up)
+            attempt = yield StoreCall(partial(stand.next_attempt, only))
+        while now and attempt is None:
+            attempt = yield StoreCall(partial(stand.next_attempt, only, now.pop(0)))
+        if attempt is not None:
+            ran = yield from steps(stand, attempt, given)
+            done += ran
+            if errors == "raise":
+                raise_first(ran)
             continue
-        ran = yield from steps(stand, attempt, given)
-        done += ran
-        if errors == "raise":
-            raise_first(ran)
-        yield StoreCall(stand.catch_up)
+        if not advance or now is not None:
+            return done
+        queues = yield from _served(stand, only)
+        next_at: datetime | None = yield StoreCall(partial(stand.next_change, queues))
+        if next_at is None:
+            return done
+        moves += 1
+        stand.clock.advance(next_at - stand.clock.now())
     if max_jobs is None:
         raise AssertionError(
             f"drain ran {len(done):,} attempts, the last one of task {done[-1].task if done else '?'}, and jobs are still "

@@ -80,7 +80,6 @@ class Inline:
 
     def _script(self, ids: Sequence[JobId]) -> Script[None]:
         stand = self.stand
-        yield StoreCall(stand.introduce)
         for id in ids:
             ran: list[Ran] = []
             attempt: Attempt | None = yield from _claim(stand, id)
@@ -92,8 +91,7 @@ class Inline:
 
 
 def _claim(stand: StandIn, id: JobId) -> Script[Attempt | None]:
-    queues = yield StoreCall(stand.queues)
-    found: Attempt | None = yield StoreCall(partial(stand.claim, queues, id))
+    found: Attempt | None = yield StoreCall(partial(stand.next_attempt, None, id))
     return found
 
 

@@ -217,6 +217,11 @@ class StandIn:
         names = {task.options.queue for task in self.app.tasks.values()} | self.store.queues
         return tuple(sorted(names - {WEBHOOKS}))
 
+    async def next_attempt(self, only: tuple[str, ...] | None, id: JobId | None = None) -> Attempt | None:
+        """Catch up with the clock, then claim: from all queues, or only from these. None: nothing may start now."""
+        await self.catch_up()
+        return await self.claim(await self.queues() if only is None else only, id)
+
     async def claim(self, queues: tuple[str, ...], id: JobId | None = None) -> Attempt | None:
         """Claim the next job, by the queues' policies, or this one. None: nothing may start now."""
         worker = new_worker_id()
