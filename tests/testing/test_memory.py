@@ -141,3 +141,15 @@ async def test_a_worker_in_the_same_process_can_use_it() -> None:
 
     async with use_memory(app), app.worker():
         assert await (await note.aenqueue()).aresult(timeout=60) == "by a worker"
+
+
+async def test_the_late_end_of_a_client_of_the_test_leaves_the_own_one_alone(tmp_path: Path) -> None:
+    app = Headrace(f"sqlite:///{tmp_path}/jobs.db")
+    own = await app.clients.here()
+    with use_memory(app):
+        assert await app.clients.here() is not own
+    [opened] = app.clients._retired[0].values()
+    assert opened.keeper is not None
+    await opened.keeper.aclose()  # as the end of the event loop does
+    assert await app.clients.here() is own
+    await app.aclose()
