@@ -25,18 +25,27 @@ class EnqueuedJob:
     """A job as it was enqueued, and its state now."""
 
     id: JobId
+    """The job's id."""
     task: str
+    """The name of its task."""
     args: tuple[Any, ...]
+    """Its positional arguments."""
     kwargs: dict[str, Any]
+    """Its arguments by name."""
     queue: str
+    """Its queue."""
     priority: int
+    """Its priority."""
     tenant: str
+    """Its tenant. Empty: it has none."""
     delay: timedelta | None
     """The time between the enqueue call and the moment at which the job is due. None: it is due at once."""
     run_at: datetime | None
     """The moment at which the job is due."""
     key: str | None
+    """Its idempotency key."""
     state: JobState
+    """Its state now."""
     job: Job
     """Everything that the store has: attempts, failures, progress, the log."""
 

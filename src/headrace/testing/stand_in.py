@@ -113,10 +113,15 @@ class StandIn:
     def __init__(self, app: AppUnderTest, clock: FakeClock | None = None) -> None:
         """`clock`: a new one begins at the present time."""
         self.app = app
+        """The app whose store it replaces."""
         self.clock = clock or FakeClock(datetime.now(UTC))
+        """The time of the app's jobs."""
         self.store = TestStore(clock=self.clock)
+        """The jobs. It belongs to the portal's event loop."""
         self.front = FrontStore(portal, self.store)
+        """The same store, for every event loop."""
         self.completions = _Completions()
+        """The results of jobs that their tasks completed in a transaction."""
         self.workers: dict[Token, WorkerId] = {}
         """The worker of each lease. Each attempt has a worker of its own, so that a fault can lose one alone."""
         self.running: set[Token] = set()

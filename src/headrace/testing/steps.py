@@ -21,9 +21,13 @@ class Ran:
     """One attempt that `drain` ran."""
 
     id: JobId
+    """The job's id."""
     task: str
+    """The name of its task."""
     args: tuple[Any, ...]
+    """Its positional arguments."""
     kwargs: dict[str, Any]
+    """Its arguments by name."""
     attempt: int
     """From 1."""
     outcome: str
@@ -31,6 +35,7 @@ class Ran:
     state: JobState
     """The job's state after the attempt: `done`, `dead`, or `scheduled` and `ready` for a retry."""
     result: Any = None
+    """What the task returned."""
     error: BaseException | None = None
     """What the task raised."""
     fault: str | None = None
