@@ -16,6 +16,7 @@ from headrace.client.remote import remote
 from headrace.errors import ConfigError
 from headrace.model.clock import Clock
 from headrace.model.job import REFERENCE, Job, JobId, NewJob
+from headrace.model.masked_url import mask_url
 from headrace.operate.dead.app import AppDeadLetters
 from headrace.operate.jobs import AppJobs
 from headrace.operate.limits import AppLimits
@@ -28,7 +29,7 @@ from headrace.policy.queue import declare as declare_queue
 from headrace.policy.schedule import Schedule
 from headrace.policy.schedule_options import ScheduleKeywords
 from headrace.runtime.portal import portal
-from headrace.settings import Settings, mask_url
+from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.task.handle import Put
 from headrace.task.hooks import AppHooks

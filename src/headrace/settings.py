@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.lane import check_queue
+from headrace.model.masked_url import mask_url
 from headrace.model.size import read_size, show_size
 from headrace.policy.reserve import parse_reserve
 from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise
@@ -59,9 +60,9 @@ class Settings:
     poll: timedelta = timedelta(seconds=1)
     """How often an idle worker looks for jobs without a hint.
 
-    It looks ten times less often while the store can wake it, so a lost hint delays a job by at most 10 s. That is so on
+    It looks five times less often while the store can wake it, so a lost hint delays a job by at most 5 s. That is so on
     SQLite, on PostgreSQL with a listening connection, and on one Redis or Valkey server. In a fleet on another store, the
-    workers that do no upkeep look five times less often.
+    workers that do no upkeep look five times less often, too.
     """
     reap: timedelta = timedelta(seconds=1)
     """How often the workers that do the upkeep of a fleet check for expired leases."""
@@ -368,24 +369,6 @@ def _parse(name: str, value: Any, source: str) -> Any:
 
 
 # ── for display ──────────────────────────────────────────────────────────────
-
-
-def mask_url(url: str) -> str:
-    """A URL without its secrets, for messages, logs and `doctor`. In doubt it hides more."""
-    scheme, slashes, rest = url.partition("://")
-    if not slashes:
-        return "•••" if "@" in url or "=" in url else url
-    # A query begins with ?name=; any other "?" is an unescaped one in the password.
-    found = re.search(r"\?[^?@/=]+=", rest)
-    address, query = (rest[: found.start()], rest[found.start() :]) if found else (rest, "")
-    if "@" not in address and "@" in rest and ":" in address:
-        address, query = rest, ""
-    userinfo, at, place = address.rpartition("@")
-    if scheme in {"http", "https"} and userinfo:
-        userinfo = ":"  # A server's token may be in place of the user.
-    user, colon, _ = userinfo.partition(":")
-    query = re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1•••", query)
-    return f"{scheme}://{user}{':•••' if colon else ''}{at}{place}{query}"
 
 
 def _show(name: str, value: Any) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.settings import NAMES, Settings, mask_url
+from headrace.model.masked_url import mask_url
+from headrace.settings import NAMES, Settings
 from headrace.store import connect
 
 

@@ -35,6 +35,7 @@ from headrace.errors import (
 from headrace.model.job import Batch, Job, JobId, JobState, Key, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, Band, Presence, Report, new_token, new_worker_id
+from headrace.model.masked_url import mask_url
 from headrace.model.outcome import DONE, Finish
 from headrace.model.records import CancelAnswer, Filter, Promoted, Retention
 from headrace.operate import tokens
@@ -44,7 +45,6 @@ from headrace.operate.schedules import Schedules
 from headrace.policy.recovery import LimitObservation, What
 from headrace.policy.schedule import Schedule, declare
 from headrace.server import ServerSettings
-from headrace.settings import mask_url
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.store.http import address, wire

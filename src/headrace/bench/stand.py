@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import ConfigError
-from headrace.settings import mask_url
+from headrace.model.masked_url import mask_url
 from headrace.store import REDIS_SCHEMES, connect, in_one_process
 
 

@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from headrace.errors import ConfigError
-from headrace.settings import Settings, mask_url
+from headrace.model.masked_url import mask_url
+from headrace.settings import Settings
 
 if TYPE_CHECKING:
     from headrace.app import Headrace

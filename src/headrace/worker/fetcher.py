@@ -29,9 +29,8 @@ QUICK = 4
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
 POLL_SELDOM = 5
-"""How many times less often a worker looks for jobs without a hint while others do the upkeep."""
-POLL_HEARING = 10
-"""The same while hints of other processes reach the worker's store object."""
+"""How many times less often a worker looks for jobs without a hint while hints of other processes reach its store object, or
+while others do the upkeep."""
 GLANCE = 0.05
 """Seconds between two claims for reserved slots, while all other slots are taken."""
 
@@ -349,9 +348,7 @@ class Fetcher(Service):
     def _poll_seconds(self) -> float:
         """How long to sleep without a hint. Workers that do no upkeep leave it to the others to look often."""
         poll, state = self._state.settings.poll.total_seconds(), self._state
-        if state.hears:
-            return POLL_HEARING * poll
-        return poll if state.upkeep else POLL_SELDOM * poll
+        return POLL_SELDOM * poll if state.hears or not state.upkeep else poll
 
     async def _listen(self) -> None:
         poll = self._poll_seconds() * random.uniform(0.9, 1.0)
