@@ -23,6 +23,10 @@ from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advis
 from headrace.webhooks.declare import Allow, read_secrets
 
 PREFIX = "HEADRACE_"
+_SERVICE_LINK = re.compile(
+    r"HEADRACE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)"
+)
+"""Variables that Kubernetes sets in every pod for a Service whose name begins with `headrace`."""
 LOG_LEVELS, LOG_FORMATS = ("debug", "info", "warning", "error"), ("text", "json")
 
 
@@ -304,8 +308,9 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
         _known(name.removeprefix(PREFIX).lower(), name, prefix=PREFIX): (value, name)
         for name, value in environ.items()
         # An empty variable counts as unset, because a shell clears a variable for one command like that.
-        # HEADRACE_TEST_… name servers for tests and benchmarks (see headrace.testing) and are not settings.
+        # HEADRACE_TEST_… name servers for tests and benchmarks and are not settings.
         if name.startswith(PREFIX) and not name.startswith(f"{PREFIX}TEST_") and value
+        if not _SERVICE_LINK.fullmatch(name)
     }
 
 

@@ -137,6 +137,24 @@ def test_bad_pyproject(tmp_path, text, message):
         load(project(tmp_path, text))
 
 
+def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(tmp_path):
+    """For Services named `headrace` and `headrace-server`."""
+    links = {
+        "HEADRACE_SERVICE_HOST": "10.0.0.7",
+        "HEADRACE_SERVICE_PORT": "8200",
+        "HEADRACE_SERVICE_PORT_HTTP": "8200",
+        "HEADRACE_PORT": "tcp://10.0.0.7:8200",
+        "HEADRACE_SERVER_SERVICE_HOST": "10.0.0.7",
+        "HEADRACE_SERVER_PORT": "tcp://10.0.0.7:8200",
+        "HEADRACE_SERVER_PORT_8200_TCP": "tcp://10.0.0.7:8200",
+        "HEADRACE_SERVER_PORT_8200_TCP_ADDR": "10.0.0.7",
+        "HEADRACE_SERVER_PORT_8200_TCP_PROTO": "tcp",
+    }
+    assert Settings.load(start=tmp_path, environ={**links, "HEADRACE_LEASE": "20s"}).lease == timedelta(seconds=20)
+    with pytest.raises(ConfigError, match="unknown setting HEADRACE_SUPPORT"):
+        Settings.load(start=tmp_path, environ={"HEADRACE_SUPPORT": "1"})
+
+
 def test_unknown_flags_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown setting leese: did you mean lease\?"):
         load(project(tmp_path, ""), leese="1s")
