@@ -250,9 +250,10 @@ async def test_durability_is_what_the_url_says(
     writer = store._writer
     assert writer is not None
     found = await writer.call(lambda tx: tx.cur.execute("pragma synchronous").fetchone()[0])
+    flushes = await writer.call(lambda tx: tx.cur.execute("pragma fullfsync").fetchone()[0])
     findings = {finding.about: finding for finding in await store.check()}
     await store.close()
-    assert found == sync
+    assert (found, flushes) == (sync, sync == 2)
     assert findings["durability"].level == ("warning" if sync == 1 else "ok")
 
 
