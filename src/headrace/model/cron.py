@@ -79,15 +79,15 @@ def check_cron(expression: str) -> str:
             f"{shown} has {len(fields)} fields: write 5 (minute hour day month weekday), or 6 with seconds first"
         )
     try:
-        found = next(CronSim(" ".join(fields), datetime(2000, 1, 1)), None)  # noqa: DTZ001 - naive: no zone is asked
+        firing = next(CronSim(" ".join(fields), datetime(2000, 1, 1)), None)  # noqa: DTZ001 - naive: no zone is asked
     except CronSimError as error:
         field = str(error).removeprefix("Bad ")
         if field == "day-of-month" and _day_is_well_formed(fields):
-            found = None
+            firing = None
         else:
             why = _backwards(field, fields) or _MAY_BE.get(field, "")
             raise InvalidCron(f"{shown}: the {field} field is wrong: {why}") from None
-    if found is None:
+    if firing is None:
         raise NeverFires(f"{shown} never fires: no month it names has that day")
     for name, field in _named(fields):
         _check_steps(shown, name, field)

@@ -19,19 +19,19 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def parse(value: Duration, *, name: str = "duration") -> timedelta:
     """A timedelta from a user's text. Raises ConfigError, which names the setting."""
     if isinstance(value, timedelta):
-        found = value
+        length = value
     elif match := _PATTERN.fullmatch(value.strip()):
         number, unit = match.groups()
         # A number with hundreds of digits overflows before it can be compared with the longest.
         seconds = float(number) * _SECONDS[unit]
-        found = timedelta(seconds=min(seconds, 2 * LONGEST.total_seconds()))
+        length = timedelta(seconds=min(seconds, 2 * LONGEST.total_seconds()))
     else:
         raise ConfigError(
             f'{name} = {value!r} is not a duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta'
         )
-    if not timedelta(0) <= found <= LONGEST:
+    if not timedelta(0) <= length <= LONGEST:
         raise ConfigError(f"{name} = {value!r} is out of range: 0 to {LONGEST.days} days")
-    return found
+    return length
 
 
 def given(value: object, *, name: str) -> timedelta:

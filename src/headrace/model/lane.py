@@ -59,7 +59,7 @@ def split_limit(key: str) -> tuple[str, str, int]:
 
 
 def _units(text: str) -> int:
-    return found if _UNITS.fullmatch(text) and (found := int(text)) <= MAX_UNITS else 1
+    return units if _UNITS.fullmatch(text) and (units := int(text)) <= MAX_UNITS else 1
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):

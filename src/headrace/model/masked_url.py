@@ -11,8 +11,8 @@ def mask_url(url: str) -> str:
     if not slashes:
         return "•••" if "@" in url or "=" in url else url
     # A query begins with ?name=; any other "?" is an unescaped one in the password.
-    found = re.search(r"\?[^?@/=]+=", rest)
-    address, query = (rest[: found.start()], rest[found.start() :]) if found else (rest, "")
+    match = re.search(r"\?[^?@/=]+=", rest)
+    address, query = (rest[: match.start()], rest[match.start() :]) if match else (rest, "")
     if "@" not in address and "@" in rest and ":" in address:
         address, query = rest, ""
     userinfo, at, place = address.rpartition("@")

@@ -38,7 +38,7 @@ class Promoted:
     @property
     def next(self) -> timedelta | None:
         """Time until the next call may find something. None: none is known."""
-        return min((each for each in (self.next_due, self.next_expiry) if each is not None), default=None)
+        return min((wait for wait in (self.next_due, self.next_expiry) if wait is not None), default=None)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

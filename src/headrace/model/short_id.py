@@ -60,11 +60,11 @@ def shorten(id: JobId) -> str:
 
 def parse_short(text: str) -> ShortId | None:
     """What a user typed, if it is a short id."""
-    found = _PATTERN.fullmatch(text)
-    if found is None or (place := int(found[2] or 0)) > 0xFFFF:
+    match = _PATTERN.fullmatch(text)
+    if match is None or (place := int(match[2] or 0)) > 0xFFFF:
         return None
     number = 0
-    for sign in found[1].lower():
+    for sign in match[1].lower():
         number = number << 5 | _VALUES[sign]
     random = number & ((1 << _RANDOM_BITS) - 1)
     fraction = number >> _RANDOM_BITS & ((1 << _FRACTION_BITS) - 1)

@@ -15,11 +15,11 @@ def read_size(name: str, value: Any) -> int:
     """Bytes. Raises ConfigError. A unit is a power of 1,024, as in the limits of systemd and Kubernetes' Mi."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 60:
         return value
-    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         raise ConfigError(f'{name} = {value!r} is not a size: write "512MB", "2GB" or a number of bytes')
-    unit = found[2].lower().replace("i", "")
-    return int(found[1]) * _UNITS[unit if unit in _UNITS else f"{unit}b"]
+    unit = match[2].lower().replace("i", "")
+    return int(match[1]) * _UNITS[unit if unit in _UNITS else f"{unit}b"]
 
 
 def show_size(size: int) -> str:
