@@ -152,10 +152,10 @@ def _fraction(value: float) -> float:
 
 def running() -> Running:
     """The attempt of the calling task. Raises NoCurrentJob outside a task."""
-    found = _running.get(None)
-    if found is None:
+    attempt = _running.get(None)
+    if attempt is None:
         raise NoCurrentJob("there is no current job here: this works inside a task that a worker runs")
-    return found
+    return attempt
 
 
 def current_job() -> JobContext:
@@ -165,17 +165,17 @@ def current_job() -> JobContext:
 
 def _log_fields() -> dict[str, object]:
     """The fields of each line that a task logs; empty outside a task."""
-    found = _running.get(None)
-    if found is None:
+    attempt = _running.get(None)
+    if attempt is None:
         return {}
-    job = JobContext(found)
+    job = JobContext(attempt)
     return {
         "job_id": str(job.id),
         "task": job.task,
         "attempt": job.attempt,
         "tenant": job.tenant,
         "queue": job.queue,
-        "worker": found.worker,
+        "worker": attempt.worker,
     }
 
 

@@ -146,8 +146,8 @@ class JobKeywords(TypedDict, total=False):
 
 
 OPTIONS = declared(JobKeywords)
-STORED = tuple(each for each in OPTIONS.values() if each.stored)
-_STORED_NAMES = frozenset(each.name for each in STORED)
+STORED = tuple(option for option in OPTIONS.values() if option.stored)
+_STORED_NAMES = frozenset(option.name for option in STORED)
 
 Moment = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())] | Annotated[datetime, Meta(tz=True)] | None
 """A time limit of one job: seconds after its enqueue, or a time. Both by the store's clock."""
@@ -179,10 +179,10 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 def checked(given: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
     """What a caller of `using` gave, each value as the code uses it, or a ConfigError."""
-    found = checked_options(OPTIONS, given, "using", checks)
-    if "key_ttl" in found and "key" not in found:
+    options = checked_options(OPTIONS, given, "using", checks)
+    if "key_ttl" in options and "key" not in options:
         raise ConfigError("key_ttl without key: it says how long the key is remembered")
-    return found
+    return options
 
 
 def stored(given: Mapping[str, Any], **others: Any) -> JobOptions:
@@ -195,9 +195,9 @@ def stored(given: Mapping[str, Any], **others: Any) -> JobOptions:
 
 def check_stored(own: JobOptions) -> None:
     """A ConfigError if headrace itself would not have made these options."""
-    for each in STORED:
-        if each.stored_check is not None and (value := getattr(own, each.name)) is not None:
-            each.stored_check(value, each.name)
+    for option in STORED:
+        if option.stored_check is not None and (value := getattr(own, option.name)) is not None:
+            option.stored_check(value, option.name)
     if own.tenant is not None:
         check_tenant(own.tenant)
 

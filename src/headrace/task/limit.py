@@ -146,14 +146,14 @@ def check_limits(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """A task's `limits=`, or a ConfigError."""
     if isinstance(limits, Limit | str | Mapping):
         raise ConfigError(f"limits = {limits!r}: a list, e.g. limits=[stripe]")
-    found = tuple(limits)
-    for each in found:
-        if not isinstance(each, Limit):
-            raise ConfigError(f'limits: {each!r} is not a Limit: write Limit("name", rate="90/s")')
-    names = [each.name for each in found]
+    entries = tuple(limits)
+    for entry in entries:
+        if not isinstance(entry, Limit):
+            raise ConfigError(f'limits: {entry!r} is not a Limit: write Limit("name", rate="90/s")')
+    names = [limit.name for limit in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"limits: {twice!r} is there twice: name each limit once")
-    return tuple(sorted(found, key=lambda each: each.name))
+    return tuple(sorted(entries, key=lambda limit: limit.name))
 
 
 def keys_of(limits: Sequence[Limit], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -170,23 +170,27 @@ class Shape:
         """Raise ConfigError if a function of these limits cannot be called with them."""
         parameters = list(inspect.signature(function).parameters.values())
         self._positional = [
-            (each.name, each.default)
-            for each in parameters
-            if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+            (parameter.name, parameter.default)
+            for parameter in parameters
+            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
         ]
-        self._named = [(each.name, each.default) for each in parameters if each.kind is each.KEYWORD_ONLY]
+        self._named = [
+            (parameter.name, parameter.default) for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
+        ]
         self._any = len(self._positional) + len(self._named) < len(parameters)
         """The task takes any number of arguments. They are passed on unchanged."""
         self._count = -1 if self._any or self._named else len(self._positional)
         """This many positional arguments make a complete call."""
         asked = [
-            (f"limit {limit.name!r}: its {what} function", each)
+            (f"limit {limit.name!r}: its {what} function", callback)
             for limit in limits
-            for what, each in (("key", limit.key), ("cost", limit.cost))
-            if callable(each)
+            for what, callback in (("key", limit.key), ("cost", limit.cost))
+            if callable(callback)
         ]
-        self._by_name = not self._any and not all(self._fits(each, by_name=False) for _, each in asked)
-        if self._by_name and (wrong := next((who for who, each in asked if not self._fits(each, by_name=True)), None)):
+        self._by_name = not self._any and not all(self._fits(callback, by_name=False) for _, callback in asked)
+        if self._by_name and (
+            wrong := next((who for who, callback in asked if not self._fits(callback, by_name=True)), None)
+        ):
             names = ", ".join(name for name, _ in (*self._positional, *self._named)) or "nothing"
             raise ConfigError(f"{wrong} must take what the task takes: {names}")
 
@@ -227,9 +231,9 @@ def burst_of(figures: LimitFigures, cost: int) -> int:
 
 def describe(figures: LimitFigures) -> str:
     """`90/s burst 30, 4 at once`."""
-    said: list[str] = []
+    parts: list[str] = []
     if figures.rate is not None:
-        said.append(rates.show(figures.rate) + (f" burst {figures.burst}" if figures.burst is not None else ""))
+        parts.append(rates.show(figures.rate) + (f" burst {figures.burst}" if figures.burst is not None else ""))
     if figures.concurrency is not None:
-        said.append(f"{figures.concurrency:,} at once")
-    return ", ".join(said) or "no figures"
+        parts.append(f"{figures.concurrency:,} at once")
+    return ", ".join(parts) or "no figures"

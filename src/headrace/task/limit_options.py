@@ -44,9 +44,9 @@ def _cost(value: Any, name: str) -> Any:
 
 
 def _cool_down(value: Any, name: str) -> timedelta:
-    if not (found := duration.given(value, name=name)):
+    if not (length := duration.given(value, name=name)):
         raise ConfigError(f"{name} = {value!r}: must be more than 0")
-    return found
+    return length
 
 
 _UNITS = replace(NUMBER, check=units, problem="invalid_limit")

@@ -69,8 +69,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, value: Any, checks: Checks | None = None) -> Any:
         """A Python value as the code uses it, or a ConfigError."""
-        found = self.kind.check(value, self.name)
-        return found if self.app_check is None or checks is None else self.app_check(checks, found)
+        checked_value = self.kind.check(value, self.name)
+        return checked_value if self.app_check is None or checks is None else self.app_check(checks, checked_value)
 
     def from_text(self, text: str) -> Any:
         """The value of a flag as Python code would give it, or a ConfigError."""
@@ -88,27 +88,27 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 def declared(keywords: type) -> dict[str, Option]:
     """The options of a TypedDict whose fields are `Annotated[type, Option(…)]`, by name."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name, hint in get_type_hints(keywords, include_extras=True).items():
-        carried = [each for each in get_args(hint)[1:] if isinstance(each, Option)] if get_origin(hint) else []
+        carried = [option for option in get_args(hint)[1:] if isinstance(option, Option)] if get_origin(hint) else []
         if len(carried) != 1:
             raise TypeError(f"{keywords.__name__}.{name} carries {len(carried)} options instead of one")
-        found[name] = replace(carried[0], name=name)
-    return found
+        options[name] = replace(carried[0], name=name)
+    return options
 
 
 def checked(
     options: Mapping[str, Option], given: Mapping[str, Any], call: str, checks: Checks | None = None
 ) -> dict[str, Any]:
     """What was given, without what is None, each value as the code uses it; a ConfigError, or a TypeError as of any call."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         option = options.get(name)
         if option is None:
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
         if value is not None:
-            found[name] = option.check(value, checks)
-    return found
+            values[name] = option.check(value, checks)
+    return values
 
 
 class OptionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,15 +124,15 @@ class OptionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def body(base: type[OptionBody], options: Mapping[str, Option], name: str) -> Any:
     """The type of a body: `base` with a field for each option that JSON can carry. Each may be left out."""
-    there = [each for each in options.values() if not each.code_only]
+    there = [option for option in options.values() if not option.code_only]
     return msgspec.defstruct(
         name,
-        [(each.name, each.kind.json_type | None, None) for each in there],
+        [(option.name, option.kind.json_type | None, None) for option in there],
         bases=(base,),
         namespace={
             "__doc__": base.__doc__,
-            "option_names": tuple(each.name for each in there),
-            "field_docs": {each.name: each.doc for each in there},
+            "option_names": tuple(option.name for option in there),
+            "field_docs": {option.name: option.doc for option in there},
         },
         module=base.__module__,
         frozen=True,
@@ -148,9 +148,9 @@ def positive(value: duration.Duration | None, name: str) -> timedelta | None:
     """A duration of more than nothing; None: it was left out."""
     if value is None:
         return None
-    if not (found := duration.given(value, name=name)):
+    if not (length := duration.given(value, name=name)):
         raise ConfigError(f"{name} = {value!r}: must be more than 0; leave it out for none")
-    return found
+    return length
 
 
 def in_seconds(value: timedelta | None) -> float | None:
@@ -167,12 +167,12 @@ def check_time(value: object, name: str) -> datetime:
 def read_time(text: str) -> datetime:
     """A time as it is written on a command line."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{text!r} is not a time: write 2026-01-31T08:00:00Z or 2026-01-31T08:00+01:00") from None
-    if found.tzinfo is None:
+    if moment.tzinfo is None:
         raise ConfigError(f"{text!r} has no time zone: add Z or an offset such as +01:00")
-    return found
+    return moment
 
 
 def _check_due(value: object, name: str) -> datetime:
@@ -197,28 +197,28 @@ _Time = Annotated[datetime, Meta(tz=True)]
 def _json_time(text: Any) -> datetime | None:
     """A time that a store can hold and that is not too far ahead; None: it is none."""
     try:
-        found = msgspec.convert(text, _Time)
+        moment = msgspec.convert(text, _Time)
     except msgspec.ValidationError:
         return None
-    return found if found.year >= 1970 and found - datetime.now(UTC) <= duration.LONGEST else None
+    return moment if moment.year >= 1970 and moment - datetime.now(UTC) <= duration.LONGEST else None
 
 
 def _due_in_json(text: str, name: str) -> datetime | None:
     if text == "now":
         return None
-    if (found := _json_time(text)) is None:
+    if (moment := _json_time(text)) is None:
         raise ConfigError(
             f"{name}: now, or a time such as 2030-01-31T08:00:00Z, from 1970 to {duration.LONGEST.days} days ahead"
         )
-    return found
+    return moment
 
 
 def _end_in_json(text: str, name: str) -> object:
     if not text[:1].isdigit() or "-" not in text:
         return text
-    if (found := _json_time(text)) is None:
+    if (moment := _json_time(text)) is None:
         raise _NoTime(f"{name}: a duration such as 30s or a time such as 2030-01-31T08:00:00Z")
-    return found
+    return moment
 
 
 def read_number(text: str) -> int:

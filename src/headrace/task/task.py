@@ -67,13 +67,13 @@ def declare(home: Home, function: Callable[..., Any], options: TaskKeywords, *, 
         given: dict[str, Any] = {"max_payload": max_payload} | checked_options(OPTIONS, options, "task")
         name = given.pop("name", None) or default_name(function)
         given["executor"] = pick_executor(function, given.get("executor"), is_async=is_async)
-        made = TaskOptions(**given)
-        Shape(function, made.limits)
+        task_options = TaskOptions(**given)
+        Shape(function, task_options.limits)
     except ConfigError as error:
         raise ConfigError(f"task {label}: {error}") from None
     if is_async:
-        return AsyncTask[..., Any](home, function, name, made)
-    return SyncTask[..., Any](home, function, name, made)
+        return AsyncTask[..., Any](home, function, name, task_options)
+    return SyncTask[..., Any](home, function, name, task_options)
 
 
 # ── tasks ────────────────────────────────────────────────────────────────────

@@ -38,10 +38,10 @@ def _check_unique(value: Any, name: str) -> Unique:
 
 
 def _check_names(value: Any, name: str) -> tuple[str, ...]:
-    found = (value,) if isinstance(value, str) else tuple(cast("Iterable[object]", value))
-    if isinstance(value, str) or not all(isinstance(each, str) for each in found):
+    names = (value,) if isinstance(value, str) else tuple(cast("Iterable[object]", value))
+    if isinstance(value, str) or not all(isinstance(field, str) for field in names):
         raise ConfigError(f'{name} = {value!r}: a list of field names, e.g. redact=["password"]')
-    return cast("tuple[str, ...]", found)
+    return cast("tuple[str, ...]", names)
 
 
 def _check_bytes(value: Any, name: str) -> int:

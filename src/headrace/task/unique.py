@@ -69,10 +69,10 @@ class Unique:
         if self.key is None:
             name = hashlib.blake2b(payload, digest_size=16).hexdigest()
         else:
-            found = self.key(*args, **kwargs)
-            if isinstance(found, bool) or not isinstance(found, str | int):
-                raise ConfigError(f"its key is {found!r}: a text or a whole number")
-            name = check_key(str(found))
+            key = self.key(*args, **kwargs)
+            if isinstance(key, bool) or not isinstance(key, str | int):
+                raise ConfigError(f"its key is {key!r}: a text or a whole number")
+            name = check_key(str(key))
         # The lock must outlive the delay of a debounced job, or two of them could wait.
         within = None if self.on_conflict == "debounce" else self.within
         return UniqueLock(name, self.states, within, replace=self.on_conflict in {"replace", "debounce"})
@@ -83,10 +83,10 @@ def _within(value: duration.Duration | None) -> timedelta | None:
         return None
     if not isinstance(value, str | timedelta):
         raise ConfigError(f'Unique: within = {value!r} is not a duration: write "10m" or a timedelta')
-    found = duration.parse(value, name="Unique: within")
-    if not found:
+    length = duration.parse(value, name="Unique: within")
+    if not length:
         raise ConfigError(f"Unique: within = {value!r}: must be more than 0; leave it out for no end")
-    return found
+    return length
 
 
 def _states(given: Iterable[str]) -> frozenset[JobState]:

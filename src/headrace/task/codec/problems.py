@@ -72,9 +72,9 @@ def _find(
         return None
     inside = (*above, id(value))
     for child_path, child in _children(value, path):
-        found = _find(child_path, child, wrong, inside)
-        if found is not None:
-            return found
+        error = _find(child_path, child, wrong, inside)
+        if error is not None:
+            return error
     return SerializationError(path, problem) if problem else None
 
 
@@ -103,9 +103,9 @@ def non_finite(value: Any) -> str | None:
 def changed(path: str, before: Any, after: Any) -> SerializationError | None:
     """Which part of a value without a precise annotation would arrive as another type. Tuples may become lists."""
     for step in _pairs(path, before, after):
-        found = changed(*step)
-        if found is not None:
-            return found
+        error = changed(*step)
+        if error is not None:
+            return error
     if type(after) not in _PLAIN or _alike(before, after):
         return None
     was = class_of(before).__qualname__

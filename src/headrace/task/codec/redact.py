@@ -74,12 +74,12 @@ def masked(arguments: Arguments, redact: Iterable[str], names: Sequence[str]) ->
 
 def hidden(arguments: Arguments, redact: Iterable[str], names: Sequence[str]) -> list[str]:
     """The masked values as text, as they might appear in a message or a traceback."""
-    found: set[str] = set()
+    texts: set[str] = set()
 
     def note(value: Any) -> None:
         text = value if isinstance(value, str) else str(value)
         if text:
-            found.update((text, repr(text)[1:-1]))
+            texts.update((text, repr(text)[1:-1]))
 
     walk = _Walk(redact, note)
     args, kwargs = arguments
@@ -87,7 +87,7 @@ def hidden(arguments: Arguments, redact: Iterable[str], names: Sequence[str]) ->
         walk.field(names[place] if place < len(names) else "", value, 0)
     for name, value in kwargs.items():
         walk.field(name, value, 0)
-    return sorted(found, key=len, reverse=True)
+    return sorted(texts, key=len, reverse=True)
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
@@ -103,7 +103,7 @@ class _Walk:
         self._note = note
 
     def field(self, name: object, value: Any, depth: int, *aliases: str) -> Any:
-        if any(str(each).casefold() in self._redact for each in (name, *aliases)):
+        if any(str(spelling).casefold() in self._redact for spelling in (name, *aliases)):
             if self._note is not None:
                 self._leaves(value, depth)
             return MASK
@@ -141,17 +141,18 @@ class _Walk:
 
 def _named(value: Any) -> list[tuple[str, Any, tuple[str, ...]]] | None:
     """Fields with their values and their other names."""
-    found = fields(value)
-    if found is None:
+    children = fields(value)
+    if children is None:
         return None
     if isinstance(value, msgspec.Struct):
         return [
-            (name, child, (alias,)) for (name, child), alias in zip(found, value.__struct_encode_fields__, strict=True)
+            (name, child, (alias,))
+            for (name, child), alias in zip(children, value.__struct_encode_fields__, strict=True)
         ]
     if is_model(value):
         known = type(value).model_fields
-        return [(name, child, (str(known[name].alias or name),)) for name, child in found]
-    return [(name, child, ()) for name, child in found]
+        return [(name, child, (str(known[name].alias or name),)) for name, child in children]
+    return [(name, child, ()) for name, child in children]
 
 
 def _leaf(value: Any) -> Any:

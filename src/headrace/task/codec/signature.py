@@ -86,16 +86,18 @@ class Signature:
         self._more_kwargs: Parameter | None = None
         for parameter in signature.parameters.values():
             self._add(parameter, hints.get(parameter.name, Any))
-        self._names = tuple(each.name for each in self._positional)
-        self._needed = sum(each.required for each in self._positional)
-        needs_names = any(each.required for each in self._by_name.values() if each.name not in self._names)
+        self._names = tuple(parameter.name for parameter in self._positional)
+        self._needed = sum(parameter.required for parameter in self._positional)
+        needs_names = any(
+            parameter.required for parameter in self._by_name.values() if parameter.name not in self._names
+        )
         # How many positional arguments make a complete call by themselves; an empty range when none do.
         self._plain = range(0) if needs_names else range(self._needed, len(self._positional) + 1)
         known = [*self._positional, *self._by_name.values(), self._more_args, self._more_kwargs]
         self._exact = tuple(
-            each.type if any(each.type is kind for kind in _EXACT) else None for each in self._positional
+            parameter.type if any(parameter.type is kind for kind in _EXACT) else None for parameter in self._positional
         )
-        self._vague = any(types.vague(each.type) for each in known if each is not None)
+        self._vague = any(types.vague(parameter.type) for parameter in known if parameter is not None)
         self._by_arity: list[msgspec.msgpack.Decoder[tuple[Args, Kwargs]] | None]
         self._by_arity = [None] * (len(self._positional) + 1)
         result = hints.get("return", Any)
@@ -133,8 +135,8 @@ class Signature:
             self._refuse(args, kwargs, error)
         if _DOUBLE in payload and _NON_FINITE.search(payload):
             for path, value in problems.called(args, kwargs):
-                if found := problems.find(path, value, problems.non_finite):
-                    raise found
+                if problem := problems.find(path, value, problems.non_finite):
+                    raise problem
         if not bound_kwargs and tuple(map(type, bound_args)) == self._exact[: len(bound_args)]:
             return payload  # Text or a number of exactly the declared type arrives unchanged.
         arrived = self._decode_msgpack(payload)
@@ -144,19 +146,19 @@ class Signature:
 
     def _refuse(self, args: Args, kwargs: Mapping[str, Any], error: Exception) -> NoReturn:
         for path, value in problems.called(args, kwargs):
-            if found := problems.find(path, value, problems.unstorable):
-                raise found from None
+            if problem := problems.find(path, value, problems.unstorable):
+                raise problem from None
         raise SerializationError("args", f"{type(error).__name__}: {error}") from error
 
     def _compare(self, args: Args, kwargs: Mapping[str, Any], arrived: tuple[Args, Kwargs]) -> None:
         got_args, got_kwargs = arrived
         by_name = {**dict(zip(self._names, got_args, strict=False)), **got_kwargs}
         for place, (before, after) in enumerate(zip(args, got_args, strict=False)):
-            if found := problems.changed(f"args[{place}]", before, after):
-                raise found
+            if problem := problems.changed(f"args[{place}]", before, after):
+                raise problem
         for name, before in kwargs.items():
-            if found := problems.changed(f"kwargs[{name!r}]", before, by_name.get(name)):
-                raise found
+            if problem := problems.changed(f"kwargs[{name!r}]", before, by_name.get(name)):
+                raise problem
 
     def _bind(self, args: Args, kwargs: Mapping[str, Any]) -> tuple[Args, Kwargs]:
         """The call normalised, or BadArguments."""
@@ -173,11 +175,15 @@ class Signature:
         for name in names:
             self._check_name(name, given)
         reached = len(placed)
-        missing = [each.name for each in self._positional[reached:] if each.required and each.name not in names]
+        missing = [
+            parameter.name
+            for parameter in self._positional[reached:]
+            if parameter.required and parameter.name not in names
+        ]
         missing += [
-            each.name
-            for each in self._by_name.values()
-            if each.required and each.name not in self._names and each.name not in names
+            parameter.name
+            for parameter in self._by_name.values()
+            if parameter.required and parameter.name not in self._names and parameter.name not in names
         ]
         if missing:
             raise self._bad("is missing " + ", ".join(map(repr, missing)))
@@ -236,9 +242,9 @@ class Signature:
         return self._decode_each(args, kwargs, json=False)
 
     def _make_decoder(self, arity: int) -> msgspec.msgpack.Decoder[tuple[Args, Kwargs]]:
-        each = tuple(parameter.type for parameter in self._positional[:arity])
+        hints = tuple(parameter.type for parameter in self._positional[:arity])
         decoder: msgspec.msgpack.Decoder[tuple[Args, Kwargs]]
-        decoder = msgspec.msgpack.Decoder(types.call_type(each), dec_hook=dec_hook)
+        decoder = msgspec.msgpack.Decoder(types.call_type(hints), dec_hook=dec_hook)
         self._by_arity[arity] = decoder
         return decoder
 
@@ -277,8 +283,8 @@ class Signature:
         try:
             data = _encode(value)
         except Exception as error:  # noqa: BLE001 - as in encode
-            found = problems.find("result", value, problems.unstorable)
-            raise found or SerializationError("result", f"{type(error).__name__}: {error}") from None
+            problem = problems.find("result", value, problems.unstorable)
+            raise problem or SerializationError("result", f"{type(error).__name__}: {error}") from None
         if (
             _DOUBLE in data
             and _NON_FINITE.search(data)
@@ -304,10 +310,14 @@ class Signature:
         """What masks the same fields without this signature: field names, and names of positional arguments."""
         names = {name.casefold() for name in hide}
         others = (self._more_args, self._more_kwargs)
-        known = [*self._positional, *self._by_name.values(), *(each for each in others if each is not None)]
-        stored = sorted({alias for each in known for alias in types.aliases(each.type, names)})
+        known = [
+            *self._positional,
+            *self._by_name.values(),
+            *(parameter for parameter in others if parameter is not None),
+        ]
+        stored = sorted({alias for parameter in known for alias in types.aliases(parameter.type, names)})
         # The fields of a NamedTuple are stored without names, so the whole argument is masked without the signature.
-        whole = {each.name for each in known if types.unnamed(each.type, names)}
+        whole = {parameter.name for parameter in known if types.unnamed(parameter.type, names)}
         masked = [name if name.casefold() in names or name in whole else "" for name in self._names]
         while masked and not masked[-1]:
             masked.pop()

@@ -41,10 +41,10 @@ def vague(hint: Any) -> bool:
     )
 
 
-def call_type(each: tuple[Any, ...]) -> Any:
+def call_type(hints: tuple[Any, ...]) -> Any:
     """The type of a payload with exactly these positional arguments and no named ones."""
     builtin = cast("Any", tuple)
-    return builtin[builtin[each], dict[str, Any]]
+    return builtin[builtin[hints], dict[str, Any]]
 
 
 def unnamed(hint: Any, names: Collection[str]) -> bool:
@@ -60,10 +60,10 @@ def aliases(hint: Any, names: Collection[str]) -> Iterator[str]:
     """The stored names of these fields (casefolded), where they differ."""
     for part in _parts(shape.type_info(hint)):
         if isinstance(part, shape.StructType):
-            yield from (each.encode_name for each in part.fields if each.name.casefold() in names)
+            yield from (field.encode_name for field in part.fields if field.name.casefold() in names)
         elif isinstance(part, shape.CustomType):
             known: Mapping[str, Any] = getattr(part.cls, "model_fields", {})
-            yield from (str(each.alias or name) for name, each in known.items() if name.casefold() in names)
+            yield from (str(field.alias or name) for name, field in known.items() if name.casefold() in names)
 
 
 def _parts(info: object) -> Iterator[object]:
