@@ -67,12 +67,12 @@ def of_failure(failure: Failure, task: str) -> Fingerprint:
 
 def check(text: str) -> str:
     """A fingerprint from a user's text, or a ConfigError."""
-    found = text.strip().lower()
-    if not re.fullmatch(rf"[0-9a-f]{{{LENGTH}}}", found):
+    fingerprint = text.strip().lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{LENGTH}}}", fingerprint):
         raise ConfigError(
             f"{text[:60]!r} is not a fingerprint: {LENGTH} hex digits, as `headrace dead list --group` shows"
         )
-    return found
+    return fingerprint
 
 
 def _digest(*parts: str) -> str:

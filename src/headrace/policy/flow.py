@@ -61,10 +61,10 @@ def ageing(every: duration.Duration) -> Ageing:
     """The policy for `app.queue(…, priority=ageing("1m"))`: +1 for every minute that a lane's first job has waited."""
     if not isinstance(every, str | timedelta):
         raise ConfigError(f'ageing({every!r}): write how long a job waits for one more, e.g. ageing("1m")')
-    found = duration.parse(every, name="ageing")
-    if found < timedelta(milliseconds=1):
+    interval = duration.parse(every, name="ageing")
+    if interval < timedelta(milliseconds=1):
         raise ConfigError(f'ageing({every!r}): must be more than 0, e.g. ageing("1m")')
-    return Ageing(found)
+    return Ageing(interval)
 
 
 def weighted(shares: Mapping[str, int] | Mapping[int, int] | Mapping[str | int, int]) -> Weighted:
@@ -77,7 +77,7 @@ def weighted(shares: Mapping[str, int] | Mapping[int, int] | Mapping[str | int, 
         raise ConfigError(
             f'weighted({shares!r}): a mapping of bands to shares, e.g. weighted({{"high": 80, "low": 20}})'
         )
-    found: dict[int, int] = {}
+    bands: dict[int, int] = {}
     for band, share in shares.items():
         lowest = begin_of(band, "weighted")
         if isinstance(share, bool) or not isinstance(share, int) or not 1 <= share <= MAX_SHARE:
@@ -85,10 +85,10 @@ def weighted(shares: Mapping[str, int] | Mapping[int, int] | Mapping[str | int, 
                 f"weighted: {band!r} has the share {share!r}: a whole number from 1 to {MAX_SHARE:,}; "
                 "leave a band out that needs no share of its own"
             )
-        if lowest in found:
+        if lowest in bands:
             raise ConfigError(f"weighted: two bands begin at priority {lowest}: give each its own")
-        found[lowest] = share
-    return Weighted(tuple(sorted(found.items(), reverse=True)))
+        bands[lowest] = share
+    return Weighted(tuple(sorted(bands.items(), reverse=True)))
 
 
 def begin_of(band: str | int, where: str) -> int:
@@ -183,8 +183,8 @@ def in_turns(speeds: Mapping[str, float], rand: Callable[[], float] = random.ran
     if not speeds:
         return {}
     least = min(speeds.values())
-    found = {name: min(int(speed / least + rand()), MAX_WEIGHT) for name, speed in speeds.items()}
-    return {name: weight for name, weight in found.items() if weight > 1}
+    weights = {name: min(int(speed / least + rand()), MAX_WEIGHT) for name, speed in speeds.items()}
+    return {name: weight for name, weight in weights.items() if weight > 1}
 
 
 # ── the planner ──────────────────────────────────────────────────────────────
@@ -232,7 +232,7 @@ class Planner:
         for queue in queues:
             if (rules := options.get(queue)) is not None:
                 self._add(queue, rules)
-        self._strict = tuple(each for each in queues if each not in self._weighted and each not in self._ageing)
+        self._strict = tuple(queue for queue in queues if queue not in self._weighted and queue not in self._ageing)
         self._turns = Shares(self._group_sizes()) if len(self._group_sizes()) > 1 else None
         self.watched = tuple(dict.fromkeys((*self._ageing, *self._proportional)))
         """Queues whose lanes the planner must read regularly."""
@@ -334,13 +334,13 @@ class Planner:
             self._draw_in -= 1
             return self._drawn
         self._draw_in = _DRAWN_FOR
-        found = self._drawn = dict(self._fixed)
+        weights = self._drawn = dict(self._fixed)
         for queue, (times, usual) in self._timed.items():
-            found[queue] = times.weights(usual, self._rand)
+            weights[queue] = times.weights(usual, self._rand)
         for queue in self._proportional:
             waiting: dict[str, float] = {}
             for view in self._views:
                 if view.queue == queue:
                     waiting[view.tenant] = waiting.get(view.tenant, 0) + view.jobs
-            found[queue] = in_turns(waiting, self._rand)
-        return found
+            weights[queue] = in_turns(waiting, self._rand)
+        return weights

@@ -110,13 +110,13 @@ def parse(value: Any, name: str = "open") -> OpenHours:
 
 
 def _span(part: str, value: str, name: str) -> Span:
-    found = _PART.fullmatch(part)
-    if found is None:
+    match = _PART.fullmatch(part)
+    if match is None:
         raise ConfigError(f"{name} = {value!r}: {part!r} is not a span of hours: {_HINT}")
-    first = _day(found["first"] or "mon", value, name)
-    last = _day(found["last"] or found["first"] or "sun", value, name)
+    first = _day(match["first"] or "mon", value, name)
+    last = _day(match["last"] or match["first"] or "sun", value, name)
     days = tuple((first + step) % 7 for step in range((last - first) % 7 + 1))
-    start, end = _minute(found["from"], value, name), _minute(found["to"], value, name)
+    start, end = _minute(match["from"], value, name), _minute(match["to"], value, name)
     if start in {end, _DAY}:
         raise ConfigError(f"{name} = {value!r}: {part!r} is empty; a whole day is 00:00-24:00")
     return Span(days, start, end)

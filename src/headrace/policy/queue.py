@@ -182,26 +182,26 @@ def declare(name: str, **options: Unpack[QueueKeywords]) -> QueueOptions:
     """Checked options, or a ConfigError that says what to write."""
     check_queue(name)
     try:
-        made = QueueOptions(name=name, **checked(OPTIONS, options, "queue"))
-        if made.fair != "round_robin":
-            if made.weights:
+        queue = QueueOptions(name=name, **checked(OPTIONS, options, "queue"))
+        if queue.fair != "round_robin":
+            if queue.weights:
                 raise ConfigError(
-                    f'weights go with fair = "round_robin" only, not with {made.fair!r}: leave one of them out'
+                    f'weights go with fair = "round_robin" only, not with {queue.fair!r}: leave one of them out'
                 )
-            if made.fair_by != "jobs":
+            if queue.fair_by != "jobs":
                 raise ConfigError(
-                    f'fair_by = {made.fair_by!r} goes with fair = "round_robin" only: leave one of them out'
+                    f'fair_by = {queue.fair_by!r} goes with fair = "round_robin" only: leave one of them out'
                 )
     except ConfigError as error:
         raise ConfigError(f"queue {name!r}: {error}") from None
-    return made
+    return queue
 
 
 def dead_retentions(queues: Mapping[str, QueueOptions]) -> dict[str, timedelta]:
     """The queues that keep their dead letters for a time of their own."""
-    return {name: each.dead_retention for name, each in queues.items() if each.dead_retention is not None}
+    return {name: queue.dead_retention for name, queue in queues.items() if queue.dead_retention is not None}
 
 
 def dead_alerts(queues: Mapping[str, QueueOptions]) -> dict[str, int]:
     """The queues that have a `dead_alert`."""
-    return {name: each.dead_alert for name, each in queues.items() if each.dead_alert is not None}
+    return {name: queue.dead_alert for name, queue in queues.items() if queue.dead_alert is not None}

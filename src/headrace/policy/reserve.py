@@ -49,15 +49,15 @@ def room(free: int, size: int, reserves: Sequence[Reserve], priorities: Iterable
     taken = [0] * len(reserves)
     others = 0
     for priority in priorities:
-        for place, each in enumerate(reserves):
-            if each.lowest <= priority <= each.highest and taken[place] < each.slots:
+        for place, reserve in enumerate(reserves):
+            if reserve.lowest <= priority <= reserve.highest and taken[place] < reserve.slots:
                 taken[place] += 1
                 break
         else:
             others += 1
     left = [
-        Band(each.lowest, each.highest, min(each.slots - used, free))
-        for each, used in zip(reserves, taken, strict=True)
-        if each.slots > used and free > 0
+        Band(reserve.lowest, reserve.highest, min(reserve.slots - used, free))
+        for reserve, used in zip(reserves, taken, strict=True)
+        if reserve.slots > used and free > 0
     ]
-    return FreeSlots(min(free, size - sum(each.slots for each in reserves) - others), tuple(left))
+    return FreeSlots(min(free, size - sum(reserve.slots for reserve in reserves) - others), tuple(left))

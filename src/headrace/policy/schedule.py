@@ -78,14 +78,14 @@ def declare(name: str, *, job: NewJob, **options: Unpack[ScheduleKeywords]) -> S
         given = checked(OPTIONS, options, "schedule")
         if "every" in given and given.get("tz", "UTC") != "UTC":
             raise ConfigError("every counts elapsed time, which no time zone changes: leave out tz, or use cron")
-        made = Schedule(name=name, job=_template(job), **given)
-        if made.every is not None and made.jitter > made.every:
+        schedule = Schedule(name=name, job=_template(job), **given)
+        if schedule.every is not None and schedule.jitter > schedule.every:
             raise ConfigError(
-                f"jitter = {duration.show(made.jitter)} is longer than every = {duration.show(made.every)}: "
+                f"jitter = {duration.show(schedule.jitter)} is longer than every = {duration.show(schedule.every)}: "
                 "jobs would overtake each other"
             )
-        _check_quiet(made)
-        return made
+        _check_quiet(schedule)
+        return schedule
     except ConfigError as error:
         raise type(error)(f"schedule {name}: {error}") from None
 
@@ -166,12 +166,12 @@ def _check_quiet(schedule: Schedule) -> None:
 
 def slots(schedule: Schedule, after: datetime, until: datetime, limit: int) -> list[datetime]:
     """The first slots in (after, until], in UTC, at most `limit`."""
-    found: list[datetime] = []
+    first_slots: list[datetime] = []
     for slot in _forward(schedule, after):
-        if slot > until or len(found) >= limit:
+        if slot > until or len(first_slots) >= limit:
             break
-        found.append(slot)
-    return found
+        first_slots.append(slot)
+    return first_slots
 
 
 def next_slot(schedule: Schedule, after: datetime) -> datetime | None:
@@ -181,12 +181,12 @@ def next_slot(schedule: Schedule, after: datetime) -> datetime | None:
 
 def latest(schedule: Schedule, after: datetime, until: datetime, limit: int) -> list[datetime]:
     """The last slots in (after, until], oldest first, at most `limit`."""
-    found: list[datetime] = []
+    last_slots: list[datetime] = []
     for slot in _backward(schedule, until):
-        if slot <= after or len(found) >= limit:
+        if slot <= after or len(last_slots) >= limit:
             break
-        found.append(slot)
-    return found[::-1]
+        last_slots.append(slot)
+    return last_slots[::-1]
 
 
 def _forward(schedule: Schedule, after: datetime) -> Iterator[datetime]:
@@ -250,11 +250,10 @@ def due(schedule: Schedule, after: datetime, now: datetime) -> Due | None:
     if after < edge:
         most = caught_up(schedule.catch_up)
         keep = (0 if fresh else 1) if most is None else most
-        found = latest(schedule, after, edge, keep + 1)
-        if len(found) > keep:
-            missed = _missed(schedule, after, found[0])
-            found = found[1:]
-        late = found
+        late = latest(schedule, after, edge, keep + 1)
+        if len(late) > keep:
+            missed = _missed(schedule, after, late[0])
+            late = late[1:]
     if not fresh and not late and missed is None:
         return None
     return Due((*late, *fresh), missed)

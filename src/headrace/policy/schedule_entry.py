@@ -112,23 +112,23 @@ def read(name: str, value: bytes) -> ScheduleEntry:
 
 def decide(entry: ScheduleEntry, now: datetime, *, busy: bool) -> ScheduleEntry | None:
     """The entry with every slot up to now decided; None: there was none. `busy`: its last job is not finished."""
-    if entry.paused or entry.pending or (found := due(entry.schedule, entry.cursor, now)) is None:
+    if entry.paused or entry.pending or (due_slots := due(entry.schedule, entry.cursor, now)) is None:
         return None
     name, overlap = entry.schedule.name, entry.schedule.overlap
-    fire, passed = found.fire, found.fire[:0]
+    fire, passed = due_slots.fire, due_slots.fire[:0]
     if overlap == "skip":
         taken = len(fire) if busy else len(fire) - 1  # the latest: what is on time goes before what is caught up
         fire, passed = fire[taken:], fire[:taken]
     elif overlap == "cancel":
         fire, passed = fire[-1:], fire[:-1]
-    news = _missed(found.missed)
+    news = _missed(due_slots.missed)
     if passed:
         news.append(Decision("skipped", passed[-1], "overlap" if overlap == "skip" else "replaced", len(passed)))
     news += [Decision("fired", slot, job=slot_job_id(name, slot)) for slot in fire]
     news.sort(key=lambda decision: decision.slot, reverse=True)
     return replace(
         entry,
-        cursor=found.until,
+        cursor=due_slots.until,
         pending=fire,
         cancel=entry.last if overlap == "cancel" and busy and fire else None,
         fired=entry.fired + len(fire),
@@ -139,19 +139,19 @@ def decide(entry: ScheduleEntry, now: datetime, *, busy: bool) -> ScheduleEntry 
 
 def fired(entry: ScheduleEntry, met: Mapping[datetime, JobId]) -> ScheduleEntry:
     """The entry once its pending slots are fired. `met`: slots that made no job, and the job that holds the unique lock."""
-    made = [slot for slot in entry.pending if slot not in met]
+    fired_slots = [slot for slot in entry.pending if slot not in met]
     return replace(
         entry,
         pending=(),
         cancel=None,
-        last=slot_job_id(entry.schedule.name, made[-1]) if made else entry.last,
+        last=slot_job_id(entry.schedule.name, fired_slots[-1]) if fired_slots else entry.last,
         fired=entry.fired - len(met),
         skipped=entry.skipped + len(met),
         recent=tuple(
-            Decision("skipped", each.slot, UNIQUE, job=met[each.slot])
-            if each.answer == "fired" and each.slot in met
-            else each
-            for each in entry.recent
+            Decision("skipped", decision.slot, UNIQUE, job=met[decision.slot])
+            if decision.answer == "fired" and decision.slot in met
+            else decision
+            for decision in entry.recent
         ),
     )
 

@@ -55,10 +55,10 @@ def check_rule(expression: str) -> str:
 
 
 def _interval(every: object, name: str) -> timedelta:
-    found = duration.given(every, name=name)
-    if found < SHORTEST:
-        raise ConfigError(f"{name} = {duration.show(found)} is too short: at least {duration.show(SHORTEST)}")
-    return found
+    interval = duration.given(every, name=name)
+    if interval < SHORTEST:
+        raise ConfigError(f"{name} = {duration.show(interval)} is too short: at least {duration.show(SHORTEST)}")
+    return interval
 
 
 _TEXT = OptionKind(problem="invalid_schedule")

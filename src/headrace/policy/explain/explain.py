@@ -61,7 +61,7 @@ async def look(
 async def _around(store: Looking, job: Job, ahead: Ahead | None, queue: QueueOptions | None) -> Around:
     if job.state not in {JobState.READY, JobState.SCHEDULED}:
         return Around(queue=queue)
-    pause = next((each for each in await store.pauses() if (each.kind, each.name) == ("task", job.task)), None)
+    pause = next((pause for pause in await store.pauses() if (pause.kind, pause.name) == ("task", job.task)), None)
     tenants: set[str] = set()
     if job.state is JobState.READY:
         lanes = await store.lanes([job.queue])
@@ -234,23 +234,23 @@ class _Case:
 
     def _limits(self, until: datetime) -> str:
         """The limit that ends the job if it has not started by then."""
-        said = ""
+        text = ""
         for name, at in (("it expires", self._expires), ("its deadline is", self._deadline)):
             if at is not None:
-                said += f"; {name} {self._times.at(at)}" + (", before it is due" if at <= until else "")
-        return said
+                text += f"; {name} {self._times.at(at)}" + (", before it is due" if at <= until else "")
+        return text
 
     def _provisos(self, until: datetime) -> str:
         """What else prevents its start at that time."""
-        said = self._limits(until)
+        text = self._limits(until)
         if paused := reasons.paused(self._job, self._ahead, self._around, self._times):
-            return f"{said}; and {paused}"
+            return f"{text}; and {paused}"
         hours = None if self._around.queue is None else self._around.queue.open
         if hours is not None and not hours.is_open(max(until, self._now)):
-            return f"{said}; and queue {self._job.queue} is closed then: it is open {hours}"
+            return f"{text}; and queue {self._job.queue} is closed then: it is open {hours}"
         if not self._serving:
-            return f"{said}; and no live worker serves queue {self._job.queue}: {self._start_one()}"
-        return said
+            return f"{text}; and no live worker serves queue {self._job.queue}: {self._start_one()}"
+        return text
 
     # ── it waits for its turn ───────────────────────────────────────────────
     def ready(self) -> Explanation:

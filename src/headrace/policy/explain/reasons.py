@@ -56,47 +56,53 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     """The queue as its app declares it. None: it does not, or the app is not available."""
 
 
-def blocked(job: Job, found: Sequence[Blocked], rules: Mapping[str, LimitRuleFields], times: Times) -> str:
+def blocked(job: Job, obstacles: Sequence[Blocked], rules: Mapping[str, LimitRuleFields], times: Times) -> str:
     """Every limit that stops it."""
     needs = {key: cost for _, key, cost in map(split_limit, job.limits)}
-    return "; ".join(_one(each, needs.get(each.key, 1), _rule(each.key, rules), times) for each in found)
+    return "; ".join(
+        _one(obstacle, needs.get(obstacle.key, 1), _rule(obstacle.key, rules), times) for obstacle in obstacles
+    )
 
 
 def _rule(key: str, rules: Mapping[str, LimitRuleFields]) -> LimitRuleFields | None:
     return rules.get(key) or rules.get(key.partition(":")[0])
 
 
-def _one(each: Blocked, cost: int, rule: LimitRuleFields | None, times: Times) -> str:
-    limit = f"limit {each.key}"
-    if each.never or (each.concurrency is not None and cost > each.concurrency):
-        return _too_little(each, cost, rule)
+def _one(obstacle: Blocked, cost: int, rule: LimitRuleFields | None, times: Times) -> str:
+    limit = f"limit {obstacle.key}"
+    if obstacle.never or (obstacle.concurrency is not None and cost > obstacle.concurrency):
+        return _too_little(obstacle, cost, rule)
     closed_until = None if rule is None else rule.closed_until
-    if each.concurrency is not None:
-        jobs = ", ".join(map(str, each.by))
-        by = f" by {'job' if len(each.by) == 1 else 'jobs'} {jobs}" if jobs else ""
+    if obstacle.concurrency is not None:
+        jobs = ", ".join(map(str, obstacle.by))
+        by = f" by {'job' if len(obstacle.by) == 1 else 'jobs'} {jobs}" if jobs else ""
         if closed_until is not None:
             tried = f"{limit} is being tried with one job at a time after a refusal or failures, until one succeeds"
             return f"{tried}; it is held{by}" if by else tried
-        held = f"{each.held:,} of {each.concurrency:,} held{by}"
-        if (free := each.concurrency - each.held) > 0:
+        held = f"{obstacle.held:,} of {obstacle.concurrency:,} held{by}"
+        if (free := obstacle.concurrency - obstacle.held) > 0:
             return f"{limit} has too little left: this job needs {cost:,} units, {free:,} free, {held}"
         return f"{limit} is full: {held}"
-    until = times.until(each.opens_at)
+    until = times.until(obstacle.opens_at)
     if closed_until is not None and closed_until > times.now:
-        return f"{limit} is closed{until}, after a refusal or failures; to open it: headrace limits reset {each.key}"
+        return (
+            f"{limit} is closed{until}, after a refusal or failures; to open it: headrace limits reset {obstacle.key}"
+        )
     return f"{limit} is rate limited{until}"
 
 
-def _too_little(each: Blocked, cost: int, rule: LimitRuleFields | None) -> str:
+def _too_little(obstacle: Blocked, cost: int, rule: LimitRuleFields | None) -> str:
     """The job needs more than the rule can give: for ever, or until a reduced limit has recovered."""
-    most = each.concurrency if each.concurrency is not None else None if rule is None else rule.burst
-    how = "allows" if each.concurrency is not None else "lets"
+    most = obstacle.concurrency if obstacle.concurrency is not None else None if rule is None else rule.burst
+    how = "allows" if obstacle.concurrency is not None else "lets"
     room = "too few units" if most is None else f"{most:,.0f} units"
-    said = f"limit {each.key} {how} {room}{'' if how == 'allows' else ' go at once'}, and this job needs {cost:,}"
+    sentence = (
+        f"limit {obstacle.key} {how} {room}{'' if how == 'allows' else ' go at once'}, and this job needs {cost:,}"
+    )
     if rule is not None and unpack(rule.state).health.factor < 1:
-        return f"{said}: it was cut down after a refusal and recovers by and by; to open it: headrace limits reset {each.key}"
-    option = "concurrency" if each.concurrency is not None else "burst"
-    return f"{said}: it can never run; headrace limits set {each.key} --{option} {cost}"
+        return f"{sentence}: it was cut down after a refusal and recovers by and by; to open it: headrace limits reset {obstacle.key}"
+    option = "concurrency" if obstacle.concurrency is not None else "burst"
+    return f"{sentence}: it can never run; headrace limits set {obstacle.key} --{option} {cost}"
 
 
 STOPS = {
@@ -110,38 +116,38 @@ STOPS = {
 """A worker's reported reasons for starting no job, in words."""
 
 
-def workers(found: Sequence[Presence]) -> str:
+def workers(presences: Sequence[Presence]) -> str:
     """Why these workers do not use their free slots for the job. Empty: a worker will, or none has a free slot."""
-    free = [worker for worker in found if worker.running < worker.slots]
-    if not free or not all(any(each in STOPS for each in worker.hindered) for worker in free):
+    free = [worker for worker in presences if worker.running < worker.slots]
+    if not free or not all(any(reason in STOPS for reason in worker.hindered) for worker in free):
         return ""
-    said = [
-        f"worker {line(worker.name)} {' and '.join(STOPS[each] for each in worker.hindered if each in STOPS)}"
+    sentences = [
+        f"worker {line(worker.name)} {' and '.join(STOPS[reason] for reason in worker.hindered if reason in STOPS)}"
         for worker in free[:3]
     ]
     more = f"; and {len(free) - 3:,} more workers likewise" if len(free) > 3 else ""
-    return "; ".join(said) + more
+    return "; ".join(sentences) + more
 
 
-def opens_at(found: Sequence[Blocked]) -> datetime | None:
+def opens_at(obstacles: Sequence[Blocked]) -> datetime | None:
     """When all of them are open. None: that cannot be known."""
-    times = [each.opens_at for each in found]
-    known = [each for each in times if each is not None]
+    times = [obstacle.opens_at for obstacle in obstacles]
+    known = [time for time in times if time is not None]
     return max(known) if known and len(known) == len(times) else None
 
 
 def paused(job: Job, ahead: Ahead, around: Around, times: Times) -> str:
     """Which of its queue, its tenant and its task are paused. Empty: none."""
-    said: list[str] = []
+    sentences: list[str] = []
     if (by := ahead.paused_by) is not None:
         when = times.since(ahead.paused_since) + times.until(ahead.paused_until)
-        said.append(_paused(f"queue {job.queue}", by, when, f"queues resume {job.queue}"))
+        sentences.append(_paused(f"queue {job.queue}", by, when, f"queues resume {job.queue}"))
     if (by := ahead.tenant_paused_by) is not None:
         when = times.since(ahead.tenant_paused_since) + times.until(ahead.tenant_paused_until)
-        said.append(_paused(f"its tenant {job.tenant}", by, when, f"resume --tenant {job.tenant}"))
+        sentences.append(_paused(f"its tenant {job.tenant}", by, when, f"resume --tenant {job.tenant}"))
     if task := task_paused(job, around, times):
-        said.append(task)
-    return "; and ".join(said)
+        sentences.append(task)
+    return "; and ".join(sentences)
 
 
 def closed(job: Job, around: Around, times: Times) -> str:
@@ -177,13 +183,13 @@ def paused_until(ahead: Ahead, around: Around) -> datetime | None:
     ends = [ahead.paused_until] if ahead.paused_by is not None else []
     ends += [ahead.tenant_paused_until] if ahead.tenant_paused_by is not None else []
     ends += [around.pause.until] if around.pause is not None else []
-    known = [each for each in ends if each is not None]
+    known = [end for end in ends if end is not None]
     return max(known) if len(known) == len(ends) and known else None
 
 
 def turns(job: Job, around: Around) -> str:
     """How tenants and priorities share the queue. Empty: they do not."""
-    said: list[str] = []
+    sentences: list[str] = []
     queue, fair = around.queue, "round_robin" if around.queue is None else around.queue.fair
     if around.tenants > 1 and fair != "off":
         how = "each as it has jobs waiting" if fair == "proportional" else "in turns"
@@ -191,22 +197,22 @@ def turns(job: Job, around: Around) -> str:
             how = "in turns of equal run time"
         weight = 1 if queue is None else queue.weights.get(job.tenant, 1)
         own = f", this one with weight {weight}" if weight > 1 else ""
-        said.append(f"{around.tenants:,} tenants share queue {job.queue} {how}{own}")
+        sentences.append(f"{around.tenants:,} tenants share queue {job.queue} {how}{own}")
     match None if queue is None else queue.priority:
         case Weighted(shares=shares):
             bands = ", ".join(f"{name_of(lowest)} {share}" for lowest, share in shares)
-            said.append(f"its priorities share the slots by weight ({bands})")
+            sentences.append(f"its priorities share the slots by weight ({bands})")
         case Ageing(every=every):
-            said.append(f"every {duration.show(every)} of waiting counts as one more in priority")
+            sentences.append(f"every {duration.show(every)} of waiting counts as one more in priority")
         case Strict() | None:
             pass
-    return "".join(f"; {each}" for each in said)
+    return "".join(f"; {sentence}" for sentence in sentences)
 
 
-def facts(found: Sequence[Blocked], around: Around) -> dict[str, Any]:
+def facts(obstacles: Sequence[Blocked], around: Around) -> dict[str, Any]:
     """The facts in the sentences."""
     return {
-        "limits": [msgspec.structs.asdict(each) for each in found],
+        "limits": [msgspec.structs.asdict(obstacle) for obstacle in obstacles],
         "tenants": around.tenants,
         "task_paused_by": None if around.pause is None else around.pause.by,
         "task_paused_until": None if around.pause is None else around.pause.until,
