@@ -234,14 +234,14 @@ class _Waits:
 
     def has(self, name: str) -> bool:
         """Whether it is put off at the moment."""
-        found = self._until.get(name)
-        return found is not None and found[0] > asyncio.get_running_loop().time()
+        wait = self._until.get(name)
+        return wait is not None and wait[0] > asyncio.get_running_loop().time()
 
     def add(self, name: str) -> bool:
         """Put it off. True: for the first time."""
         now = asyncio.get_running_loop().time()
         if len(self._until) >= _MOST_WAITS:
-            self._until = {each: wait for each, wait in self._until.items() if wait[0] > now}
+            self._until = {key: wait for key, wait in self._until.items() if wait[0] > now}
         before = self._until.get(name)
         wait = _FIRST_WAIT if before is None else min(2 * before[1], _LONGEST_WAIT)
         self._until[name] = now + wait, wait
@@ -266,16 +266,16 @@ def _next(after: str, carried: Carried) -> str:
 
 def _lines(rows: Sequence[tuple[str, Batch]]) -> Iterable[list[tuple[str, Batch]]]:
     """Lines of rows that may arrive at the same time. Rows that share a lane, a key or a lock are in one line."""
-    found: dict[object, list[tuple[str, Batch]]] = {}
+    by_mark: dict[object, list[tuple[str, Batch]]] = {}
     for one in rows:
         marks = _marks(one[1])
-        line, *others = {id(line): line for mark in marks if (line := found.get(mark))}.values() or ([],)
+        line, *others = {id(line): line for mark in marks if (line := by_mark.get(mark))}.values() or ([],)
         for other in others:
             line += other
-            found.update({mark: line for mark, at in found.items() if at is other})
+            by_mark.update({mark: line for mark, at in by_mark.items() if at is other})
         line.append(one)
-        found.update(dict.fromkeys(marks, line))
-    return {id(line): line for line in found.values()}.values()
+        by_mark.update(dict.fromkeys(marks, line))
+    return {id(line): line for line in by_mark.values()}.values()
 
 
 def _marks(batch: Batch) -> set[object]:

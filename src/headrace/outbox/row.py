@@ -73,13 +73,13 @@ def _lock(kept: _Kept) -> UniqueLock | None:
 
 def read(hex: str, jobs: bytes, waited: float) -> Batch:
     lanes: dict[tuple[str, int, str, tuple[str, ...]], Lane] = {}
-    made: list[NewJob] = []
+    new_jobs: list[NewJob] = []
     for kept in _decoder.decode(jobs):
         name = (kept.queue, kept.priority, kept.tenant, kept.limits)
         lane = lanes.setdefault(name, Lane(*name))
         key = Key(kept.key[0], timedelta(microseconds=kept.key[1]), kept.key[2]) if kept.key else None
-        made.append(NewJob(kept.task, kept.payload, lane, _due(kept, waited), key, kept.options, _lock(kept)))
-    return Batch(BatchId(UUID(hex=hex)), made)
+        new_jobs.append(NewJob(kept.task, kept.payload, lane, _due(kept, waited), key, kept.options, _lock(kept)))
+    return Batch(BatchId(UUID(hex=hex)), new_jobs)
 
 
 def _due(kept: _Kept, waited: float) -> Due:
