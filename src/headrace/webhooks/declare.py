@@ -185,8 +185,8 @@ def _inside(what: str) -> UnsafeWebhook:
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _SPECIAL: Final[tuple[Network, ...]] = tuple(
-    ipaddress.ip_network(each)
-    for each in (
+    ipaddress.ip_network(network)
+    for network in (
         "168.63.129.16",  # a public address that a cloud uses for services inside its machines
         "192.0.0.0/24",  # reserved for protocols, though Python calls most of it global; a cloud uses it, too
         "192.88.99.0/24",  # former relays from IPv6
@@ -272,11 +272,11 @@ def new_secret() -> str:
 
 def read_secrets(text: str) -> tuple[str, ...]:
     """Parse one secret, or several separated by commas. The first is the newest; all sign. Raises ConfigError."""
-    secrets = tuple(each.strip() for each in text.split(",") if each.strip()) if isinstance(text, str) else ()
+    secrets = tuple(secret.strip() for secret in text.split(",") if secret.strip()) if isinstance(text, str) else ()
     if not secrets:
         raise ConfigError("the webhook secret is empty: make one with headrace.webhook.new_secret()")
-    for each in secrets:
-        _key(each)
+    for secret in secrets:
+        _key(secret)
     return secrets
 
 
@@ -296,11 +296,11 @@ def _key(secret: str) -> bytes:
 def sign(secrets: Sequence[str], id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """The headers of one delivery."""
     text = f"{id}.{timestamp}.".encode() + body
-    made = [base64.b64encode(hmac.digest(_key(secret), text, hashlib.sha256)).decode() for secret in secrets]
+    signatures = [base64.b64encode(hmac.digest(_key(secret), text, hashlib.sha256)).decode() for secret in secrets]
     return {
         "webhook-id": id,
         "webhook-timestamp": str(timestamp),
-        "webhook-signature": " ".join(f"v1,{each}" for each in made),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
     }
 
 
@@ -325,8 +325,8 @@ def verify(
         raise BadSignature("this delivery is too old, or from the future: is the clock right?")
     wanted = sign(read_secrets(secret), id, timestamp, body)["webhook-signature"].split()
     # Any header value is compared as bytes, even one with a lone surrogate.
-    theirs = [each.encode(errors="replace") for each in signatures]
-    good = [hmac.compare_digest(mine.encode(), each) for mine in wanted for each in theirs]
+    theirs = [signature.encode(errors="replace") for signature in signatures]
+    good = [hmac.compare_digest(mine.encode(), signature) for mine in wanted for signature in theirs]
     if not any(good):
         raise BadSignature("this delivery was not signed with this secret")
     return id

@@ -93,11 +93,13 @@ class Webhooks:
     @property
     def signs(self) -> bool:
         """Whether a worker of this app has a secret to sign with, and so serves the queue of deliveries."""
-        return bool(self.secrets) or any(each.secrets for each in self.declared)
+        return bool(self.secrets) or any(webhook.secrets for webhook in self.declared)
 
     def secrets_for(self, url: str) -> tuple[str, ...]:
         """The secrets that sign a delivery to this URL."""
-        return next((each.secrets for each in self.declared if each.url == url and each.secrets), self.secrets)
+        return next(
+            (webhook.secrets for webhook in self.declared if webhook.url == url and webhook.secrets), self.secrets
+        )
 
 
 # ── making deliveries ────────────────────────────────────────────────────────
@@ -120,14 +122,14 @@ class DeliveryMaker:
 
     def concerns(self, task: str) -> bool:
         """Whether one of the app's webhooks may report jobs of this task."""
-        return any(each.task in {None, task} for each in self._declared)
+        return any(webhook.task in {None, task} for webhook in self._declared)
 
     def news(self, job: Ended, settlement: Settlement) -> list[NewJob]:
         """The deliveries to enqueue before this settlement. Mostly none."""
         if not isinstance(settlement, Finish) or (job.options is None and not self._declared) or job.queue == QUEUE:
             return _NO_NEWS
         event, options = settlement.state.value, _options(job)
-        urls = dict.fromkeys(each.url for each in self._declared if each.wants(event, job.queue, job.task))
+        urls = dict.fromkeys(webhook.url for webhook in self._declared if webhook.wants(event, job.queue, job.task))
         if event != JobState.CANCELLED and options.webhook is not None:
             urls[options.webhook] = None
         if not urls:
@@ -144,8 +146,8 @@ class DeliveryMaker:
         """Make a remote worker's deliveries again from the stored jobs, because a worker could report anything."""
         ends: dict[JobId, tuple[str, int, str | None]] = {}
         alerts: dict[str, int] = {}
-        for each in batch.jobs:
-            (_, event, subject, attempt, about), _ = _signature.decode(each.payload)
+        for delivery in batch.jobs:
+            (_, event, subject, attempt, about), _ = _signature.decode(delivery.payload)
             if event in {JobState.DONE, JobState.DEAD}:
                 note = about.get("note")
                 ends[parse_id(subject)] = event, attempt, note if isinstance(note, str) else None
@@ -164,7 +166,7 @@ class DeliveryMaker:
     async def _alerts(self, store: Store, thresholds: Mapping[str, int]) -> list[NewJob]:
         """Alerts of queues whose dead letters reach the threshold that the worker names."""
         now = await store.now()
-        dead = {each.queue: each.dead for each in (await store.stats()).queues}
+        dead = {figures.queue: figures.dead for figures in (await store.stats()).queues}
         return [
             delivery
             for queue, threshold in thresholds.items()
@@ -175,7 +177,7 @@ class DeliveryMaker:
     def alert(self, alert: DeadAlert, at: datetime) -> list[NewJob]:
         """The deliveries for a queue with too many dead letters."""
         about = {"queue": alert.queue, "dead": alert.dead, "threshold": alert.threshold, "at": at.isoformat()}
-        urls = dict.fromkeys(each.url for each in self._declared if each.wants("alert", alert.queue))
+        urls = dict.fromkeys(webhook.url for webhook in self._declared if webhook.wants("alert", alert.queue))
         return [_delivery(url, "alert", alert.queue, 0, about, tenant="", ttl=ALERT_EVERY) for url in urls]
 
 
@@ -268,10 +270,10 @@ class Sender:
                 message = _Message(str(current_job().id), "dead.alert", about.pop("at", _now()), about)
             else:
                 id = parse_id(job)
-                found = await self._settled(id, attempt)
-                if found is not None and _tenant_of(found) != current_job().tenant:
+                settled_job = await self._settled(id, attempt)
+                if settled_job is not None and _tenant_of(settled_job) != current_job().tenant:
                     raise Dead("this delivery of one tenant reports another tenant's job: it was made by hand")
-                message = _gone(id, event, attempt, about) if found is None else _of(found, attempt)
+                message = _gone(id, event, attempt, about) if settled_job is None else _of(settled_job, attempt)
             if message is None:
                 return "nothing to deliver: the job went on"
             return await self._send(url, message)
@@ -319,7 +321,7 @@ def _judge(url: str, answer: PostAnswer) -> None:
     """2xx succeeds, 410 ends the delivery. Any other status is tried again: a deploy or a new secret may fix it."""
     if 200 <= answer.status < 300:
         return
-    what = f"{read_url(url).shown} answered {answer.status}" + (f": {answer.said}" if answer.said else "")
+    what = f"{read_url(url).shown} answered {answer.status}" + (f": {answer.excerpt}" if answer.excerpt else "")
     if answer.status == 410:
         raise Dead(what)
     if 300 <= answer.status < 400:

@@ -50,7 +50,7 @@ class PostAnswer(NamedTuple):
     status: int
     retry_after: int | None
     """Seconds of its Retry-After header."""
-    said: str
+    excerpt: str
     """The beginning of its body, for display."""
 
 
@@ -73,16 +73,16 @@ async def look_up(host: str, port: int) -> list[str]:
             set_(what)
 
     def ask() -> None:
-        told: tuple[Callable[[Any], None], Any]
+        outcome: tuple[Callable[[Any], None], Any]
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            told = answer.set_result, list(dict.fromkeys(str(address[0]) for *_, address in found))
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            outcome = answer.set_result, list(dict.fromkeys(str(address[0]) for *_, address in addresses))
         except (OSError, UnicodeError) as error:
-            told = answer.set_exception, error
+            outcome = answer.set_exception, error
         finally:
             _free.release()
         with contextlib.suppress(RuntimeError):  # the event loop has ended meanwhile
-            loop.call_soon_threadsafe(tell, *told)
+            loop.call_soon_threadsafe(tell, *outcome)
 
     threading.Thread(target=ask, name="headrace-names", daemon=True).start()
     return await answer
@@ -134,11 +134,11 @@ class Poster:
         if (address := literal(target.host)) is not None:
             check_address(address, self._allow)
             return [str(address)]
-        found = await self._find(target)
+        addresses = await self._find(target)
         if not self._allow.has(target.host):
-            for each in found:
-                check_address(ipaddress.ip_address(each), self._allow)
-        return found
+            for candidate in addresses:
+                check_address(ipaddress.ip_address(candidate), self._allow)
+        return addresses
 
     async def _find(self, target: WebhookTarget) -> list[str]:
         """Calls for the same name at the same time share the answer, so that a slow name takes one thread."""
@@ -148,12 +148,12 @@ class Poster:
             task = self._looking[key] = asyncio.ensure_future(self._resolve(*key))
             task.add_done_callback(functools.partial(self._found, key))
         try:
-            found = await asyncio.shield(task)
+            addresses = await asyncio.shield(task)
         except (OSError, UnicodeError) as error:
             raise DeliveryFailed(f"{target.shown} is not found: {_words(error)}") from None
-        if not found:
+        if not addresses:
             raise DeliveryFailed(f"{target.shown} is not found")
-        return found
+        return addresses
 
     def _found(self, key: tuple[str, int], task: asyncio.Task[list[str]]) -> None:
         del self._looking[key]
@@ -225,7 +225,7 @@ async def _read(exchange: h11.Connection, reader: asyncio.StreamReader, heard: l
         # The receiver can finish its answer. Bytes beyond the limit are not read.
         while len(body) < MAX_ANSWER and isinstance(part := await _event(exchange, reader), h11.Data):
             body += part.data
-        heard.append(answer._replace(said=_excerpt(body)))
+        heard.append(answer._replace(excerpt=_excerpt(body)))
     except h11.RemoteProtocolError as error:
         # A known status counts, even if the body is not as announced.
         if not heard:
