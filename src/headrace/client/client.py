@@ -158,10 +158,10 @@ class Client:
 
     async def job(self, id: JobId) -> Job:
         """One job; raises JobNotFound."""
-        (found,) = await self.store.get([id])
-        if found is None:
+        (job,) = await self.store.get([id])
+        if job is None:
             raise not_found(id)
-        return found
+        return job
 
     async def explain(
         self,
@@ -170,10 +170,10 @@ class Client:
         queue_of: Callable[[str], QueueOptions | None] = lambda _: None,
     ) -> Explanation:
         """Why it does not run; raises JobNotFound."""
-        found = await explain.look(self.store, id, options_of, queue_of)
-        if found is None:
+        answer = await explain.look(self.store, id, options_of, queue_of)
+        if answer is None:
             raise not_found(id)
-        return found[1]
+        return answer[1]
 
     async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
         """One job when it has ended; raises ResultTimeout, or JobNotFound unless `expected`."""

@@ -61,7 +61,7 @@ class Coalescer(Generic[T]):
         self._busy -= names
         while self._free and self._waiting and (group := self._next_group()):
             self._free -= 1
-            busy = frozenset[tuple[str, str]]().union(*(each[1] for each in group))
+            busy = frozenset[tuple[str, str]]().union(*(call[1] for call in group))
             self._busy |= busy
             task = asyncio.create_task(self._flush(group), name="headrace-coalesce")
             self._flushes.add(task)
@@ -77,15 +77,15 @@ class Coalescer(Generic[T]):
         group: list[_Waiting[T]] = []
         stay: deque[_Waiting[T]] = deque()
         while self._waiting and len(group) < MOST_TOGETHER:
-            each = self._waiting.popleft()
-            if each[2].done():
+            call = self._waiting.popleft()
+            if call[2].done():
                 continue  # a call that is cancelled before its group is flushed enqueues nothing
-            (group if each[1].isdisjoint(self._busy) else stay).append(each)
+            (group if call[1].isdisjoint(self._busy) else stay).append(call)
         self._waiting.extendleft(reversed(stay))
         return group
 
     async def _flush(self, group: list[_Waiting[T]]) -> None:
-        group = [each for each in group if not each[2].done()]
+        group = [call for call in group if not call[2].done()]
         if not group:
             return
         try:
@@ -105,15 +105,15 @@ class Coalescer(Generic[T]):
 
     async def _each_alone(self, group: list[_Waiting[T]], *, side_by_side: bool) -> None:
         """In their order; or at the same time, so that a job whose key is held does not delay the others again."""
-        names = [name for each in group for name in each[1]]
+        names = [name for call in group for name in call[1]]
         # Which of two jobs with the same key comes first decides which one is made.
         turns = asyncio.Semaphore(ALONE if side_by_side and len(names) == len(set(names)) else 1)
 
-        async def go(each: _Waiting[T]) -> None:
+        async def go(call: _Waiting[T]) -> None:
             async with turns:
-                await self._flush([each])
+                await self._flush([call])
 
-        await asyncio.gather(*(go(each) for each in group))
+        await asyncio.gather(*(go(call) for call in group))
 
 
 _NONE: frozenset[tuple[str, str]] = frozenset()

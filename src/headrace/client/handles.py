@@ -37,7 +37,7 @@ class Handles(Sequence[Handle[R]], Generic[R]):
         self._home = home
         self._parts: list[_Part] = []
         self._left_out = 0
-        self._made: list[Handle[R]] | None = None
+        self._handles: list[Handle[R]] | None = None
 
     def add(self, load: BulkLoad[R], placed: Placed) -> None:
         """Add the answer of one call of the store."""
@@ -48,7 +48,7 @@ class Handles(Sequence[Handle[R]], Generic[R]):
         self._parts.append(_Part(load.places, codecs, placed, left_out))
         self.stored += len(calls)
         self._left_out += len(left_out)
-        self._made = None
+        self._handles = None
 
     def __len__(self) -> int:
         return self.stored - self._left_out
@@ -77,13 +77,13 @@ class Handles(Sequence[Handle[R]], Generic[R]):
         return f"<handles of {len(self):,} jobs>"
 
     def _all(self) -> list[Handle[R]]:
-        if self._made is None:
-            found: dict[int, Handle[R]] = {}
+        if self._handles is None:
+            by_place: dict[int, Handle[R]] = {}
             for part in self._parts:
-                found.update(zip(part.places, self._of(part), strict=True))
+                by_place.update(zip(part.places, self._of(part), strict=True))
             left_out = {part.places[at] for part in self._parts for at in part.left_out}
-            self._made = [found[place] for place in range(self.stored) if place not in left_out]
-        return self._made
+            self._handles = [by_place[place] for place in range(self.stored) if place not in left_out]
+        return self._handles
 
     def _of(self, part: _Part) -> Iterator[Handle[Any]]:
         places, codecs, (batch, existing, ords), _ = part

@@ -58,7 +58,7 @@ class Clients:
     async def _open(self) -> Client:
         loop = asyncio.get_running_loop()
         with self._lock:
-            for other in [each for each in self._by_loop if each.is_closed()]:
+            for other in [other for other in self._by_loop if other.is_closed()]:
                 del self._by_loop[other]
             opened = self._by_loop.setdefault(loop, _LoopClient())
         async with opened.opening:
@@ -113,7 +113,7 @@ class Clients:
                 self._portal.run(self.close_here)
             with self._lock:
                 # Each loop closes its own client when it ends. A client that was collected earlier would need its loop.
-                self._retired = [each for each in (*self._retired, self._by_loop) if each]
+                self._retired = [clients for clients in (*self._retired, self._by_loop) if clients]
                 self._by_loop = before
 
     # ── sync code ────────────────────────────────────────────────────────────

@@ -35,7 +35,9 @@ class QueueGuard:
         """The `max_length` of every queue that has one."""
         if self._known != len(self._queues):  # Queues are added, never changed.
             self._known = len(self._queues)
-            self._bounds = {name: each.max_length for name, each in self._queues.items() if each.max_length is not None}
+            self._bounds = {
+                name: options.max_length for name, options in self._queues.items() if options.max_length is not None
+            }
         return self._bounds
 
     async def admit(self, jobs: Iterable[NewJob]) -> None:
@@ -55,7 +57,7 @@ class QueueGuard:
     async def _look(self) -> None:
         if time.monotonic() - self._looked >= FRESH:  # Else another call did meanwhile.
             stats = await self._store.stats()
-            self._lengths = Counter({each.queue: each.ready + each.scheduled for each in stats.queues})
+            self._lengths = Counter({figures.queue: figures.ready + figures.scheduled for figures in stats.queues})
             self._looked = time.monotonic()
 
 
