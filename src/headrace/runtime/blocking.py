@@ -27,16 +27,16 @@ def blocking(verb: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Calla
 
     def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
         # The verb is looked up by its name, so that a subclass that replaces the verb replaces the twin.
-        found: Callable[P, Coroutine[Any, Any, R]] = getattr(self, name)
-        return run(lambda: found(*args, **kwargs))
+        method: Callable[P, Coroutine[Any, Any, R]] = getattr(self, name)
+        return run(lambda: method(*args, **kwargs))
 
     # The twin gets the globals of the verb's module, because its annotations are names of that module. It has no
     # `__wrapped__`: frameworks that look through wrappers would take the twin for a coroutine function.
     code = cast("FunctionType", twin)
-    made = FunctionType(code.__code__, source.__globals__, name[1:], None, code.__closure__)
-    made.__qualname__ = f"{source.__qualname__.removesuffix(name)}{name[1:]}"
-    made.__module__ = source.__module__
-    made.__doc__ = source.__doc__
-    made.__annotations__ = source.__annotations__
-    made.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]  # any function may have one
-    return cast("Callable[Concatenate[S, P], R]", made)
+    sync_twin = FunctionType(code.__code__, source.__globals__, name[1:], None, code.__closure__)
+    sync_twin.__qualname__ = f"{source.__qualname__.removesuffix(name)}{name[1:]}"
+    sync_twin.__module__ = source.__module__
+    sync_twin.__doc__ = source.__doc__
+    sync_twin.__annotations__ = source.__annotations__
+    sync_twin.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]  # any function may have one
+    return cast("Callable[Concatenate[S, P], R]", sync_twin)
