@@ -52,18 +52,18 @@ class Everyday:
         }
         rates: dict[str, list[float]] = {name: [] for name in beside}
 
-        async def each() -> None:
+        async def one_round() -> None:
             for name, (body, attempts) in beside.items():
                 _, drained = await self._fill_and_drain(body, self._plan.jobs, len(TEXT), attempts)
                 rates[name].append(drained)
 
-        await self._on.repeatedly(each)
-        found: list[Measurement] = []
+        await self._on.repeatedly(one_round)
+        measurements: list[Measurement] = []
         for name in beside:
             base = "async_task" if name != "async_task" else None
-            found.append(self._on.measurement(name, rates[name], floor=rates[base] if base else None))
-            found[-1].beside = base
-        return found
+            measurements.append(self._on.measurement(name, rates[name], floor=rates[base] if base else None))
+            measurements[-1].beside = base
+        return measurements
 
     async def _payload(self, workload: str, size: int) -> Measurement:
         count = min(self._plan.jobs, max(10, self._plan.large * 1_000_000 // size))
@@ -137,8 +137,8 @@ async def _script(spec: Spec) -> tuple[float, float]:
         stdout=subprocess.PIPE,
         env=child_environment(),
     )
-    said, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(spec) + b"\n"), patience(1))
+    output, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(spec) + b"\n"), patience(1))
     ended = time.monotonic()
-    if process.returncode != 0 or not said:
+    if process.returncode != 0 or not output:
         raise BenchFailed(f"a script that enqueues one job ended with exit code {process.returncode}")
-    return float(said), ended
+    return float(output), ended

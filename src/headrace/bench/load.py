@@ -78,9 +78,9 @@ class Load:
         if traffic == "keyed":
             keyed = [(self.keyed.using(tenant=name), name) for name in names]
             return (task.job(TEXT, name) for task, name in random.choices(keyed, k=count))
-        each = [self.noop.using(tenant=name) for name in names]
+        tasks = [self.noop.using(tenant=name) for name in names]
         chances = None if traffic == "uniform" else [9 * (tenants - 1), *[1] * (tenants - 1)]
-        return (task.job(TEXT) for task in random.choices(each, chances, k=count))
+        return (task.job(TEXT) for task in random.choices(tasks, chances, k=count))
 
     def bodies(self, body: Body, count: int, size: int) -> Iterator[JobCall[Any]]:
         """Jobs of this kind, each with a random text of that length."""

@@ -27,7 +27,7 @@ class PipeLine:
         self._loop = asyncio.get_running_loop()
         self._go = asyncio.Event()
         self._stop = asyncio.Event()
-        self._told = 0.0
+        self._told_at = 0.0
         self._pending: asyncio.TimerHandle | None = None
         self._count = 0
         threading.Thread(target=self._listen, daemon=True).start()
@@ -49,11 +49,11 @@ class PipeLine:
     def settled(self, count: int) -> None:
         self._count = count
         if self._pending is None:
-            wait = max(0.0, self._told + TELL_EVERY - time.monotonic())
+            wait = max(0.0, self._told_at + TELL_EVERY - time.monotonic())
             self._pending = self._loop.call_later(wait, self._tell_count)
 
     def _tell_count(self) -> None:
-        self._pending, self._told = None, time.monotonic()
+        self._pending, self._told_at = None, time.monotonic()
         tell(f"settled {self._count}")
 
 

@@ -22,16 +22,16 @@ GROUPS: tuple[Group, ...] = (Workloads.plain, Workloads.with_backlog)
 
 async def measure(place: stand.Stand, plan: Plan, progress: Progress, beside: Beside = NOTHING) -> list[Measurement]:
     """Every workload on this stand."""
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     names = (*WORKLOADS, *beside.workloads)
     progress(0, len(names), names[0])
     for group in (*GROUPS, *beside.groups):
         async with _ground(place, plan, beside) as workloads:
             async for measurement in group(workloads):
-                found.append(measurement)
-                following = names[len(found)] if len(found) < len(names) else ""
-                progress(len(found), len(names), following)
-    return found
+                measurements.append(measurement)
+                following = names[len(measurements)] if len(measurements) < len(names) else ""
+                progress(len(measurements), len(names), following)
+    return measurements
 
 
 async def measure_flow(
@@ -40,23 +40,23 @@ async def measure_flow(
     """What tenants and limits cost on this stand."""
     progress(0, len(FLOW), "tenants and limits")
     async with _ground(place, plan, beside) as workloads:
-        found = [measurement async for measurement in workloads.flow(tenants)]
+        measurements = [measurement async for measurement in workloads.flow(tenants)]
     progress(len(FLOW), len(FLOW), "")
-    return found
+    return measurements
 
 
 async def measure_everyday(
     place: stand.Stand, plan: Plan, progress: Progress, beside: Beside = NOTHING
 ) -> list[Measurement]:
     """The everyday workloads on this stand."""
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     progress(0, len(EVERYDAY), EVERYDAY[0])
     async with _ground(place, plan, beside) as workloads:
         async for measurement in Everyday(workloads).all():
-            found.append(measurement)
-            progress(len(found), len(EVERYDAY), measurement.workload)
+            measurements.append(measurement)
+            progress(len(measurements), len(EVERYDAY), measurement.workload)
     progress(len(EVERYDAY), len(EVERYDAY), "")
-    return found
+    return measurements
 
 
 @asynccontextmanager

@@ -79,13 +79,13 @@ class Workloads:
         }
         rates: dict[str, list[float]] = {name: [] for name in beside}
 
-        async def each() -> None:
+        async def one_round() -> None:
             # In turns, so that other load of the machine affects all of them.
             for name, (traffic, apart, _) in beside.items():
                 queue, count = self.queue(traffic), self.plan.jobs
                 rates[name].append(await self.together(queue, count, traffic=traffic, tenants=tenants, apart=apart))
 
-        await self.repeatedly(each)
+        await self.repeatedly(one_round)
         for name, (_, _, base) in beside.items():
             measured = self.measurement(name, rates[name], floor=rates[base] if base else None)
             measured.beside = base
@@ -206,7 +206,7 @@ class Workloads:
             self.spec("bulk", queue, count), traffic=traffic, tenants=tenants, apart=apart
         )
         specs = [
-            msgspec.structs.replace(each, usual=usual) for each in (self.spec("work", queue, late=busy), producing)
+            msgspec.structs.replace(spec, usual=usual) for spec in (self.spec("work", queue, late=busy), producing)
         ]
         async with self.crew.members(specs) as members:
             worker, producer = members
