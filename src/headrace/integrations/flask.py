@@ -98,10 +98,10 @@ def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(name)
     info = _loaded[-1] if _loaded else ScriptInfo(app_import_path=os.environ.get("FLASK_APP"))
-    found = info.load_app().extensions.get("headrace")
-    if not isinstance(found, FlaskHeadrace):
+    extension = info.load_app().extensions.get("headrace")
+    if not isinstance(extension, FlaskHeadrace):
         raise ConfigError("the application that FLASK_APP names has no headrace: call FlaskHeadrace.init_app(it)")
-    return found
+    return extension
 
 
 @click.command(

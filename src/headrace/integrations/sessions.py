@@ -82,8 +82,8 @@ def _within(inside: SessionTransaction | None, outer: SessionTransaction) -> boo
 
 def waiting_for(session: Any, app: Headrace) -> Waiting:
     """The waiting jobs of a session (or of the current session of a `scoped_session`)."""
-    found: Session = session if isinstance(session, Session) else session()
-    lists: dict[int, Waiting] = found.info.setdefault(_KEY, {})
+    current: Session = session if isinstance(session, Session) else session()
+    lists: dict[int, Waiting] = current.info.setdefault(_KEY, {})
     if id(app) not in lists:
-        lists[id(app)] = Waiting(found, app)
+        lists[id(app)] = Waiting(current, app)
     return lists[id(app)]

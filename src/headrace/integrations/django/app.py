@@ -15,17 +15,17 @@ from headrace.errors import ConfigError
 def __getattr__(name: str) -> Headrace:
     if name.startswith("__"):
         raise AttributeError(name)
-    found: list[Headrace | BaseException] = []
+    outcome: list[Headrace | BaseException] = []
     # A worker imports this in its event loop, where Django refuses database calls, which an app may make during set-up.
-    thread = threading.Thread(target=_load, args=(name, found), name="headrace-django-setup")
+    thread = threading.Thread(target=_load, args=(name, outcome), name="headrace-django-setup")
     thread.start()
     thread.join()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
 
 
-def _load(alias: str, found: list[Any]) -> None:
+def _load(alias: str, outcome: list[Any]) -> None:
     try:
         if not apps.ready:
             django.setup()
@@ -38,6 +38,6 @@ def _load(alias: str, found: list[Any]) -> None:
         if not isinstance(backend, HeadraceBackend):
             raise ConfigError(f"TASKS[{alias!r}] is another backend: set its BACKEND to {HeadraceBackend.PATH}")
         backend.discover()
-        found.append(backend.app)
+        outcome.append(backend.app)
     except BaseException as error:  # noqa: BLE001 - raised again by the thread that asked
-        found.append(error)
+        outcome.append(error)

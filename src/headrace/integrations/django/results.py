@@ -45,27 +45,27 @@ def under_way(
     task: Any, job: JobContext, args: Sequence[Any], kwargs: Mapping[str, Any], *, backend: str, now: datetime
 ) -> Any:
     """The result of the job that the calling thread runs."""
-    found = fresh(task, str(job.id), args, kwargs, backend=backend)
+    result = fresh(task, str(job.id), args, kwargs, backend=backend)
     # One entry for each attempt, because Django counts the entries.
-    found.worker_ids.extend([""] * job.attempt)
+    result.worker_ids.extend([""] * job.attempt)
     return put(
-        found, status=TaskResultStatus.RUNNING, enqueued_at=job.enqueued_at, started_at=now, last_attempted_at=now
+        result, status=TaskResultStatus.RUNNING, enqueued_at=job.enqueued_at, started_at=now, last_attempted_at=now
     )
 
 
 def of_job(task: Any, job: Job, codec: Signature, *, backend: str) -> Any:
     """The result of a stored job."""
     args, kwargs = codec.decode(job.payload)
-    found = fresh(task, str(job.id), args, kwargs, backend=backend)
-    found.errors.extend(_error(failure) for failure in job.history)
+    result = fresh(task, str(job.id), args, kwargs, backend=backend)
+    result.errors.extend(_error(failure) for failure in job.history)
     by_attempt = {failure.attempt: failure.worker for failure in job.history}
     if job.worker is not None:
         by_attempt.setdefault(job.attempt, job.worker_name or str(job.worker))
-    found.worker_ids.extend(by_attempt.get(attempt, "") for attempt in range(1, job.attempt + 1))
+    result.worker_ids.extend(by_attempt.get(attempt, "") for attempt in range(1, job.attempt + 1))
     first = min((failure.at for failure in job.history), default=job.claimed_at)
     last = job.claimed_at or max((failure.at for failure in job.history), default=None)
     return put(
-        found,
+        result,
         status=TaskResultStatus[_STATUS[job.state]],
         enqueued_at=job.enqueued_at,
         # The store keeps only the start time of the last attempt.
