@@ -137,14 +137,14 @@ def naming(tx: Tx, text: str, among: int, jobs: int) -> list[LeaseRow]:
     `instr`, which compares at every byte.
     """
     sought = text.encode()
-    found: list[LeaseRow] = []
+    leases: list[LeaseRow] = []
     for row in tx.cur.execute(SQL["some"], (among,)):
         if sought in row[8]:
-            found.append(_row(row))
-            jobs -= found[-1].size
+            leases.append(_row(row))
+            jobs -= leases[-1].size
             if jobs <= 0:
                 break
-    return found
+    return leases
 
 
 def insert(tx: Tx, lease: LeaseRow) -> None:
@@ -172,12 +172,12 @@ def _mask(lease: LeaseRow) -> bytes:
 def stops(tx: Tx, tokens: Iterable[bytes]) -> dict[tuple[bytes, int], str | None]:
     """By token and position, the reasons of running jobs that were cancelled."""
     asked = list(tokens)
-    found: dict[tuple[bytes, int], str | None] = {}
+    reasons: dict[tuple[bytes, int], str | None] = {}
     for start in range(0, len(asked), 500):
         some = asked[start : start + 500]
         statement = SQL["stops"].replace(":tokens", marks(len(some)))
-        found.update({(token, position): reason for token, position, reason in tx.cur.execute(statement, some)})
-    return found
+        reasons.update({(token, position): reason for token, position, reason in tx.cur.execute(statement, some)})
+    return reasons
 
 
 def next_expiry(tx: Tx) -> timedelta | None:

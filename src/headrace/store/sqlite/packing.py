@@ -119,12 +119,12 @@ def _id_and_limits(lane: Lane) -> tuple[int, str | None]:
     """A lane's id and its limit keys as JSON; remembered, because the id is a hash."""
     if not lane.limits:
         return 0, None
-    found = _known_limits.get(lane.limits)
-    if found is None:
+    pair = _known_limits.get(lane.limits)
+    if pair is None:
         if len(_known_limits) >= _MANY:
             _known_limits.clear()
-        found = _known_limits[lane.limits] = lane.id, as_json(lane.limits)
-    return found
+        pair = _known_limits[lane.limits] = lane.id, as_json(lane.limits)
+    return pair
 
 
 def _row(key: int, job: NewJob) -> Row:

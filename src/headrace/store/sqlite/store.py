@@ -81,7 +81,7 @@ class SqliteStore:
         self._address = Address.parse(url)
         self._files = Files(self._address)
         self._time = Timekeeper(clock)
-        self._made = False
+        self._is_new = False
         self._claim_memory = ClaimMemory()
         self._glance = Glance()
         self._writer: Writer | None = None
@@ -95,7 +95,7 @@ class SqliteStore:
             return
         await self._connect()
         try:
-            self._made = migrations.FIRST in await self.migrate()
+            self._is_new = migrations.FIRST in await self.migrate()
             self._reader = Reader("headrace-sqlite-reader", self._address, self._files, self._time)
             await self._reader.start()
         except BaseException:
@@ -154,7 +154,7 @@ class SqliteStore:
         return taken
 
     async def check(self) -> list[Finding]:
-        return await self._read(lambda tx: check(tx, self._address, made=self._made))
+        return await self._read(lambda tx: check(tx, self._address, is_new=self._is_new))
 
     async def now(self) -> datetime:
         if self._reader is not None and self._files.changed():
@@ -175,13 +175,13 @@ class SqliteStore:
         if self._waiting is not None:
             self._waiting.looked(self._claim_memory.names.of(ask.queues))
         try:
-            found = await self._write(
+            answer = await self._write(
                 lambda tx: (claim(tx, ask, self._claim_memory),),
                 look=lambda tx: (None,) if nothing_to_claim(tx, ask, self._claim_memory) else None,
             )
         except TooLarge as jobs:
             return await self.claim(replace(ask, limit=jobs.fitting))
-        return found[0]
+        return answer[0]
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
         return await self._write(lambda tx: heartbeat(tx, tokens, ttl, presence), first=True)

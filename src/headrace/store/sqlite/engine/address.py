@@ -49,17 +49,17 @@ class Address:
         """Check the place; make the file, readable by its owner only, if it is new."""
         _check_folder(self.path)
         try:
-            found = os.lstat(self.path)
+            status = os.lstat(self.path)
         except FileNotFoundError:
             self._create()
             return
         except OSError as error:
             raise Unavailable(f"{self.path} cannot be looked at: {error.strerror}") from None
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             raise ConfigError(f"{self.path} is a symbolic link: name the file itself")
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             raise ConfigError(f"{self.path} is a folder: name a file in it")
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{self.path} is no regular file")
         if not _may(self.path, os.R_OK | os.W_OK):
             raise ConfigError(f"{self.path} cannot be written by this user: change its owner or mode")

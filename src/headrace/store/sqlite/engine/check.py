@@ -17,11 +17,11 @@ _CHECKED_AT_MOST = 1 << 30
 """Bytes. To read a larger file whole would take too long."""
 
 
-def check(tx: Tx, address: Address, *, made: bool) -> list[Finding]:
-    """`made`: the file had no tables of headrace when this store opened it."""
+def check(tx: Tx, address: Address, *, is_new: bool) -> list[Finding]:
+    """`is_new`: the file had no tables of headrace when this store opened it."""
     return [
         _version(),
-        _schema(tx, made=made),
+        _schema(tx, is_new=is_new),
         _durability(address),
         _mode(address),
         _log(address),
@@ -30,19 +30,19 @@ def check(tx: Tx, address: Address, *, made: bool) -> list[Finding]:
 
 
 def _version() -> Finding:
-    found = sqlite3.sqlite_version
+    version = sqlite3.sqlite_version
     if sqlite3.sqlite_version_info < _SAFE_VERSION:
         return Finding(
             "warning",
             "version",
-            f"SQLite {found} can, very rarely, damage a file when its log is checkpointed and reset at the same instant: headrace's "
+            f"SQLite {version} can, very rarely, damage a file when its log is checkpointed and reset at the same instant: headrace's "
             "writers take turns to avoid it; use SQLite 3.51.3 or newer if other programs write this file, too",
         )
-    return Finding("ok", "version", f"SQLite {found}")
+    return Finding("ok", "version", f"SQLite {version}")
 
 
-def _schema(tx: Tx, *, made: bool) -> Finding:
-    if made:
+def _schema(tx: Tx, *, is_new: bool) -> Finding:
+    if is_new:
         return Finding(
             "warning",
             "schema",

@@ -136,7 +136,7 @@ class Files:
 def _look(path: str) -> tuple[Seen, int]:
     """Which file a path names, and its size."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - pathlib takes twice as long, and this happens at every commit
+        status = os.stat(path)  # noqa: PTH116 - pathlib takes twice as long, and this happens at every commit
     except (FileNotFoundError, NotADirectoryError):
         return None, 0
-    return (found.st_dev, found.st_ino), found.st_size
+    return (status.st_dev, status.st_ino), status.st_size

@@ -24,27 +24,27 @@ def version(cur: sqlite3.Cursor) -> int:
     """The version of the schema in the file. 0: there is none."""
     if cur.execute(_SQL["known"]).fetchone() is None:
         return 0
-    found: int = cur.execute(_SQL["version"]).fetchone()[0]
-    return found
+    current: int = cur.execute(_SQL["version"]).fetchone()[0]
+    return current
 
 
-def check(found: int) -> bool:
+def check(current: int) -> bool:
     """Whether the schema is up to date. A schema that is newer than this version raises."""
     newest = steps()[-1][0]
-    if found > newest:
+    if current > newest:
         raise SchemaMismatch(
-            f"the database has schema {found}, this version of headrace knows {newest}: update headrace"
+            f"the database has schema {current}, this version of headrace knows {newest}: update headrace"
         )
-    return found == newest
+    return current == newest
 
 
 def migrate(cur: sqlite3.Cursor, now: int, progress: Progress | None = None) -> list[str]:
     """Apply the missing steps inside a write transaction, so a second process finds the work done."""
-    found = version(cur)
-    if check(found):
+    current = version(cur)
+    if check(current):
         return []
     cur.execute(_SQL["create"])
-    missing = [(number, name) for number, name in steps() if number > found]
+    missing = [(number, name) for number, name in steps() if number > current]
     for done, (number, name) in enumerate(missing, start=1):
         for statement in _split((ROOT / "schema" / name).read_text(encoding="utf-8")):
             cur.execute(statement)

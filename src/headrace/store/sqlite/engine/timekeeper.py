@@ -123,10 +123,10 @@ class Timekeeper:
 
 def _row(cur: sqlite3.Cursor) -> Kept | None:
     try:
-        found = cur.execute(_SQL["read"]).fetchone()
+        row = cur.execute(_SQL["read"]).fetchone()
     except sqlite3.DatabaseError:
         return None  # as above; the verb itself meets any other error
-    return None if found is None else Kept(*found)
+    return None if row is None else Kept(*row)
 
 
 def _boot_of_machine() -> str:

@@ -293,5 +293,5 @@ class Writer(Thread):
 
 
 def _changes(tx: Tx) -> int:
-    found: int = tx.cur.execute("pragma data_version").fetchone()[0]
-    return found
+    version: int = tx.cur.execute("pragma data_version").fetchone()[0]
+    return version

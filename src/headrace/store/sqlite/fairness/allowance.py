@@ -124,15 +124,15 @@ class Obstacle(NamedTuple):
 def obstacles(unit: Unit, rule: Rule, state: State, now: int) -> list[Obstacle]:
     if rule.closed_until is not None and rule.closed_until > now:
         return [Obstacle(unit.key, None, 0, rule.closed_until)]
-    found: list[Obstacle] = []
+    reasons: list[Obstacle] = []
     if rule.closed_until is not None and state.held:
-        found.append(Obstacle(unit.key, unit.cost, state.held, None))
+        reasons.append(Obstacle(unit.key, unit.cost, state.held, None))
     elif rule.concurrency is not None and state.held + unit.cost > rule.concurrency:
-        found.append(Obstacle(unit.key, rule.concurrency, state.held, None, unit.cost > rule.concurrency))
+        reasons.append(Obstacle(unit.key, rule.concurrency, state.held, None, unit.cost > rule.concurrency))
     if rule.rate is not None and (missing := unit.cost - state.units(rule, now)) > _DUST:
         never = unit.cost - rule.burst > _DUST
-        found.append(Obstacle(unit.key, None, 0, None if never else later(now, missing, rule.rate), never))
-    return found
+        reasons.append(Obstacle(unit.key, None, 0, None if never else later(now, missing, rule.rate), never))
+    return reasons
 
 
 def later(now: int, units: float, rate: float) -> int:
@@ -224,8 +224,8 @@ class Allowance:
 def read(tx: Tx, keys: Iterable[str]) -> dict[str, State]:
     """The states of limit keys, all of them."""
     states = {key: State() for key in keys}
-    (found,) = tx.cur.execute(_SQL["units"], (as_json(list(states)),)).fetchone()
-    for key, held, level, at, blocked, full_at in _decode(found):
+    (text,) = tx.cur.execute(_SQL["units"], (as_json(list(states)),)).fetchone()
+    for key, held, level, at, blocked, full_at in _decode(text):
         states[key] = State(held, level, at, blocked, full_at)
     return states
 
@@ -267,16 +267,16 @@ def give_back(tx: Tx, lease: LeaseRow, positions: Iterable[int]) -> None:
 
 def units_held(tx: Tx, lease: LeaseRow) -> dict[int, tuple[tuple[str, int], ...]]:
     """What a job of each limited lane of a lease holds: lane id → (limit key, units)."""
-    found: dict[int, tuple[tuple[str, int], ...]] = {}
+    by_lane: dict[int, tuple[tuple[str, int], ...]] = {}
     unknown: dict[int, list[int]] = {}
     for number, place in enumerate(lease.ranges.places):
         if place.units is not None:
-            found[place.lane] = place.units
+            by_lane[place.lane] = place.units
         elif place.lane:
             unknown.setdefault(place.lane, []).extend(_keys(lease, number))
     if unknown:
-        found.update(_units_by_jobs(tx, unknown))
-    return found
+        by_lane.update(_units_by_jobs(tx, unknown))
+    return by_lane
 
 
 def _keys(lease: LeaseRow, place: int) -> Iterable[int]:

@@ -37,11 +37,11 @@ class Candidate(msgspec.Struct, gc=False):
     """The lane is all that this tenant has in the line."""
 
 
-def one_by_one(found: str, depth: int) -> list[Candidate]:
+def one_by_one(answer: str, depth: int) -> list[Candidate]:
     """From the answers of `tenants`, `tenant` and `lanes` of `claim.sql`."""
     candidates: list[Candidate] = []
     before: str | None = None
-    for tenant, more, rows in _decode(found):
+    for tenant, more, rows in _decode(answer):
         lane = rows[0][0]
         own = [row[1:] for row in rows if row[0] == lane]
         candidate = Candidate(tenant, lane, own)
@@ -54,10 +54,10 @@ def one_by_one(found: str, depth: int) -> list[Candidate]:
     return candidates
 
 
-def as_they_come(found: tuple[Any, ...], asked: int, of_lanes: bool) -> tuple[list[Candidate], bool]:
+def as_they_come(row: tuple[Any, ...], asked: int, of_lanes: bool) -> tuple[list[Candidate], bool]:
     """From the answer of `stretch`: the tenants that it holds every range of, or one tenant that has more ranges."""
-    names, lanes, los, his = _texts(found[0]), _numbers(found[1]), _numbers(found[2]), _numbers(found[3])
-    counts = _counts(found[4], len(names))
+    names, lanes, los, his = _texts(row[0]), _numbers(row[1]), _numbers(row[2]), _numbers(row[3])
+    counts = _counts(row[4], len(names))
     rows = len(names)
     candidates: list[Candidate] = []
     last: str | None = None
@@ -84,12 +84,12 @@ def as_they_come(found: tuple[Any, ...], asked: int, of_lanes: bool) -> tuple[li
 _FRESH = (0, 0, 0, 0)
 
 
-def _counts(found: str, rows: int) -> list[tuple[int, int, int, int]]:
+def _counts(text: str, rows: int) -> list[tuple[int, int, int, int]]:
     """Attempt, failures, crashes and suspect of each range; most have none of them."""
-    if '"' not in found:
+    if '"' not in text:
         return [_FRESH] * rows
     counts: list[tuple[int, int, int, int]] = []
-    for count in _maybe_texts(found):
+    for count in _maybe_texts(text):
         if count is None:
             counts.append(_FRESH)
         else:

@@ -39,8 +39,8 @@ def may_wait(tx: Tx, queues: Sequence[str], names: frozenset[str]) -> Iterator[s
         return
     after, size, read = -1, _FIRST, 0
     while read <= len(queues):
-        (found,) = tx.cur.execute(_SQL["waiting"], (after, size)).fetchone()
-        waiting = _decode(found)
+        (text,) = tx.cur.execute(_SQL["waiting"], (after, size)).fetchone()
+        waiting = _decode(text)
         yield from (name for _, name in waiting if name in names)
         if len(waiting) < size:
             return

@@ -138,8 +138,8 @@ class Picker:
     # ── what the line and its rings ask for ─────────────────────────────────
 
     def candidate(self, line: int, tenant: str) -> Candidate | None:
-        found = self.heads("tenant", line, tenant, _HEADS, depth=_HEADS)
-        return found[0] if found else None
+        candidates = self.heads("tenant", line, tenant, _HEADS, depth=_HEADS)
+        return candidates[0] if candidates else None
 
     def has_lanes(self, line: PriorityLine) -> bool:
         """Whether tenants of this line may have several."""

@@ -219,8 +219,8 @@ class Lanes(Ring):
         return candidates, len(candidates) < jobs
 
     def candidate(self, name: str | int) -> Candidate | None:
-        found = self._from(int(name), 1)
-        return found[0] if found and found[0].lane == name else None
+        candidates = self._from(int(name), 1)
+        return candidates[0] if candidates and candidates[0].lane == name else None
 
     def name(self, candidate: Candidate) -> str | int:
         return candidate.lane

@@ -64,7 +64,7 @@ def _blocked(tx: Tx, key: int) -> list[Blocked]:
     rules = Rules()
     rules.refresh(tx)
     states = read(tx, [unit.key for unit in units])
-    found: list[Blocked] = []
+    blocks: list[Blocked] = []
     for unit in units:
         if (rule := rules.of(unit)) is None:
             continue
@@ -78,8 +78,8 @@ def _blocked(tx: Tx, key: int) -> list[Blocked]:
                 opens_at=maybe_moment(one.opens_at),
                 never=one.never,
             )
-            found.append(blocked)
-    return found
+            blocks.append(blocked)
+    return blocks
 
 
 def _users(tx: Tx, limit_key: str) -> tuple[UUID, ...]:

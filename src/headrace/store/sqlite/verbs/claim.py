@@ -151,25 +151,24 @@ def claimed(tx: Tx, lease: LeaseRow) -> list[tuple[int, Claimed]]:
 
 def _batches(tx: Tx, seqs: set[int]) -> dict[int, tuple[UUID, datetime]]:
     """The id and time of each batch."""
-    found = _decode_batches(tx.cur.execute(_SQL["batches"], (str(sorted(seqs)),)).fetchone()[0])
-    return {seq: (UUID(hex=id), moment(enqueued_at)) for seq, id, enqueued_at in found}
+    rows = _decode_batches(tx.cur.execute(_SQL["batches"], (str(sorted(seqs)),)).fetchone()[0])
+    return {seq: (UUID(hex=id), moment(enqueued_at)) for seq, id, enqueued_at in rows}
 
 
 def _contents(tx: Tx, runs: list[tuple[int, int]]) -> Sequence[Content]:
     """Task, payload and options of each job of some runs: (first key, how many)."""
     # Neighbours are read together in the order of their keys, because they lie side by side in the file.
     ordered = sorted(runs)
-    found = _in_order(tx, _joined(ordered))
-    return _in_asked_order(runs, ordered, found)
+    return _in_asked_order(runs, ordered, _in_order(tx, _joined(ordered)))
 
 
-def _in_asked_order(runs: list[tuple[int, int]], ordered: list[tuple[int, int]], found: Sequence[T]) -> Sequence[T]:
-    """What was found for each job of the runs in the order of their keys, in the order in which they were asked for."""
+def _in_asked_order(runs: list[tuple[int, int]], ordered: list[tuple[int, int]], values: Sequence[T]) -> Sequence[T]:
+    """Put the values of the jobs, which are in the order of their keys, into the order of the runs."""
     if ordered == runs:
-        return found
+        return values
     ends = accumulate([size for _, size in ordered])
     last = dict(zip(ordered, ends, strict=True))
-    return [each for run in runs for each in found[last[run] - run[1] : last[run]]]
+    return [value for run in runs for value in values[last[run] - run[1] : last[run]]]
 
 
 def _joined(runs: list[tuple[int, int]]) -> list[int]:

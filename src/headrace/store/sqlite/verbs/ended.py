@@ -27,8 +27,8 @@ class Endings:
     def __init__(self, since: datetime, limit: int) -> None:
         self._limit = limit
         self._from = micros(since)
-        self._told: tuple[int, bytes, int] | None = None
-        self._found: list[Ending] = []
+        self._reached: tuple[int, bytes, int] | None = None
+        self._endings: list[Ending] = []
 
     def step(self, tx: Tx) -> list[Ending] | None:
         """The endings; None: there is more to read."""
@@ -38,17 +38,19 @@ class Endings:
         left = _JOBS
         for (at, batch, first, last), state in ranges:
             # A range may have 65,536 jobs, so a step also begins and ends within one.
-            lo = first if self._told is None or self._told[:2] != (at, batch) else max(first, self._told[2] + 1)
-            hi = min(last, lo + min(left, self._limit - len(self._found)) - 1)
+            lo = (
+                first if self._reached is None or self._reached[:2] != (at, batch) else max(first, self._reached[2] + 1)
+            )
+            hi = min(last, lo + min(left, self._limit - len(self._endings)) - 1)
             self._tell(tx, (at, batch, lo, hi), state)
             left -= hi - lo + 1
-            if len(self._found) >= self._limit:
-                return self._found
+            if len(self._endings) >= self._limit:
+                return self._endings
             if left == 0:
                 self._from = at
                 return None
         if upto is None:
-            return self._found
+            return self._endings
         self._from = upto
         return None
 
@@ -56,22 +58,24 @@ class Endings:
         at, batch, lo, hi = one
         id, when = UUID(bytes=batch), moment(at)
         for key, queue, task, tenant in tx.cur.execute(_SQL["jobs"], (lo, hi)).fetchall():
-            self._found.append(Ending(job_id(id, key & 0xFFFF), state, when, queue, task, tenant))
-        self._told = at, batch, hi
+            self._endings.append(Ending(job_id(id, key & 0xFFFF), state, when, queue, task, tenant))
+        self._reached = at, batch, hi
 
     def _ranges(self, tx: Tx) -> tuple[list[tuple[Range, JobState]], int | None]:
         """The next ranges in the order of their ends, all that ended before a moment, and that moment; None: all there are."""
-        found: dict[JobState, list[Range]] = {}
+        by_state: dict[JobState, list[Range]] = {}
         upto: int | None = None
         for state in FINISHED:
-            rows = found[state] = tx.cur.execute(_SQL["ranges"], (state.value, self._from, _RANGES)).fetchall()
+            rows = by_state[state] = tx.cur.execute(_SQL["ranges"], (state.value, self._from, _RANGES)).fetchall()
             if len(rows) == _RANGES:
                 upto = rows[-1][0] if upto is None else min(upto, rows[-1][0])
         if upto is not None and upto == self._from:
             # One moment has more ranges than a step reads. Only all of them can be sorted by the ids of their jobs.
             for state in FINISHED:
-                found[state] = tx.cur.execute(_SQL["moment"], (state.value, upto)).fetchall()
+                by_state[state] = tx.cur.execute(_SQL["moment"], (state.value, upto)).fetchall()
             upto += 1
-        known = [(row, state) for state, rows in found.items() for row in rows if upto is None or row[0] < upto]
-        told = self._told
-        return sorted(each for each in known if told is None or (each[0][0], each[0][1], each[0][3]) > told), upto
+        known = [(row, state) for state, rows in by_state.items() for row in rows if upto is None or row[0] < upto]
+        reached = self._reached
+        return sorted(
+            entry for entry in known if reached is None or (entry[0][0], entry[0][1], entry[0][3]) > reached
+        ), upto

@@ -93,10 +93,10 @@ class Search:
         # One more than the page has tells whether there is another page.
         self._values["limit"] = self._limit + 1 - len(self._jobs)
         self._values["ranges"] = str([[lo, hi] for _, lo, hi in ranges])
-        found = tx.cur.execute(
+        rows = tx.cur.execute(
             _SQL["ranges"].replace("{where}", " and ".join(self._conditions)), self._values
         ).fetchall()
-        self._jobs += view(tx, found, history=False)
+        self._jobs += view(tx, rows, history=False)
 
     def _page(self) -> Page:
         jobs = self._jobs[: self._limit]

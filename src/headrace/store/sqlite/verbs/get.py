@@ -30,14 +30,14 @@ def get(tx: Tx, ids: Sequence[JobId]) -> list[Job | None]:
         if (seq := seqs[batch]) is not None:
             keys[id] = seq << 16 | ord
     rows = [row for key in keys.values() if (row := tx.cur.execute(SQL["job"], (key >> 16, key)).fetchone())]
-    found = {job.id: job for job in view(tx, rows, history=True)}
-    return [found.get(id) for id in ids]
+    jobs = {job.id: job for job in view(tx, rows, history=True)}
+    return [jobs.get(id) for id in ids]
 
 
 def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
     """Rows of the view as jobs."""
     failures = _history(tx, [row[0] for row in rows]) if history else {}
-    said = said_of(tx, [row[0] for row in rows]) if history else {}
+    reports = said_of(tx, [row[0] for row in rows]) if history else {}
     holders = _holders(tx, [row[0] for row in rows if row[7] == "running"])
     runners = _runners(tx, {row[-2] for row in rows if row[-2] is not None})
     stops = leases.stops(tx, {lease.token for lease, _, _ in holders.values()}) if holders else {}
@@ -58,8 +58,8 @@ def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
                 claimed_at=moment(lease.claimed_at),
                 cancelling=(lease.token, position) in stops,
             )
-        if (told := said.get(row[0])) is not None:
-            job = msgspec.structs.replace(job, progress=told.progress, doing=told.doing, log=told.log)
+        if (report := reports.get(row[0])) is not None:
+            job = msgspec.structs.replace(job, progress=report.progress, doing=report.doing, log=report.log)
         jobs.append(job)
     return jobs
 
@@ -96,29 +96,29 @@ def _job(tx: Tx, row: Row, history: tuple[Failure, ...]) -> Job:
 
 def _runners(tx: Tx, numbers: set[int]) -> dict[int, tuple[UUID, str]]:
     """Workers by their numbers: id and name."""
-    found = tx.cur.execute(SQL["runners"], (str(list(numbers)),)).fetchall() if numbers else []
-    return {no: (UUID(bytes=id), name) for no, id, name in found}
+    rows = tx.cur.execute(SQL["runners"], (str(list(numbers)),)).fetchall() if numbers else []
+    return {no: (UUID(bytes=id), name) for no, id, name in rows}
 
 
 def _name(tx: Tx, worker: bytes) -> str | None:
-    found: tuple[str] | None = tx.cur.execute(SQL["name"], (worker,)).fetchone()
-    return None if found is None else found[0]
+    row: tuple[str] | None = tx.cur.execute(SQL["name"], (worker,)).fetchone()
+    return None if row is None else row[0]
 
 
 def _history(tx: Tx, keys: list[int]) -> dict[int, list[Failure]]:
-    found: defaultdict[int, list[Failure]] = defaultdict(list)
+    failures: defaultdict[int, list[Failure]] = defaultdict(list)
     for key, attempt, kind, message, traceback, at, worker in tx.cur.execute(SQL["history"], (str(keys),)):
-        found[key].append(
+        failures[key].append(
             Failure(attempt=attempt, kind=kind, message=message, traceback=traceback, at=moment(at), worker=worker)
         )
-    return found
+    return failures
 
 
 def _holders(tx: Tx, keys: list[int]) -> dict[int, tuple[LeaseRow, int, Held]]:
     """The lease, position and range of each running job."""
     wanted = set(keys)
-    found: dict[int, tuple[LeaseRow, int, Held]] = {}
+    holders: dict[int, tuple[LeaseRow, int, Held]] = {}
     if wanted:
         for lease in leases.around(tx, min(wanted), max(wanted)):
-            found.update({key: (lease, position, held) for position, key, held in lease.open() if key in wanted})
-    return found
+            holders.update({key: (lease, position, held) for position, key, held in lease.open() if key in wanted})
+    return holders

@@ -27,12 +27,12 @@ def limits(tx: Tx) -> dict[str, LimitRule]:
 
 def limit(tx: Tx, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
     row = tx.cur.execute(_SQL["version"], (name,)).fetchone()
-    found = None if row is None else row[0]
-    if found != expect:
+    version = None if row is None else row[0]
+    if version != expect:
         return None
     tx.depth.awake.add(ALL)
-    if found is not None:
-        tx.cur.execute(_SQL["delete"], (found,))
+    if version is not None:
+        tx.cur.execute(_SQL["delete"], (version,))
     if rule is None:
         tx.cur.execute(_SQL["grow"])
         return 0

@@ -44,7 +44,7 @@ class HeldBack(NamedTuple):
 
 
 def held_back(tx: Tx) -> HeldBack:
-    found = HeldBack({}, {})
+    held = HeldBack({}, {})
     for kind, name, until in tx.cur.execute(_SQL["holding"], (tx.now,)):
-        (found.queues if kind == "queue" else found.tenants)[name] = until
-    return found
+        (held.queues if kind == "queue" else held.tenants)[name] = until
+    return held

@@ -42,8 +42,8 @@ def expired_dead(tx: Tx, keep: Retention, limit: int) -> list[JobId]:
     times = {queue: tx.now - micros(length) for queue, length in keep.dead_by_queue.items()}
     others = tx.now - micros(keep.dead)
     values = {"latest": max([others, *times.values()]), "others": others, "times": json.dumps(times), "limit": limit}
-    found = tx.cur.execute(_SQL["old_dead"], values).fetchall()
-    return [job_id(UUID(bytes=batch), key & 0xFFFF) for batch, key in found]
+    rows = tx.cur.execute(_SQL["old_dead"], values).fetchall()
+    return [job_id(UUID(bytes=batch), key & 0xFFFF) for batch, key in rows]
 
 
 def _drop(tx: Tx, state: str, horizon: int, limit: int) -> int:

@@ -15,11 +15,11 @@ def records(tx: Tx, kind: str) -> dict[str, Record]:
 
 def record(tx: Tx, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
     row = tx.cur.execute(_SQL["version"], (kind, name)).fetchone()
-    found = None if row is None else row[0]
-    if found != expect:
+    version = None if row is None else row[0]
+    if version != expect:
         return None
-    if found is not None:
-        tx.cur.execute(_SQL["delete"], (found,))
+    if version is not None:
+        tx.cur.execute(_SQL["delete"], (version,))
     if value is None:
         return 0
     return tx.cur.execute(_SQL["insert"], (kind, name, value)).lastrowid

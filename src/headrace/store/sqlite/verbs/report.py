@@ -38,11 +38,11 @@ def report(tx: Tx, token: Token, reports: Sequence[tuple[int, Report]]) -> froze
     if lease is None:
         return frozenset(position for position, _ in reports)
     keys = {position: key for position, key, _ in lease.open()}
-    said = said_of(tx, {keys[position] for position, _ in reports if position in keys})
-    for position, told in reports:
+    by_key = said_of(tx, {keys[position] for position, _ in reports if position in keys})
+    for position, update in reports:
         if (key := keys.get(position)) is not None:
-            _add(said.setdefault(key, Said()), told)
-    _KEEP.insert(tx.cur, [(key, one.progress, one.doing, _encode(one.lines)) for key, one in sorted(said.items())])
+            _add(by_key.setdefault(key, Said()), update)
+    _KEEP.insert(tx.cur, [(key, one.progress, one.doing, _encode(one.lines)) for key, one in sorted(by_key.items())])
     return frozenset(position for position, _ in reports if position not in keys)
 
 
@@ -51,9 +51,9 @@ def said_of(tx: Tx, keys: Iterable[int]) -> dict[int, Said]:
     return {key: Said(progress, doing, _decode(log)) for key, progress, doing, log in rows}
 
 
-def _add(said: Said, told: Report) -> None:
-    if told.progress is not None:
-        said.progress = told.progress
-    if told.note is not None:
-        said.doing = text(told.note)
-    said.lines = [*said.lines, *((micros(line.at), text(line.text)) for line in told.lines)][-MAX_LOG:]
+def _add(kept: Said, update: Report) -> None:
+    if update.progress is not None:
+        kept.progress = update.progress
+    if update.note is not None:
+        kept.doing = text(update.note)
+    kept.lines = [*kept.lines, *((micros(line.at), text(line.text)) for line in update.lines)][-MAX_LOG:]

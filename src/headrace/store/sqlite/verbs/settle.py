@@ -57,8 +57,8 @@ def _apply(tx: Tx, lease: LeaseRow, fresh: dict[int, Settlement]) -> None:
     if plain:
         _finish_plainly(tx, lease, plain, runner)
     if len(plain) < len(fresh):
-        told = {position: fresh[position] for position in fresh.keys() - set(plain)}
-        _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}, runner).run(told)
+        others = {position: fresh[position] for position in fresh.keys() - set(plain)}
+        _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}, runner).run(others)
     give_back(tx, lease, fresh)
     if stops:
         tx.cur.execute(SQL["forget_stops"], (lease.token, str(list(fresh))))

@@ -39,7 +39,7 @@ class Figures:
 
     def __init__(self) -> None:
         self._last = ""
-        self._found: list[QueueStats] = []
+        self._queues: list[QueueStats] = []
         self._waiting: deque[int] | None = None
         self._at = _BEFORE_ALL
         self._looked = 0
@@ -53,13 +53,13 @@ class Figures:
         looks = _HEADS
         while self._waiting and looks > 0:
             looks -= self._look(tx, self._waiting[0], looks)
-        return None if self._waiting else Stats(self._found)
+        return None if self._waiting else Stats(self._queues)
 
     def _read_queues(self, tx: Tx) -> None:
         rows = tx.cur.execute(_SQL["depth"], (tx.now, self._last, _QUEUES)).fetchall()
         for queue, ready, scheduled, running, dead, done, failed, enqueued, paused in rows:
             self._last = queue
-            self._found.append(
+            self._queues.append(
                 QueueStats(
                     queue=queue,
                     ready=ready,
@@ -73,11 +73,11 @@ class Figures:
                 )
             )
         if len(rows) < _QUEUES:
-            self._waiting = deque(number for number, each in enumerate(self._found) if each.ready)
+            self._waiting = deque(number for number, figures in enumerate(self._queues) if figures.ready)
 
     def _look(self, tx: Tx, number: int, most: int) -> int:
         """Look at up to so many lanes of a queue, the first jobs of which are their oldest; how many looks it took."""
-        queue, ready = self._found[number].queue, self._found[number].ready
+        queue, ready = self._queues[number].queue, self._queues[number].ready
         if ready <= _FEW:
             row = tx.cur.execute(_SQL["oldest"], (queue, _FEW)).fetchone()
             self._oldest = None if row is None else row[0]
@@ -97,7 +97,7 @@ class Figures:
 
     def _note(self, tx: Tx, number: int, *, more: bool) -> None:
         age = None if self._oldest is None else timedelta(microseconds=tx.now - self._oldest)
-        self._found[number] = replace(self._found[number], oldest_ready=age, oldest_at_least=more)
+        self._queues[number] = replace(self._queues[number], oldest_ready=age, oldest_at_least=more)
         self._at, self._looked, self._oldest = _BEFORE_ALL, 0, None
         assert self._waiting is not None  # the queues are read before their lanes
         self._waiting.popleft()

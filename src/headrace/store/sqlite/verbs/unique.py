@@ -29,12 +29,12 @@ class Locks:
         for ord, new in enumerate(self._batch.jobs):
             if new.unique is None or ord in existing or ord in others:
                 continue
-            found = self._holder(new)
-            if found is not None and not new.unique.replace:
-                existing[ord] = found[0]
+            holder = self._holder(new)
+            if holder is not None and not new.unique.replace:
+                existing[ord] = holder[0]
                 continue
-            if found is not None and found[1].state in {"ready", "scheduled"}:
-                cancel_waiting(self._tx, found[1], "replaced")
+            if holder is not None and holder[1].state in {"ready", "scheduled"}:
+                cancel_waiting(self._tx, holder[1], "replaced")
             self._taken.append(ord)
         for ord, other in others.items():
             existing[ord] = existing.get(other, job_id(self._batch.id, other))
