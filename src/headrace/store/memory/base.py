@@ -107,12 +107,12 @@ class Base:
         job.cancelling, job.cancel_reason = False, None
 
     def _pause(self, kind: str, name: str) -> Pause | None:
-        found = self._pauses.get((kind, name))
-        return None if found is None or (found.until is not None and found.until <= self._clock.now()) else found
+        pause = self._pauses.get((kind, name))
+        return None if pause is None or (pause.until is not None and pause.until <= self._clock.now()) else pause
 
     def _held_back(self, kind: str, name: str) -> datetime | bool | None:
-        found = self._pause(kind, name)
-        return False if found is None else found.until
+        pause = self._pause(kind, name)
+        return False if pause is None else pause.until
 
     def _ring_bells(self, queue: str | None) -> None:
         """Wake workers that wait for this queue. None: for any queue."""

@@ -27,26 +27,26 @@ class Limits:
 
     def blocked(self, lane: Lane, now: datetime) -> list[Blocked]:
         """The keys that keep the next job of this lane from running; empty: it may."""
-        found: list[Blocked] = []
+        blocks: list[Blocked] = []
         for limit in lane.limits:
             name, key, cost = split_limit(limit)
             rule = self.rule(name, key)
             if rule is None:
                 continue
             if rule.closed_until is not None and rule.closed_until > now:
-                found.append(Blocked(key=key, opens_at=rule.closed_until))
+                blocks.append(Blocked(key=key, opens_at=rule.closed_until))
                 continue
             held = self._held[key]
             if rule.closed_until is not None and held:
-                found.append(Blocked(key=key, concurrency=cost, held=held))
+                blocks.append(Blocked(key=key, concurrency=cost, held=held))
             elif rule.concurrency is not None and held + cost > rule.concurrency:
                 never = cost > rule.concurrency
-                found.append(Blocked(key=key, concurrency=rule.concurrency, held=held, never=never))
+                blocks.append(Blocked(key=key, concurrency=rule.concurrency, held=held, never=never))
             if rule.rate is not None and (missing := cost - self._units(key, rule, now)) > _DUST:
                 never = cost - rule.burst > _DUST
                 wait = timedelta(0) if never else timedelta(microseconds=math.ceil(missing / rule.rate * 1e6))
-                found.append(Blocked(key=key, opens_at=None if never else now + wait, never=never))
-        return found
+                blocks.append(Blocked(key=key, opens_at=None if never else now + wait, never=never))
+        return blocks
 
     def take(self, lane: Lane, now: datetime) -> None:
         """One job of this lane begins."""

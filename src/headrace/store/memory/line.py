@@ -120,7 +120,7 @@ class Line:
             blocked = self._limits.blocked(waiting.lane, now)
             if not blocked:
                 return waiting
-            times = [each.opens_at for each in blocked]
+            times = [block.opens_at for block in blocked]
             if None not in times:
                 self._note_opening(max(at for at in times if at is not None))
         if not lanes:

@@ -27,8 +27,8 @@ class Looking(Base):
     """See the contract."""
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found = [self._jobs.get(id.int) for id in ids]
-        jobs = [job.view(self._clock.now(), history=True) if job else None for job in found]
+        stored = [self._jobs.get(id.int) for id in ids]
+        jobs = [job.view(self._clock.now(), history=True) if job else None for job in stored]
         return [job and replace(job, worker_name=self._names.get(job.worker) if job.worker else None) for job in jobs]
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
@@ -78,15 +78,15 @@ class Looking(Base):
         return [replace(presence, seen_at=at) for presence, at in self._workers.values() if at > since]
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
-        found = [
+        endings = [
             Ending(job.id, job.state, job.finished_at, job.queue, job.new.task, job.new.lane.tenant)
             for job in self._jobs.values()
             if job.finished_at is not None and job.finished_at >= since
         ]
-        return sorted(found, key=lambda ending: (ending.at, ending.id))[:limit]
+        return sorted(endings, key=lambda ending: (ending.at, ending.id))[:limit]
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        found: list[LaneView] = []
+        views: list[LaneView] = []
         limit = min(limit, MAX_LANES)
         for queue in dict.fromkeys(queues):
             here = [(lane, jobs) for lane, jobs in self._line.lanes() if lane.queue == queue]
@@ -99,8 +99,8 @@ class Looking(Base):
                     jobs=min(len(jobs), _COUNTED),
                     oldest=jobs[0].enqueued_at,
                 )
-                found.append(view)
-        return found
+                views.append(view)
+        return views
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         job = self._jobs.get(id.int)
@@ -114,8 +114,8 @@ class Looking(Base):
             lane = sum(x.new.lane == own and x.id < job.id for x in ready)
             higher = sum(x.new.lane.priority > own.priority for x in ready)
             blocked = [
-                replace(each, by=self._users(each.key)) if each.concurrency is not None else each
-                for each in self._limits.blocked(own, self._clock.now())
+                replace(block, by=self._users(block.key)) if block.concurrency is not None else block
+                for block in self._limits.blocked(own, self._clock.now())
             ]
         queue, tenant = self._pause("queue", own.queue), self._pause("tenant", own.tenant)
         return Ahead(

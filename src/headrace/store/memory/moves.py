@@ -39,16 +39,16 @@ class Operating(Base):
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         before = self._pause(kind, name)
-        made = Pause(kind, name, by, self._clock.now(), until)
-        self._pauses[kind, name] = replace(before, until=until) if before is not None else made
+        pause = Pause(kind, name, by, self._clock.now(), until)
+        self._pauses[kind, name] = replace(before, until=until) if before is not None else pause
 
     async def resume(self, name: str, *, kind: PauseKind = "queue") -> None:
         self._pauses.pop((kind, name), None)
         self._ring_bells(name if kind == "queue" else None)
 
     async def pauses(self) -> list[Pause]:
-        found = [self._pause(kind, name) for kind, name in sorted(self._pauses)]
-        return [pause for pause in found if pause is not None]
+        pauses = [self._pause(kind, name) for kind, name in sorted(self._pauses)]
+        return [pause for pause in pauses if pause is not None]
 
     def _cancel(self, job: JobRow | None, reason: str | None) -> CancelAnswer:
         if job is None:
@@ -65,8 +65,8 @@ class Operating(Base):
         return dict(sorted(self._limits.rules.items()))
 
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
-        found = self._limits.rules.get(name)
-        if (found and found.version) != expect:
+        current = self._limits.rules.get(name)
+        if (current and current.version) != expect:
             return None
         self._ring_bells(None)
         if rule is None:
@@ -80,8 +80,8 @@ class Operating(Base):
         return {name: record for (of, name), record in sorted(self._records.items()) if of == kind}
 
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
-        found = self._records.get((kind, name))
-        if (found and found.version) != expect:
+        current = self._records.get((kind, name))
+        if (current and current.version) != expect:
             return None
         if value is None:
             self._records.pop((kind, name), None)

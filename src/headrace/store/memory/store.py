@@ -80,20 +80,20 @@ class MemoryStore(Looking, Operating):
 
     def _meet_keys(self, batch: Batch, now: datetime) -> tuple[dict[tuple[str, str], KeyRow], dict[int, JobId]]:
         """The keys that this batch makes, and the jobs that others have made."""
-        made: dict[tuple[str, str], KeyRow] = {}
+        new_keys: dict[tuple[str, str], KeyRow] = {}
         existing: dict[int, JobId] = {}
         for ord, new in enumerate(batch.jobs):
             if new.key is None:
                 continue
             name = (new.task, new.key.name)
-            known = made.get(name) or self._keys.get(name)
+            known = new_keys.get(name) or self._keys.get(name)
             if known is None or known.until <= now:
-                made[name] = KeyRow(job_id(batch.id, ord), new.key.digest, now + new.key.ttl)
+                new_keys[name] = KeyRow(job_id(batch.id, ord), new.key.digest, now + new.key.ttl)
             elif known.digest == new.key.digest:
                 existing[ord] = known.job
             else:
                 raise IdempotencyConflict(new.task, new.key.name, known.job)
-        return made, existing
+        return new_keys, existing
 
     def _meet_locks(
         self, batch: Batch, now: datetime, existing: dict[int, JobId]
