@@ -99,9 +99,9 @@ def _cause(error: BaseException, *, plain: bool = False) -> str:
         if isinstance(cause, ssl.SSLError):
             return "TLS fails; is the server's URL http:// without s?"
         cause = cause.__cause__ or cause.__context__
-    said = str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
     # A TLS port answers a plain request like this.
-    return f"{said.rstrip('.')}; is it https://?" if plain and isinstance(error, _HUNG_UP) else said
+    return f"{text.rstrip('.')}; is it https://?" if plain and isinstance(error, _HUNG_UP) else text
 
 
 def refused(response: httpx2.Response, verb: Verb, base: str) -> HeadraceError:

@@ -96,16 +96,16 @@ class HttpStore:
         return []
 
     async def check(self) -> list[Finding]:
-        found: list[Finding] = await self._call("check")
+        findings: list[Finding] = await self._call("check")
         base = self._address.base
         where = urlsplit(base)
         if where.scheme == "http" and not on_this_machine(where.hostname or ""):
-            found.append(Finding("warning", "tls", f"the connection to {base} is not encrypted: use https://"))
-        return found
+            findings.append(Finding("warning", "tls", f"the connection to {base} is not encrypted: use https://"))
+        return findings
 
     async def now(self) -> datetime:
-        found: datetime = await self._call("now")
-        return found
+        now: datetime = await self._call("now")
+        return now
 
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
@@ -116,8 +116,8 @@ class HttpStore:
         """Requests go through the event loop's HTTP client."""
 
     async def claim(self, ask: Ask) -> Lease | None:
-        found: Lease | None = await self._call("claim", ask)
-        return found
+        lease: Lease | None = await self._call("claim", ask)
+        return lease
 
     async def heartbeat(self, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None = None) -> Pulse:
         pulse: Pulse = await self._call("heartbeat", tokens, ttl, presence)
@@ -126,7 +126,7 @@ class HttpStore:
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         refused: set[int] = set()
         for some in _portions(settlements):
-            packed = [(position, wire.pack_settlement(each)) for position, each in some]
+            packed = [(position, wire.pack_settlement(settlement)) for position, settlement in some]
             refused |= await self._call("settle", token, packed)
         return frozenset(refused)
 
@@ -171,39 +171,39 @@ class HttpStore:
         return pruned
 
     async def expired_dead(self, keep: Retention, limit: int = 100) -> list[JobId]:
-        found: list[JobId] = await self._call("expired_dead", keep, limit)
-        return found
+        ids: list[JobId] = await self._call("expired_dead", keep, limit)
+        return ids
 
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found: list[Job | None] = []
+        jobs: list[Job | None] = []
         for some in _calls(ids):
-            found += await self._call("get", some)
-        return found
+            jobs += await self._call("get", some)
+        return jobs
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
         page: Page = await self._call("find", where, before, limit)
         return page
 
     async def stats(self) -> Stats:
-        found: Stats = await self._call("stats")
-        return found
+        stats: Stats = await self._call("stats")
+        return stats
 
     async def workers(self) -> list[Presence]:
-        found: list[Presence] = await self._call("workers")
-        return found
+        presences: list[Presence] = await self._call("workers")
+        return presences
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
-        found: list[Ending] = await self._call("ended", since, limit)
-        return found
+        endings: list[Ending] = await self._call("ended", since, limit)
+        return endings
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        found: list[LaneView] = await self._call("lanes", queues, limit)
-        return found
+        lanes: list[LaneView] = await self._call("lanes", queues, limit)
+        return lanes
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
-        found: Ahead | None = await self._call("ahead", id, limit)
-        return found
+        ahead: Ahead | None = await self._call("ahead", id, limit)
+        return ahead
 
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
@@ -237,13 +237,13 @@ class HttpStore:
         await self._call("resume", name, kind)
 
     async def pauses(self) -> list[Pause]:
-        found: list[Pause] = await self._call("pauses")
-        return found
+        pauses: list[Pause] = await self._call("pauses")
+        return pauses
 
     # ── limits ──────────────────────────────────────────────────────────────
     async def limits(self) -> dict[str, LimitRule]:
-        found: dict[str, LimitRule] = await self._call("limits")
-        return found
+        rules: dict[str, LimitRule] = await self._call("limits")
+        return rules
 
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
         written: int | None = await self._call("limit", name, rule, expect)
@@ -251,8 +251,8 @@ class HttpStore:
 
     # ── records ─────────────────────────────────────────────────────────────
     async def records(self, kind: str) -> dict[str, Record]:
-        found: dict[str, Record] = await self._call("records", kind)
-        return found
+        records: dict[str, Record] = await self._call("records", kind)
+        return records
 
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
         written: int | None = await self._call("record", kind, name, value, expect)

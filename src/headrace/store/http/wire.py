@@ -270,9 +270,9 @@ def _sane(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if is_dict(value):
-        return {_sane(key): _sane(each) for key, each in value.items()}
+        return {_sane(key): _sane(item) for key, item in value.items()}
     if is_list(value):
-        return [_sane(each) for each in value]
+        return [_sane(item) for item in value]
     return value
 
 
