@@ -127,16 +127,16 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         """Declare a task: `@app.task` or `@app.task(queue="billing", timeout="2m", …)`."""
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
-            made = declare(self._home, function, options, max_payload=self.settings.max_payload)
-            if made.name in self.tasks:
-                raise ConfigError(f'task {made.name} is declared twice: give one of them another name="…"')
+            task = declare(self._home, function, options, max_payload=self.settings.max_payload)
+            if task.name in self.tasks:
+                raise ConfigError(f'task {task.name} is declared twice: give one of them another name="…"')
             try:
-                self.limits.declare(made.options.limits)
+                self.limits.declare(task.options.limits)
             except ConfigError as error:
-                raise ConfigError(f"task {made.name}: {error}") from None
-            made.hooks = self.hooks
-            self.tasks[made.name] = made
-            return made
+                raise ConfigError(f"task {task.name}: {error}") from None
+            task.hooks = self.hooks
+            self.tasks[task.name] = task
+            return task
 
         return Decorator(make) if function is None else make(function)
 
@@ -152,18 +152,18 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         """Declare what a queue does differently: `app.queue("billing", weights={"acme": 3}, dead_alert=100)`."""
         if name in self.queues:
             raise ConfigError(f"queue {name} is declared twice: put its options into one app.queue(…)")
-        made = self.queues[name] = declare_queue(name, **options)
-        if made.fair == "off":
+        queue = self.queues[name] = declare_queue(name, **options)
+        if queue.fair == "off":
             self._unfair.add(name)
-        return made
+        return queue
 
     def schedule(self, name: str, *, job: JobCall[Any], **options: Unpack[ScheduleKeywords]) -> Schedule:
         """Declare a schedule: `app.schedule("nightly", cron="0 3 * * *", tz="Europe/Rome", job=report.job())`."""
         if name in self.schedules.declared:
             raise ConfigError(f"schedule {name} is declared twice: give one of them another name")
-        made = declare_schedule(name, job=job, **options)
-        self.schedules.declared[name] = made
-        return made
+        schedule = declare_schedule(name, job=job, **options)
+        self.schedules.declared[name] = schedule
+        return schedule
 
     def webhook(
         self,
@@ -178,9 +178,9 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
 
         `secret`: `whsec_…`, to sign what goes there; else the setting `webhook_secret` does.
         """
-        made = declare_webhook(url, on=on, queue=queue, task=task, secret=secret, allow=self.webhooks.allow)
-        self.webhooks.add(made)
-        return made
+        webhook = declare_webhook(url, on=on, queue=queue, task=task, secret=secret, allow=self.webhooks.allow)
+        self.webhooks.add(webhook)
+        return webhook
 
     def on_dead_alert(self, hook: Callable[[DeadAlert], H]) -> Callable[[DeadAlert], H]:
         """Call this, in each worker, when a queue's dead letters reach its `dead_alert`. Works as a decorator."""

@@ -110,7 +110,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
-        reserved = sum(parse_reserve(each).slots for each in self.reserve)
+        reserved = sum(parse_reserve(entry).slots for entry in self.reserve)
         if reserved >= self.concurrency and self.reserve:
             raise ConfigError(
                 f"reserve = {', '.join(self.reserve)} takes {reserved} of {self.concurrency} slots and leaves none for other "
@@ -118,7 +118,7 @@ class Settings:
             )
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{each.name}={each.value}" for each in self.explain() if each.source != "default")
+        shown = ", ".join(f"{field.name}={field.value}" for field in self.explain() if field.source != "default")
         return f"Settings({shown})"
 
     @classmethod
@@ -173,7 +173,7 @@ _RELAXED = {
     "postgres": "synchronous_commit=off",
 }
 
-NAMES = tuple(each.name for each in dataclasses.fields(Settings) if each.name != "sources")
+NAMES = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "sources")
 
 
 # ── checks: one per kind of value, run however a setting was given ──────────
@@ -185,10 +185,10 @@ def _time(least: timedelta) -> Callable[[str, Any], timedelta]:
             raise ConfigError(
                 f'{name} = {value!r} is not a duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta'
             )
-        found = duration.parse(value, name=name)
-        if found < least:
-            raise ConfigError(f"{name} = {duration.show(found)} is too short: at least {duration.show(least)}")
-        return found
+        length = duration.parse(value, name=name)
+        if length < least:
+            raise ConfigError(f"{name} = {duration.show(length)} is too short: at least {duration.show(least)}")
+        return length
 
     return check
 
@@ -235,7 +235,7 @@ def _app(name: str, value: Any) -> str:
 def _queues(_: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, tuple | list):
         raise ConfigError(f"queues = {value!r}: a list of queue names")
-    return tuple(check_queue(each) for each in cast("tuple[str, ...]", value))
+    return tuple(check_queue(name) for name in cast("tuple[str, ...]", value))
 
 
 def _webhook_secret(_: str, value: Any) -> str:
@@ -254,9 +254,9 @@ def _reserve(_: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, tuple | list):
         raise ConfigError(f'reserve = {value!r}: a list such as ["high=2"]')
     entries = tuple(cast("tuple[str, ...]", value))
-    for each in entries:
-        parse_reserve(each)
-    return tuple(each.replace(" ", "") for each in entries)
+    for entry in entries:
+        parse_reserve(entry)
+    return tuple(entry.replace(" ", "") for entry in entries)
 
 
 _MOMENT = timedelta(milliseconds=10)
@@ -363,7 +363,7 @@ def _parse(name: str, value: Any, source: str) -> Any:
     try:
         if isinstance(value, str):
             if name in {"queues", "reserve", "webhook_allow"}:
-                value = [each.strip() for each in value.split(",") if each.strip()]
+                value = [part.strip() for part in value.split(",") if part.strip()]
             elif name in _NUMBERS and re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
                 value = int(value)
             elif name in {"log_level", "log_format", "job_log_level", "durability"}:

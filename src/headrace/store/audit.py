@@ -78,16 +78,16 @@ class Audit:
 
     async def read(self, since: datetime, *, limit: int = 1000) -> list[AuditEntry]:
         """The entries from `since` on, the newest first, at most `limit`."""
-        found: list[AuditEntry] = []
+        newest: list[AuditEntry] = []
         first = f"{since.astimezone(UTC):%Y-%m-%d}"
         for day in sorted(await self._store.records(DAYS), reverse=True):
-            if day < first or len(found) >= limit:
+            if day < first or len(newest) >= limit:
                 break
             records = await self._store.records(_kind(day))
             entries = [_decoder.decode(records[name].value) for name in sorted(records, reverse=True)]
-            found += [entry for entry in entries if entry.at >= since]
-        found.sort(key=lambda entry: entry.at, reverse=True)
-        return found[:limit]
+            newest += [entry for entry in entries if entry.at >= since]
+        newest.sort(key=lambda entry: entry.at, reverse=True)
+        return newest[:limit]
 
     async def _forget(self, before: datetime) -> None:
         """Drop expired records: a bounded number per entry, more than an entry writes, so that the log is bounded."""
@@ -105,7 +105,10 @@ class Audit:
         if day is None:
             return []
         entries = await self._store.records(_kind(day))
-        return [(DAYS, day, days[day].version), *((_kind(day), name, each.version) for name, each in entries.items())]
+        return [
+            (DAYS, day, days[day].version),
+            *((_kind(day), name, record.version) for name, record in entries.items()),
+        ]
 
 
 def _kind(day: str) -> str:

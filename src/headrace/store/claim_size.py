@@ -39,8 +39,8 @@ class ClaimSize:
 
     def learn(self, jobs: int, large: int) -> None:
         """A claim got so many jobs, and so many bytes of large payloads."""
-        found = large / jobs
-        self._average = found if found > self._average else (self._average + found) / 2
+        average = large / jobs
+        self._average = average if average > self._average else (self._average + average) / 2
         if large:
             self.expect_large()
         elif self._careful:

@@ -13,14 +13,14 @@ async def fill(
     store: Store, where: Filter, *, before: JobId | None = None, limit: int = 50, calls: int | None = None
 ) -> Page:
     """A page of `limit` jobs, or of all that are left. `calls`: the most calls of the store."""
-    found: list[Job] = []
+    jobs: list[Job] = []
     while True:
-        page = await store.find(where, before=before, limit=limit - len(found))
-        found += page.jobs
+        page = await store.find(where, before=before, limit=limit - len(jobs))
+        jobs += page.jobs
         before = page.next
         calls = None if calls is None else calls - 1
-        if before is None or len(found) >= limit or calls == 0:
-            return Page(found, before)
+        if before is None or len(jobs) >= limit or calls == 0:
+            return Page(jobs, before)
 
 
 def merge(pages: Sequence[Page], limit: int) -> Page:
