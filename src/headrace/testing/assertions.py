@@ -71,9 +71,9 @@ def enqueued(app: AppUnderTest, task: object = None, *, state: JobState | str | 
     wanted = None if state is None else JobState(state)
     name = None if task is None else task_name(task)
     return [
-        each
-        for each in _all(stand_of(app))
-        if (name is None or each.task == name) and (wanted is None or each.state is wanted)
+        job
+        for job in _all(stand_of(app))
+        if (name is None or job.task == name) and (wanted is None or job.state is wanted)
     ]
 
 
@@ -105,12 +105,12 @@ def assert_enqueued(
     """
     looking = _Wanted.of(task, args, kwargs, _given(queue, tenant, priority, delay, run_at, key, state))
     every = _all(looking.stand)
-    found = [each for each in every if not looking.differences(each)]
-    if found and count in {None, len(found)}:
-        return found
-    if count == 0 and not found:
+    jobs = [job for job in every if not looking.differences(job)]
+    if jobs and count in {None, len(jobs)}:
+        return jobs
+    if count == 0 and not jobs:
         return []
-    raise AssertionError(looking.complaint(every, found, count))
+    raise AssertionError(looking.complaint(every, jobs, count))
 
 
 def assert_not_enqueued(
@@ -128,10 +128,10 @@ def assert_not_enqueued(
 ) -> None:
     """Fail if such a job was enqueued. The arguments are those of `assert_enqueued`."""
     looking = _Wanted.of(task, args, kwargs, _given(queue, tenant, priority, delay, run_at, key, state))
-    found = [each for each in _all(looking.stand) if not looking.differences(each)]
-    if found:
-        lines = [f"  {each}" for each in found[:SHOWN]]
-        raise AssertionError("\n".join([f"{_were(len(found))} enqueued that must not be, like {looking}:", *lines]))
+    jobs = [job for job in _all(looking.stand) if not looking.differences(job)]
+    if jobs:
+        lines = [f"  {job}" for job in jobs[:SHOWN]]
+        raise AssertionError("\n".join([f"{_were(len(jobs))} enqueued that must not be, like {looking}:", *lines]))
 
 
 def _given(
@@ -185,9 +185,9 @@ class _Wanted:
                 arguments = signature.bind_partial(*args, **kwargs).arguments
             except TypeError as error:
                 raise TypeError(f"{name}: {error}") from None
-        made = cls(stand, name, arguments, options)
-        made.signature = signature
-        return made
+        wanted = cls(stand, name, arguments, options)
+        wanted.signature = signature
+        return wanted
 
     @classmethod
     def _of_call(cls, call: JobCall[Any], options: Mapping[str, Any]) -> _Wanted:
@@ -204,36 +204,36 @@ class _Wanted:
             "key": None if job.key is None else job.key.name,
         }
         whole |= {"run_at": job.due} if isinstance(job.due, datetime) else {"delay": job.due}
-        made = cls(stand, job.task, bound.arguments, whole | dict(options))
-        made.signature = signature
-        return made
+        wanted = cls(stand, job.task, bound.arguments, whole | dict(options))
+        wanted.signature = signature
+        return wanted
 
     def differences(self, job: EnqueuedJob) -> list[str]:
         """What is different at this job. Empty: it fits."""
         if job.task != self._task:
             return [f"is a job of {job.task}"]
-        found: list[str] = []
+        gaps: list[str] = []
         if self._arguments is not None and self.signature is not None:
             bound = self.signature.bind(*job.args, **job.kwargs)
             bound.apply_defaults()
             for name, wanted in self._arguments.items():
                 value = bound.arguments.get(name)
                 if name not in bound.arguments or not _same(wanted, value):
-                    found.append(f"{name} is {_shown(value)}, not {_shown(wanted)}")
+                    gaps.append(f"{name} is {_shown(value)}, not {_shown(wanted)}")
         for name, wanted in self._options.items():
             value = getattr(job, name)
             if value != wanted:
-                found.append(f"{name} is {_option(value)}, not {_option(wanted)}")
-        return found
+                gaps.append(f"{name} is {_option(value)}, not {_option(wanted)}")
+        return gaps
 
-    def complaint(self, every: Sequence[EnqueuedJob], found: Sequence[EnqueuedJob], count: int | None) -> str:
+    def complaint(self, every: Sequence[EnqueuedJob], jobs: Sequence[EnqueuedJob], count: int | None) -> str:
         head = f"no job like {self} was enqueued"
-        if found:
-            head = f"{_were(len(found))} enqueued like {self}, not {count}"
+        if jobs:
+            head = f"{_were(len(jobs))} enqueued like {self}, not {count}"
         if not every:
             return f"{head}; no job at all was"
-        ranked = sorted(every, key=lambda each: (each.task != self._task, len(self.differences(each))))
-        lines = [self._line(each) for each in ranked[:SHOWN]]
+        ranked = sorted(every, key=lambda job: (job.task != self._task, len(self.differences(job))))
+        lines = [self._line(job) for job in ranked[:SHOWN]]
         more = [f"  … and {len(every) - SHOWN:,} more"] if len(every) > SHOWN else []
         those = "this one was" if len(every) == 1 else f"these {len(every):,} were, the closest first"
         return "\n".join([f"{head}; {those}:", *lines, *more])

@@ -112,12 +112,14 @@ def _drain(
 def _served(stand: StandIn, only: tuple[str, ...] | None) -> Script[tuple[str, ...]]:
     if only is not None:
         return only
-    found: tuple[str, ...] = yield StoreCall(stand.queues)
-    return found
+    queues: tuple[str, ...] = yield StoreCall(stand.queues)
+    return queues
 
 
 def raise_first(ran: Iterable[Ran]) -> None:
     """Raise the error of the first failed attempt, if there is one."""
-    for each in ran:
-        if is_failure(each):
-            raise each.error or HeadraceError(f"job {each.id} of {each.task} failed in attempt {each.attempt}")
+    for attempt in ran:
+        if is_failure(attempt):
+            raise attempt.error or HeadraceError(
+                f"job {attempt.id} of {attempt.task} failed in attempt {attempt.attempt}"
+            )

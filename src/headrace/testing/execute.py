@@ -92,8 +92,8 @@ async def aexecute(attempt: Attempt, crash_at: int | None = None) -> RunEnd:
     began = _clock_of(attempt).now()
     try:
         if attempt.known.is_async:
-            made = _atraced(attempt, crash_at, call)
-            value = await asyncio.get_running_loop().create_task(made, context=own)
+            coroutine = _atraced(attempt, crash_at, call)
+            value = await asyncio.get_running_loop().create_task(coroutine, context=own)
         else:
             value = await _in_thread(functools.partial(own.run, functools.partial(_traced, attempt, crash_at, call)))
     except BaseException as error:  # noqa: BLE001  # the outcome says what it means

@@ -126,10 +126,10 @@ def active_for(attempt: Attempt, extra: Collection[Fault] = ()) -> Fault | None:
 
 def task_name(task: object) -> str:
     """The name of a task, a Django task, or a name itself."""
-    found: Any = task if isinstance(task, str) else getattr(task, "module_path", None) or getattr(task, "name", None)
-    if not isinstance(found, str):
+    name: Any = task if isinstance(task, str) else getattr(task, "module_path", None) or getattr(task, "name", None)
+    if not isinstance(name, str):
         raise ConfigError(f"task = {task!r:.80}: give a task, or the name of one")
-    return found
+    return name
 
 
 def _check(when: object) -> When:

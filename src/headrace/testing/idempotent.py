@@ -102,7 +102,7 @@ class _Trial:
         yield from self._afresh()
         job, ran = yield from self._run(None)
         if job.state is not JobState.DONE:
-            error = next((each.error for each in reversed(ran) if each.error is not None), None)
+            error = next((attempt.error for attempt in reversed(ran) if attempt.error is not None), None)
             raise AssertionError(f"{job.task} is {job.state} after a run without faults") from error
         self._wanted = yield from self._look()
 
@@ -111,12 +111,14 @@ class _Trial:
         self.tried.append(fault.label)
         yield from self._afresh()
         job, ran = yield from self._run(fault)
-        found = yield from self._look()
+        state = yield from self._look()
         if job.state not in {JobState.DONE, JobState.CANCELLED}:
-            errors = [f"attempt {each.attempt} raised {each.error!r}" for each in ran if each.error is not None]
+            errors = [
+                f"attempt {attempt.attempt} raised {attempt.error!r}" for attempt in ran if attempt.error is not None
+            ]
             self.problems.append(f"  {fault.label}: the job is {job.state}; {'; '.join(errors) or 'no attempt raised'}")
-        elif found != self._wanted:
-            self.problems.append(f"  {fault.label}: the state is {found!r}, not {self._wanted!r}")
+        elif state != self._wanted:
+            self.problems.append(f"  {fault.label}: the state is {state!r}, not {self._wanted!r}")
 
     def _afresh(self) -> Script[None]:
         store = self._stand.store
@@ -144,9 +146,9 @@ class _Trial:
         return job, ran
 
     def _look(self) -> Script[Any]:
-        found = yield from _call(self._state)
+        state = yield from _call(self._state)
         # A state that the next attempt changes in place would always be equal to itself.
-        return copy.deepcopy(found)
+        return copy.deepcopy(state)
 
 
 def _call(function: Callable[[], Any]) -> Script[Any]:

@@ -91,8 +91,8 @@ class Inline:
 
 
 def _claim(stand: StandIn, id: JobId) -> Script[Attempt | None]:
-    found: Attempt | None = yield StoreCall(partial(stand.next_attempt, None, id))
-    return found
+    attempt: Attempt | None = yield StoreCall(partial(stand.next_attempt, None, id))
+    return attempt
 
 
 def inline(app: AppUnderTest, *, errors: Errors = "raise", clock: FakeClock | None = None) -> Inline:

@@ -31,9 +31,9 @@ def headrace_stand(headrace_app: AppUnderTest) -> Iterator[StandIn]:
     """The memory store and the clock of `headrace_app`, also where a test suite overrides that fixture."""
     from headrace.testing.stand_in import find_stand, use_memory
 
-    found = find_stand(headrace_app)
-    if found is not None:
-        yield found
+    present = find_stand(headrace_app)
+    if present is not None:
+        yield present
         return
     with use_memory(headrace_app) as stand:
         yield stand
@@ -83,8 +83,8 @@ def _load(name: str) -> AppUnderTest:
             "headrace_app of your own"
         )
     module, _, attribute = name.partition(":")
-    found: Any = getattr(import_module(module), attribute or "app", None)
-    if not hasattr(found, "standing_in"):
+    value: Any = getattr(import_module(module), attribute or "app", None)
+    if not hasattr(value, "standing_in"):
         raise pytest.UsageError(f"headrace_app = {name!r}: there is no Headrace by that name")
-    app: AppUnderTest = found
+    app: AppUnderTest = value
     return app

@@ -243,8 +243,8 @@ class StandIn:
     async def next_change(self, queues: tuple[str, ...]) -> datetime | None:
         """When time alone makes the next job of these queues claimable. None: no time does."""
         now, open_now = self.clock.now(), set(self._open(queues))
-        found = await self.store.next_change(queues, open_now)
-        times = [] if found is None else [found]
+        change = await self.store.next_change(queues, open_now)
+        times = [] if change is None else [change]
         for name in set(queues) - open_now:
             hours = self._duties.queues[name].open
             opens = None if hours is None else hours.next_change(now)
@@ -332,10 +332,10 @@ def find_stand(app: object) -> StandIn | None:
 
 def stand_of(app: object) -> StandIn:
     """The stand-in that the app has now, or a ConfigError."""
-    found = find_stand(app)
-    if found is None:
+    stand = find_stand(app)
+    if stand is None:
         raise ConfigError("this app has no store for tests now: call this inside `with use_memory(app):`")
-    return found
+    return stand
 
 
 def active_stands() -> Sequence[StandIn]:

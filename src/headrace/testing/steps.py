@@ -126,7 +126,7 @@ def _taken_over(stand: StandIn, attempt: Attempt, label: str) -> Script[list[Ran
 
 def _record(stand: StandIn, attempt: Attempt, ended: RunEnd | None, outcome: str, fault: str | None) -> Script[Ran]:
     job = attempt.job
-    [found] = yield StoreCall(partial(stand.store.get, [job.id]))
+    [stored] = yield StoreCall(partial(stand.store.get, [job.id]))
     args, kwargs = _arguments(attempt)
     return Ran(
         id=job.id,
@@ -135,7 +135,7 @@ def _record(stand: StandIn, attempt: Attempt, ended: RunEnd | None, outcome: str
         kwargs=kwargs,
         attempt=job.attempt,
         outcome=outcome,
-        state=found.state if found is not None else JobState.CANCELLED,
+        state=stored.state if stored is not None else JobState.CANCELLED,
         result=None if ended is None or outcome == "lost" else ended.value,
         error=None if ended is None else ended.error,
         fault=fault,

@@ -103,8 +103,8 @@ class FrontStore(Remote):
         def store() -> None:
             answer = self._portal.run(lambda: self._test_store.enqueue(batch))
             if self.committed is not None:
-                made = [ord for ord in range(len(batch.jobs)) if ord not in answer.existing]
-                self.committed([job_id(batch.id, ord) for ord in made])
+                places = [ord for ord in range(len(batch.jobs)) if ord not in answer.existing]
+                self.committed([job_id(batch.id, ord) for ord in places])
 
         after_commit(tx, store)
         return Enqueued({})
