@@ -25,6 +25,25 @@ WRITTEN_OUT = {
     "testing/store.py": {"FrontStore.enqueue_in", "FrontStore.settle_in"},
 }
 """Sync verbs that do more than run their async twin: they work in the caller's own thread, or on a sync connection."""
+NO_NOUN = {"each", "found", "made", "said", "told"}
+NAMED_BY_NOUNS = (
+    "*.py",
+    "bench/**/*.py",
+    "client/**/*.py",
+    "integrations/**/*.py",
+    "model/**/*.py",
+    "outbox/**/*.py",
+    "policy/**/*.py",
+    "runtime/**/*.py",
+    "store/*.py",
+    "store/http/**/*.py",
+    "store/memory/**/*.py",
+    "store/sqlite/**/*.py",
+    "task/**/*.py",
+    "testing/**/*.py",
+    "webhooks/**/*.py",
+)
+"""The files whose variables say what they hold."""
 
 
 def test_a_class_name_is_defined_once_outside_the_stores():
@@ -72,6 +91,28 @@ def test_a_sync_verb_is_made_from_its_async_twin():
                 verbs = {each.name for each in node.body if isinstance(each, ast.AsyncFunctionDef)}
                 found[name.as_posix()] |= {f"{node.name}.{twins[verb]}" for verb in verbs & twins.keys()}
     assert {name: pairs for name, pairs in found.items() if pairs} == WRITTEN_OUT
+
+
+def test_a_variable_says_what_it_holds():
+    """A variable, an argument or an attribute is a noun: `job` or `rows`, because `found` does not say what was found."""
+    files = sorted({path for pattern in NAMED_BY_NOUNS for path in PACKAGE.glob(pattern)})
+    assert len(files) > len(NAMED_BY_NOUNS)
+    unclear: list[str] = []
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case (
+                    ast.Name(id=name, ctx=ast.Store())
+                    | ast.arg(arg=name)
+                    | ast.Attribute(attr=name, ctx=ast.Store())
+                    | ast.MatchAs(name=str(name))
+                    | ast.MatchStar(name=str(name))
+                    | ast.ExceptHandler(name=str(name))
+                ) if name.strip("_") in NO_NOUN:
+                    unclear.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {name}")
+                case _:
+                    pass
+    assert unclear == []
 
 
 def test_sentences_name_the_component_that_acts():
