@@ -181,6 +181,8 @@ BY_NAME = {
     "outbox/database.py",
     "store/postgres/driver.py",
     "store/tx.py",
+    "testing/__init__.py",
+    "testing/plugin.py",
     "worker/parent_watch.py",
     "worker/process.py",
 }
