@@ -58,7 +58,7 @@ def test_a_worker_writes_one_json_object_per_line(shell: Shell) -> None:
     assert "sesame" not in errors
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in found)
 
-    ids = {job["task"]: job["id"] for job in shell.json("jobs", "list")["jobs"]}
+    ids = {job["task"]: job["id"] for job in shell.json("jobs", "list")["items"]}
     talked = {line["message"]: line for line in found if line["logger"] == "talking"}
     [worker] = {line["worker"] for line in found if "worker" in line}
     for task, message in (("in_loop", "in the loop"), ("in_thread", "in a thread"), ("in_process", "in a process")):

@@ -68,7 +68,7 @@ def test_a_worker_process_is_replaced_after_its_jobs(shell: Shell) -> None:
     (shell.folder / "gate").touch()
     shell.reach({"done": 5})
     assert len(pids(shell)) == 2
-    assert {(job["state"], job["attempt"]) for job in shell.json("jobs", "list")["jobs"]} == {("done", 1)}
+    assert {(job["state"], job["attempt"]) for job in shell.json("jobs", "list")["items"]} == {("done", 1)}
     _, errors = interrupt(process, signal.SIGTERM)
     assert process.returncode == 0, errors
     assert "died" not in "".join(said) + errors

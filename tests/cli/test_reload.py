@@ -91,7 +91,7 @@ def test_a_running_job_finishes_first(shell: Shell) -> None:
     shell("enqueue", "mark", "--raw")
     appears(shell.folder / "two")
     shell.reach({"done": 2})
-    assert {job["attempt"] for job in shell.json("jobs", "list")["jobs"]} == {1}
+    assert {job["attempt"] for job in shell.json("jobs", "list")["items"]} == {1}
     interrupt(process, signal.SIGTERM)
     assert process.returncode == 0
 
@@ -105,7 +105,7 @@ def test_a_job_that_takes_long_is_handed_back(shell: Shell) -> None:
     read_until(process, "1 job handed back")
     (shell.folder / "gate").touch()
     shell.reach({"done": 1})
-    [job] = shell.json("jobs", "list")["jobs"]
+    [job] = shell.json("jobs", "list")["items"]
     assert (job["attempt"], job["failures"]) == (2, 0)
     interrupt(process)
     assert process.returncode == 0

@@ -62,7 +62,7 @@ class EnqueuedJob:
 def enqueued(app: AppUnderTest, task: object = None, *, state: JobState | str | None = None) -> list[EnqueuedJob]:
     """Every job that was enqueued since `use_memory(app)` began, in its order, also jobs that have run.
 
-    ```python
+    ```py
     assert [job.args for job in enqueued(app, charge)] == [(7, "acme")]
     ```
 
@@ -93,7 +93,7 @@ def assert_enqueued(
 ) -> list[EnqueuedJob]:
     """Fail unless such a job was enqueued. Returns the jobs that fit.
 
-    ```python
+    ```py
     assert_enqueued(charge)                                       # with any arguments
     assert_enqueued(charge, 7, "acme", queue="billing", count=1)
     assert_enqueued(charge, shop="acme", delay="5m")              # arguments that are left out may be anything

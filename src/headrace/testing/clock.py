@@ -14,7 +14,7 @@ from headrace.model import duration
 class FakeClock:
     """Implements `headrace.model.clock.Clock`; time passes only by `move`, `set` and `advance`.
 
-    ```python
+    ```py
     clock.move("2h")
     clock.set(datetime(2027, 1, 1, tzinfo=UTC))
     ```

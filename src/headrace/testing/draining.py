@@ -33,7 +33,7 @@ def drain(
 ) -> list[Ran]:
     """Run the jobs that are ready now, one after the other, in this thread. Returns what ran, in its order.
 
-    ```python
+    ```py
     [ran] = drain(app)
     assert ran.outcome == "succeeded"
     ```

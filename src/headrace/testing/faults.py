@@ -1,6 +1,6 @@
 """Faults that a queue must survive, made on purpose: jobs that run twice, lost leases, crashes, a slow store.
 
-```python
+```py
 with faults.crash("after", task=charge):
     drain(app)
 ```

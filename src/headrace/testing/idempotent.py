@@ -32,7 +32,7 @@ Reset = Callable[[], Any]
 def assert_idempotent(call: JobCall[Any], *, state: State, reset: Reset | None = None) -> list[str]:
     """Fail if a second attempt of this job changes what the first one left behind. Returns what was tried.
 
-    ```python
+    ```py
     assert_idempotent(charge.job(7, "acme"), state=lambda: list(ledger), reset=ledger.clear)
     ```
 

@@ -98,7 +98,7 @@ def _claim(stand: StandIn, id: JobId) -> Script[Attempt | None]:
 def inline(app: AppUnderTest, *, errors: Errors = "raise", clock: FakeClock | None = None) -> Inline:
     """Run each job when it is enqueued, in the code that enqueues it; `with` or `async with`. Also `app.inline()`.
 
-    ```python
+    ```py
     with inline(app):
         assert add.enqueue(2, 3).result() == 5
     ```

@@ -313,7 +313,7 @@ class StandIn:
 def use_memory(app: AppUnderTest, *, clock: FakeClock | None = None) -> StandIn:
     """Let an app keep its jobs in a fresh memory store, whatever its URL; `with` or `async with`.
 
-    ```python
+    ```py
     with use_memory(app) as stand:
         charge.enqueue(7, "acme")
         stand.clock.move("2h")
