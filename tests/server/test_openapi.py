@@ -91,7 +91,7 @@ async def test_the_document_is_made_once_and_beside_the_event_loop(
         return make(endpoints)
 
     monkeypatch.setattr(openapi, "document", noted)
-    monkeypatch.setattr(openapi._kept, "made", None)
+    monkeypatch.setattr(openapi._kept, "data", None)
     answers = await asyncio.gather(*(server.http.get("/openapi.json") for _ in range(5)))
     again = await server.http.get("/openapi.json")
     assert len({each.content for each in (*answers, again)}) == 1

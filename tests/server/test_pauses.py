@@ -106,8 +106,8 @@ async def test_another_servers_pause_is_seen_within_a_second(app: Headrace, monk
         assert await pauses(server.http) == []
         await server.store.pause("mail", by="elsewhere")
         kept = server.service.figures._pauses
-        assert kept._found is not None
-        kept._found = (kept._found[0] - 1, kept._found[1])
+        assert kept._reading is not None
+        kept._reading = (kept._reading[0] - 1, kept._reading[1])
         assert [each["by"] for each in await pauses(server.http)] == ["elsewhere"]
 
 

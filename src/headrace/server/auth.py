@@ -118,11 +118,11 @@ class Auth:
         given = [value for name, value in request.scope["headers"] if name == b"authorization"]
         if not given:
             raise _refused("this server requires a token: send it as the header Authorization: Bearer hr_…")
-        found = self._look_up(_bearer(given[0])) if len(given) == 1 else None
-        if found is None:
+        principal = self._look_up(_bearer(given[0])) if len(given) == 1 else None
+        if principal is None:
             self._brake.press(address_of(request))
             raise _refused("that token is not valid: it is mistyped, expired or revoked")
-        return found
+        return principal
 
     def _look_up(self, text: bytes) -> Principal | None:
         known = self._known.get(tokens.id_of(text) or "")
@@ -210,12 +210,12 @@ def address_of(request: HTTPConnection) -> str:
 @lru_cache(maxsize=256)
 def _counted(host: str) -> str:
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return "?"
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
 
 
 def _bearer(value: bytes) -> bytes:

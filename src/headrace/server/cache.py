@@ -53,16 +53,16 @@ class Cached(Generic[T]):
     def __init__(self, ask: Callable[[], Awaitable[T]], ttl: float) -> None:
         self._ask = ask
         self._ttl = ttl
-        self._found: tuple[float, T] | None = None
+        self._reading: tuple[float, T] | None = None
         """The time of the read, and the value."""
         self._changes = 0
         self._asking = Shared(self._fresh)
 
     async def get(self) -> T:
         """The value, not older than that."""
-        found = self._found
-        if found is not None and time.monotonic() - found[0] < self._ttl:
-            return found[1]
+        reading = self._reading
+        if reading is not None and time.monotonic() - reading[0] < self._ttl:
+            return reading[1]
         return await self._asking.get()
 
     async def _fresh(self) -> T:
@@ -70,13 +70,13 @@ class Cached(Generic[T]):
         answer = await self._ask()
         # The value may lack a change that was made meanwhile.
         if changes == self._changes:
-            self._found = asked, answer
+            self._reading = asked, answer
         return answer
 
     def forget(self) -> None:
         """It was changed here, so the next caller reads it again."""
         self._changes += 1
-        self._found = None
+        self._reading = None
         self._asking.forget()
 
     async def aclose(self) -> None:

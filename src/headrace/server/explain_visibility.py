@@ -19,17 +19,17 @@ from headrace.store.contract import Store
 
 async def ahead(store: Store, principal: Principal, id: JobId, limit: int) -> Ahead | None:
     """What a visible job waits behind. All callers get the counts; ids and names only if they may see them."""
-    found = await store.ahead(id, limit)
-    if found is None or not principal.bound:
-        return found
-    holders = list({JobId(each) for blocked in found.blocked for each in blocked.by})
+    answer = await store.ahead(id, limit)
+    if answer is None or not principal.bound:
+        return answer
+    holders = list({JobId(holder) for blocked in answer.blocked for holder in blocked.by})
     jobs = await store.get(holders) if holders else []
     seen = {job.id for job in jobs if job is not None and visibility.sees(principal, job)}
     return replace(
-        found,
-        blocked=tuple(replace(each, by=tuple(id for id in each.by if id in seen)) for each in found.blocked),
-        paused_by=_whom(found.paused_by, theirs=principal.tenant is None),
-        tenant_paused_by=_whom(found.tenant_paused_by, theirs=principal.queues is None),
+        answer,
+        blocked=tuple(replace(blocked, by=tuple(id for id in blocked.by if id in seen)) for blocked in answer.blocked),
+        paused_by=_whom(answer.paused_by, theirs=principal.tenant is None),
+        tenant_paused_by=_whom(answer.tenant_paused_by, theirs=principal.queues is None),
     )
 
 
@@ -56,17 +56,17 @@ class Narrowed:
         """Workers of the job's queue, without their other queues."""
         named = self.principal.tenant is None  # A tenant must not see names of workers, which all tenants share.
         return [
-            replace(each, queues=(self.job.queue,), name=each.name if named else "a worker")
-            for each in await self.store.workers()
-            if self.job.queue in each.queues
+            replace(worker, queues=(self.job.queue,), name=worker.name if named else "a worker")
+            for worker in await self.store.workers()
+            if self.job.queue in worker.queues
         ]
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         return await ahead(self.store, self.principal, id, limit)
 
     async def pauses(self) -> list[Pause]:
-        seen = [visibility.pause(self.principal, each) for each in await self.store.pauses()]
-        return [each for each in seen if each is not None]
+        seen = [visibility.pause(self.principal, pause) for pause in await self.store.pauses()]
+        return [pause for pause in seen if pause is not None]
 
     async def limits(self) -> dict[str, LimitRule]:
         """The explanation reads only the job's own keys."""

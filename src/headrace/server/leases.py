@@ -76,12 +76,12 @@ class LeaseSigner:
 
     def read(self, text: str, principal: Principal) -> Token:
         """The store's token. Raises Problem 404 if it was not signed for this principal."""
-        found = _WIRE.fullmatch(text)
-        if found is None or not hmac.compare_digest(
-            bytes.fromhex(found[2]), self._sign(bytes.fromhex(found[1]), principal)
+        match = _WIRE.fullmatch(text)
+        if match is None or not hmac.compare_digest(
+            bytes.fromhex(match[2]), self._sign(bytes.fromhex(match[1]), principal)
         ):
             raise Problem(404, "not_found", "there is no such lease: send it as /v1/claim has given it")
-        return Token(UUID(found[1]))
+        return Token(UUID(match[1]))
 
     def own(self, id: U, principal: Principal) -> U:
         """The stored form of a token or a worker's id that a bound principal's store chose.
@@ -219,10 +219,10 @@ class Leases:
                 for position, id in named
             ]
         # They were claimed through another server, or before this one started.
-        found = await self._store.get([JobId(id) for _, id in named])
-        self._date(token, found)
+        stored = await self._store.get([JobId(id) for _, id in named])
+        self._date(token, stored)
         return [
-            _as_claimed(job) if job is not None and principal.sees(job.queue, job.tenant) else None for job in found
+            _as_claimed(job) if job is not None and principal.sees(job.queue, job.tenant) else None for job in stored
         ]
 
     def _date(self, token: Token, jobs: Sequence[Job | None]) -> None:
@@ -238,17 +238,17 @@ class Leases:
         """Jobs of a new lease that may not start any more, or not now, with their outcomes."""
         await self._feedback.look(lease)
         own = [effective(job, self._task(job).usual) for job in lease.jobs]
-        if any(each.timed for each in own):
+        if any(options.timed for options in own):
             await self._state.watch.set(self._store)
         now, paused = self._state.watch.now(), self._state.paused_now()
-        found: dict[int, Outcome] = {}
-        for position, (job, each) in enumerate(zip(lease.jobs, own, strict=True)):
-            outcome = outcome_of.expired(job, each, now, self._state.name)
+        outcomes: dict[int, Outcome] = {}
+        for position, (job, options) in enumerate(zip(lease.jobs, own, strict=True)):
+            outcome = outcome_of.expired(job, options, now, self._state.name)
             if outcome is None and (pause := paused.get(job.task)) is not None:
                 outcome = outcome_of.paused(pause, now)
             if outcome is not None:
-                found[position] = outcome
-        return found
+                outcomes[position] = outcome
+        return outcomes
 
     def observe(self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]]) -> None:
         """Report these ends to the jobs' limits, as a worker does."""
@@ -260,13 +260,13 @@ class Leases:
     async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
         """What follows from these outcomes, by the tasks' rules or, for unknown tasks, the default rules."""
         own = [effective(job, self._task(job).usual) for _, job, _ in ended]
-        if any(each.deadline is not None for each in own):
+        if any(options.deadline is not None for options in own):
             await self._state.watch.set(self._store)
         lease = self._claimed.get(token)
         suspect, clock = lease is not None and lease.suspect, self._state.watch.now
         return [
-            (position, settlement(job, outcome, each, clock, suspect=suspect))
-            for (position, job, outcome), each in zip(ended, own, strict=True)
+            (position, settlement(job, outcome, options, clock, suspect=suspect))
+            for (position, job, outcome), options in zip(ended, own, strict=True)
         ]
 
     async def announce(
@@ -274,9 +274,9 @@ class Leases:
     ) -> None:
         """Enqueue the webhook deliveries of these ends, before they are settled."""
         news = [
-            each
+            delivery
             for (_, job, _), (_, settlement) in zip(ended, settlements, strict=True)
-            for each in self._state.delivery_maker.news(job, settlement)
+            for delivery in self._state.delivery_maker.news(job, settlement)
         ]
         for batch in batches_of(news):
             await self._store.enqueue(batch)

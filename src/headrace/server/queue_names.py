@@ -26,7 +26,7 @@ class QueueNames:
         self._most = most
         self._known: set[str] = set()
         """Queues that were checked before."""
-        self._made: dict[str, dict[str, float]] = {}
+        self._by_token: dict[str, dict[str, float]] = {}
         """By token: the queues that it created, and when."""
 
     async def admit(self, principal: Principal, names: Iterable[str]) -> None:
@@ -38,7 +38,7 @@ class QueueNames:
         self._known |= fresh & declared
         fresh -= declared
         if fresh:
-            self._make(principal.name, fresh, declared, {each.queue for each in (await self._stats()).queues})
+            self._make(principal.name, fresh, declared, {queue.queue for queue in (await self._stats()).queues})
 
     def _declared(self) -> set[str]:
         return {*self._app.queues, *(task.options.queue for task in self._app.tasks.values())}
@@ -49,8 +49,8 @@ class QueueNames:
         if not new:
             return
         self._forget(declared | stored)
-        mine = self._made.setdefault(who, {})
-        others = stored.union(*self._made.values()) - declared
+        mine = self._by_token.setdefault(who, {})
+        others = stored.union(*self._by_token.values()) - declared
         if len(mine) + len(new) > self._most or len(others | new) > ALL_TOGETHER * self._most:
             raise Problem(
                 429,
@@ -66,11 +66,11 @@ class QueueNames:
     def _forget(self, there: set[str]) -> None:
         """Forget queues that do not exist, or no longer exist."""
         late = monotonic() - SETTLED
-        for who, names in list(self._made.items()):
-            gone = [name for name, made in names.items() if made < late and name not in there]
+        for who, names in list(self._by_token.items()):
+            gone = [name for name, created_at in names.items() if created_at < late and name not in there]
             for name in gone:
                 del names[name]
             if not names:
-                del self._made[who]
-        kept = there.union(*self._made.values())
+                del self._by_token[who]
+        kept = there.union(*self._by_token.values())
         self._known &= kept

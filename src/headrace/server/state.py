@@ -57,8 +57,8 @@ class FiguresKept:
 
     async def aclose(self) -> None:
         """Cancel the reads under way."""
-        for each in (self._stats, self._pauses, self._workers):
-            await each.aclose()
+        for cache in (self._stats, self._pauses, self._workers):
+            await cache.aclose()
 
     def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:
         """Count a read by this token (without tokens: by this address). Raises Problem 429 if there were too many."""
@@ -99,8 +99,8 @@ class ServerState:
     def stop(self) -> None:
         """Announce that the server stops."""
         self.ending.set()
-        for each in self.at_stop:
-            each()
+        for callback in self.at_stop:
+            callback()
 
     @classmethod
     @asynccontextmanager

@@ -39,16 +39,16 @@ def no_job() -> Problem:
 
 async def job(call: Call, id: JobId) -> Job:
     """One job that the caller may see."""
-    (found,) = await call.service.store.get([id])
-    if found is None or not sees(call.principal, found):
+    (stored,) = await call.service.store.get([id])
+    if stored is None or not sees(call.principal, stored):
         raise no_job()
-    return found
+    return stored
 
 
 async def jobs(call: Call, ids: list[JobId]) -> list[Job]:
     """Those of these jobs that exist and that the caller may see."""
-    found = await call.service.store.get(ids)
-    return [each for each in found if each is not None and sees(call.principal, each)]
+    stored = await call.service.store.get(ids)
+    return [job for job in stored if job is not None and sees(call.principal, job)]
 
 
 def queue(principal: Principal, name: str) -> None:
@@ -57,17 +57,17 @@ def queue(principal: Principal, name: str) -> None:
         raise not_found("there is no such queue")
 
 
-def stats(principal: Principal, found: Stats) -> list[QueueStats]:
+def stats(principal: Principal, figures: Stats) -> list[QueueStats]:
     """The figures of the queues that the caller may see as a whole."""
-    return [each for each in found.queues if principal.sees(each.queue, None)]
+    return [queue for queue in figures.queues if principal.sees(queue.queue, None)]
 
 
-def workers(principal: Principal, found: Sequence[Presence]) -> list[Presence]:
+def workers(principal: Principal, presences: Sequence[Presence]) -> list[Presence]:
     """Workers of the queues that the caller may see, without their other queues."""
     if not principal.bound:
-        return list(found)
-    seen = [replace(each, queues=_known(principal, each.queues), tasks=()) for each in found]
-    return [each for each in seen if each.queues]
+        return list(presences)
+    seen = [replace(presence, queues=_known(principal, presence.queues), tasks=()) for presence in presences]
+    return [presence for presence in seen if presence.queues]
 
 
 def _known(principal: Principal, queues: Sequence[str]) -> tuple[str, ...]:
@@ -88,18 +88,18 @@ def owns(principal: Principal, kind: PauseKind, name: str) -> bool:
             return not principal.bound
 
 
-def pause(principal: Principal, found: Pause) -> Pause | None:
+def pause(principal: Principal, stored: Pause) -> Pause | None:
     """A pause as the caller may see it. The author is shown only if the caller could have made the pause."""
-    if owns(principal, found.kind, found.name):
-        return found
-    match found.kind:
+    if owns(principal, stored.kind, stored.name):
+        return stored
+    match stored.kind:
         case "queue":
-            known = principal.queues is not None and found.name in principal.queues
+            known = principal.queues is not None and stored.name in principal.queues
         case "tenant":
-            known = found.name == principal.tenant
+            known = stored.name == principal.tenant
         case "task":
             known = True
-    return replace(found, by="") if known else None
+    return replace(stored, by="") if known else None
 
 
 # ── lists ────────────────────────────────────────────────────────────────────
@@ -110,8 +110,8 @@ async def find(service: ServerState, principal: Principal, where: Filter, *, bef
     if not principal.bound:
         return await service.store.find(where, before=before, limit=limit)
     asked = _parts(service, principal, where)
-    page = pages.merge([await service.store.find(each, before=before, limit=limit) for each in asked], limit)
-    return Page([each for each in page.jobs if sees(principal, each)], page.next)
+    page = pages.merge([await service.store.find(part, before=before, limit=limit) for part in asked], limit)
+    return Page([job for job in page.jobs if sees(principal, job)], page.next)
 
 
 def _parts(service: ServerState, principal: Principal, where: Filter) -> list[Filter]:
@@ -124,10 +124,10 @@ def _parts(service: ServerState, principal: Principal, where: Filter) -> list[Fi
     queues = principal.queues
     if queues is not None and where.queue is not None:
         queues = queues & {where.queue}
-    found = [where] if queues is None else [replace(where, queue=name) for name in sorted(queues)]
+    filters = [where] if queues is None else [replace(where, queue=name) for name in sorted(queues)]
     if tenant is None:
-        return found
+        return filters
     # In queues where tenants do not take turns, only the job itself has the tenant.
-    unfair = [each.name for each in service.app.queues.values() if each.fair == "off"]
+    unfair = [queue.name for queue in service.app.queues.values() if queue.fair == "off"]
     seen = [name for name in unfair if where.queue in {None, name} and (queues is None or name in queues)]
-    return found + [replace(where, queue=name, tenant="") for name in seen]
+    return filters + [replace(where, queue=name, tenant="") for name in seen]

@@ -57,9 +57,9 @@ class _Line:
 
     async def look(self, look: Callable[[], Awaitable[T | None]]) -> T | None:
         hints = self.hints
-        found = await look()
-        self.empty = found is None and self.hints == hints
-        return found
+        result = await look()
+        self.empty = result is None and self.hints == hints
+        return result
 
 
 class _WakeListener:
@@ -120,21 +120,21 @@ class WaitingClaims:
         ear = self._join(queues)
         line = ear.lines.setdefault(tenant, _Line())
         line.people += 1
-        found: T | None = None
+        result: T | None = None
         woken = False
         try:
             await asyncio.sleep(0)  # Listening begins before the first try.
             if not line.empty:
-                found = await line.look(look)
-            while found is None and not self.closed and (left := until - monotonic()) > 0:
+                result = await line.look(look)
+            while result is None and not self.closed and (left := until - monotonic()) > 0:
                 woken = False
                 if not await self._sleep(line, left):
                     break
                 woken = True
-                found = await line.look(woken_look or look)
-            return found
+                result = await line.look(woken_look or look)
+            return result
         finally:
-            if found is not None or (woken and not line.empty):
+            if result is not None or (woken and not line.empty):
                 # There may be more jobs, or this claim was woken and left or failed. So the next claim tries.
                 line.wake()
             self._leave(queues, ear, tenant, line)

@@ -43,7 +43,7 @@ async def create(call: Call) -> Response:
         raise Problem(422, "batch_too_large" if asked.jobs else "batch_empty", f"a batch has 1 to {MOST:,} jobs")
     service, principal = call.service, call.principal
     wanted = asked.jobs if call.head.idempotency_key is None else _keyed(asked.jobs, call.head.idempotency_key)
-    jobs = [job_request.make(service, principal, each, f"jobs[{place}].") for place, each in enumerate(wanted)]
+    jobs = [job_request.make(service, principal, request, f"jobs[{place}].") for place, request in enumerate(wanted)]
     placed = await service.client.enqueue(await admit(service, principal, jobs))
     if placed.existing:
         await job_request.reveal(call, placed.existing.values())
@@ -54,7 +54,10 @@ async def create(call: Call) -> Response:
 def _keyed(jobs: list[JobRequest], header: bytes) -> list[JobRequest]:
     """The header's key counts for the batch. Each job gets it with its place, unless it has a key of its own."""
     key = job_request.check(check_key, read_key(header), "invalid_key", "jobs")
-    return [each if "key" in each.given() else replace(each, key=f"{key}#{place}") for place, each in enumerate(jobs)]
+    return [
+        request if "key" in request.given() else replace(request, key=f"{key}#{place}")
+        for place, request in enumerate(jobs)
+    ]
 
 
 ENDPOINTS = (

@@ -53,18 +53,18 @@ class BulkAnswer(msgspec.Struct):
 async def run(call: Call) -> Response:
     """POST /v1/jobs/bulk"""
     asked: BulkRequest = call.body
-    found, next_ = await _chosen(call, asked)
-    what = chosen([job.id for job in found] if asked.ids else (), (asked.filter or Where()).filter())
+    selection, next_ = await _chosen(call, asked)
+    what = chosen([job.id for job in selection] if asked.ids else (), (asked.filter or Where()).filter())
     async with call.operations.jobs.many(what) as jobs:
-        changed = await _act(jobs, asked, [job.id for job in found]) if found else 0
-    return answer(BulkAnswer(len(found), changed, next_ is not None, next_))
+        changed = await _act(jobs, asked, [job.id for job in selection]) if selection else 0
+    return answer(BulkAnswer(len(selection), changed, next_ is not None, next_))
 
 
 async def _chosen(call: Call, asked: BulkRequest) -> tuple[list[Job], JobId | None]:
     if asked.ids:
         if asked.filter is not None or asked.everything:
             raise Problem(422, "invalid_choice", "give ids, or a filter, not both")
-        return await visibility.jobs(call, [read_id(each) for each in dict.fromkeys(asked.ids)]), None
+        return await visibility.jobs(call, [read_id(id) for id in dict.fromkeys(asked.ids)]), None
     where = asked.filter or Where()
     if not where.narrow and not asked.everything:
         raise Problem(422, "invalid_choice", 'no jobs are selected: give ids, a filter, or "everything": true')
@@ -77,7 +77,7 @@ async def _act(jobs: JobOperations, asked: BulkRequest, ids: list[JobId]) -> int
     match asked.action:
         case "cancel":
             answers = await jobs.cancel(ids, asked.reason)
-            return sum(each in {CancelAnswer.CANCELLED, CancelAnswer.ASKED} for each in answers.values())
+            return sum(reply in {CancelAnswer.CANCELLED, CancelAnswer.ASKED} for reply in answers.values())
         case "retry":
             return len(await jobs.retry(ids))
         case "delete":

@@ -85,17 +85,17 @@ class Groups(msgspec.Struct):
 async def groups(call: Call) -> Response:
     """GET /v1/dead"""
     query: DeadQuery = call.query
-    found: dict[str, Group] = {}
+    by_fingerprint: dict[str, Group] = {}
     seen = 0
     before: JobId | None = None
     for _ in range(_CALLS):
         jobs, before = await _page(call, query.where(), before)
         for job in jobs:
-            join(found, job)
+            join(by_fingerprint, job)
         seen += len(jobs)
         if before is None or seen >= MOST:
             break
-    return answer(Groups([_view(group) for group in most_frequent(found)], seen, before is not None))
+    return answer(Groups([_view(group) for group in most_frequent(by_fingerprint)], seen, before is not None))
 
 
 async def _page(call: Call, where: Where, before: JobId | None) -> tuple[list[Job], JobId | None]:
@@ -189,7 +189,7 @@ async def discard(call: Call) -> Response:
 def _what(asked: DeadChoice) -> str:
     """The caller's selection, for the audit log. It says more than the ids of one page."""
     where = replace(asked.where().filter(), states=frozenset())
-    return chosen([UUID(each) for each in asked.ids], where, group=asked.group)
+    return chosen([UUID(id) for id in asked.ids], where, group=asked.group)
 
 
 async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobId | None]:
@@ -199,7 +199,7 @@ async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobI
     if asked.ids:
         if narrow or asked.everything:
             raise Problem(422, "invalid_choice", "give ids, or a group and filters, not both")
-        ids = [read_id(each) for each in dict.fromkeys(asked.ids)]
+        ids = [read_id(id) for id in dict.fromkeys(asked.ids)]
         dead = [job.id for job in await visibility.jobs(call, ids) if job.state is JobState.DEAD]
         return dead, len(ids) - len(dead), None
     if not narrow and not asked.everything:

@@ -43,12 +43,12 @@ async def explain(call: Call) -> Response:
     job = await visibility.job(call, id)
     app, store = call.service.app, call.service.store
     looked_at = Narrowed(store, call.principal, job) if call.principal.bound else store
-    found = await look(
+    explanation = await look(
         looked_at, id, lambda name: app.tasks[name].options if name in app.tasks else None, app.queues.get
     )
-    if found is None:
+    if explanation is None:
         raise visibility.no_job()
-    _, why = found
+    _, why = explanation
     return answer(Explained(why.reason, text(why.sentence), why.until, why.details))
 
 
@@ -74,10 +74,10 @@ async def cancel(call: Call) -> Response:
     asked: CancelRequest = call.body
     id = call.job_id
     await visibility.job(call, id)
-    found = (await call.operations.jobs.cancel([id], asked.reason)).get(id, CancelAnswer.UNKNOWN)
-    if found is CancelAnswer.UNKNOWN:
+    outcome = (await call.operations.jobs.cancel([id], asked.reason)).get(id, CancelAnswer.UNKNOWN)
+    if outcome is CancelAnswer.UNKNOWN:
         raise visibility.no_job()
-    return answer(CancelResponse(id, found))
+    return answer(CancelResponse(id, outcome))
 
 
 class Retried(msgspec.Struct):

@@ -70,8 +70,8 @@ def make(service: ServerState, principal: Principal, asked: JobRequest, path: st
         raise _bad_arguments(asked, error, path) from None
     options = _options(app, principal, given, path)
     try:
-        made = task.using(**options) if options else task
-        return made.job(*args, **kwargs).job
+        bound = task.using(**options) if options else task
+        return bound.job(*args, **kwargs).job
     except BadArguments as error:
         raise _bad_arguments(asked, error, path) from None
     except PayloadTooLarge as error:
@@ -107,12 +107,12 @@ def _bad_arguments(asked: JobRequest, error: BadArguments, path: str) -> Problem
     for raw in (asked.args, asked.kwargs):
         # The value that the signature refuses may not be a JSON value.
         json_value(raw)
-    found = _ARGUMENT.search(str(error))
-    if found is None:
+    match = _ARGUMENT.search(str(error))
+    if match is None:
         return Problem(422, "bad_arguments", str(error), path=f"{path}args")
     named = msgspec.json.decode(asked.kwargs, type=dict[str, Raw])
-    part = "kwargs" if re.split(r"[.\[]", found[1])[0] in named else "args"
-    return Problem(422, "bad_arguments", str(error), path=f"{path}{part}.{found[1]}")
+    part = "kwargs" if re.split(r"[.\[]", match[1])[0] in named else "args"
+    return Problem(422, "bad_arguments", str(error), path=f"{path}{part}.{match[1]}")
 
 
 def json_value(raw: Raw) -> Any:
@@ -145,22 +145,22 @@ async def reveal(call: Call, ids: Iterable[JobId]) -> None:
 
 def _options(app: Headrace, principal: Principal, given: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The job's own options, for `Task.using`."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if principal.tenant is not None:
         if "tenant" in given:
             text = "the token is bound to a tenant: leave out tenant"
             raise Problem(422, "tenant_not_allowed", text, path=path + "tenant")
-        found["tenant"] = principal.tenant
+        options["tenant"] = principal.tenant
     if "delay" in given and "run_at" in given:
         raise Problem(422, "invalid_run_at", "delay and run_at exclude each other: give one", path=path + "run_at")
-    found |= read_options(OPTIONS, given, path, app.webhooks)
-    if "key" in found:
-        check(lambda name: own_key(principal, name), found["key"], "invalid_key", path + "key")
-    if "key_ttl" in found and "key" not in found:
+    options |= read_options(OPTIONS, given, path, app.webhooks)
+    if "key" in options:
+        check(lambda name: own_key(principal, name), options["key"], "invalid_key", path + "key")
+    if "key_ttl" in options and "key" not in options:
         raise Problem(
             422, "invalid_value", "key_ttl says how long the key is remembered: give key", path=path + "key_ttl"
         )
-    return found
+    return options
 
 
 def read_options(

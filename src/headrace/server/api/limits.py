@@ -76,8 +76,8 @@ def _view(entry: LimitEntry) -> LimitView:
 async def all_of(call: Call) -> Response:
     """GET /v1/limits"""
     # A limit does not belong to a queue or a tenant, so a bound token sees no limits.
-    found: dict[str, Any] = {} if call.principal.bound else await Limits(call.service.store).all()
-    return answer(LimitList([_view(each) for each in found.values()]))
+    entries: dict[str, Any] = {} if call.principal.bound else await Limits(call.service.store).all()
+    return answer(LimitList([_view(entry) for entry in entries.values()]))
 
 
 def _name(call: Call) -> str:

@@ -40,20 +40,20 @@ class Pauses(msgspec.Struct):
 
 async def all_of(call: Call) -> Response:
     """GET /v1/pauses"""
-    seen = [visibility.pause(call.principal, each) for each in await call.service.figures.pauses()]
-    shown = [each for each in seen if each is not None and _told(call, each)]
-    shown.sort(key=lambda each: (each.kind, each.name))
+    seen = [visibility.pause(call.principal, pause) for pause in await call.service.figures.pauses()]
+    shown = [pause for pause in seen if pause is not None and _may_see(call, pause)]
+    shown.sort(key=lambda pause: (pause.kind, pause.name))
     return answer(
         Pauses(
             [
-                PauseView(kind=each.kind, name=each.name, by=each.by, since=each.since, until=each.until)
-                for each in shown
+                PauseView(kind=pause.kind, name=pause.name, by=pause.by, since=pause.since, until=pause.until)
+                for pause in shown
             ]
         )
     )
 
 
-def _told(call: Call, pause: Pause) -> bool:
+def _may_see(call: Call, pause: Pause) -> bool:
     """They see a task's pause if they may enqueue the task."""
     if pause.kind != "task" or not call.principal.bound:
         return True

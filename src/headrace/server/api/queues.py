@@ -53,15 +53,15 @@ class Queues(msgspec.Struct):
 async def all_of(call: Call) -> Response:
     """GET /v1/queues"""
     service, app = call.service, call.service.app
-    stats = {each.queue: each for each in (await service.figures.stats()).queues}
-    paused = {each.name: each for each in await service.figures.pauses() if each.kind == "queue"}
+    stats = {queue.queue: queue for queue in (await service.figures.stats()).queues}
+    paused = {pause.name: pause for pause in await service.figures.pauses() if pause.kind == "queue"}
     names = {*stats, *paused, *app.queues, *(task.options.queue for task in app.tasks.values())}
     seen = sorted(name for name in names if call.principal.sees(name, None))
-    found = [_view(name, stats.get(name) or QueueStats(queue=name), paused.get(name)) for name in seen]
-    for each in found:
-        if (declared := app.queues.get(each.name)) is not None:
-            each.max_length, each.foreign, each.declared = declared.max_length, declared.foreign, True
-    return answer(Queues(found))
+    views = [_view(name, stats.get(name) or QueueStats(queue=name), paused.get(name)) for name in seen]
+    for view in views:
+        if (declared := app.queues.get(view.name)) is not None:
+            view.max_length, view.foreign, view.declared = declared.max_length, declared.foreign, True
+    return answer(Queues(views))
 
 
 def _view(name: str, stats: QueueStats, pause: Pause | None) -> QueueView:

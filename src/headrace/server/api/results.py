@@ -100,14 +100,14 @@ async def show(call: Call) -> Response:
 
 def _seconds(text: str) -> float:
     try:
-        found = duration.parse(
+        wait = duration.parse(
             f"{text}s" if text.isascii() and text[-1:].isdigit() else text, name="wait"
         ).total_seconds()
     except ConfigError as error:
         raise Problem(422, "invalid_value", str(error), path="wait") from None
-    if found > LONGEST:
+    if wait > LONGEST:
         raise Problem(422, "invalid_value", f"wait: at most {LONGEST:g}s; ask again after that", path="wait")
-    return found
+    return wait
 
 
 ENDPOINTS = (

@@ -69,18 +69,18 @@ class ScheduleList(msgspec.Struct):
 
 
 def _view(call: Call, entry: ScheduleEntry, now: datetime) -> ScheduleView:
-    found, job = entry.schedule, schedule.job_now(entry.schedule)
+    declared, job = entry.schedule, schedule.job_now(entry.schedule)
     return ScheduleView(
-        name=found.name.removeprefix(_own(call, "")),
-        cron=found.cron,
-        every=None if found.every is None else duration.show(found.every),
-        tz=found.tz,
-        overlap=found.overlap,
-        catch_up=found.catch_up,
-        jitter=duration.show(found.jitter),
-        task=found.job.task,
-        queue=found.job.lane.queue,
-        priority=found.job.lane.priority,
+        name=declared.name.removeprefix(_own(call, "")),
+        cron=declared.cron,
+        every=None if declared.every is None else duration.show(declared.every),
+        tz=declared.tz,
+        overlap=declared.overlap,
+        catch_up=declared.catch_up,
+        jitter=duration.show(declared.jitter),
+        task=declared.job.task,
+        queue=declared.job.lane.queue,
+        priority=declared.job.lane.priority,
         tenant=tenant_of(job),
         declared=entry.declared,
         paused=entry.paused,
@@ -90,8 +90,14 @@ def _view(call: Call, entry: ScheduleEntry, now: datetime) -> ScheduleView:
         skipped=entry.skipped,
         last_job=entry.last,
         recent=[
-            DecisionView(answer=each.answer, slot=each.slot, reason=each.reason, count=each.count, job=each.job)
-            for each in entry.recent
+            DecisionView(
+                answer=decision.answer,
+                slot=decision.slot,
+                reason=decision.reason,
+                count=decision.count,
+                job=decision.job,
+            )
+            for decision in entry.recent
         ],
     )
 
@@ -118,8 +124,8 @@ async def all_of(call: Call) -> Response:
     """GET /v1/schedules"""
     store = call.service.store
     now = await store.now()
-    found = await Schedules(store).all()
-    return answer(ScheduleList([_view(call, each, now) for _, each in sorted(found.items()) if _sees(call, each)]))
+    entries = await Schedules(store).all()
+    return answer(ScheduleList([_view(call, entry, now) for _, entry in sorted(entries.items()) if _sees(call, entry)]))
 
 
 # ── changing ─────────────────────────────────────────────────────────────────
@@ -147,15 +153,15 @@ async def add(call: Call) -> Response:
     job = job_request.make(call.service, call.principal, asked.job, "job.")
     options = read_options(OPTIONS, asked.given())
     try:
-        made = schedule.declare(asked.name, job=job, **options)
+        declared = schedule.declare(asked.name, job=job, **options)
     except ConfigError as error:
         raise Problem(422, "invalid_schedule", str(error)) from None
-    made = msgspec.structs.replace(made, name=_own(call, asked.name))
-    made = await admit_schedule(call.service, call.principal, made)
-    there = (await Schedules(call.service.store).all()).get(made.name)
+    declared = msgspec.structs.replace(declared, name=_own(call, asked.name))
+    declared = await admit_schedule(call.service, call.principal, declared)
+    there = (await Schedules(call.service.store).all()).get(declared.name)
     if there is not None and (not asked.replace or not _sees(call, there)):
         raise Problem(409, "schedule_exists", f"a schedule {asked.name} exists already: remove it first, or replace it")
-    entry = await call.operations.schedules.add(made, replace=asked.replace)
+    entry = await call.operations.schedules.add(declared, replace=asked.replace)
     return answer(_view(call, entry, await call.service.store.now()), 201)
 
 

@@ -99,12 +99,14 @@ async def settle(call: Call) -> Response:
     leases = call.service.leases
     token = leases.signer.read(asked.lease, call.principal)
     _check_once(asked.settlements)
-    jobs = await leases.claimed(token, [(each.position, each.id) for each in asked.settlements], call.principal)
+    jobs = await leases.claimed(
+        token, [(request.position, request.id) for request in asked.settlements], call.principal
+    )
     name = address(call)
     limit = call.service.app.settings.max_result
     ended = [
-        (each.position, job, _outcome(each, place, job, name, leases.secrets(job), limit))
-        for place, (each, job) in enumerate(zip(asked.settlements, jobs, strict=True))
+        (request.position, job, _outcome(request, place, job, name, leases.secrets(job), limit))
+        for place, (request, job) in enumerate(zip(asked.settlements, jobs, strict=True))
         if job is not None
     ]
     states = await write(call, token, ended) if ended else {}
@@ -113,8 +115,8 @@ async def settle(call: Call) -> Response:
     return answer(
         SettleAnswer(
             [
-                Settled(position=each.position, id=each.id, state=states.get(each.position, "lost"))
-                for each in asked.settlements
+                Settled(position=request.position, id=request.id, state=states.get(request.position, "lost"))
+                for request in asked.settlements
             ]
         )
     )
@@ -126,9 +128,9 @@ async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Ou
     settlements = await service.leases.decide(token, ended)
     await service.leases.announce(ended, settlements)
     refused = await service.store.settle(token, settlements)
-    service.leases.observe(token, (each for each in ended if each[0] not in refused))
+    service.leases.observe(token, (end for end in ended if end[0] not in refused))
     service.leases.settled(token, (position for position, _ in settlements))
-    written = {position: _state(each) for position, each in settlements if position not in refused}
+    written = {position: _state(settlement) for position, settlement in settlements if position not in refused}
     over = {JobState.DONE.value, JobState.DEAD.value, JobState.CANCELLED.value}
     finished: list[JobId] = [job.id for position, job, _ in ended if written.get(position) in over]
     if finished:
@@ -146,11 +148,11 @@ def _state(settlement: Settlement) -> str:
 def _check_once(settlements: Sequence[OutcomeRequest]) -> None:
     """Refuse two outcomes for one job."""
     seen: set[int] = set()
-    for place, each in enumerate(settlements):
-        if each.position in seen:
-            text = f"position {each.position} is given twice: send one outcome for each job"
+    for place, request in enumerate(settlements):
+        if request.position in seen:
+            text = f"position {request.position} is given twice: send one outcome for each job"
             raise Problem(422, "invalid_value", text, path=f"settlements[{place}].position")
-        seen.add(each.position)
+        seen.add(request.position)
 
 
 def _outcome(
@@ -194,13 +196,13 @@ def delay(value: float | str, path: str) -> timedelta:
     try:
         if isinstance(value, str):
             return duration.parse(value, name=path)
-        found = timedelta(seconds=value)
+        length = timedelta(seconds=value)
     except (ConfigError, OverflowError, ValueError) as error:
         text = str(error) if isinstance(error, ConfigError) else f"{path} is too long"
         raise Problem(422, "invalid_value", text, path=path) from None
-    if found > duration.LONGEST:
+    if length > duration.LONGEST:
         raise Problem(422, "invalid_value", f"{path} is too long", path=path)
-    return found
+    return length
 
 
 def address(call: Call) -> str:

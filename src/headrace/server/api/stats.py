@@ -54,31 +54,31 @@ async def stats(call: Call) -> Response:
     queues = await _seen(call)
     return answer(
         Figures(
-            ready=sum(each.ready for each in queues),
-            scheduled=sum(each.scheduled for each in queues),
-            running=sum(each.running for each in queues),
-            dead=sum(each.dead for each in queues),
-            done_total=sum(each.done_total for each in queues),
-            failed_total=sum(each.failed_total for each in queues),
-            enqueued_total=sum(each.enqueued_total for each in queues),
-            queues=[_figures(each) for each in queues],
+            ready=sum(queue.ready for queue in queues),
+            scheduled=sum(queue.scheduled for queue in queues),
+            running=sum(queue.running for queue in queues),
+            dead=sum(queue.dead for queue in queues),
+            done_total=sum(queue.done_total for queue in queues),
+            failed_total=sum(queue.failed_total for queue in queues),
+            enqueued_total=sum(queue.enqueued_total for queue in queues),
+            queues=[_figures(queue) for queue in queues],
         )
     )
 
 
-def _figures(each: QueueStats) -> QueueFigures:
+def _figures(queue: QueueStats) -> QueueFigures:
     return QueueFigures(
-        queue=each.queue,
-        ready=each.ready,
-        scheduled=each.scheduled,
-        running=each.running,
-        dead=each.dead,
-        done_total=each.done_total,
-        failed_total=each.failed_total,
-        enqueued_total=each.enqueued_total,
-        oldest_ready=seconds(each.oldest_ready),
-        oldest_at_least=each.oldest_at_least,
-        paused=each.paused,
+        queue=queue.queue,
+        ready=queue.ready,
+        scheduled=queue.scheduled,
+        running=queue.running,
+        dead=queue.dead,
+        done_total=queue.done_total,
+        failed_total=queue.failed_total,
+        enqueued_total=queue.enqueued_total,
+        oldest_ready=seconds(queue.oldest_ready),
+        oldest_at_least=queue.oldest_at_least,
+        paused=queue.paused,
     )
 
 
@@ -86,26 +86,26 @@ def _figures(each: QueueStats) -> QueueFigures:
 
 _Read = Callable[[QueueStats], float]
 _METRICS: tuple[tuple[str, str, str, _Read], ...] = (
-    ("headrace_jobs_ready", "gauge", "Jobs that wait to be claimed.", lambda each: each.ready),
-    ("headrace_jobs_scheduled", "gauge", "Jobs that are due later, retries included.", lambda each: each.scheduled),
-    ("headrace_jobs_running", "gauge", "Jobs that run.", lambda each: each.running),
-    ("headrace_jobs_dead", "gauge", "Dead letters kept.", lambda each: each.dead),
-    ("headrace_jobs_done_total", "counter", "Jobs done, ever.", lambda each: each.done_total),
-    ("headrace_jobs_failed_total", "counter", "Attempts failed, ever.", lambda each: each.failed_total),
-    ("headrace_jobs_enqueued_total", "counter", "Jobs enqueued, ever.", lambda each: each.enqueued_total),
+    ("headrace_jobs_ready", "gauge", "Jobs that wait to be claimed.", lambda queue: queue.ready),
+    ("headrace_jobs_scheduled", "gauge", "Jobs that are due later, retries included.", lambda queue: queue.scheduled),
+    ("headrace_jobs_running", "gauge", "Jobs that run.", lambda queue: queue.running),
+    ("headrace_jobs_dead", "gauge", "Dead letters kept.", lambda queue: queue.dead),
+    ("headrace_jobs_done_total", "counter", "Jobs done, ever.", lambda queue: queue.done_total),
+    ("headrace_jobs_failed_total", "counter", "Attempts failed, ever.", lambda queue: queue.failed_total),
+    ("headrace_jobs_enqueued_total", "counter", "Jobs enqueued, ever.", lambda queue: queue.enqueued_total),
     (
         "headrace_oldest_ready_seconds",
         "gauge",
         "Age of the longest waiting ready job.",
-        lambda each: seconds(each.oldest_ready) or 0,
+        lambda queue: seconds(queue.oldest_ready) or 0,
     ),
     (
         "headrace_oldest_ready_at_least",
         "gauge",
         "1: the queue has too many lanes to read all of them, so its longest waiting job may be older.",
-        lambda each: int(each.oldest_at_least),
+        lambda queue: int(queue.oldest_at_least),
     ),
-    ("headrace_queue_paused", "gauge", "Whether the queue is paused.", lambda each: int(each.paused)),
+    ("headrace_queue_paused", "gauge", "Whether the queue is paused.", lambda queue: int(queue.paused)),
 )
 
 
@@ -115,7 +115,7 @@ def exposition(queues: Iterable[QueueStats]) -> str:
     lines: list[str] = []
     for name, kind, help_, read in _METRICS:
         lines += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
-        lines += [f'{name}{{queue="{each.queue}"}} {read(each)}' for each in known]
+        lines += [f'{name}{{queue="{queue.queue}"}} {read(queue)}' for queue in known]
     return "\n".join(lines) + "\n"
 
 

@@ -50,7 +50,7 @@ async def all_of(call: Call) -> Response:
     known = call.service.app.tasks
     tenant = call.principal.tenant
     seen = [known[name] for name in sorted(known) if call.principal.sees(known[name].options.queue, tenant)]
-    return answer(TaskList([describe(each) for each in seen]))
+    return answer(TaskList([describe(task) for task in seen]))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -64,7 +64,7 @@ def describe(task: Task[..., Any]) -> TaskView:
         priority=options.priority,
         timeout=None if options.timeout is None else duration.show(options.timeout),
         max_attempts=options.retry.max_attempts,
-        limits=[each.name for each in options.limits],
+        limits=[limit.name for limit in options.limits],
         **_signature(task),
     )
 
@@ -76,18 +76,18 @@ def _signature(task: Task[..., Any]) -> dict[str, Any]:
     positional: list[str] = []
     more: Any = False
     definitions: dict[str, Any] = {}
-    for each in inspect.signature(task.function).parameters.values():
-        schema = _schema(hints.get(each.name, Any), definitions)
-        if each.kind is each.VAR_KEYWORD:
+    for parameter in inspect.signature(task.function).parameters.values():
+        schema = _schema(hints.get(parameter.name, Any), definitions)
+        if parameter.kind is parameter.VAR_KEYWORD:
             more = schema
             continue
-        if each.kind is each.VAR_POSITIONAL:
+        if parameter.kind is parameter.VAR_POSITIONAL:
             continue
-        if each.kind is not each.KEYWORD_ONLY:
-            positional.append(each.name)
-        properties[each.name] = schema
-        if each.default is each.empty:
-            required.append(each.name)
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            positional.append(parameter.name)
+        properties[parameter.name] = schema
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
     returns = _schema(hints.get("return", Any), definitions)
     parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": more}
     if definitions:
@@ -99,18 +99,18 @@ def _signature(task: Task[..., Any]) -> dict[str, Any]:
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     """The JSON Schema of an annotation. {}: any value."""
     try:
-        (schema,), found = msgspec.json.schema_components([kind], schema_hook=_hook, ref_template="#/$defs/{name}")
+        (schema,), components = msgspec.json.schema_components([kind], schema_hook=_hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, RecursionError):
         return {}
-    definitions.update(found)
+    definitions.update(components)
     return schema
 
 
 def _hook(kind: Any) -> dict[str, Any]:
     """Types that msgspec does not know."""
     if is_model_class(kind):
-        made: dict[str, Any] = kind.model_json_schema()
-        return made
+        schema: dict[str, Any] = kind.model_json_schema()
+        return schema
     return {"type": "string"} if isinstance(kind, type) and issubclass(kind, PurePath) else {}
 
 

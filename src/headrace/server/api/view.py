@@ -95,10 +95,10 @@ def text(value: str) -> str:
 
 
 def _common(job: Job, who: Principal) -> dict[str, Any]:
-    found = shown.plain(job) | {"tenant": tenant_of(job), "note": None if job.note is None else text(job.note)}
-    if who.bound and found["enqueued_by"] != who.name:
-        found["enqueued_by"] = None  # Tenants must not see names of tokens.
-    return found
+    fields = shown.plain(job) | {"tenant": tenant_of(job), "note": None if job.note is None else text(job.note)}
+    if who.bound and fields["enqueued_by"] != who.name:
+        fields["enqueued_by"] = None  # Tenants must not see names of tokens.
+    return fields
 
 
 def summary(job: Job, who: Principal) -> JobSummary:
@@ -119,7 +119,7 @@ def whole(app: Headrace, job: Job, who: Principal) -> JobView:
         limits=list(job.limits),
         arguments=arguments(app, job),
         options=shown.options(job),
-        history=[failure(each) for each in job.history],
+        history=[failure(entry) for entry in job.history],
         progress=job.progress,
         doing=None if job.doing is None else text(job.doing),
         log=[LogView(line.at, text(line.text)) for line in job.log],
@@ -129,28 +129,28 @@ def whole(app: Headrace, job: Job, who: Principal) -> JobView:
     )
 
 
-def failure(each: Failure) -> FailureView:
+def failure(entry: Failure) -> FailureView:
     """One failure."""
     return FailureView(
-        attempt=each.attempt,
-        kind=text(each.kind),
-        message=text(each.message),
-        traceback=text(each.traceback),
-        at=each.at,
-        worker=text(each.worker),
+        attempt=entry.attempt,
+        kind=text(entry.kind),
+        message=text(entry.message),
+        traceback=text(entry.traceback),
+        at=entry.at,
+        worker=text(entry.worker),
     )
 
 
 def _timeline(job: Job, by: str | None) -> list[Moment]:
     """The stored events of a job, in their order."""
-    found = [Moment(job.enqueued_at, "enqueued", f"by {by}" if by else "")]
-    found += [Moment(each.at, "failed", f"attempt {each.attempt}: {text(each.kind)}") for each in job.history]
+    moments = [Moment(job.enqueued_at, "enqueued", f"by {by}" if by else "")]
+    moments += [Moment(entry.at, "failed", f"attempt {entry.attempt}: {text(entry.kind)}") for entry in job.history]
     if job.claimed_at is not None:
         by_worker = f" by {text(job.worker_name)}" if job.worker_name else ""
-        found.append(Moment(job.claimed_at, "claimed", f"attempt {job.attempt}{by_worker}"))
+        moments.append(Moment(job.claimed_at, "claimed", f"attempt {job.attempt}{by_worker}"))
     if job.finished_at is not None:
-        found.append(Moment(job.finished_at, job.state.value, text(job.note or "")))
-    found.sort(key=lambda moment: moment.at)
+        moments.append(Moment(job.finished_at, job.state.value, text(job.note or "")))
+    moments.sort(key=lambda moment: moment.at)
     if job.run_at is not None:
-        found.append(Moment(job.run_at, "due"))
-    return found
+        moments.append(Moment(job.run_at, "due"))
+    return moments

@@ -98,8 +98,8 @@ async def claim(call: Call) -> Response:
     await leases.seen(leases.presence(principal, name, queues, tasks, asked.limit))
 
     async def look() -> tuple[Lease, list[ClaimedJob]] | None:
-        found = None
-        while found is None:
+        handout = None
+        while handout is None:
             if await call.request.is_disconnected():
                 raise Gone  # After None, no other waiting claim would look.
             ask = Ask(worker, queues, asked.limit, timedelta(seconds=ttl), new_token(), tenant=principal.tenant)
@@ -110,20 +110,20 @@ async def claim(call: Call) -> Response:
             if await call.request.is_disconnected():
                 await write(call, lease.token, [(at, job, Released()) for at, job in enumerate(lease.jobs)])
                 raise Gone
-            found = await _hand_out(call, lease)  # None: all of them came too late, and there may be more.
-        return found
+            handout = await _hand_out(call, lease)  # None: all of them came too late, and there may be more.
+        return handout
 
     async def woken() -> tuple[Lease, list[ClaimedJob]] | None:
         await call.still_welcome()
         return await look()
 
     try:
-        found = await leases.room.until_found(queues, principal.tenant, wait, look, woken)
+        handout = await leases.room.until_found(queues, principal.tenant, wait, look, woken)
     except Gone:
-        found = None  # The client has gone.
-    if found is None:
+        handout = None  # The client has gone.
+    if handout is None:
         return nothing()
-    lease, jobs = found
+    lease, jobs = handout
     return answer(
         ClaimAnswer(lease=leases.signer.seal(lease.token, principal), expires_in=ttl, suspect=lease.suspect, jobs=jobs)
     )

@@ -40,22 +40,22 @@ class Workers(msgspec.Struct):
 
 async def all_of(call: Call) -> Response:
     """GET /v1/workers"""
-    found = [
+    views = [
         WorkerView(
-            id=each.id,
-            name=text(each.name),
-            queues=list(each.queues),
-            slots=each.slots,
-            running=each.running,
-            version=text(each.version),
-            started_at=each.started_at,
-            seen_at=each.seen_at,
-            tasks=[text(name) for name in each.tasks],
-            hindered=[text(why) for why in each.hindered],
+            id=worker.id,
+            name=text(worker.name),
+            queues=list(worker.queues),
+            slots=worker.slots,
+            running=worker.running,
+            version=text(worker.version),
+            started_at=worker.started_at,
+            seen_at=worker.seen_at,
+            tasks=[text(name) for name in worker.tasks],
+            hindered=[text(why) for why in worker.hindered],
         )
-        for each in visibility.workers(call.principal, await call.service.figures.workers())
+        for worker in visibility.workers(call.principal, await call.service.figures.workers())
     ]
-    return answer(Workers(found))
+    return answer(Workers(views))
 
 
 ENDPOINTS = (

@@ -96,7 +96,7 @@ class EventStream(Response):
         self._welcome = welcome
         self.init_headers({"X-Accel-Buffering": "no"})
         # The length of the body is unknown.
-        self.raw_headers = [each for each in self.raw_headers if each[0] != b"content-length"]
+        self.raw_headers = [header for header in self.raw_headers if header[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listening = asyncio.create_task(self._until_gone(receive), name="headrace-listener")

@@ -49,11 +49,11 @@ class Heard(msgspec.Struct, frozen=True):
     """The time of the last log line, in microseconds."""
     lines: int = 0
     """The number of lines with that time."""
-    said: str = ""
+    digest: str = ""
     """A hash of the progress."""
 
     def __str__(self) -> str:
-        return f"{self.attempt}-{self.state}-{self.failures}-{self.line_at}-{self.lines}-{self.said}"
+        return f"{self.attempt}-{self.state}-{self.failures}-{self.line_at}-{self.lines}-{self.digest}"
 
     @property
     def over(self) -> bool:
@@ -66,17 +66,17 @@ NOTHING: Final = Heard()
 
 def read_id(given: str | None) -> Heard:
     """The position from a Last-Event-ID. An unreadable one counts as none."""
-    found = _ID.fullmatch(given or "")
-    if found is None or found[2] not in set(JobState):
+    match = _ID.fullmatch(given or "")
+    if match is None or match[2] not in set(JobState):
         return NOTHING
-    return Heard(int(found[1]), found[2], int(found[3]), int(found[4]), int(found[5]), found[6])
+    return Heard(int(match[1]), match[2], int(match[3]), int(match[4]), int(match[5]), match[6])
 
 
 def _micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
-def _said(job: Job) -> str:
+def _digest(job: Job) -> str:
     if job.progress is None and job.doing is None:
         return ""
     return hashlib.blake2b(repr((job.progress, job.doing)).encode(errors="replace"), digest_size=8).hexdigest()
@@ -85,14 +85,14 @@ def _said(job: Job) -> str:
 def unheard(lines: tuple[LogLine, ...], heard: Heard) -> tuple[LogLine, ...]:
     """The lines of a log that a listener has not received."""
     same = heard.lines
-    found: list[LogLine] = []
+    missed: list[LogLine] = []
     for line in lines:
         at = _micros(line.at)
         if at < heard.line_at or (at == heard.line_at and same > 0):
             same -= at == heard.line_at
             continue
-        found.append(line)
-    return tuple(found)
+        missed.append(line)
+    return tuple(missed)
 
 
 def added(before: tuple[LogLine, ...], now: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
@@ -118,8 +118,8 @@ class Follower:
         if job is None:
             self._feed.end(event("gone", {"detail": "the job was pruned or deleted"}))
             return True
-        for each in self.news(job):
-            self._feed.put(each)
+        for message in self.news(job):
+            self._feed.put(message)
         if job.state.finished:
             self._feed.end()
         return self._feed.ended
@@ -143,9 +143,9 @@ class Follower:
             again = self._heard.lines + 1 if at == self._heard.line_at else 1
             yield self._event("log", LogView(line.at, text(line.text)), line_at=at, lines=again)
         self._log = job.log
-        if (said := _said(job)) != self._heard.said:
+        if (digest := _digest(job)) != self._heard.digest:
             doing = None if job.doing is None else text(job.doing)
-            yield self._event("progress", ProgressEvent(progress=job.progress, doing=doing), said=said)
+            yield self._event("progress", ProgressEvent(progress=job.progress, doing=doing), digest=digest)
 
     def _state(self, job: Job) -> Iterator[bytes]:
         now = (job.attempt, job.state.value, job.failures)

@@ -38,7 +38,7 @@ class _EndListener:
 
     def hear(self, endings: Iterable[Ending], *, more: bool = False) -> None:
         del more
-        self._waiter.wake(each.id for each in endings)
+        self._waiter.wake(ending.id for ending in endings)
 
     def end(self) -> None:
         """Nothing to do: `Waiter.dismiss` ends the waiting calls."""

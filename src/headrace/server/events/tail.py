@@ -79,8 +79,8 @@ def event_id(ending: Ending) -> str:
 
 def read_id(given: str | None) -> Place | None:
     """The position from a Last-Event-ID. An unreadable one counts as none."""
-    found = _ID.fullmatch(given or "")
-    return None if found is None else (_EPOCH + timedelta(microseconds=int(found[1])), JobId(UUID(found[2])))
+    match = _ID.fullmatch(given or "")
+    return None if match is None else (_EPOCH + timedelta(microseconds=int(match[1])), JobId(UUID(match[2])))
 
 
 class Hears(Protocol):
@@ -132,7 +132,7 @@ class Listener:
                 skipped += 1
                 continue
             self._left -= 1
-            self.feed.put(_told(ending))
+            self.feed.put(_event_of(ending))
         if skipped or more:
             at = "" if last is None else event_id(last)
             self.feed.put(event("skipped", SkippedEvent(count=skipped, more=more), at))
@@ -144,20 +144,20 @@ class Listener:
         """Send the missed ends once, up to one page whatever the rate, and then those that came meanwhile."""
         held, self._held = self._held or [], None
         all_ = list(missed)
-        wanted = [each for each in all_ if self._wants(each)]
-        events = [_told(each) for each in wanted[:PAGE]]
+        wanted = [ending for ending in all_ if self._wants(ending)]
+        events = [_event_of(ending) for ending in wanted[:PAGE]]
         if more or len(wanted) > PAGE:
             skipped = SkippedEvent(count=max(0, len(wanted) - PAGE), more=more)
             events.append(event("skipped", skipped, event_id(all_[-1]) if all_ else ""))
         if events:
             # As one event, so that a listener that has reconnected is not treated as too slow.
             self.feed.put(b"".join(events))
-        self._had.update(place(each) for each in all_)
+        self._had.update(place(ending) for ending in all_)
         self.hear(held)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _told(ending: Ending) -> bytes:
+def _event_of(ending: Ending) -> bytes:
     """The event of an end, made once. All listeners share the same bytes."""
     return event("ended", _shown(ending), event_id(ending))
 
@@ -233,13 +233,13 @@ class Tail:
 
     async def _catch_up(self, listener: Hears, after: Place) -> None:
         known = list(self._recent)
-        places = [place(each) for each in known]
+        places = [place(ending) for ending in known]
         if after in places:
             # In the order of sending, so that late ends are not missed.
             listener.begin(known[places.index(after) + 1 :])
             return
         page = await self._store.ended(after[0], PAGE)
-        listener.begin([each for each in page if place(each) > after], more=len(page) >= PAGE)
+        listener.begin([ending for ending in page if place(ending) > after], more=len(page) >= PAGE)
 
     # ── reading ─────────────────────────────────────────────────────────────
     async def _run(self) -> None:
@@ -280,8 +280,8 @@ class Tail:
         since, fresh, more = self._begin(), list[Ending](), True
         for _ in range(PAGES):
             page = await self._store.ended(since, PAGE)
-            new = [each for each in page if place(each) not in self._seen]
-            self._seen.update(dict.fromkeys(place(each) for each in new))
+            new = [ending for ending in page if place(ending) not in self._seen]
+            self._seen.update(dict.fromkeys(place(ending) for ending in new))
             fresh += new
             if len(page) < PAGE:
                 more = False
@@ -289,7 +289,7 @@ class Tail:
             # All ends of the page have the same time, so the next page cannot be read. The rest is skipped.
             since = page[-1].at if page[-1].at > since else page[-1].at + timedelta(microseconds=1)
         if fresh:
-            self._cursor = max(self._cursor, *(each.at for each in fresh))
+            self._cursor = max(self._cursor, *(ending.at for ending in fresh))
         self._jumped = more
         if more:
             self._cursor = await self._store.now()
@@ -306,6 +306,6 @@ class Tail:
 
     def _forget(self) -> None:
         horizon = self._cursor - 2 * OVERLAP
-        old = [each for each in self._seen if each[0] < horizon]
-        for each in old:
-            del self._seen[each]
+        old = [key for key in self._seen if key[0] < horizon]
+        for key in old:
+            del self._seen[key]

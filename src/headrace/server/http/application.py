@@ -70,15 +70,15 @@ class Application(Starlette):
         self._app = app
         self._settings = settings
         self._store = store
-        self.told = False
+        self.server_calls_stop = False
         """The web server calls `stop` before the end. False: signals announce it."""
         self._held: _Held | None = None
         self._opening = asyncio.Lock()
         super().__init__(lifespan=self._lifespan)
-        found = routes.routes(ENDPOINTS, self.service)
-        self._exact = {route.path: route.app for route in found if not route.param_convertors}
+        table = routes.routes(ENDPOINTS, self.service)
+        self._exact = {route.path: route.app for route in table if not route.param_convertors}
         self.router = Router(
-            found,
+            table,
             redirect_slashes=False,
             default=routes.nowhere(self.service),
             lifespan=self._lifespan,
@@ -126,7 +126,7 @@ class Application(Starlette):
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None, None]:
         await self.service()
         try:
-            with nullcontext() if self.told else at_signal(self.stop):
+            with nullcontext() if self.server_calls_stop else at_signal(self.stop):
                 yield
         finally:
             await self.aclose()

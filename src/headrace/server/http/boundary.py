@@ -238,7 +238,7 @@ def _has_long_number(data: bytes) -> bool:
 
 def _named_twice(data: bytes) -> str | None:
     """A name that one object of this JSON has more than once; None: there is none, or this is not JSON at all."""
-    if b"\\" not in data and not (any(each in data for each in _AFTER_TEXT) and _APART.search(data)):
+    if b"\\" not in data and not (any(sign in data for sign in _AFTER_TEXT) and _APART.search(data)):
         try:
             plain = _encode(_decode(data))
         except (msgspec.MsgspecError, OverflowError, RecursionError):
@@ -296,12 +296,12 @@ def invalid(error: msgspec.ValidationError, data: bytes | None = None) -> Proble
     text = str(error)
     if "out of range" in text and data is not None:
         return malformed(data)
-    if found := _UNKNOWN.fullmatch(text):
-        name, where = found[1][:60], found[2] or ""
+    if match := _UNKNOWN.fullmatch(text):
+        name, where = match[1][:60], match[2] or ""
         return Problem(422, "unknown_field", f"there is no field {name!a} here", path=_path(where))
     where = ""
-    if found := _AT.fullmatch(text):
-        text, where = found[1], found[2]
+    if match := _AT.fullmatch(text):
+        text, where = match[1], match[2]
     name = where.rpartition(".")[2]
     return Problem(422, _CODES.get(name, "invalid_field"), text[:1].lower() + text[1:], path=_path(where))
 
@@ -320,10 +320,10 @@ def malformed(data: bytes) -> Problem:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return Problem(400, "malformed_json", "the body is not JSON")
-    for each in _leaves(value):
-        if isinstance(each, float) and not math.isfinite(each):
+    for leaf in _leaves(value):
+        if isinstance(leaf, float) and not math.isfinite(leaf):
             return Problem(400, "non_finite_number", "numbers must be finite: NaN, Infinity and 1e999 are not")
-        if isinstance(each, str) and any("\ud800" <= sign <= "\udfff" for sign in each):
+        if isinstance(leaf, str) and any("\ud800" <= sign <= "\udfff" for sign in leaf):
             return Problem(422, "invalid_unicode", "text with half a surrogate pair is not Unicode")
     return Problem(400, "malformed_json", "the body is not JSON")
 
@@ -331,14 +331,14 @@ def malformed(data: bytes) -> Problem:
 def _leaves(value: Any) -> Iterator[Any]:
     open_ = [value]
     while open_:
-        each = open_.pop()
-        if is_dict(each):
-            yield from each
-            open_.extend(each.values())
-        elif is_list(each):
-            open_.extend(each)
+        node = open_.pop()
+        if is_dict(node):
+            yield from node
+            open_.extend(node.values())
+        elif is_list(node):
+            open_.extend(node)
         else:
-            yield each
+            yield node
 
 
 # ── the query string ─────────────────────────────────────────────────────────
@@ -352,10 +352,10 @@ class Query:
     def __init__(self, kind: Any) -> None:
         self.kind = kind
         self._many: set[str] = set()
-        for each in msgspec.structs.fields(kind):
-            if "list[" in str(each.type) or "tuple[" in str(each.type):
-                self._many.add(each.encode_name)
-        self._known = {each.encode_name for each in msgspec.structs.fields(kind)}
+        for field in msgspec.structs.fields(kind):
+            if "list[" in str(field.type) or "tuple[" in str(field.type):
+                self._many.add(field.encode_name)
+        self._known = {field.encode_name for field in msgspec.structs.fields(kind)}
 
     def read(self, raw: bytes) -> Any:
         if not raw:
@@ -373,8 +373,8 @@ class Query:
         try:
             return msgspec.convert(values, self.kind, strict=False)
         except msgspec.ValidationError as error:
-            found = _AT.fullmatch(str(error))
-            text, where = (found[1], found[2]) if found else (str(error), "")
+            match = _AT.fullmatch(str(error))
+            text, where = (match[1], match[2]) if match else (str(error), "")
             raise Problem(422, "invalid_parameter", text[:1].lower() + text[1:], path=_path(where)) from None
 
 
@@ -383,12 +383,12 @@ def pairs(raw: bytes) -> list[tuple[str, str]]:
     if len(raw) > _MAX_QUERY:
         raise Problem(422, "invalid_parameter", "the query string is too long")
     try:
-        found = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
+        parameters = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
     except ValueError:
         raise Problem(422, "invalid_parameter", "the query string cannot be read") from None
-    if any("\0" in value for _, value in found):
+    if any("\0" in value for _, value in parameters):
         raise Problem(422, "invalid_parameter", "a parameter has a NUL in it")
-    return found
+    return parameters
 
 
 def unknown_parameter(name: str) -> Problem:

@@ -49,9 +49,9 @@ _ANSWER = (
 def bare(problem: Problem) -> bytes:
     """A complete answer, for requests that do not reach the application."""
     request_id = new_request_id()
-    found = problems.document(problem, request_id)
-    body = encode(found)
-    return _ANSWER % (problem.status, found["title"].encode(), request_id.encode(), len(body), body)
+    document = problems.document(problem, request_id)
+    body = encode(document)
+    return _ANSWER % (problem.status, document["title"].encode(), request_id.encode(), len(body), body)
 
 
 class _Exit:
@@ -196,7 +196,7 @@ class Server(uvicorn.Server):
     ) -> None:
         """Without `signals`, only `stop` ends it. `listening` is called with the port."""
         self._frame = frame
-        frame.told = True
+        frame.server_calls_stop = True
         self._settings = settings
         self._signals = signals
         self._listening = listening
@@ -319,17 +319,17 @@ class Server(uvicorn.Server):
         while True:
             await asyncio.sleep(SWEEP)
             now = time.monotonic()
-            for each in list(self.server_state.connections):
-                connection = cast("Protocol", each)
+            for protocol in list(self.server_state.connections):
+                connection = cast("Protocol", protocol)
                 if connection.overdue(now, patience):
                     connection.transport.abort()
 
 
 def bound(host: str, port: int) -> socket.socket:
     """A listening socket. Raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # A name such as localhost has both. IPv4 works for most clients.
-    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    family, kind, protocol, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     # The protocol is given explicitly, because asyncio sets TCP_NODELAY only then. Else answers wait up to 40 ms.
     listening = socket.socket(family, kind, protocol)
     try:

@@ -47,7 +47,7 @@ _REF = "#/components/schemas/{name}"
 
 def problems_of(endpoint: Endpoint) -> dict[int, list[str]]:
     """The codes that this endpoint may answer, by status."""
-    found: dict[int, list[str]] = {}
+    codes: dict[int, list[str]] = {}
     parts = [*_COMMON, *endpoint.problems, (422, "unknown_parameter")]
     if endpoint.scope is not None:
         parts += _KNOWN
@@ -60,24 +60,24 @@ def problems_of(endpoint: Endpoint) -> dict[int, list[str]]:
     if endpoint.query is not None:
         parts += _TAKES_QUERY
     for status, code in parts:
-        found.setdefault(status, [])
-        if code not in found[status]:
-            found[status].append(code)
-    return dict(sorted(found.items()))
+        codes.setdefault(status, [])
+        if code not in codes[status]:
+            codes[status].append(code)
+    return dict(sorted(codes.items()))
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """The whole document."""
     known = list(endpoints)
     types: list[Any] = [ProblemDocument]
-    for each in known:
-        types += [kind for kind in (each.body, each.query, *each.answers.values()) if kind is not None]
+    for endpoint in known:
+        types += [kind for kind in (endpoint.body, endpoint.query, *endpoint.answers.values()) if kind is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     _describe(types, components)
     shapes = {_key(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
-    for each in known:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, shapes, components)
+    for endpoint in known:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, shapes, components)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -107,32 +107,32 @@ def _describe(types: Iterable[Any], components: Mapping[str, Any]) -> None:
 
 def _structs(types: Iterable[Any]) -> set[type[msgspec.Struct]]:
     """Every Struct in these types, at any depth."""
-    found: set[type[msgspec.Struct]] = set()
+    structs: set[type[msgspec.Struct]] = set()
     open_ = list(types)
     while open_:
         kind = open_.pop()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            if kind not in found:
-                found.add(kind)
-                open_ += [each.type for each in msgspec.structs.fields(kind)]
+            if kind not in structs:
+                structs.add(kind)
+                open_ += [field.type for field in msgspec.structs.fields(kind)]
         else:
             open_ += typing.get_args(kind)
-    return found
+    return structs
 
 
 def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not issubclass(base, msgspec.Struct) or base is msgspec.Struct:
             continue
-        found |= vars(base).get("field_docs", {})
+        docs |= vars(base).get("field_docs", {})
         for before, after in pairwise(_bodies(base.__module__).get(base.__name__, ())):
             match before, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = " ".join(text.split())
+                    docs[name] = " ".join(text.split())
                 case _:
                     pass
-    return found
+    return docs
 
 
 @functools.cache
@@ -142,7 +142,7 @@ def _bodies(module: str) -> dict[str, list[ast.stmt]]:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError):
         return {}  # A build without sources has no descriptions.
-    return {each.name: each.body for each in tree.body if isinstance(each, ast.ClassDef)}
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _key(kind: Any) -> str:
@@ -158,7 +158,7 @@ def _version() -> str:
 
 def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
     words = [part.strip("{}") for part in endpoint.path.split("/") if part]
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": "_".join(
             [endpoint.method.lower(), *(word.replace("-", "_").replace(".", "_") for word in words or ["root"])]
         ),
@@ -167,8 +167,8 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
         "responses": _responses(endpoint, shapes),
     }
     if endpoint.scope is not None:
-        found["security"] = [{"token": []}]
-        found["x-scope"] = str(endpoint.scope)
+        operation["security"] = [{"token": []}]
+        operation["x-scope"] = str(endpoint.scope)
     parameters = [_path_parameter(name) for name in _PARAMETER.findall(endpoint.path)]
     if endpoint.query is not None:
         parameters += _query_parameters(shapes[_key(endpoint.query)], components)
@@ -179,14 +179,14 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
         text = "The id of the last event that was received. The stream begins with the events after it."
         parameters.append(_header("Last-Event-ID", text, {"maxLength": 128}))
     if parameters:
-        found["parameters"] = parameters
+        operation["parameters"] = parameters
     if endpoint.body is not None:
         needed = bool(_resolved(shapes[_key(endpoint.body)], components).get("required"))
-        found["requestBody"] = {
+        operation["requestBody"] = {
             "required": needed,
             "content": {"application/json": {"schema": shapes[_key(endpoint.body)]}},
         }
-    return found
+    return operation
 
 
 def _header(name: str, description: str, bounds: Mapping[str, int]) -> dict[str, Any]:
@@ -222,40 +222,40 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A query string has no null, so an absent parameter is left out."""
     if "anyOf" not in schema:
         return schema
-    options = [each for each in schema["anyOf"] if each != {"type": "null"}]
+    options = [option for option in schema["anyOf"] if option != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key not in {"anyOf", "default"}}
     return {**rest, **options[0]} if len(options) == 1 else {**rest, "anyOf": options}
 
 
 def _responses(endpoint: Endpoint, shapes: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     for status, kind in endpoint.answers.items():
-        found[str(status)] = {"description": "As asked." if kind is not None else "Done."}
+        responses[str(status)] = {"description": "As asked." if kind is not None else "Done."}
         if kind is not None:
-            found[str(status)]["content"] = {endpoint.media: {"schema": shapes[_key(kind)]}}
+            responses[str(status)]["content"] = {endpoint.media: {"schema": shapes[_key(kind)]}}
     for status, codes in problems_of(endpoint).items():
-        found[str(status)] = {
+        responses[str(status)] = {
             "description": ", ".join(f"`{code}`" for code in codes),
             "content": {problems.MEDIA: {"schema": shapes[_key(ProblemDocument)]}},
         }
-    return found
+    return responses
 
 
 class _KeptDocument:
     """The document, made once per process at the first request."""
 
     def __init__(self) -> None:
-        self.made: bytes | None = None
+        self.data: bytes | None = None
         self._making = threading.Lock()
 
     def get(self) -> bytes:
         from headrace.server.api.resources import ENDPOINTS as EVERY
 
         with self._making:
-            if self.made is None:
-                self.made = encode(document(EVERY))
+            if self.data is None:
+                self.data = encode(document(EVERY))
                 _bodies.cache_clear()
-            return self.made
+            return self.data
 
 
 _kept = _KeptDocument()
@@ -266,8 +266,8 @@ encoded = _kept.get
 async def show(call: Call) -> Response:  # noqa: ARG001 - every handler takes a call
     """GET /openapi.json"""
     # Making it takes a while, so it runs in a thread and delays no claim.
-    made = _kept.made
-    return Answer(await asyncio.to_thread(encoded) if made is None else made, 200, None)
+    data = _kept.data
+    return Answer(await asyncio.to_thread(encoded) if data is None else data, 200, None)
 
 
 ENDPOINTS = (

@@ -96,7 +96,7 @@ def of(error: HeadraceError) -> Problem | None:
         status = _STATUS.get(kind)
         if status is None:
             continue
-        words = next((_WORDS[each] for each in type(error).__mro__ if each in _WORDS), None)
+        words = next((_WORDS[kind] for kind in type(error).__mro__ if kind in _WORDS), None)
         code = "invalid_value" if type(error) is errors.ConfigError else error.code
         return Problem(status, code, words or str(error), headers=_RETRY_AFTER if status in {429, 503} else None)
     return None

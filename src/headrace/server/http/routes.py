@@ -75,7 +75,7 @@ class Gate:
     """Handles all requests of one path, whatever the method."""
 
     def __init__(self, endpoints: Iterable[Endpoint], service: GetService) -> None:
-        self._doors = {each.method: _Door(each) for each in endpoints}
+        self._doors = {endpoint.method: _Door(endpoint) for endpoint in endpoints}
         self._service = service
         if "GET" in self._doors:
             self._doors.setdefault("HEAD", self._doors["GET"])
@@ -197,16 +197,16 @@ class _Faults:
     """Limits log lines about the store, because every request has the same one while it is away."""
 
     def __init__(self) -> None:
-        self._said = 0.0
-        self._unsaid = 0
+        self._logged_at = 0.0
+        self._unlogged = 0
 
     def note(self, error: StoreError, request_id: str) -> None:
         now = time.monotonic()
-        if now - self._said < 1:
-            self._unsaid += 1
+        if now - self._logged_at < 1:
+            self._unlogged += 1
             return
-        more = f" (and {self._unsaid:,} more)" if self._unsaid else ""
-        self._said, self._unsaid = now, 0
+        more = f" (and {self._unlogged:,} more)" if self._unlogged else ""
+        self._logged_at, self._unlogged = now, 0
         log.warning("request %s: %s: %s%s", request_id, type(error).__name__, error, more)
 
 
@@ -247,8 +247,8 @@ def _note(scope: Scope, status: int, request_id: str, principal: Principal, bega
 def routes(endpoints: Iterable[Endpoint], service: GetService) -> list[Route]:
     """One route per path. Paths without parameters come first, so that `/v1/jobs/batch` is not read as an id."""
     by_path: dict[str, list[Endpoint]] = {}
-    for each in endpoints:
-        by_path.setdefault(each.path, []).append(each)
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, []).append(endpoint)
     ordered = sorted(by_path.items(), key=lambda item: "{" in item[0])
     return [Route(path, Gate(group, service), name=path) for path, group in ordered]
 

@@ -38,6 +38,6 @@ def at_signal(stop: Callable[[], None]) -> Generator[None]:
     try:
         yield
     finally:
-        for each, handler in before.items():
-            if signal.getsignal(each) is heard:
-                signal.signal(each, handler)
+        for caught, handler in before.items():
+            if signal.getsignal(caught) is heard:
+                signal.signal(caught, handler)

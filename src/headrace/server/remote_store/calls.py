@@ -138,7 +138,7 @@ class Calls:
         return Pulse(frozenset(theirs[token] for token in pulse.lost), stops, now=pulse.now)
 
     async def settle(self, token: Token, packed: wire.Positions) -> frozenset[int]:
-        settlements = [(position, wire.read_settlement(each)) for position, each in packed if 0 <= position < MAX_LEASE]
+        settlements = [(position, wire.read_settlement(data)) for position, data in packed if 0 <= position < MAX_LEASE]
         for _, settlement in settlements:
             checks.check_settlement(settlement)
         never_had = {position for position, _ in packed if not 0 <= position < MAX_LEASE}
@@ -149,7 +149,7 @@ class Calls:
 
     async def report(self, token: Token, reports: wire.Reports) -> frozenset[int]:
         never_had = {position for position, _ in reports if not 0 <= position < MAX_LEASE}
-        known = [each for each in reports if each[0] not in never_had]
+        known = [report for report in reports if report[0] not in never_had]
         for _, report in known:
             checks.check_report(report)
         return await self._store.report(self._own(token), known) | never_had
@@ -198,8 +198,8 @@ class Calls:
     # ── looking ─────────────────────────────────────────────────────────────
     async def get(self, ids: list[JobId]) -> list[Job | None]:
         checks.check_ids(ids)
-        found = await self._store.get(ids)
-        return [self._shown(job) if job is not None and visibility.sees(self._who, job) else None for job in found]
+        jobs = await self._store.get(ids)
+        return [self._shown(job) if job is not None and visibility.sees(self._who, job) else None for job in jobs]
 
     async def find(self, where: Filter, before: JobId | None, limit: int) -> Page:
         checks.check_filter(where)
@@ -214,14 +214,14 @@ class Calls:
 
     async def ended(self, since: datetime, limit: int) -> list[Ending]:
         job_checks.check_time(since)
-        found = await self._store.ended(since, checks.bounded(limit))
-        return [each for each in found if self._who.sees(each.queue, each.tenant)]
+        endings = await self._store.ended(since, checks.bounded(limit))
+        return [ending for ending in endings if self._who.sees(ending.queue, ending.tenant)]
 
     async def lanes(self, queues: list[str], limit: int) -> list[LaneView]:
         checks.check_queues(queues)
         self._see_queues(queues)
-        found = await self._store.lanes(queues, checks.bounded(limit))
-        return [each for each in found if self._who.sees(each.queue, each.tenant)]
+        lanes = await self._store.lanes(queues, checks.bounded(limit))
+        return [lane for lane in lanes if self._who.sees(lane.queue, lane.tenant)]
 
     async def ahead(self, id: JobId, limit: int) -> Ahead | None:
         if not await self._visible([id]):
@@ -232,7 +232,7 @@ class Calls:
     async def cancel(self, ids: list[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
         checks.check_ids(ids)
         answers = await self._store.cancel(await self._visible(ids), reason)
-        moved = sum(each not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for each in answers.values())
+        moved = sum(answer not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for answer in answers.values())
         await self._note("jobs.cancel", chosen(ids), moved)
         return {id: answers.get(id, CancelAnswer.UNKNOWN) for id in ids}
 
@@ -273,8 +273,8 @@ class Calls:
         await self._note(f"{kind}s.resume", name)
 
     async def pauses(self) -> list[Pause]:
-        seen = [visibility.pause(self._who, each) for each in await self._store.pauses()]
-        return [each for each in seen if each is not None]
+        seen = [visibility.pause(self._who, pause) for pause in await self._store.pauses()]
+        return [pause for pause in seen if pause is not None]
 
     # ── limits and records ──────────────────────────────────────────────────
     async def limits(self) -> dict[str, LimitRule]:
@@ -299,10 +299,10 @@ class Calls:
         check_key(kind)
         if not self._may_know(kind):
             raise not_found(f"there are no records of kind {kind[:60]!r} here")
-        found = {} if self._who.bound else await self._store.records(kind)
+        records = {} if self._who.bound else await self._store.records(kind)
         if kind != SCHEDULES:
-            return found
-        return {name: shown_schedule(self._service.app, self._who, name, each) for name, each in found.items()}
+            return records
+        return {name: shown_schedule(self._service.app, self._who, name, record) for name, record in records.items()}
 
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
         check_key(kind)
@@ -342,12 +342,12 @@ class Calls:
             if allowed is not None and queue not in allowed:
                 raise not_found(f"there is no queue {queue}")
 
-    async def _reveal(self, ids: Iterable[UUID], code: str, said: str) -> None:
+    async def _reveal(self, ids: Iterable[UUID], code: str, detail: str) -> None:
         """Raise a 409 without an id if the caller may not see one of these jobs."""
         if self._who.bound:
-            found = await self._store.get([JobId(id) for id in ids])
-            if any(job is not None and not visibility.sees(self._who, job) for job in found):
-                raise Problem(409, code, said)
+            jobs = await self._store.get([JobId(id) for id in ids])
+            if any(job is not None and not visibility.sees(self._who, job) for job in jobs):
+                raise Problem(409, code, detail)
 
     async def _visible(self, ids: Sequence[JobId]) -> list[JobId]:
         if not self._who.bound:

@@ -95,7 +95,7 @@ def check_presence(presence: Presence) -> None:
     for task in presence.tasks:
         check_task_name(task)
     # Besides words, a worker names the queues that are closed.
-    if len(presence.hindered) > 10 + len(presence.queues) or any(len(each) > 80 for each in presence.hindered):
+    if len(presence.hindered) > 10 + len(presence.queues) or any(len(word) > 80 for word in presence.hindered):
         raise ConfigError("hindered: at most 10 words and one for each queue, of 80 characters")
     if presence.upkeep is not None and len(presence.upkeep) > 40:
         raise ConfigError("upkeep: at most 40 characters")
@@ -194,6 +194,6 @@ def short(reason: str) -> str:
 
 
 def _check_figures(*figures: int, least: int = 0) -> None:
-    for each in figures:
-        if not least <= each <= LARGEST:
-            raise ConfigError(f"{each}: a whole number from {least} to {LARGEST:,}")
+    for figure in figures:
+        if not least <= figure <= LARGEST:
+            raise ConfigError(f"{figure}: a whole number from {least} to {LARGEST:,}")

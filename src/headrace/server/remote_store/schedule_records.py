@@ -67,5 +67,5 @@ def _by_worker(name: str, before: ScheduleEntry | None, after: ScheduleEntry) ->
         return False
     if before is None:
         return after == ScheduleEntry(schedule=after.schedule, cursor=after.cursor, digest=after.digest, app=after.app)
-    made: set[UUID | None] = {before.last, *(slot_job_id(name, slot) for slot in before.pending)}
-    return after.last in made and after.cancel in {None, before.cancel, before.last}
+    ids: set[UUID | None] = {before.last, *(slot_job_id(name, slot) for slot in before.pending)}
+    return after.last in ids and after.cancel in {None, before.cancel, before.last}

@@ -62,12 +62,12 @@ def _arguments(app: Headrace, name: str, payload: bytes) -> bytes:
 
 def _options(options: bytes | None) -> bytes | None:
     try:
-        found = decode_options(options)
+        decoded = decode_options(options)
     except BadArguments:
         return None
-    if found.webhook is None:
+    if decoded.webhook is None:
         return options
-    return encode_options(replace(found, webhook=job_view.webhook(found.webhook)))
+    return encode_options(replace(decoded, webhook=job_view.webhook(decoded.webhook)))
 
 
 def _ended(job: Job) -> Job:

@@ -36,7 +36,7 @@ async def _answer(verb: wire.Verb, call: Call) -> Response:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError):
         raise Problem(422, "invalid_value", f"these are not arguments of {verb.name}: see store/http/wire.py") from None
     try:
-        found = await (call.while_there(method(*arguments)) if rule.long else method(*arguments))
+        answer = await (call.while_there(method(*arguments)) if rule.long else method(*arguments))
     except IdempotencyConflict as error:
         raise Problem(
             409, error.code, str(error), task=error.task, key=error.key, existing=str(error.existing)
@@ -47,7 +47,7 @@ async def _answer(verb: wire.Verb, call: Call) -> Response:
         ) from None
     except (ValueError, OverflowError) as error:
         raise Problem(422, "invalid_value", f"{verb.name}: {error}") from None
-    return Response(wire.encode(found), media_type=wire.MEDIA)
+    return Response(wire.encode(answer), media_type=wire.MEDIA)
 
 
 def _endpoint(verb: wire.Verb) -> Endpoint:
