@@ -32,11 +32,11 @@ def main(
             lambda place, meter: http_run.measure(place, plan, meter),
             as_json=as_json,
             stands=STANDS,
-            said=remarks,
+            remark=remarks,
         )
         return
     kind = bench.chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday, beside=BESIDE)
-    bench.show(store, kind, as_json=as_json, stands=STANDS, said=remarks)
+    bench.show(store, kind, as_json=as_json, stands=STANDS, remark=remarks)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,14 @@ def command(target: Target, since: datetime, limit: int, as_json: bool) -> None:
             say("no entries: no operator changed anything")
         else:
             rows = [
-                (f"{each.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}", each.who, each.action, short(each.what, 80), each.jobs)
-                for each in entries
+                (
+                    f"{entry.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
+                    entry.who,
+                    entry.action,
+                    short(entry.what, 80),
+                    entry.jobs,
+                )
+                for entry in entries
             ]
             table(
                 ("when (UTC)", "who", "action", "what", "jobs"),

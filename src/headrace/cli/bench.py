@@ -81,7 +81,7 @@ def show(
     *,
     as_json: bool,
     stands: Stands | None = None,
-    said: Callable[[Measurement], str] | None = None,
+    remark: Callable[[Measurement], str] | None = None,
 ) -> None:
     """Run it, and print what it found. `said`: the remarks of a measurement."""
     from headrace.bench import stand
@@ -91,31 +91,31 @@ def show(
         progress(f"bench {stand.shown(store)}") as meter,
         stand.open_stand(store, stands or stand.STANDS) as place,
     ):
-        found = run_loop(kind(place, meter))
+        measurements = run_loop(kind(place, meter))
         in_memory = place.in_memory
     if in_memory:
         click.echo("the store's files lie in memory (tmpfs): commits cost nothing here, set TMPDIR to a disk", err=True)
     if as_json:
-        emit(found)
+        emit(measurements)
     else:
-        _print(found, said or remarks)
+        _print(measurements, remark or remarks)
 
 
-def _print(found: list[Measurement], said: Callable[[Measurement], str]) -> None:
+def _print(measurements: list[Measurement], remark: Callable[[Measurement], str]) -> None:
     rows = [
         (
-            each.workload,
-            f"{each.jobs:,}",
-            _rate(each.jobs_per_s),
-            _rate(each.floor_per_s),
-            "" if each.ratio is None else f"{each.ratio:.2f}",
-            bar(each.ratio),
-            _ms(each.p50_ms),
-            _ms(each.p99_ms),
-            "" if each.wal_bytes_per_job is None else f"{each.wal_bytes_per_job:,.0f}",
-            said(each),
+            measurement.workload,
+            f"{measurement.jobs:,}",
+            _rate(measurement.jobs_per_s),
+            _rate(measurement.floor_per_s),
+            "" if measurement.ratio is None else f"{measurement.ratio:.2f}",
+            bar(measurement.ratio),
+            _ms(measurement.p50_ms),
+            _ms(measurement.p99_ms),
+            "" if measurement.wal_bytes_per_job is None else f"{measurement.wal_bytes_per_job:,.0f}",
+            remark(measurement),
         )
-        for each in found
+        for measurement in measurements
     ]
     # A run without a floor has nothing to say in some columns.
     filled = [place for place in range(len(_HEADERS)) if any(row[place] for row in rows)]
@@ -128,7 +128,11 @@ def _print(found: list[Measurement], said: Callable[[Measurement], str]) -> None
         wrap={"remarks": 24},
         drop=("", "jobs", "WAL B/job"),
     )
-    if on_terminal() and not any(each.beside for each in found) and any(each.ratio for each in found):
+    if (
+        on_terminal()
+        and not any(measurement.beside for measurement in measurements)
+        and any(measurement.ratio for measurement in measurements)
+    ):
         console().print("ratio: jobs/s over the floor, which is one job row and one done row per job without a queue")
 
 
@@ -140,16 +144,16 @@ def bar(ratio: float | None) -> str:
     return "█" * filled + "░" * (_BAR - filled)
 
 
-def remarks(each: Measurement) -> str:
+def remarks(measurement: Measurement) -> str:
     """The figures that only some workloads have."""
     parts = [
-        f"beside {each.beside}" if each.beside is not None else "",
-        f"{each.waiting:,} waiting" if each.waiting is not None else "",
-        f"claim p99 {each.claim_p99_ms_at_1k} ms at 1k" if each.claim_p99_ms_at_1k is not None else "",
-        f"floor p50 {each.floor_p50_ms} ms" if each.floor_p50_ms is not None else "",
-        f"enqueued {each.bulk_per_s:,.0f}/s" if each.bulk_per_s is not None else "",
-        f"process ends {each.exit_p50_ms} ms after the commit" if each.exit_p50_ms is not None else "",
-        f"{each.server_calls_per_s:g} server calls/s" if each.server_calls_per_s is not None else "",
+        f"beside {measurement.beside}" if measurement.beside is not None else "",
+        f"{measurement.waiting:,} waiting" if measurement.waiting is not None else "",
+        f"claim p99 {measurement.claim_p99_ms_at_1k} ms at 1k" if measurement.claim_p99_ms_at_1k is not None else "",
+        f"floor p50 {measurement.floor_p50_ms} ms" if measurement.floor_p50_ms is not None else "",
+        f"enqueued {measurement.bulk_per_s:,.0f}/s" if measurement.bulk_per_s is not None else "",
+        f"process ends {measurement.exit_p50_ms} ms after the commit" if measurement.exit_p50_ms is not None else "",
+        f"{measurement.server_calls_per_s:g} server calls/s" if measurement.server_calls_per_s is not None else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -134,15 +134,15 @@ def show_(target: Target, id: GivenId, as_json: bool) -> None:
         return job
 
     job = run(target.with_store(look))
-    found = fingerprint.of_job(job) if job.state is JobState.DEAD else None
+    cause = fingerprint.of_job(job) if job.state is JobState.DEAD else None
     if as_json:
-        bug = {"fingerprint": found.id, "title": found.title} if found else {"fingerprint": None, "title": None}
+        bug = {"fingerprint": cause.id, "title": cause.title} if cause else {"fingerprint": None, "title": None}
         emit(show.document(job, target) | bug)
         return
     click.echo(show.page(job, target, datetime.now(UTC)))
-    if found is not None:
-        click.echo(f"\nbug {found.id}: {clean(found.title)}")
-        say(f"all that died of it:  headrace dead list --group {found.id}")
+    if cause is not None:
+        click.echo(f"\nbug {cause.id}: {clean(cause.title)}")
+        say(f"all that died of it:  headrace dead list --group {cause.id}")
 
 
 # ── moving ───────────────────────────────────────────────────────────────────
@@ -206,8 +206,8 @@ def replay(
             f"{filters.named(len(answer.late))} left dead, as expires or deadline has passed: {filters.listed(answer.late)}: "
             "enqueue anew what is still wanted, and discard them"
         )
-    found = bool(answer.replayed or answer.refused or answer.late)
-    _end(choice, answer.refused, found=found, failed=answer.stopped is not None or bool(choice.ids and answer.late))
+    matched = bool(answer.replayed or answer.refused or answer.late)
+    _end(choice, answer.refused, matched=matched, failed=answer.stopped is not None or bool(choice.ids and answer.late))
 
 
 @command.command()
@@ -242,7 +242,7 @@ def discard(
         emit({"discarded": [asdict(record) for record in answer.records], "refused": answer.refused})
     else:
         click.echo(f"discarded {filters.named(len(answer.records))}")
-    _end(choice, answer.refused, found=bool(answer.records or answer.refused))
+    _end(choice, answer.refused, matched=bool(answer.records or answer.refused))
 
 
 def _choose(
@@ -253,12 +253,12 @@ def _choose(
     return Choice.of(ids.whole(target, given), group=group, where=where, everything=every)
 
 
-def _end(choice: Choice, refused: Collection[JobId], *, found: bool, failed: bool = False) -> None:
+def _end(choice: Choice, refused: Collection[JobId], *, matched: bool, failed: bool = False) -> None:
     """An unknown id is an error. A filter that finds nothing is not."""
     if choice.ids and refused:
         complain(f"not dead, or not there: {filters.listed(refused)}: see `headrace jobs show ID`")
         failed = True
-    if choice.group is not None and not found:
+    if choice.group is not None and not matched:
         complain(f"no dead job died of {choice.group}: `headrace dead list --group` shows the bugs there are")
         failed = True
     if failed:

@@ -82,10 +82,10 @@ def _log(target: Target) -> None:
 
 
 def _function(spec: str) -> Background:
-    found = load_object(dotted(spec), "--with")
-    if not inspect.iscoroutinefunction(found):
+    function = load_object(dotted(spec), "--with")
+    if not inspect.iscoroutinefunction(function):
         raise ConfigError(f"--with {spec}: must be an async def without arguments")
-    return cast("Background", found)
+    return cast("Background", function)
 
 
 async def _dev(target: Target, background: list[Background], every: float, port: int | None) -> None:
@@ -169,16 +169,16 @@ async def _watch(
     from headrace.cli.view import JOBS, screen
 
     board = Board()
-    told = asyncio.ensure_future(stop.wait())
+    stopped = asyncio.ensure_future(stop.wait())
     try:
         with screen(*title) as draw:
             while not stop.is_set() and not _failed(helpers):
                 await board.look(store, jobs=JOBS if on_terminal() else 0)
                 draw(board)
-                waiting: list[asyncio.Future[Any]] = [told, *(helper for helper in helpers if not helper.done())]
+                waiting: list[asyncio.Future[Any]] = [stopped, *(helper for helper in helpers if not helper.done())]
                 await asyncio.wait(waiting, timeout=every, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        told.cancel()
+        stopped.cancel()
 
 
 def _failed(helpers: Sequence[asyncio.Future[object]]) -> list[BaseException]:
@@ -200,7 +200,7 @@ async def _end(worker: Worker, target: Target) -> None:
         f"done: {counters.succeeded:,} succeeded, {counters.failed:,} failed, {counters.snoozed:,} snoozed; "
         f"{named(counters.released - before)} handed back. What waits stays in {target.shown_url}"
     )
-    say(f"look again: {', '.join(f'headrace {each}{_where(target)}' for each in ('jobs list', 'dead list', 'stats'))}")
+    say(f"look again: {', '.join(f'headrace {verb}{_where(target)}' for verb in ('jobs list', 'dead list', 'stats'))}")
 
 
 def _where(target: Target) -> str:

@@ -46,7 +46,7 @@ def command(target: Target, strict: bool, as_json: bool) -> None:
         click.echo()
         table(
             ("", "about", "finding"),
-            [(each.level, each.about, each.message) for each in findings],
+            [(finding.level, finding.about, finding.message) for finding in findings],
             wrap={"finding": 30},
         )
     if bad:
@@ -58,12 +58,13 @@ def _origins(target: Target) -> list[Origin]:
     url = target.settings.store_url
     if url.partition(":")[0] not in REDIS_SCHEMES:
         return target.settings.explain()
-    said = dict(parse_qsl(url.partition("?")[2])).get("durability")
+    durability = dict(parse_qsl(url.partition("?")[2])).get("durability")
     return [
         origin
         if origin.name != "durability" or origin.source != "default"
         else origin._replace(
-            value="as the server is set" if said is None else said, source="url" if said else "default"
+            value="as the server is set" if durability is None else durability,
+            source="url" if durability else "default",
         )
         for origin in target.settings.explain()
     ]
@@ -71,8 +72,8 @@ def _origins(target: Target) -> list[Origin]:
 
 def _settings(target: Target) -> list[Finding]:
     problems = target.settings.problems(target.app.tasks if target.app is not None else None)
-    found = [Finding(problem.level, problem.about, problem.message) for problem in problems]
-    return found or [Finding("ok", "settings", "fit together")]
+    findings = [Finding(problem.level, problem.about, problem.message) for problem in problems]
+    return findings or [Finding("ok", "settings", "fit together")]
 
 
 async def _store(target: Target) -> list[Finding]:

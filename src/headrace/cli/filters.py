@@ -103,8 +103,8 @@ async def pages(store: Store, ids: Sequence[JobId], where: Filter) -> AsyncItera
     if ids:
         for start in range(0, len(ids), PAGE):
             chunk = ids[start : start + PAGE]
-            found = await store.get(chunk)
-            yield [job or id for job, id in zip(found, chunk, strict=True)]
+            jobs = await store.get(chunk)
+            yield [job or id for job, id in zip(jobs, chunk, strict=True)]
         return
     before: JobId | None = None
     while True:

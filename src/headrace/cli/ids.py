@@ -48,11 +48,11 @@ def listed(id: JobId) -> str:
 
 def whole(target: Target, given: Sequence[GivenId]) -> tuple[JobId, ...]:
     """The ids that are meant. Opens the store only if one of them is short. Raises JobNotFound and a usage error."""
-    if not any(isinstance(each, ShortId) for each in given):
-        return tuple(each for each in given if not isinstance(each, ShortId))
+    if not any(isinstance(id, ShortId) for id in given):
+        return tuple(id for id in given if not isinstance(id, ShortId))
 
     async def look(store: Store) -> tuple[JobId, ...]:
-        return tuple([await expand(store, each) if isinstance(each, ShortId) else each for each in given])
+        return tuple([await expand(store, id) if isinstance(id, ShortId) else id for id in given])
 
     return run(target.with_store(look))
 
@@ -81,12 +81,12 @@ async def expand(store: Store, short: ShortId) -> JobId:
             batch, _ = split_id(last)
             candidates.append(short.of(batch))
             before = JobId(batch)  # The next look begins below the first job of this enqueue call.
-    found = [job.id for job in await store.get(candidates) if job is not None] if candidates else []
-    if not found:
+    ids = [job.id for job in await store.get(candidates) if job is not None] if candidates else []
+    if not ids:
         raise JobNotFound(f"no job {short.text}: it may have been pruned; `headrace jobs list` shows what there is")
-    if len(found) > 1:
-        several = ", ".join(str(id) for id in found)
+    if len(ids) > 1:
+        several = ", ".join(str(id) for id in ids)
         raise click.UsageError(
-            f"{short.text} may mean {len(found)} jobs: {several}", click.get_current_context(silent=True)
+            f"{short.text} may mean {len(ids)} jobs: {several}", click.get_current_context(silent=True)
         )
-    return found[0]
+    return ids[0]

@@ -100,10 +100,10 @@ def explain_(target: Target, id: GivenId, as_json: bool) -> None:
     queues = {} if target.app is None else target.app.queues
 
     async def look(store: Store) -> None:
-        found = await explain.look(store, meant, options_of, queues.get)
-        if found is None:
+        explanation = await explain.look(store, meant, options_of, queues.get)
+        if explanation is None:
             raise _not_found(meant)
-        job, why = found
+        job, why = explanation
         if as_json:
             emit(
                 {"id": job.id, "task": job.task, "queue": job.queue, "state": job.state, **msgspec.structs.asdict(why)}

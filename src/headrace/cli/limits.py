@@ -35,11 +35,11 @@ def list_(target: Target, as_json: bool) -> None:
 
     async def look(store: Store) -> None:
         now = await store.now()
-        found = await Limits(store).all()
+        entries = await Limits(store).all()
         if as_json:
-            emit_list([_document(entry) for entry in found.values()])
-        elif found:
-            rows = [_row(entry, now) for entry in found.values()]
+            emit_list([_document(entry) for entry in entries.values()])
+        elif entries:
+            rows = [_row(entry, now) for entry in entries.values()]
             headers = ("limit", "allows", "declared", "set", "state")
             table(
                 headers,
@@ -64,9 +64,9 @@ def set_(target: Target, name: str, as_json: bool, **options: Any) -> None:
 
     NAME may be one key of a limit: shop:acme.
     """
-    made = figures(name, **options)
+    wanted = figures(name, **options)
 
-    entry = target.operate(lambda operations: operations.limits.set(name, made))
+    entry = target.operate(lambda operations: operations.limits.set(name, wanted))
     if as_json:
         emit(_document(entry))
     else:
@@ -108,12 +108,12 @@ def remove(target: Target, name: str, as_json: bool) -> None:
 def allows(entry: LimitEntry) -> str:
     """What a limit allows now, in a few words."""
     rule = entry.rule
-    said: list[str] = []
+    parts: list[str] = []
     if rule.rate is not None:
-        said.append(f"{rates.show(rule.rate)} burst {rule.burst:g}")
+        parts.append(f"{rates.show(rule.rate)} burst {rule.burst:g}")
     if rule.concurrency is not None:
-        said.append(f"{rule.concurrency:,} at once")
-    return ", ".join(said) or "everything"
+        parts.append(f"{rule.concurrency:,} at once")
+    return ", ".join(parts) or "everything"
 
 
 def _row(entry: LimitEntry, now: datetime) -> tuple[object, ...]:
@@ -151,5 +151,5 @@ def _document(entry: LimitEntry) -> dict[str, Any]:
     }
 
 
-def _figures(found: LimitFigures | None) -> dict[str, Any] | None:
-    return None if found is None else {name: getattr(found, name) for name in msgspec.structs.asdict(found)}
+def _figures(values: LimitFigures | None) -> dict[str, Any] | None:
+    return None if values is None else {name: getattr(values, name) for name in msgspec.structs.asdict(values)}

@@ -53,8 +53,8 @@ def emit_list(items: Sequence[object], *, next: object = None, **more: object) -
 _UNSEEN = re.compile(r"[^\n\x20-\x7e]")
 
 
-def _escaped(found: re.Match[str]) -> str:
-    sign = found[0]
+def _escaped(match: re.Match[str]) -> str:
+    sign = match[0]
     return sign if sign.isprintable() else json.dumps(sign)[1:-1]
 
 

@@ -47,11 +47,11 @@ def declared(options: Mapping[str, Option], *, without: Collection[str] = ()) ->
     """A flag for each of these options that a command line can carry."""
 
     def decorate(command: Command) -> Command:
-        for each in reversed(list(options.values())):
-            if not each.code_only and each.name not in without:
-                kind = Checked(each.kind.metavar, each.from_text)
-                doc = f"{each.doc} Default: {each.default}." if each.default else each.doc
-                command = click.option(f"--{each.name.replace('_', '-')}", type=kind, help=doc)(command)
+        for option in reversed(list(options.values())):
+            if not option.code_only and option.name not in without:
+                kind = Checked(option.kind.metavar, option.from_text)
+                doc = f"{option.doc} Default: {option.default}." if option.default else option.doc
+                command = click.option(f"--{option.name.replace('_', '-')}", type=kind, help=doc)(command)
         return command
 
     return decorate
@@ -62,10 +62,10 @@ def _queues(text: str) -> tuple[str, ...]:
 
 
 def _reserve(text: str) -> tuple[str, ...]:
-    found = tuple(each.strip() for each in text.split(",") if each.strip())
-    for each in found:
-        reserve.parse_reserve(each)
-    return found
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    for part in parts:
+        reserve.parse_reserve(part)
+    return parts
 
 
 def past(text: str) -> datetime:

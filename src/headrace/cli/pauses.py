@@ -87,11 +87,13 @@ def command(target: Target, as_json: bool) -> None:
 
     async def look(store: Store) -> None:
         now = await store.now()
-        found = await store.pauses()
+        entries = await store.pauses()
         if as_json:
-            emit_list(found)
-        elif found:
-            rows = [(each.kind, each.name, each.by, age(each.since, now), age(each.until, now)) for each in found]
+            emit_list(entries)
+        elif entries:
+            rows = [
+                (pause.kind, pause.name, pause.by, age(pause.since, now), age(pause.until, now)) for pause in entries
+            ]
             table(("what", "name", "by", "since", "ends"), rows, cut={"name": 16, "by": 12})
         else:
             say("nothing is paused")

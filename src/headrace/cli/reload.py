@@ -65,8 +65,8 @@ def _files(folder: str) -> Iterator[tuple[str, tuple[int, int]]]:
                 if not entry.name.startswith(".") and entry.name not in _SKIPPED and not _is_environment(entry.path):
                     yield from _files(entry.path)
             elif entry.name.endswith(".py"):
-                found = entry.stat()
-                yield entry.path, (found.st_mtime_ns, found.st_size)
+                status = entry.stat()
+                yield entry.path, (status.st_mtime_ns, status.st_size)
         except OSError:
             continue  # The file went away meanwhile.
 
@@ -82,7 +82,7 @@ class Reloader:
         self._command = command
         self._folder = folder
         self._child: subprocess.Popen[bytes] | None = None
-        self._told: signal.Signals | None = None
+        self._received: signal.Signals | None = None
 
     def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -104,12 +104,12 @@ class Reloader:
 
     def _is_told(self) -> bool:
         """A signal came. It may come at any time, also between two looks."""
-        return self._told is not None
+        return self._received is not None
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._told = signal.Signals(number)
-        self._tell(self._told)
+        self._received = signal.Signals(number)
+        self._tell(self._received)
 
     def _tell(self, number: signal.Signals) -> None:
         if self._child is not None and self._child.poll() is None:
@@ -120,15 +120,15 @@ class Reloader:
         child = self._child = subprocess.Popen(
             self._command, env={**os.environ, PARENT: str(os.getpid())}, process_group=0
         )
-        if self._told is not None:  # The signal came while the child started.
-            self._tell(self._told)
+        if self._received is not None:  # The signal came while the child started.
+            self._tell(self._received)
         asked_at: float | None = None
         while True:
             try:
                 return child.wait(EVERY)
             except subprocess.TimeoutExpired:
                 pass
-            if self._told is not None:
+            if self._received is not None:
                 continue
             if asked_at is None and stamps(self._folder) != seen:
                 asked_at = time.monotonic()
@@ -138,7 +138,7 @@ class Reloader:
                 self._tell(signal.SIGTERM)
 
     def _wait_for_change(self, seen: Stamps) -> None:
-        while self._told is None and stamps(self._folder) == seen:
+        while self._received is None and stamps(self._folder) == seen:
             time.sleep(EVERY)
 
 

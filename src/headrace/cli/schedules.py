@@ -41,12 +41,12 @@ def list_(target: Target, as_json: bool) -> None:
 
     async def look(store: Store) -> None:
         now = await store.now()
-        found = await Schedules(store).all()
+        entries = await Schedules(store).all()
         if as_json:
-            emit_list([_document(entry, now) for entry in found.values()])
-        elif found:
+            emit_list([_document(entry, now) for entry in entries.values()])
+        elif entries:
             headers = ("name", "rule", "task", "next", "last", "fired", "skipped", "state")
-            rows = [_row(entry, now) for entry in found.values()]
+            rows = [_row(entry, now) for entry in entries.values()]
             cut, drop = {"name": 16, "rule": 16, "task": 16, "last": 12}, ("skipped", "fired", "task", "last")
             table(headers, rows, right=(3, 5, 6), cut=cut, drop=drop)
         else:
@@ -111,7 +111,7 @@ def pause(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         await book.pause(name)
         return "paused"
 
-    _each(target, names, act, as_json=as_json)
+    _act_on(target, names, act, as_json=as_json)
 
 
 @command.command()
@@ -125,7 +125,7 @@ def resume(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         await book.resume(name)
         return "resumed"
 
-    _each(target, names, act, as_json=as_json)
+    _act_on(target, names, act, as_json=as_json)
 
 
 @command.command("run-now")
@@ -138,7 +138,7 @@ def run_now(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     async def act(book: ScheduleOperations, name: str) -> str:
         return str(await book.run_now(name))
 
-    _each(target, names, act, as_json=as_json)
+    _act_on(target, names, act, as_json=as_json)
 
 
 @command.command()
@@ -153,10 +153,10 @@ def remove(target: Target, names: tuple[str, ...], as_json: bool) -> None:
             say(f"{name} is declared in code: it comes back with the next worker; to stop it for good, pause it")
         return "removed"
 
-    _each(target, names, act, as_json=as_json)
+    _act_on(target, names, act, as_json=as_json)
 
 
-def _each(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
+def _act_on(target: Target, names: tuple[str, ...], act: Any, *, as_json: bool) -> None:
     async def do(operations: Operations) -> dict[str, str]:
         # One by one: changes before a wrong name stay.
         return {name: await act(operations.schedules, name) for name in names}
@@ -213,7 +213,7 @@ def _document(entry: ScheduleEntry, now: datetime) -> dict[str, Any]:
         "fired": entry.fired,
         "skipped": entry.skipped,
         "last_job": entry.last,
-        "recent": [_decision(each) for each in entry.recent],
+        "recent": [_decision(decision) for decision in entry.recent],
     }
 
 

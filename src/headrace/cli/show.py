@@ -35,8 +35,8 @@ async def with_failures(store: Store, jobs: Sequence[Job]) -> list[Job]:
     failed = [job.id for job in jobs if _failed(job) and not job.history]
     whole: dict[JobId, Job] = {}
     for start in range(0, len(failed), _AT_ONCE):
-        found = await store.get(failed[start : start + _AT_ONCE])
-        whole.update({job.id: job for job in found if job is not None})
+        stored = await store.get(failed[start : start + _AT_ONCE])
+        whole.update({job.id: job for job in stored if job is not None})
     # The state and the failures of a row are of one moment.
     return [whole.get(job.id, job) for job in jobs]
 
@@ -71,13 +71,13 @@ def _failure_line(failure: Failure) -> str:
 
 def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
     """One job as JSON. `full` adds the fields that only `get` fills."""
-    found = shown.plain(job) | {
+    fields = shown.plain(job) | {
         "limits": job.limits,
         "payload": payload(job, target),
         "options": shown.options(job),
     }
     if full:
-        found |= {
+        fields |= {
             "worker_name": job.worker_name,
             "result": result(job),
             "result_expired": job.result_expired,
@@ -86,7 +86,7 @@ def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
             "doing": job.doing,
             "log": [{"at": line.at, "text": line.text} for line in job.log],
         }
-    return found
+    return fields
 
 
 def failure(entry: Failure) -> dict[str, Any]:

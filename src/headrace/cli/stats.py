@@ -76,11 +76,11 @@ def once(target: Target, *, as_json: bool) -> None:
 
 def document(queue: QueueStats) -> dict[str, Any]:
     """One queue as JSON."""
-    found: dict[str, Any] = {"queue": queue.queue, "paused": queue.paused}
-    found |= {name: getattr(queue, name) for name in COUNTS}
-    found["oldest_ready_s"] = params.seconds(queue.oldest_ready)
-    found["oldest_at_least"] = queue.oldest_at_least
-    return found
+    fields: dict[str, Any] = {"queue": queue.queue, "paused": queue.paused}
+    fields |= {name: getattr(queue, name) for name in COUNTS}
+    fields["oldest_ready_s"] = params.seconds(queue.oldest_ready)
+    fields["oldest_at_least"] = queue.oldest_at_least
+    return fields
 
 
 def totals(queues: list[QueueStats]) -> dict[str, int]:

@@ -124,10 +124,10 @@ def resolve(*, app: str | None = None, url: str | None = None, create: bool = Fa
         # Set before the import, so that an app without a store of its own, and its child processes, use this one.
         os.environ["HEADRACE_URL"] = url
     name = settings.app if ":" in settings.app else only_app(settings.app)
-    found = load_app(name)
-    own = found.settings.replace(app=name, url=url, **flags)
+    loaded = load_app(name)
+    own = loaded.settings.replace(app=name, url=url, **flags)
     # The app may not know its own name yet. These settings have the name and its origin.
-    return Target(replace(own, sources={**own.sources, "app": settings.sources["app"]}), found, create)
+    return Target(replace(own, sources={**own.sources, "app": settings.sources["app"]}), loaded, create)
 
 
 def dotted(spec: str) -> str:
@@ -147,12 +147,12 @@ def load_app(spec: str) -> Headrace:
     """Import `package.module:app`. Raises ConfigError, which says what is wrong."""
     from headrace.app import Headrace
 
-    found = load_object(spec, "APP")
-    if isinstance(found, Headrace):
-        return found
+    loaded = load_object(spec, "APP")
+    if isinstance(loaded, Headrace):
+        return loaded
     near = [name for name, value in vars(sys.modules[spec.partition(":")[0]]).items() if isinstance(value, Headrace)]
     hint = f"did you mean {spec.partition(':')[0]}:{near[0]}?" if near else "it must be a Headrace()"
-    raise ConfigError(f"APP = {spec!r} is of type {type(found).__qualname__}: {hint}")
+    raise ConfigError(f"APP = {spec!r} is of type {type(loaded).__qualname__}: {hint}")
 
 
 def only_app(module_name: str) -> str:
@@ -177,13 +177,13 @@ def load_object(spec: str, what: str) -> object:
     module_name, _, path = spec.partition(":")
     if not re.fullmatch(_DOTTED, module_name) or not re.fullmatch(_DOTTED, path):
         raise ConfigError(f"{what} = {spec!r}: write package.module:name, e.g. shop.tasks:app")
-    found: object = _import(module_name, what)
+    loaded: object = _import(module_name, what)
     for name in path.split("."):
         try:
-            found = getattr(found, name)
+            loaded = getattr(loaded, name)
         except AttributeError:
             raise ConfigError(f"{what} = {spec!r}: {module_name} has no {path!r}") from None
-    return found
+    return loaded
 
 
 def _import(name: str, what: str) -> ModuleType:

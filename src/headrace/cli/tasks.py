@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 @json_option
 def command(app: str | None, url: str | None, as_json: bool) -> None:
     """List the tasks of APP: queue, kind, retries, limits and schedules. Reads the code only, not the store."""
-    found = must_have_app(resolve(app=app, url=url, create=True)).app
-    assert found is not None  # `must_have_app` has checked this.
-    tasks = [found.tasks[name] for name in sorted(found.tasks)]
+    loaded = must_have_app(resolve(app=app, url=url, create=True)).app
+    assert loaded is not None  # `must_have_app` has checked this.
+    tasks = [loaded.tasks[name] for name in sorted(loaded.tasks)]
     if as_json:
-        emit_list([_document(found, task) for task in tasks])
+        emit_list([_document(loaded, task) for task in tasks])
         return
     if not tasks:
         say("no tasks: declare one with @app.task, and import its module where the app is made")
         return
     headers = ("task", "queue", "kind", "retry", "limits", "schedule")
     cut, drop = {"task": 24, "limits": 12, "schedule": 12}, ("retry", "schedule", "limits", "kind")
-    table(headers, [_row(found, task) for task in tasks], cut=cut, drop=drop)
+    table(headers, [_row(loaded, task) for task in tasks], cut=cut, drop=drop)
 
 
 def _row(app: Headrace, task: Task[..., Any]) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def _shown(value: duration.Duration) -> str:
 
 def _schedules(app: Headrace, task: Task[..., Any]) -> dict[str, str]:
     declared = app.schedules.declared
-    return {name: each.rule for name, each in sorted(declared.items()) if each.job.task == task.name}
+    return {name: schedule.rule for name, schedule in sorted(declared.items()) if schedule.job.task == task.name}
 
 
 def _document(app: Headrace, task: Task[..., Any]) -> dict[str, Any]:

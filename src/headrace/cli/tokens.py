@@ -72,15 +72,15 @@ def list_(target: Target, as_json: bool) -> None:
     async def look(store: Store) -> tuple[list[Token], datetime]:
         return await tokens.all(store), await store.now()
 
-    found, now = run(target.with_store(look))
+    listed, now = run(target.with_store(look))
     if as_json:
-        emit_list([_document(token, now) for token in found])
+        emit_list([_document(token, now) for token in listed])
         return
-    if not found:
+    if not listed:
         say("no tokens: the server answers this machine only; make one with `headrace tokens create NAME --scope …`")
         return
     headers = ("name", "id", "scopes", "queues", "tenant", "made", "expires", "state")
-    rows = [_row(each, now) for each in found]
+    rows = [_row(token, now) for token in listed]
     table(headers, rows, cut={"name": 12, "scopes": 12, "queues": 12, "tenant": 12}, drop=("made", "id", "expires"))
 
 

@@ -89,12 +89,12 @@ def render(board: Board, title: Sequence[str], *, width: int, height: int) -> Re
 
     head = _title(title, width)
     parts: list[RenderableType] = [Text("\n".join(head), style="bold"), _rates(board, width), _queues(board, width)]
-    said = [] if board.now is None else list(_remarks(board, board.now, width))
-    used = len(head) + _RATE_LINES + _HEADER_LINES + len(board.queues) + len(said) + (1 if said else 0)
+    remarks = [] if board.now is None else list(_remarks(board, board.now, width))
+    used = len(head) + _RATE_LINES + _HEADER_LINES + len(board.queues) + len(remarks) + (1 if remarks else 0)
     if board.now is not None:
         parts.extend(_lists(board, board.now, width, height - used - (1 if board.trouble else 0)))
-    if said:
-        parts.append(Text("\n" + "\n".join(said), style="dim", no_wrap=True, overflow="ellipsis"))
+    if remarks:
+        parts.append(Text("\n" + "\n".join(remarks), style="dim", no_wrap=True, overflow="ellipsis"))
     if board.trouble:
         parts.append(Text(f"store: {short(board.trouble, 200)}", style="bold red", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
@@ -180,7 +180,7 @@ def _lists(board: Board, now: datetime, width: int, height: int) -> Iterator[Ren
     ]
     dead = [(_named(job), f"failed {job.failures}×", show.cause(job)) for job in board.dead]
     lists = [("running", "blue", running), ("retrying", "yellow", retrying), ("dead", "red", dead)]
-    filled = [each for each in lists if each[2]]
+    filled = [part for part in lists if part[2]]
     # One blank line before each list. A low terminal shows the beginning of each list, not the first list alone.
     each_gets = max(1, height // len(filled) - 1) if filled else 0
     for name, colour, rows in filled:
@@ -194,11 +194,14 @@ def _remarks(board: Board, now: datetime, width: int) -> Iterator[str]:
     for name, parts in (
         (
             "paused",
-            [f"{each.kind} {each.name}, ends {age(each.until, now) or 'when resumed'}" for each in board.pauses],
+            [f"{pause.kind} {pause.name}, ends {age(pause.until, now) or 'when resumed'}" for pause in board.pauses],
         ),
-        ("limits", [f"{each.name} {limits.allows(each)}" for each in board.limits]),
-        ("schedules", [f"{each.schedule.name} {age(next_of(each, now), now) or 'paused'}" for each in board.schedules]),
-        ("try", [f"headrace {each}" for each in _commands(board)]),
+        ("limits", [f"{limit.name} {limits.allows(limit)}" for limit in board.limits]),
+        (
+            "schedules",
+            [f"{entry.schedule.name} {age(next_of(entry, now), now) or 'paused'}" for entry in board.schedules],
+        ),
+        ("try", [f"headrace {command}" for command in _commands(board)]),
     ):
         if parts:
             yield _joined(f" {name:<{_LABEL}} ", [clean(part) for part in parts], width - 1)

@@ -21,11 +21,11 @@ def command(target: Target, as_json: bool) -> None:
     """List the workers seen within the last minute."""
 
     async def look(store: Store) -> None:
-        found = sorted(await store.workers(), key=lambda worker: worker.name)
+        workers = sorted(await store.workers(), key=lambda worker: worker.name)
         if as_json:
-            emit_list([msgspec.structs.asdict(worker) for worker in found])
+            emit_list([msgspec.structs.asdict(worker) for worker in workers])
             return
-        if not found:
+        if not workers:
             say("no workers: start one with `headrace worker APP`")
             return
         now = await store.now()
@@ -40,7 +40,7 @@ def command(target: Target, as_json: bool) -> None:
                 worker.version,
                 worker.id,
             )
-            for worker in found
+            for worker in workers
         ]
         headers = ("worker", "queues", "slots", "up", "seen", "hindered", "version", "id")
         cut, drop = {"worker": 16, "queues": 12, "hindered": 12}, ("id", "version", "up", "seen")
