@@ -35,17 +35,17 @@ class ResolvedTask:
         "decode",
         "executor",
         "function",
+        "has_webhook",
         "is_async",
         "limits",
         "name",
         "shape",
         "timed",
         "timeout",
-        "told",
         "usual",
     )
 
-    def __init__(self, task: Task[..., Any], *, told: bool = False) -> None:
+    def __init__(self, task: Task[..., Any], *, has_webhook: bool = False) -> None:
         options = task.options
         self.name = task.name
         self.is_async = inspect.iscoroutinefunction(task.function)
@@ -62,7 +62,7 @@ class ResolvedTask:
         """False: no attempt has to look at the store's clock before it starts."""
         self.limits = options.limits
         self.shape = task.shape
-        self.told = told
+        self.has_webhook = has_webhook
         """The app has webhooks for its ends."""
 
     def arguments(self, job: Claimed) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -104,9 +104,9 @@ class ClaimScope:
         """The bands of a claim, without the queues that are left out."""
         if not self.narrowed:
             return tuple(bands)
-        found: list[Band] = []
+        kept: list[Band] = []
         for band in bands:
             queues = tuple(queue for queue in band.queues if queue in self.queues)
             if queues or not band.queues:
-                found.append(msgspec.structs.replace(band, queues=queues))
-        return tuple(found)
+                kept.append(msgspec.structs.replace(band, queues=queues))
+        return tuple(kept)

@@ -48,7 +48,7 @@ class UnresolvedTask(ResolvedTask):
         self.timeout = inf
         self.timed = False
         self.limits = ()
-        self.told = True  # Its jobs end rarely, and a webhook may want each end.
+        self.has_webhook = True  # Its jobs end rarely, and a webhook may want each end.
 
 
 class Executor(Service):
@@ -151,10 +151,10 @@ class Executor(Service):
             if job.task is not name:
                 # Neighbours mostly have the same task.
                 name = job.task
-                if (found := known(name)) is None:
+                if (resolved := known(name)) is None:
                     task, line = UnresolvedTask(name), unknown
                 else:
-                    task, line = found, put_off if name in paused else lines[found.executor]
+                    task, line = resolved, put_off if name in paused else lines[resolved.executor]
                 held.limited = held.limited or bool(task.limits)
             attempt = Attempt(held, position, job, task)
             line.append(attempt)

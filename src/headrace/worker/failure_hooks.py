@@ -47,7 +47,7 @@ def _over() -> Unsupported:
     return Unsupported("the attempt has ended: only its task can report progress, log lines or complete the job")
 
 
-class _Told(NamedTuple):
+class _Notice(NamedTuple):
     job: Claimed
     failure: Failure
     follows: FollowUp
@@ -61,7 +61,7 @@ class FailureHooks(Service):
     def __init__(self, hooks: Sequence[FailureHook]) -> None:
         super().__init__()
         self._hooks = hooks
-        self._line: deque[_Told] = deque()
+        self._line: deque[_Notice] = deque()
         self._still = asyncio.Event()
         self._still.set()
         self._dropped = 0
@@ -82,7 +82,7 @@ class FailureHooks(Service):
         if len(self._line) >= MAX_WAITING:
             self._dropped += 1
             return
-        self._line.append(_Told(job, failure, follows))
+        self._line.append(_Notice(job, failure, follows))
         self._still.clear()
         self.bell.ring()
 
@@ -98,9 +98,9 @@ class FailureHooks(Service):
     async def hand_over(self) -> None:
         """Call the hooks for every failure that waits."""
         while self._line:
-            told = self._line.popleft()
+            notice = self._line.popleft()
             for hook in self._hooks:
-                await _call(hook, told)
+                await _call(hook, notice)
 
     async def flush(self, seconds: float) -> None:
         """Wait until the hooks have got every failure."""
@@ -111,14 +111,14 @@ class FailureHooks(Service):
             log.warning("the on_failure hooks did not end in time: %d failures were not given to them", len(self._line))
 
 
-async def _call(hook: FailureHook, told: _Told) -> None:
-    job = JobContext(EndedAttempt(told.job))
+async def _call(hook: FailureHook, notice: _Notice) -> None:
+    job = JobContext(EndedAttempt(notice.job))
     try:
         if inspect.iscoroutinefunction(hook):
-            await hook(job, told.failure, told.follows)
+            await hook(job, notice.failure, notice.follows)
         else:
-            result = await asyncio.to_thread(hook, job, told.failure, told.follows)
+            result = await asyncio.to_thread(hook, job, notice.failure, notice.follows)
             if inspect.isawaitable(result):
                 await result
     except (Exception, SystemExit):  # noqa: BLE001  # whatever a user's hook does, the worker goes on
-        log.exception("%s failed for job %s", label_of("on_failure", hook), told.job.id)
+        log.exception("%s failed for job %s", label_of("on_failure", hook), notice.job.id)

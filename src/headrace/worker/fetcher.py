@@ -82,7 +82,7 @@ class Fetcher(Service):
         super().__init__()
         self._state = state
         self._feedback = feedback
-        self._reserves = [reserve.parse_reserve(each) for each in state.settings.reserve]
+        self._reserves = [reserve.parse_reserve(text) for text in state.settings.reserve]
         self._executor = executor
         self._settler = settler
         self._pace = Pace()

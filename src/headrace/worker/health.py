@@ -56,8 +56,8 @@ class WorkerHealth:
 
     def not_alive(self) -> str:
         """Why the whole should be started again. Empty: it should not. A store that is away is no reason."""
-        serving = [each for each in self._table.processes if each.page.figures.serving]
-        if serving and all(_silence(each) > BLOCKED for each in serving):
+        serving = [process for process in self._table.processes if process.page.figures.serving]
+        if serving and all(_silence(process) > BLOCKED for process in serving):
             return f"the event loop of every worker process has been blocked for more than {BLOCKED:g} s"
         return ""
 
@@ -65,7 +65,7 @@ class WorkerHealth:
         """Why no worker process takes jobs now. Empty: at least one does."""
         if self._table.stop.is_set():
             return "draining: the workers claim nothing more"
-        problems = [_problem(each) for each in self._table.processes]
+        problems = [_problem(process) for process in self._table.processes]
         if "" in problems:
             return ""
         return next(iter(problems), "no worker process runs")
@@ -79,13 +79,13 @@ class WorkerHealth:
         return "\n".join(lines) + "\n"
 
     def _metrics(self) -> Iterator[tuple[str, str, str, str, list[tuple[str, int]]]]:
-        now = [each.page.figures for each in self._table.processes]
+        now = [process.page.figures for process in self._table.processes]
         total = self._table.totals()
 
         def sums(*names: str) -> list[tuple[str, int]]:
-            return [(name.rpartition("_")[2], sum(getattr(each, name) for each in now)) for name in names]
+            return [(name.rpartition("_")[2], sum(getattr(figures, name) for figures in now)) for name in names]
 
-        serving = sum(each.serving for each in now)
+        serving = sum(figures.serving for figures in now)
         yield (
             "headrace_worker_processes",
             "gauge",
@@ -113,7 +113,10 @@ class WorkerHealth:
             "gauge",
             "Threads for sync tasks and child processes for process tasks, at most.",
             "executor",
-            [("thread", sum(each.threads for each in now)), ("process", sum(each.processes for each in now))],
+            [
+                ("thread", sum(figures.threads for figures in now)),
+                ("process", sum(figures.processes for figures in now)),
+            ],
         )
         running = ("running_async", "running_thread", "running_process")
         yield "headrace_worker_running", "gauge", "Jobs that run.", "executor", sums(*running)
@@ -203,22 +206,22 @@ class HealthServer:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return _written(_said(400, "not an HTTP request"), head=False)
+            return _written(_refusal(400, "not an HTTP request"), head=False)
         method, target = _read(head)
         if not target:
-            return _written(_said(400, "not an HTTP request"), head=False)
+            return _written(_refusal(400, "not an HTTP request"), head=False)
         if method not in {"GET", "HEAD"}:
-            return _written(_said(405, "use GET"), head=False)
+            return _written(_refusal(405, "use GET"), head=False)
         return _written(self._route(target.partition("?")[0]), head=method == "HEAD")
 
     def _route(self, path: str) -> _Reply:
         probes: dict[str, Callable[[], str]] = {"/livez": self._health.not_alive, "/readyz": self._health.not_ready}
         if path in probes:
             problem = probes[path]()
-            return _said(503, problem) if problem else _Reply(200, _JSON, b'{"status":"ok"}')
+            return _refusal(503, problem) if problem else _Reply(200, _JSON, b'{"status":"ok"}')
         if path == "/metrics":
             return _Reply(200, _TEXT, self._health.exposition().encode())
-        return _said(404, "there are /livez, /readyz and /metrics")
+        return _refusal(404, "there are /livez, /readyz and /metrics")
 
 
 def _read(head: bytes) -> tuple[str, str]:
@@ -231,7 +234,7 @@ def _read(head: bytes) -> tuple[str, str]:
     return "", ""
 
 
-def _said(code: int, reason: str) -> _Reply:
+def _refusal(code: int, reason: str) -> _Reply:
     return _Reply(
         code, _JSON, msgspec.json.encode({"status": "unavailable" if code == 503 else "error", "reason": reason})
     )

@@ -283,9 +283,9 @@ class Janitor:
         )
         self._state.emit("lease.reaped", worker=orphan.worker, cause=orphan.cause, jobs=len(settlements))
         news = [
-            each
+            delivery
             for (_, job), (_, follows) in zip(orphan.jobs, settlements, strict=True)
-            for each in self._state.delivery_maker.news(job, follows)
+            for delivery in self._state.delivery_maker.news(job, follows)
         ]
         # If this fails, the lease expires and is reaped again.
         for batch in batches_of(news):

@@ -70,4 +70,4 @@ def fields_of(event: str, job: Claimed) -> dict[str, object]:
 
 def printable(text: str) -> str:
     """A text that a terminal can show."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)

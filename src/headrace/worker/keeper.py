@@ -57,7 +57,7 @@ class Keeper(Service):
         self._failing = failing
         self._upkeep_group = upkeep_group
         self._begin_upkeep = upkeep
-        self._said: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
         self._outage = OutageLog("the heartbeat")
         self._started_at = datetime.now(UTC)
         self._version = version("headrace")
@@ -78,7 +78,7 @@ class Keeper(Service):
         """Sleep until the next heartbeat, or less when there is news for `explain`."""
         until = monotonic() + seconds
         while (left := until - monotonic()) > 0:
-            if await self.bell.wait(min(left, NEWS)) or self._hindered() != self._said:
+            if await self.bell.wait(min(left, NEWS)) or self._hindered() != self._reported:
                 return
 
     def _hindered(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class Keeper(Service):
 
     def presence(self) -> Presence:
         state, executor = self._state, self._executor()
-        self._said = self._hindered()
+        self._reported = self._hindered()
         return Presence(
             id=state.id,
             name=state.name,
@@ -147,7 +147,7 @@ class Keeper(Service):
             version=self._version,
             started_at=self._started_at,
             tasks=tuple(sorted(state.tasks)),
-            hindered=self._said,
+            hindered=self._reported,
             upkeep=self._upkeep_group,
         )
 

@@ -152,7 +152,7 @@ class LimitFeedback(Service):
             case Failed(retry_after=timedelta() as delay):
                 refused = [limit for limit in limits if limit.rate is not None]
                 self._note(attempt, refused, What.REFUSED, self._now() + delay)
-                self._note(attempt, [each for each in limits if each.rate is None and each.breaker], What.FAILED)
+                self._note(attempt, [limit for limit in limits if limit.rate is None and limit.breaker], What.FAILED)
             case Failed():
                 self._note(attempt, [limit for limit in limits if limit.breaker is not None], What.FAILED)
             case Succeeded():
@@ -162,7 +162,7 @@ class LimitFeedback(Service):
 
     def trip(self, attempt: ObservedAttempt, limit: Limit, until: timedelta | datetime) -> None:
         """A task says that a limit was refused. Any thread."""
-        if limit.name not in {each.name for each in attempt.known.limits}:
+        if limit.name not in {declared.name for declared in attempt.known.limits}:
             raise ConfigError(
                 f"task {attempt.job.task} does not have the limit {limit.name!r}: add it to its limits=[…]"
             )
@@ -246,7 +246,7 @@ class LimitFeedback(Service):
         elif was.closed_until is not None and health.closed_until is None:
             log.info("limit %s is open again, at %.0f %% of its figures", key, 100 * health.factor)
             self._state.emit("limit.opened", limit=key, factor=health.factor)
-        unwell = {each: other for each, other in self._sight.unwell.items() if each != key}
+        unwell = {name: other for name, other in self._sight.unwell.items() if name != key}
         if health != WELL:
             unwell[key] = health
         self._sight = Sight(self._sight.at, unwell)

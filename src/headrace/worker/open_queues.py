@@ -45,7 +45,10 @@ class OpenNow:
             at = datetime.fromtimestamp(now, UTC)
             self._closed = frozenset(name for name, hours in self._hours.items() if not hours.is_open(at))
             changes = [hours.next_change(at) for hours in self._hours.values()]
-            self._from, self._until = now, min((each.timestamp() for each in changes if each is not None), default=inf)
+            self._from, self._until = (
+                now,
+                min((change.timestamp() for change in changes if change is not None), default=inf),
+            )
         return self._closed
 
     def of(self, queues: Sequence[str]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def load_app(path: str) -> App:
     """The app at `package.module:attribute`."""
     module_name, _, names = path.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
@@ -44,14 +44,14 @@ def load_app(path: str) -> App:
         ) from None
     for name in (names or "app").split("."):
         try:
-            found = getattr(found, name)
+            target = getattr(target, name)
         except AttributeError:
             raise ConfigError(
                 f"module {module_name!r} has no {names or 'app'!r}: name the app as package.module:app"
             ) from None
-    if not isinstance(getattr(found, "tasks", None), Mapping):
+    if not isinstance(getattr(target, "tasks", None), Mapping):
         raise ConfigError(f"{path!r} is not a Headrace app")
-    return cast("App", found)
+    return cast("App", target)
 
 
 def die_with_parent(parent: int, number: signal.Signals) -> None:

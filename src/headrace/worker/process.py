@@ -53,10 +53,10 @@ class Alone:
         self.deadline_at: datetime | None = None if timeout == inf else datetime.now(UTC) + timedelta(seconds=timeout)
 
     def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
-        said = wire.Said(progress, None if note is None else _plain(note), None if line is None else _plain(line))
+        message = wire.Said(progress, None if note is None else _plain(note), None if line is None else _plain(line))
         with self._lock:
             if not self._over:
-                self._pipe.sendall(wire.pack_report(said))
+                self._pipe.sendall(wire.pack_report(message))
 
     def close(self) -> None:
         """Send nothing more, because the worker would take it for a message of the next job."""
@@ -141,11 +141,11 @@ class Library:
 
 
 def _tasks_in(names: dict[str, Any]) -> dict[str, Task[..., Any]]:
-    found: dict[str, Task[..., Any]] = {}
+    tasks: dict[str, Task[..., Any]] = {}
     for value in names.values():
         if isinstance(value, Task):
-            found[value.name] = value
-    return found
+            tasks[value.name] = value
+    return tasks
 
 
 def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
@@ -184,14 +184,14 @@ _runner = asyncio.Runner()
 def _in_loop(coroutine: Coroutine[Any, Any, Any], own: contextvars.Context) -> Any:
     """Run an async task as a worker does: TERM cancels it, and does not interrupt code that blocks the loop."""
     loop = _runner.get_loop()
-    told = False
+    terminated = False
 
     async def supervised() -> Any:
         task = asyncio.ensure_future(coroutine)
 
         def cancel() -> None:
-            nonlocal told
-            told = True
+            nonlocal terminated
+            terminated = True
             task.cancel()
 
         loop.add_signal_handler(signal.SIGTERM, cancel)
@@ -204,7 +204,7 @@ def _in_loop(coroutine: Coroutine[Any, Any, Any], own: contextvars.Context) -> A
     try:
         return _runner.run(supervised(), context=own)
     except asyncio.CancelledError:
-        if told:
+        if terminated:
             raise Terminated from None
         raise
 

@@ -169,20 +169,20 @@ class ProcessSlots:
             self._wake()
 
     def take_back(self, before: float) -> list[Attempt]:
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         while self._line and self._line[0].held.claimed_at <= before:
-            found.append(self._line.popleft())
-        return found
+            attempts.append(self._line.popleft())
+        return attempts
 
     def overdue(self, before: float) -> list[Attempt]:
         """Remove the waiting attempts if every child has run its job since before that time."""
         busy = [slot.attempt.started for slot in self._slots if slot.attempt is not None and slot.attempt.started]
         if len(busy) < self.size or max(busy) > before:
             return []
-        found = [attempt for attempt in self._line if not attempt.patient]
-        for attempt in found:
+        attempts = [attempt for attempt in self._line if not attempt.patient]
+        for attempt in attempts:
             self._line.remove(attempt)
-        return found
+        return attempts
 
     def under_way(self) -> list[Attempt]:
         return [slot.attempt for slot in self._slots if slot.attempt is not None]
@@ -299,8 +299,8 @@ class ProcessSlots:
         if faults.ARMED:
             faults.reach("start")
 
-        def hear(said: wire.Said) -> None:
-            attempt.report(progress=said.progress, note=said.note, line=said.line)
+        def hear(message: wire.Said) -> None:
+            attempt.report(progress=message.progress, note=message.note, line=message.line)
 
         if attempt.held.suspect:
             self._state.excuse(attempt.held, attempt.job)

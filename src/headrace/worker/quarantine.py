@@ -59,12 +59,12 @@ class Quarantine:
         if self._state.page is None:
             return 0
         try:
-            [found] = await self._state.store.get([job.id])
+            [stored] = await self._state.store.get([job.id])
         except HeadraceError:
             return 1  # Unknown: assume one.
-        if found is None:
+        if stored is None:
             return 0
-        return sum(failure.kind == WORKER_LOST for failure in found.history) - found.crashes
+        return sum(failure.kind == WORKER_LOST for failure in stored.history) - stored.crashes
 
     async def _alone(self, executor: Executor, held: HeldLease, lease: Lease, *, brief: bool) -> None:
         """Wait until nothing else runs, run the suspect, and start nothing else until it ends (`brief`: briefly)."""

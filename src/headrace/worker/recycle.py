@@ -24,7 +24,7 @@ class Recycler:
         self._max_jobs = settings.max_jobs
         self._max_memory = settings.max_memory
         self._leaving: WorkerProcess | None = None
-        self._told = False
+        self._signalled = False
 
     async def run(self) -> None:
         while True:
@@ -54,13 +54,13 @@ class Recycler:
         """Let the process finish what it holds, without the limit of time that a drain has."""
         log.info("worker process %d %s: it finishes its jobs, and a new one replaces it", process.pid, why)
         process.retiring = why
-        self._leaving, self._told = process, False
+        self._leaving, self._signalled = process, False
         process.signal(signal.SIGTSTP)
 
     def _let_go(self, process: WorkerProcess) -> None:
         figures = process.page.figures
-        if figures.quiet and not figures.running and not figures.waiting and not self._told:
-            self._told = True
+        if figures.quiet and not figures.running and not figures.waiting and not self._signalled:
+            self._signalled = True
             process.signal(signal.SIGTERM)
 
 

@@ -7,13 +7,13 @@ import logging
 from headrace.store.contract import Remarking, Store
 
 log = logging.getLogger("headrace.worker")
-_said: set[str] = set()
+_logged: set[str] = set()
 """Messages that were logged: each once per process, however many workers it runs."""
 
 
 def log_remarks(store: Store) -> None:
     """Log the warnings that an open store has about its server. `headrace doctor` lists the same ones."""
     for finding in store.remarks if isinstance(store, Remarking) else ():
-        if finding.message not in _said:
-            _said.add(finding.message)
+        if finding.message not in _logged:
+            _logged.add(finding.message)
             log.warning("%s: %s", finding.about, finding.message)

@@ -69,7 +69,7 @@ class Reporter(Service):
             return  # The job has ended for this worker, and the store would refuse the report.
         if note is not None:
             note = self._text(attempt, note, MAX_NOTE)
-        said = None if line is None else LogLine(self._now(), self._text(attempt, line, MAX_LINE))
+        entry = None if line is None else LogLine(self._now(), self._text(attempt, line, MAX_LINE))
         with self._lock:
             draft = self._drafts.get(attempt)
             fresh = draft is None
@@ -79,8 +79,8 @@ class Reporter(Service):
                 draft.progress = progress
             if note is not None:
                 draft.note = note
-            if said is not None:
-                draft.lines.append(said)
+            if entry is not None:
+                draft.lines.append(entry)
             attempt.held.reported = True
         if fresh:
             self._loop.call_soon_threadsafe(self.bell.ring)
@@ -136,7 +136,7 @@ class Reporter(Service):
     async def _write(self, held: HeldLease, reports: list[tuple[Attempt, int, Report]]) -> bool:
         token = held.token
         try:
-            refused = await self._state.store.report(token, [(position, each) for _, position, each in reports])
+            refused = await self._state.store.report(token, [(position, report) for _, position, report in reports])
         except (Unavailable, OutcomeUnknown) as error:
             self._outage.raise_(error)
             self._put_back(reports)

@@ -86,7 +86,7 @@ class Settler(Service):
         held.ended.append((attempt.position, follows))
         if isinstance(outcome, Failed | Lost | Snoozed):
             self._state.tell_failure(attempt.job, follows)
-        if (attempt.job.options is not None or attempt.known.told) and (
+        if (attempt.job.options is not None or attempt.known.has_webhook) and (
             news := self._state.delivery_maker.news(attempt.job, follows)
         ):
             held.news = news if held.news is None else held.news + news

@@ -78,10 +78,10 @@ class LoopSlots:
 
     def take_back(self, before: float) -> list[Attempt]:
         line = self._line
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         while line and line[0].held.claimed_at <= before:
-            found.append(line.popleft())
-        return found
+            attempts.append(line.popleft())
+        return attempts
 
     @property
     def stuck(self) -> int:
@@ -217,7 +217,7 @@ class LoopSlots:
     async def _run(self, slot: LoopSlot, attempt: Attempt, now: float) -> Outcome | None:
         """Decode and run; None: it succeeded and returned nothing."""
         known, job = attempt.known, attempt.job
-        plain = job.options is None and not known.told
+        plain = job.options is None and not known.has_webhook
         if plain and not known.timed:
             timeout = known.timeout
         elif (late := outcome_of.too_late(attempt)) is not None:

@@ -276,7 +276,7 @@ class WorkerState:
     def known(self, name: str) -> ResolvedTask | None:
         """The task of that name. An unknown task is looked up again, because it may be declared later."""
         if (known := self._known.get(name)) is None and (task := self.tasks.get(name)) is not None:
-            known = self._known[name] = ResolvedTask(task, told=self.delivery_maker.concerns(name))
+            known = self._known[name] = ResolvedTask(task, has_webhook=self.delivery_maker.concerns(name))
         return known
 
     def take(self, lease: Lease) -> HeldLease:

@@ -45,7 +45,7 @@ class ThreadSlots:
         """One True per attempt in line. False: the thread ends. A thread that finds the line empty waits again."""
         self._slots: list[ThreadSlot] = []
         self._ended: deque[tuple[Attempt, Outcome]] = deque()
-        self._told = False
+        self._notified = False
 
     @property
     def waiting(self) -> int:
@@ -66,16 +66,16 @@ class ThreadSlots:
             self._calls.put(True)
 
     def take_back(self, before: float) -> list[Attempt]:
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         while True:
             try:
                 attempt = self._line.popleft()
             except IndexError:
-                return found
+                return attempts
             if attempt.held.claimed_at > before:
                 self._line.appendleft(attempt)
-                return found
-            found.append(attempt)
+                return attempts
+            attempts.append(attempt)
 
     def under_way(self) -> list[Attempt]:
         return [attempt for slot in self._slots if (attempt := slot.attempt) is not None]
@@ -109,8 +109,8 @@ class ThreadSlots:
             # In this order, so that `running` counts the attempt without a gap.
             self._ended.append((attempt, outcome))
             slot.attempt = None
-            if not self._told:
-                self._told = True
+            if not self._notified:
+                self._notified = True
                 try:
                     self._loop.call_soon_threadsafe(self._pick_up)
                 except RuntimeError:
@@ -146,7 +146,7 @@ class ThreadSlots:
         return outcome_of.of_result(attempt, result)
 
     def _pick_up(self) -> None:
-        self._told = False
+        self._notified = False
         while self._ended:
             attempt, outcome = self._ended.popleft()
             attempt.slots = None

@@ -129,7 +129,7 @@ class Ticker(Service):
         if due and self._handicap:
             # Another worker is usually quicker, so read first.
             await self._poll()
-            due = [each for each in due if self._current(*each)]
+            due = [(name, version) for name, version in due if self._current(name, version)]
         if due:
             now = await self._now()
             names = (name for name, _ in due)
@@ -252,15 +252,15 @@ class Ticker(Service):
             self._tell_skipped(name, len(met), UNIQUE)
 
     async def _wait_for_room(
-        self, name: str, entry: ScheduleEntry, made: int, met: Mapping[datetime, JobId], error: QueueFull
+        self, name: str, entry: ScheduleEntry, enqueued: int, met: Mapping[datetime, JobId], error: QueueFull
     ) -> None:
         """Keep the slots that the full queue refused as pending. Earlier slots are done and are never fired again."""
-        if self._full.get(name) != entry.pending[made]:
-            self._full[name] = entry.pending[made]
+        if self._full.get(name) != entry.pending[enqueued]:
+            self._full[name] = entry.pending[enqueued]
             log.warning("schedule %s waits: %s", name, error, extra={"event": "schedule.waits", "schedule": name})
-        if made:
-            over = fired(replace(entry, pending=entry.pending[:made]), met)
-            await self._write(name, replace(over, pending=entry.pending[made:]))
+        if enqueued:
+            over = fired(replace(entry, pending=entry.pending[:enqueued]), met)
+            await self._write(name, replace(over, pending=entry.pending[enqueued:]))
         else:
             self._note(self._estimate() + TAKEOVER, name)
 
@@ -277,8 +277,10 @@ class Ticker(Service):
         skipped = decided.skipped - before.skipped
         if not skipped:
             return
-        fresh = [each for each in decided.recent if each.slot > before.cursor and each.answer == "skipped"]
-        self._tell_skipped(name, skipped, ", ".join(sorted({each.reason for each in fresh})))
+        fresh = [
+            decision for decision in decided.recent if decision.slot > before.cursor and decision.answer == "skipped"
+        ]
+        self._tell_skipped(name, skipped, ", ".join(sorted({decision.reason for decision in fresh})))
 
     def _tell_skipped(self, name: str, skipped: int, reasons: str) -> None:
         log.warning(

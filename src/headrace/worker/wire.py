@@ -94,19 +94,19 @@ def pack(message: Hello | Order) -> bytes:
 
 
 def pack_report(report: SlotReport | Said) -> bytes:
-    said: Any = report if isinstance(report, Said) else report.outcome
-    if isinstance(said, Snoozed):
-        due = said.due
-        said = _Put(due, None, said.note) if isinstance(due, datetime) else _Put(None, due, said.note)
-    return frame(_encoder.encode(_Tagged(type(said).__name__, msgspec.Raw(_encoder.encode(said)))))
+    message: Any = report if isinstance(report, Said) else report.outcome
+    if isinstance(message, Snoozed):
+        due = message.due
+        message = _Put(due, None, message.note) if isinstance(due, datetime) else _Put(None, due, message.note)
+    return frame(_encoder.encode(_Tagged(type(message).__name__, msgspec.Raw(_encoder.encode(message)))))
 
 
 def read_report(body: bytes) -> SlotReport | Said:
     tagged = _tagged.decode(body)
-    said = msgspec.msgpack.decode(tagged.value, type=_KINDS[tagged.kind])
-    if isinstance(said, _Put):
-        return SlotReport(Snoozed(said.until or said.after or timedelta(0), said.note))
-    return said if isinstance(said, Said) else SlotReport(said)
+    message = msgspec.msgpack.decode(tagged.value, type=_KINDS[tagged.kind])
+    if isinstance(message, _Put):
+        return SlotReport(Snoozed(message.until or message.after or timedelta(0), message.note))
+    return message if isinstance(message, Said) else SlotReport(message)
 
 
 def receive(pipe: socket.socket) -> Hello | Order | None:
