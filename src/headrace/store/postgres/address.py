@@ -87,12 +87,12 @@ def _each_host(parts: SplitResult, query: dict[str, str]) -> Iterator[str]:
         # Only one of several accepts writes, and that may change.
         query = {"target_session_attrs": "read-write", **query}
     for host in several:
-        each = parts._replace(scheme="postgresql", netloc=f"{user}{at}{host}", query=urlencode(query))
+        url = parts._replace(scheme="postgresql", netloc=f"{user}{at}{host}", query=urlencode(query))
         try:
-            each.port  # noqa: B018 (it is read from the text, and may not be a number)
+            url.port  # noqa: B018 (it is read from the text, and may not be a number)
         except ValueError:
             raise ConfigError(_UNREADABLE) from None
-        yield urlunsplit(each)
+        yield urlunsplit(url)
 
 
 def _hosts_shown(parts: SplitResult, query: dict[str, str]) -> str:

@@ -68,8 +68,8 @@ def types(arguments: Arguments) -> tuple[str, ...]:
 
 
 def _sql_type(hint: Any) -> str:
-    for each in (hint, *get_args(hint)):
-        for name in getattr(each, "__metadata__", ()):
+    for part in (hint, *get_args(hint)):
+        for name in getattr(part, "__metadata__", ()):
             return str(name)
     raise TypeError(f"{hint} has no type in SQL")
 

@@ -36,16 +36,16 @@ from pg_class c where c.oid = 'headrace.job'::regclass"""
 async def findings(connection: Any, address: Address) -> list[Finding]:
     """All findings, also those that are ok."""
     version = connection.get_server_version()
-    found = [Finding("ok", "server", f"PostgreSQL {version.major}.{version.micro} at {address.shown}")]
-    found += [finding async for finding in _settings(connection)]
-    found.append(await _commit(connection, address))
-    found += await _schema(connection)
-    found += await _upkeep(connection)
+    report = [Finding("ok", "server", f"PostgreSQL {version.major}.{version.micro} at {address.shown}")]
+    report += [finding async for finding in _settings(connection)]
+    report.append(await _commit(connection, address))
+    report += await _schema(connection)
+    report += await _upkeep(connection)
     if address.pooler is None and connection.get_server_pid() != await connection.fetchval("select pg_backend_pid()"):
-        found.append(Finding("error", "pooler", f"{address.shown} {POOLER}"))
+        report.append(Finding("error", "pooler", f"{address.shown} {POOLER}"))
     if address.pooled and not address.listen_dsns:
-        found.append(Finding("ok", "wake-up", "behind a pooler, by polling: add ?listen=<direct URL> for less delay"))
-    return found
+        report.append(Finding("ok", "wake-up", "behind a pooler, by polling: add ?listen=<direct URL> for less delay"))
+    return report
 
 
 async def _settings(connection: Any) -> AsyncGenerator[Finding]:

@@ -96,21 +96,21 @@ class HalfOpenWatch:
             connection = await self._connect()
             idle: dict[Connection, tuple[Any, ...]] = {}
             while overdue := self._overdue():
-                numbers = {each: each.get_server_pid() for each in overdue if not each.is_closed()}
-                found = await connection.fetch(_ASK, list(numbers.values()))
-                if found[0]["me"] != connection.get_server_pid():
+                numbers = {watched: watched.get_server_pid() for watched in overdue if not watched.is_closed()}
+                rows = await connection.fetch(_ASK, list(numbers.values()))
+                if rows[0]["me"] != connection.get_server_pid():
                     self._blind = True
                     return
-                sessions = {row["pid"]: (row["working"], row["state_change"]) for row in found}
-                for each, number in numbers.items():
+                sessions = {row["pid"]: (row["working"], row["state_change"]) for row in rows}
+                for watched, number in numbers.items():
                     working, changed = sessions.get(number, (False, None))
-                    observed = (overdue[each], changed)
-                    if working or self._since.get(each) != overdue[each]:
-                        idle.pop(each, None)
-                    elif idle.get(each) == observed:
-                        each.terminate()
+                    observed = (overdue[watched], changed)
+                    if working or self._since.get(watched) != overdue[watched]:
+                        idle.pop(watched, None)
+                    elif idle.get(watched) == observed:
+                        watched.terminate()
                     else:
-                        idle[each] = observed
+                        idle[watched] = observed
                 await asyncio.sleep(_AGAIN)
         except _TROUBLE:
             return  # The server cannot be asked now. The next check comes later.

@@ -40,8 +40,8 @@ def steps() -> tuple[Step, ...]:
     """The schema steps in order."""
     folder = files("headrace.store.postgres").joinpath("schema")
     named = [(re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name), file) for file in folder.iterdir()]
-    found = [Step(int(match[1]), match[2], file.read_text("utf-8")) for match, file in named if match]
-    return tuple(sorted(found, key=lambda step: step.version))
+    unordered = [Step(int(match[1]), match[2], file.read_text("utf-8")) for match, file in named if match]
+    return tuple(sorted(unordered, key=lambda step: step.version))
 
 
 @cache
@@ -63,15 +63,15 @@ def check_server(connection: Any, shown: str) -> None:
 
 async def check_schema(connection: Any, shown: str) -> None:
     """Raise SchemaMismatch unless the schema has exactly the version that this headrace needs."""
-    found = await version(connection)
+    current = await version(connection)
     newest = steps()[-1].version
-    if found is None:
+    if current is None:
         raise SchemaMismatch(f"there is no headrace schema in {shown}: {MIGRATE}")
-    if found < newest:
-        raise SchemaMismatch(f"the headrace schema in {shown} is at version {found}, {newest} is needed: {MIGRATE}")
-    if found > newest:
+    if current < newest:
+        raise SchemaMismatch(f"the headrace schema in {shown} is at version {current}, {newest} is needed: {MIGRATE}")
+    if current > newest:
         raise SchemaMismatch(
-            f"the headrace schema in {shown} is at version {found}, newer than {newest}: upgrade headrace"
+            f"the headrace schema in {shown} is at version {current}, newer than {newest}: upgrade headrace"
         )
 
 
@@ -79,8 +79,8 @@ async def version(connection: Any) -> int | None:
     """The schema's version; None: there is none."""
     if not await connection.fetchval("select to_regclass('headrace.migration') is not null"):
         return None
-    found: int | None = await connection.fetchval("select max(version) from headrace.migration")
-    return found
+    newest: int | None = await connection.fetchval("select max(version) from headrace.migration")
+    return newest
 
 
 async def migrate(connection: Any, progress: Progress | None, shown: str) -> list[str]:
@@ -134,8 +134,8 @@ async def _apply(connection: Any, progress: Progress | None, shown: str) -> list
 
 async def _blocking(connection: Any) -> str:
     """The sessions that hold locks on headrace's tables, the oldest transactions first, for a message."""
-    found = await connection.fetch(_HOLDERS)
-    return ", ".join(_HOLDER.format(**row) for row in found) or "the other session"
+    holders = await connection.fetch(_HOLDERS)
+    return ", ".join(_HOLDER.format(**row) for row in holders) or "the other session"
 
 
 def days_ahead(today: date) -> list[date]:

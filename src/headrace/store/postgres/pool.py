@@ -87,8 +87,8 @@ class Pool:
         """Run one statement in a transaction of its own."""
 
         async def call(connection: Connection) -> list[Any]:
-            found: list[Any] = await connection.fetch(statement, *args, timeout=timeout)
-            return found
+            rows: list[Any] = await connection.fetch(statement, *args, timeout=timeout)
+            return rows
 
         async def call_pooled(connection: Connection) -> list[Any]:
             # The driver prepares and executes in two steps, which a pooler may send to two servers.
@@ -245,9 +245,9 @@ async def connect(
 async def _prepare(connection: Connection, address: Address) -> None:
     """Settings of a session. A pooler in session mode accepts no parameters at the start of a session."""
     settings = {} if address.pooler is None else _SESSION
-    told = [f"set {name} = '{value}'" for name, value in settings.items()]
+    statements = [f"set {name} = '{value}'" for name, value in settings.items()]
     try:
-        await connection.execute("; ".join([*told, _commit_sql(address, local=False)]))
+        await connection.execute("; ".join([*statements, _commit_sql(address, local=False)]))
     except AT_CONNECT as error:
         connection.terminate()
         raise faults.at_connect(error, address.shown) from _safe(error)

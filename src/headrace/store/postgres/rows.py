@@ -123,7 +123,7 @@ def held(rows: Sequence[Any]) -> list[tuple[int, Claimed]]:
     ]  # fmt: skip
 
 
-def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), said: Any = None, *, whole: bool = False) -> Job:
+def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), report: Any = None, *, whole: bool = False) -> Job:
     """A row of job_now. `whole`: as `get` shows it."""
     until, result = row["result_until"], row["result"]
     expired = result is not None and until is not None and until <= now
@@ -150,10 +150,12 @@ def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), said: Any = 
         result=None if expired else result,
         result_expired=expired,
         history=history,
-        progress=said and said["progress"],
-        doing=said and said["note"],
+        progress=report and report["progress"],
+        doing=report and report["note"],
         worker_name=row["worker_name"] if whole else None,
-        log=tuple(LogLine(at, line) for at, line in zip(said["log_at"], said["log_text"], strict=True)) if said else (),
+        log=tuple(LogLine(at, line) for at, line in zip(report["log_at"], report["log_text"], strict=True))
+        if report
+        else (),
     )
 
 
@@ -188,14 +190,14 @@ def ahead(row: Any, limit: int, blocked: Sequence[Any]) -> Ahead:
         tenant_paused_until=row["tenant_until"],
         blocked=tuple(
             Blocked(
-                key=found["key"],
-                concurrency=found["concurrency"],
-                held=found["held"],
-                by=tuple(found["holders"] or ()),
-                opens_at=found["opens_at"],
-                never=found["never"],
+                key=limited["key"],
+                concurrency=limited["concurrency"],
+                held=limited["held"],
+                by=tuple(limited["holders"] or ()),
+                opens_at=limited["opens_at"],
+                never=limited["never"],
             )
-            for found in blocked
+            for limited in blocked
         ),
     )
 

@@ -216,9 +216,9 @@ def _one(row: Any) -> Sequence[Any]:
 def _translated(error: Exception) -> HeadraceError | None:
     """The error of headrace for a driver's error. None: there is none, and the caller gets the driver's error."""
     cause = getattr(error, "orig", None) or error.__cause__ or error
-    for found in (error, cause, getattr(cause, "__cause__", None)):
-        if found is not None and faults.sqlstate(found) is not None and not faults.broken(found):
-            return faults.in_call(found, "your transaction", wrote=True)
+    for candidate in (error, cause, getattr(cause, "__cause__", None)):
+        if candidate is not None and faults.sqlstate(candidate) is not None and not faults.broken(candidate):
+            return faults.in_call(candidate, "your transaction", wrote=True)
     return None
 
 

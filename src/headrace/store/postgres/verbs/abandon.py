@@ -26,10 +26,10 @@ _RETIRE: Final = (
 
 
 async def abandon(server: Server, worker: WorkerId, cause: str) -> int:
-    found = await server.pool.repeatable(
+    answer = await server.pool.repeatable(
         lambda: server.pool.rows(_ABANDON, *AbandonArgs(worker, text(cause), server.injected), write=True)
     )
-    count: int = found[0][0]
+    count: int = answer[0][0]
     if count:
         server.bell.ring((due_hint(AT_ONCE),))
     return count

@@ -32,9 +32,9 @@ _BLOCKED: Final = call("blocked", BlockedArgs)
 
 async def ahead(server: Server, id: JobId, limit: int) -> Ahead | None:
     now = server.injected
-    found = await server.pool.rows(_AHEAD, *AheadArgs(id, limit, now), write=False)
-    if not found:
+    answer = await server.pool.rows(_AHEAD, *AheadArgs(id, limit, now), write=False)
+    if not answer:
         return None
-    limited = found[0]["limited"]
+    limited = answer[0]["limited"]
     blocked = await server.pool.rows(_BLOCKED, *BlockedArgs(id, now), write=False) if limited else ()
-    return rows.ahead(found[0], limit, blocked)
+    return rows.ahead(answer[0], limit, blocked)

@@ -25,6 +25,6 @@ _CANCEL: Final = call("cancel", CancelArgs)
 
 async def cancel(server: Server, ids: Sequence[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
     args = CancelArgs(list(ids), None if reason is None else text(reason), server.injected)
-    found = await server.pool.rows(_CANCEL, *args, write=True, timeout=LONG)
-    answers = {row["id"]: CancelAnswer(row["answer"]) for row in found}
+    rows = await server.pool.rows(_CANCEL, *args, write=True, timeout=LONG)
+    answers = {row["id"]: CancelAnswer(row["answer"]) for row in rows}
     return {id: answers[id] for id in dict.fromkeys(ids)}

@@ -122,15 +122,15 @@ class Claims:
                 p_probe=self._heads.probe,
                 p_fewer=self._size.careful,
             )
-            found = await self._claim(args, ask.token)
-            if isinstance(found, Lease):
-                return found
-            first = found[0]
+            answer = await self._claim(args, ask.token)
+            if isinstance(answer, Lease):
+                return answer
+            first = answer[0]
             self._heads.learn(first, full=full)
             self._heads.learn_owed(first, owed)
             bell.opens(first["opens"])
             if first["r_batch"] is not None:
-                return self._lease(ask.token, found, fitting if fitting < limit else None)
+                return self._lease(ask.token, answer, fitting if fitting < limit else None)
             busy = first["busy"]
             if busy is not None and waits < _MOST_WAITS:
                 waits += 1
@@ -172,8 +172,8 @@ class Claims:
         self._leases.remember(token, len(jobs))
         return Lease(token, jobs, held[0]["suspect"])
 
-    def _lease(self, token: Token, found: list[Any], most: int | None) -> Lease:
-        first, jobs, large = found[0], *rows.claimed(found)
+    def _lease(self, token: Token, answer: list[Any], most: int | None) -> Lease:
+        first, jobs, large = answer[0], *rows.claimed(answer)
         self._size.learn(len(jobs), large)
         self._leases.remember(token, len(jobs), set(first["r_queue"]) if first["limited"] else None)
         return Lease(token, jobs, first["suspect"], cut=len(jobs) == most)

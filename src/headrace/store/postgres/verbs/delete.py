@@ -23,5 +23,5 @@ _DELETE: Final = call("delete", DeleteArgs)
 
 async def delete(server: Server, ids: Sequence[JobId], states: Collection[JobState] | None) -> frozenset[JobId]:
     args = DeleteArgs(list(ids), None if states is None else [str(state) for state in states])
-    found = await server.pool.rows(_DELETE, *args, write=True, timeout=LONG)
-    return frozenset(JobId(row["id"]) for row in found)
+    rows = await server.pool.rows(_DELETE, *args, write=True, timeout=LONG)
+    return frozenset(JobId(row["id"]) for row in rows)

@@ -22,10 +22,10 @@ _DETACH: Final = call("detach", DetachArgs)
 
 
 async def detach(server: Server, leases: LeaseMemory, token: Token, position: int, fresh: Token) -> bool:
-    found = await server.pool.repeatable(
+    answer = await server.pool.repeatable(
         lambda: server.pool.rows(_DETACH, *DetachArgs(token, position, fresh), write=True)
     )
-    detached: bool = found[0][0]
+    detached: bool = answer[0][0]
     if detached:
         leases.detach(token, fresh)
     return detached

@@ -37,16 +37,16 @@ async def ended(server: Server, since: datetime, limit: int) -> list[Ending]:
     now = await server.clock_time()
     width = max(now - since, timedelta(seconds=1))
     begin, end, after = since, NEVER, _NO_JOB
-    found: list[Ending] = []
-    while len(found) < limit:
-        most = min(_PAGE, limit - len(found))
+    endings: list[Ending] = []
+    while len(endings) < limit:
+        most = min(_PAGE, limit - len(endings))
         args = EndedArgs(begin, end, _SORTED, most, a_batch=after[0], a_ord=after[1])
         page = await server.pool.rows(_ENDED, *args, write=False, timeout=60)
         if page and page[0]["batch"] is None:
             width = max(width / 32, _MOMENT)
             end = begin + width
             continue
-        found += [rows.ending(row) for row in page]
+        endings += [rows.ending(row) for row in page]
         if len(page) == most:
             begin, after = page[-1]["finished_at"], (page[-1]["batch"], page[-1]["ord"])
         elif end == NEVER:
@@ -55,4 +55,4 @@ async def ended(server: Server, since: datetime, limit: int) -> list[Ending]:
             # The next span may have fewer endings. After the present only a test's own clock has any.
             begin, after, width = end, _NO_JOB, width * 4
             end = NEVER if begin + width > now else begin + width
-    return found
+    return endings

@@ -85,10 +85,10 @@ async def enqueue(server: Server, batch: Batch) -> Enqueued:
         return Enqueued({})
     args = enqueue_args(batch, server.injected)
     if args.keyed:
-        found = await _enqueue_keyed(server, args)
+        reply = await _enqueue_keyed(server, args)
     else:
-        found = await server.pool.repeatable(lambda: server.pool.rows(ENQUEUE, *args, write=True, timeout=60))
-    answer = rows.enqueued(batch, found[0])
+        reply = await server.pool.repeatable(lambda: server.pool.rows(ENQUEUE, *args, write=True, timeout=60))
+    answer = rows.enqueued(batch, reply[0])
     server.bell.ring(hints_of(batch))
     return answer
 

@@ -51,12 +51,12 @@ async def find(server: Server, where: Filter, before: JobId | None, limit: int) 
         # One more than the page has tells whether there is another page.
         p_limit=limit + 1,
     )
-    found = await server.pool.rows(_FIND, *args, write=False, timeout=60)
-    shown = [row for row in found if row["shown"]]
+    scanned = await server.pool.rows(_FIND, *args, write=False, timeout=60)
+    shown = [row for row in scanned if row["shown"]]
     expire = any(row["result_until"] is not None for row in shown)
     now = await server.now() if expire else rows.NEVER
     jobs = [rows.job(row, now) for row in shown[:limit]]
-    if len(shown) < len(found):
+    if len(shown) < len(scanned):
         # The store has read as many jobs as one call may. The caller goes on from there.
-        return Page(jobs, job_id(found[-1]["at_batch"], found[-1]["at_ord"]))
+        return Page(jobs, job_id(scanned[-1]["at_batch"], scanned[-1]["at_ord"]))
     return Page(jobs, jobs[-1].id if jobs and len(shown) > limit else None)

@@ -36,13 +36,13 @@ async def get(server: Server, ids: Sequence[JobId]) -> list[Job | None]:
                 await connection.fetchval("select clock_timestamp()"),
             )
 
-    found, failed, reported, now = await server.pool.run(look, write=False)
+    stored, failed, reported, now = await server.pool.run(look, write=False)
     reports = {(row["batch"], row["ord"]): row for row in reported}
     history: dict[tuple[Any, int], list[Any]] = {}
     for row in failed:
         history.setdefault((row["batch"], row["ord"]), []).append(row)
     jobs: dict[tuple[Any, int], Job] = {}
-    for row in found:
+    for row in stored:
         place = (row["batch"], row["ord"])
         failures = tuple(rows.failure(f) for f in history.get(place, ()))
         jobs[place] = rows.job(row, server.injected or now, failures, reports.get(place), whole=True)

@@ -86,10 +86,10 @@ async def heartbeat(
         statement, args = _WITH_PRESENCE, (*args, *_present_args(presence), *upkeep_args)
     # Two tries and a connection between them fit into half the lease.
     patience = min(CALL_TIMEOUT, max(_SHORTEST, ttl.total_seconds() / 6))
-    found: list[Any] = await server.pool.repeatable(
+    answer: list[Any] = await server.pool.repeatable(
         lambda: server.pool.rows(statement, *args, write=True, timeout=patience, use="heartbeat")
     )
-    alive, stopped, positions, now, upkeep = found[0]
+    alive, stopped, positions, now, upkeep = answer[0]
     lost = frozenset(tokens) - set(alive or ())
     for token in lost:
         leases.forget_size(token)

@@ -33,8 +33,8 @@ async def limits(server: Server) -> dict[str, LimitRule]:
 
 async def limit(server: Server, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
     # Not repeated when the answer is lost, as `record`.
-    found = await server.pool.rows(_LIMIT, *_limit_args(name, rule, expect), write=True)
-    version: int | None = found[0][0]
+    answer = await server.pool.rows(_LIMIT, *_limit_args(name, rule, expect), write=True)
+    version: int | None = answer[0][0]
     if version is not None:
         server.bell.ring_all()
     return version

@@ -43,8 +43,8 @@ class Promotion:
         begun = loop.time()
         args = (*PromoteArgs(limit, server.injected), begun >= self._fold_after)
         server.bell.due.asking()
-        found = await server.pool.repeatable(lambda: server.pool.rows(_PROMOTE, *args, write=True))
-        moved, queues, next_due, expired, next_expiry, counts = found[0]
+        answer = await server.pool.repeatable(lambda: server.pool.rows(_PROMOTE, *args, write=True))
+        moved, queues, next_due, expired, next_expiry, counts = answer[0]
         promoted = Promoted(moved, next_due, expired, next_expiry)
         server.bell.due.answered(promoted.next)
         if queues:

@@ -136,10 +136,10 @@ async def expired_dead(server: Server, keep: Retention, limit: int) -> list[JobI
     pool, injected = server.pool, server.injected
     now = injected or await server.clock_time()
     until = _Horizons.of(keep, now)
-    found = await pool.rows(_EXPIRED.format("ending_default"), *until.of_dead, limit, write=False, timeout=LONG)
-    if len(found) < limit and (injected is not None or until.dead_first):
-        found = await pool.rows(_EXPIRED.format("ending"), *until.of_dead, limit, write=False, timeout=LONG)
-    return [job_id(batch, ord) for batch, ord in found]
+    expired = await pool.rows(_EXPIRED.format("ending_default"), *until.of_dead, limit, write=False, timeout=LONG)
+    if len(expired) < limit and (injected is not None or until.dead_first):
+        expired = await pool.rows(_EXPIRED.format("ending"), *until.of_dead, limit, write=False, timeout=LONG)
+    return [job_id(batch, ord) for batch, ord in expired]
 
 
 # Both conditions on the state: the first is that of the index of what was not done.
@@ -177,8 +177,8 @@ async def _set_aside(pool: Pool, day: date, until: _Horizons, limit: int) -> int
     for attempt in range(_TRIES):
         await asyncio.sleep(random.random() * 0.2 * attempt)
         args = SetAsideArgs(p_day=day, **until.args, p_limit=limit)
-        found = await pool.rows(_SET_ASIDE, *args, write=True, timeout=LONG)
-        answer = _number(found)
+        rows = await pool.rows(_SET_ASIDE, *args, write=True, timeout=LONG)
+        answer = _number(rows)
         if answer != _BUSY:
             break
     return answer
@@ -187,14 +187,14 @@ async def _set_aside(pool: Pool, day: date, until: _Horizons, limit: int) -> int
 async def _thin_out(pool: Pool, day: date, until: _Horizons, limit: int) -> int:
     args = PruneRowsArgs(p_which="everywhere", **until.args, p_limit=limit)
     span = (_end(day) - timedelta(days=1), _end(day))
-    found = await pool.rows(_THIN_OUT, *args, *span, write=True, timeout=LONG)
-    return _number(found)
+    rows = await pool.rows(_THIN_OUT, *args, *span, write=True, timeout=LONG)
+    return _number(rows)
 
 
 async def _rows(pool: Pool, which: str, until: _Horizons, limit: int) -> int:
     args = PruneRowsArgs(p_which=which, **until.args, p_limit=limit)
-    found = await pool.rows(_PRUNE_ROWS, *args, write=True, timeout=LONG)
-    return _number(found)
+    rows = await pool.rows(_PRUNE_ROWS, *args, write=True, timeout=LONG)
+    return _number(rows)
 
 
 async def _rest(pool: Pool, limit: int, injected: datetime | None) -> None:
@@ -203,8 +203,8 @@ async def _rest(pool: Pool, limit: int, injected: datetime | None) -> None:
 
 async def _results(pool: Pool, injected: datetime | None) -> bool:
     """Drop the bytes of results whose time to live is over; whether there may be more."""
-    found = await pool.rows(_PRUNE_RESULTS, *PruneResultsArgs(_RESULTS, injected), write=True, timeout=LONG)
-    return _number(found) >= _RESULTS
+    rows = await pool.rows(_PRUNE_RESULTS, *PruneResultsArgs(_RESULTS, injected), write=True, timeout=LONG)
+    return _number(rows) >= _RESULTS
 
 
 async def _names(pool: Pool, keep: Retention, now: datetime) -> None:
@@ -221,6 +221,6 @@ def _end(day: date) -> datetime:
     return datetime.combine(day + timedelta(days=1), time(), UTC)
 
 
-def _number(found: list[Any]) -> int:
-    number: int = found[0][0]
+def _number(rows: list[Any]) -> int:
+    number: int = rows[0][0]
     return number

@@ -23,12 +23,12 @@ _RECORDS: Final = "select name, version, value from headrace.records where kind 
 
 
 async def records(server: Server, kind: str) -> dict[str, Record]:
-    found = await server.pool.rows(_RECORDS, kind, write=False)
-    return {row["name"]: Record(row["version"], row["value"]) for row in found}
+    rows = await server.pool.rows(_RECORDS, kind, write=False)
+    return {row["name"]: Record(row["version"], row["value"]) for row in rows}
 
 
 async def record(server: Server, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
     # Not repeated when the answer is lost: the second call would meet the version that the first one wrote.
-    found = await server.pool.rows(_RECORD, *RecordArgs(kind, name, value, expect), write=True)
-    version: int | None = found[0][0]
+    answer = await server.pool.rows(_RECORD, *RecordArgs(kind, name, value, expect), write=True)
+    version: int | None = answer[0][0]
     return version

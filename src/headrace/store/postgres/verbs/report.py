@@ -32,8 +32,8 @@ async def report(server: Server, token: Token, reports: Sequence[tuple[int, Repo
     if not reports:
         return frozenset()
     # Not repeated when the answer is lost: the log would hold the same lines twice.
-    found = await server.pool.rows(_REPORT, *_report_args(token, reports), write=True)
-    return rows.refused(reports, found[0][0])
+    answer = await server.pool.rows(_REPORT, *_report_args(token, reports), write=True)
+    return rows.refused(reports, answer[0][0])
 
 
 def _report_args(token: UUID, reports: Sequence[tuple[int, Report]]) -> ReportArgs:

@@ -22,6 +22,6 @@ _RETRY: Final = call("retry", RetryArgs)
 
 
 async def retry(server: Server, ids: Sequence[JobId], *, afresh: bool) -> frozenset[JobId]:
-    found = await server.pool.rows(_RETRY, *RetryArgs(list(ids), afresh), write=True, timeout=LONG)
-    server.bell.ring({row["queue"] for row in found})
-    return frozenset(JobId(row["id"]) for row in found)
+    rows = await server.pool.rows(_RETRY, *RetryArgs(list(ids), afresh), write=True, timeout=LONG)
+    server.bell.ring({row["queue"] for row in rows})
+    return frozenset(JobId(row["id"]) for row in rows)

@@ -67,22 +67,22 @@ async def settle(
         return frozenset()
     args = settle_args(token, settlements, leases.size(token), server.injected)
     try:
-        found = await server.pool.rows(_SETTLE, *args, write=True, timeout=60, use="settle")
+        answer = await server.pool.rows(_SETTLE, *args, write=True, timeout=60, use="settle")
     except OutcomeUnknown:
-        found = await server.pool.rows(_SETTLE, *args, write=True, timeout=60, use="settle")
-        if found[0][0] is None:
+        answer = await server.pool.rows(_SETTLE, *args, write=True, timeout=60, use="settle")
+        if answer[0][0] is None:
             # The first call may have ended the lease, or another worker did. The store cannot tell which.
             raise
     # The units of the lease are free now, so jobs that waited for them may run.
     freed = leases.limited(token)
-    if args.p_positions is None or found[0][0] is None:
+    if args.p_positions is None or answer[0][0] is None:
         leases.end(token)
     hints = hints_of(settlements)
     server.bell.ring(hints)
     if freed and ALL not in hints:
         server.bell.ring(freed)
         server.bell.ring_all_soon()
-    return rows.refused(settlements, found[0][0])
+    return rows.refused(settlements, answer[0][0])
 
 
 def hints_of(settlements: Sequence[tuple[int, Settlement]]) -> set[str]:
@@ -102,21 +102,21 @@ def settle_args(
         positions = [position for position, _ in settlements]
         whole = size is not None and len(positions) == size and set(positions) == set(range(size))
         return SettleArgs(token, None if whole else positions, p_now=now)
-    each = [settlement for _, settlement in settlements]
-    failed = [(index, s.failure) for index, s in enumerate(each, start=1) if s.failure is not None]
-    ttls = column([s.result_ttl if isinstance(s, Finish) else None for s in each])
+    values = [settlement for _, settlement in settlements]
+    failed = [(index, s.failure) for index, s in enumerate(values, start=1) if s.failure is not None]
+    ttls = column([s.result_ttl if isinstance(s, Finish) else None for s in values])
     return SettleArgs(
         p_token=token,
         p_positions=[position for position, _ in settlements],
-        p_states=[_state(s) for s in each],
-        p_results=column([s.result if isinstance(s, Finish) else None for s in each]),
+        p_states=[_state(s) for s in values],
+        p_results=column([s.result if isinstance(s, Finish) else None for s in values]),
         p_ttl=None if ttls is None else same(ttls),
-        p_failures=column([s.failures for s in each]),
-        p_crashes=column([s.crashes for s in each]),
-        p_notes=column([text(s.note) if s.note is not None else None for s in each]),
-        p_run_at=column([s.due if isinstance(s, Again) and isinstance(s.due, datetime) else None for s in each]),
-        p_delay=column([s.due if isinstance(s, Again) and isinstance(s.due, timedelta) else None for s in each]),
-        p_suspect=column([s.suspect or None if isinstance(s, Again) else None for s in each]),
+        p_failures=column([s.failures for s in values]),
+        p_crashes=column([s.crashes for s in values]),
+        p_notes=column([text(s.note) if s.note is not None else None for s in values]),
+        p_run_at=column([s.due if isinstance(s, Again) and isinstance(s.due, datetime) else None for s in values]),
+        p_delay=column([s.due if isinstance(s, Again) and isinstance(s.due, timedelta) else None for s in values]),
+        p_suspect=column([s.suspect or None if isinstance(s, Again) else None for s in values]),
         f_index=[index for index, _ in failed] or None,
         f_attempt=[f.attempt for _, f in failed] or None,
         f_kind=[text(f.kind) for _, f in failed] or None,

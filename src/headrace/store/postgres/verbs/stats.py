@@ -49,18 +49,18 @@ _FEW: Final = 2
 
 
 async def stats(server: Server) -> Stats:
-    found: list[QueueStats] = []
+    queues: list[QueueStats] = []
     while True:
-        args = FiguresArgs(found[-1].queue if found else "", _QUEUES, server.injected)
+        args = FiguresArgs(queues[-1].queue if queues else "", _QUEUES, server.injected)
         page = await server.pool.rows(_FIGURES, *args, write=False)
-        found += [rows.figures(row) for row in page]
+        queues += [rows.figures(row) for row in page]
         if len(page) < _QUEUES:
-            return Stats(await _with_ages(server, found))
+            return Stats(await _with_ages(server, queues))
 
 
 async def _with_ages(server: Server, queues: list[QueueStats]) -> list[QueueStats]:
     """Look for the oldest jobs: at few lanes of many queues in a statement, then at more lanes of those that have them."""
-    waiting = [each.queue for each in queues if each.ready > 0]
+    waiting = [queue.queue for queue in queues if queue.ready > 0]
     if not waiting:
         return queues
     now = await server.now()
@@ -86,10 +86,10 @@ async def _with_ages(server: Server, queues: list[QueueStats]) -> list[QueueStat
         else:
             await look(OldestArgs([queue], _HEADS, a_priority=priority, a_tenant=tenant, a_lane=lane))
     return [
-        replace(each, oldest_ready=now - oldest[each.queue], oldest_at_least=each.queue in many)
-        if each.queue in oldest
-        else each
-        for each in queues
+        replace(queue, oldest_ready=now - oldest[queue.queue], oldest_at_least=queue.queue in many)
+        if queue.queue in oldest
+        else queue
+        for queue in queues
     ]
 
 
