@@ -137,8 +137,8 @@ class AppJobs:
     explain = blocking(aexplain)
 
     def _options_of(self, task: str) -> TaskOptions | None:
-        found = self.tasks.get(task)
-        return None if found is None else found.options
+        declared = self.tasks.get(task)
+        return None if declared is None else declared.options
 
     async def astats(self) -> Stats:
         """Every queue in figures."""

@@ -108,8 +108,8 @@ class Limits:
         def change(state: State, base: State) -> State:
             nonlocal health
             health = rested(state.health, now)
-            for each in seen:
-                health = after(health, each, base.declared or declared, now)
+            for observation in seen:
+                health = after(health, observation, base.declared or declared, now)
             own = state.declared or (None if ":" in key else declared)
             return State(declared=own, override=state.override, health=health)
 
@@ -123,10 +123,10 @@ class Limits:
             rule = rules.get(key)
             state = _NOTHING if rule is None else unpack(rule.state)
             base = base_of(rules, key, state)
-            made = change(state, base)
-            if made == _NOTHING and rule is None:
+            changed = change(state, base)
+            if changed == _NOTHING and rule is None:
                 return None
-            fresh = None if made == _NOTHING else rule_from(made, made if ":" not in key else base)
+            fresh = None if changed == _NOTHING else rule_from(changed, changed if ":" not in key else base)
             if rule is not None and fresh is not None and replace(fresh, version=rule.version) == rule:
                 return _entry(key, rule)
             version = await self._store.limit(key, fresh, None if rule is None else rule.version)
@@ -147,7 +147,7 @@ class Limits:
     async def _must_know(self, name: str) -> None:
         rules = await self._store.limits()
         if name not in rules and name.partition(":")[0] not in rules:
-            known = ", ".join(sorted(each for each in rules if ":" not in each)) or "none"
+            known = ", ".join(sorted(limit for limit in rules if ":" not in limit)) or "none"
             raise LimitNotFound(
                 f"there is no limit {name!r} (known: {known}): a limit is there once a worker whose app declares it has run"
             )
@@ -167,25 +167,25 @@ class LimitOperations(Limits):
             raise ConfigError(f'limit {name!r}: give at least one of rate="50/s", burst=10 and concurrency=4')
 
         def change(state: State, base: State) -> State:
-            made = _joined(state.override, figures)
-            check_figures(name, base.declared, _joined(base.override, made))
-            return msgspec.structs.replace(state, override=made)
+            override = _joined(state.override, figures)
+            check_figures(name, base.declared, _joined(base.override, override))
+            return msgspec.structs.replace(state, override=override)
 
         await self._must_know(name)
-        made = await self._change(name, change)
+        entry = await self._change(name, change)
         await self._follow(name)
-        assert made is not None  # it has figures of its own now
-        await self._ledger.note("limits.set", of_limit(name, made.override))
-        return made
+        assert entry is not None  # it has figures of its own now
+        await self._ledger.note("limits.set", of_limit(name, entry.override))
+        return entry
 
     async def reset(self, name: str) -> LimitEntry | None:
         """Return a limit and all its keys to the declared figures, and open them; None: this key has no rule of its own."""
         check_limit(name)
         await self._must_know(name)
-        made = await self._change(name, lambda state, _: State(declared=state.declared))
+        entry = await self._change(name, lambda state, _: State(declared=state.declared))
         await self._follow(name, heal=True)
         await self._ledger.note("limits.reset", name)
-        return made
+        return entry
 
     async def remove(self, name: str) -> list[str]:
         """Forget a limit with every key of it, or one key's own rule; answers the names that are gone.

@@ -92,9 +92,9 @@ def check_until(until: Until) -> timedelta | datetime | None:
     """When a pause ends, or a ConfigError."""
     if until is None:
         return None
-    if not (found := duration.given_or_time(until, name="until", example="2h")):
+    if not (end := duration.given_or_time(until, name="until", example="2h")):
         raise ConfigError(f"until = {until!r}: must be more than 0")
-    return found
+    return end
 
 
 # ── the app ──────────────────────────────────────────────────────────────────

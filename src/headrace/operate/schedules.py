@@ -62,9 +62,9 @@ class Schedules:
 
     async def declare(self, declared: Mapping[str, Schedule], *, app: str, tasks: Collection[str]) -> list[str]:
         """Store what code declares, where it has changed; answers the names that code declared before and no longer does."""
-        found = await self.all()
+        entries = await self.all()
         for name, schedule in declared.items():
-            known = found.get(name)
+            known = entries.get(name)
             if known is not None and known.digest == fingerprint(schedule):
                 continue  # a change at run time stays
             if known is not None and known.declared and _elsewhere(known, app, tasks):
@@ -79,7 +79,7 @@ class Schedules:
             await self._change(name, change)
         return [
             name
-            for name, entry in found.items()
+            for name, entry in entries.items()
             if entry.declared
             and name not in declared
             and (entry.schedule.job.task in tasks or (app and entry.app == app))
@@ -157,16 +157,16 @@ class ScheduleOperations(Schedules):
         batch = Batch(new_batch(), [job_now(entry.schedule)])
         answer = await self._store.enqueue(batch)
         holder = answer.existing.get(0)  # a job that holds the task's unique lock answers for it
-        made = job_id(batch.id, 0) if holder is None else holder
+        job = job_id(batch.id, 0) if holder is None else holder
 
         def note(entry: ScheduleEntry, now: datetime) -> ScheduleEntry:
-            told = Decision("run", now, "" if holder is None else UNIQUE, job=made)
-            last = made if holder is None else entry.last
-            return replace(entry, last=last, recent=(told, *entry.recent)[:REMEMBERED])
+            decision = Decision("run", now, "" if holder is None else UNIQUE, job=job)
+            last = job if holder is None else entry.last
+            return replace(entry, last=last, recent=(decision, *entry.recent)[:REMEMBERED])
 
         await self._change_known(name, note)
         await self._ledger.note("schedules.run_now", name, 1)
-        return made
+        return job
 
     async def _change_known(
         self, name: str, change: Callable[[ScheduleEntry, datetime], ScheduleEntry]
@@ -237,8 +237,8 @@ class AppSchedules:
         self, name: str, *, job: JobCall[object], replace: bool = False, **options: Unpack[ScheduleKeywords]
     ) -> ScheduleEntry:
         """Store a schedule now; running workers notice."""
-        made = declare(name, job=job, **options)
-        return await (await self._operations()).add(made, replace=replace)
+        schedule = declare(name, job=job, **options)
+        return await (await self._operations()).add(schedule, replace=replace)
 
     add = blocking(aadd)
 

@@ -71,16 +71,16 @@ def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
 def options(job: Job) -> dict[str, Any]:
     """What this job overrides of its task's options; of a webhook only the host, because its path may be a secret."""
     try:
-        found = codec.decode_options(job.options)
+        overrides = codec.decode_options(job.options)
     except BadArguments:
         return {"unreadable": f"{len(job.options or b'')} bytes"}
     shown: dict[str, Any] = {
         name: value
-        for name, value in msgspec.to_builtins(found).items()
+        for name, value in msgspec.to_builtins(overrides).items()
         if value is not None and name not in _ELSEWHERE
     }
-    if found.webhook is not None:
-        shown["webhook"] = webhook(found.webhook)
+    if overrides.webhook is not None:
+        shown["webhook"] = webhook(overrides.webhook)
     return shown
 
 

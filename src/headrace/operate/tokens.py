@@ -67,19 +67,19 @@ def digest(text: bytes) -> bytes:
 
 def id_of(text: bytes) -> str | None:
     """The id in the text of a token. None: it is not a token."""
-    found = _TOKEN.fullmatch(text) if len(text) <= LONGEST else None
-    return None if found is None else found[1].decode()
+    match = _TOKEN.fullmatch(text) if len(text) <= LONGEST else None
+    return None if match is None else match[1].decode()
 
 
 def read(records: Mapping[str, Record]) -> dict[str, Token]:
     """The tokens in these records. A record that cannot be read, perhaps of a newer version, is left out."""
-    found: dict[str, Token] = {}
+    tokens: dict[str, Token] = {}
     for id, record in records.items():
         try:
-            found[id] = _decoder.decode(record.value)
+            tokens[id] = _decoder.decode(record.value)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
-    return found
+    return tokens
 
 
 def describe(token: Token) -> str:
@@ -149,11 +149,11 @@ async def create(
 
 async def revoke(store: Store, name_or_id: str, *, forget: bool = False) -> Token:
     """Revoke a token, by its id or by the name of the valid one. `forget`: also delete its record."""
-    found = await all(store)
+    tokens = await all(store)
     now = await store.now()
-    chosen = [token for token in found if token.id == name_or_id]
+    chosen = [token for token in tokens if token.id == name_or_id]
     if not chosen:
-        named = [token for token in found if token.name == name_or_id]
+        named = [token for token in tokens if token.name == name_or_id]
         chosen = [token for token in named if token.state(now) == "good"] or named
     if not chosen:
         raise ConfigError(f"no token {name_or_id!r:.80}: `headrace tokens list` shows what there is")
@@ -186,12 +186,12 @@ def check_scopes(scopes: Iterable[Scope | str]) -> frozenset[Scope]:
     """The scopes, at least one, or a ConfigError."""
     known = ", ".join(Scope)
     try:
-        found = frozenset(Scope(scope) for scope in scopes)
+        chosen = frozenset(Scope(scope) for scope in scopes)
     except ValueError as error:
         raise ConfigError(f"{error}: the scopes are {known}") from None
-    if not found:
+    if not chosen:
         raise ConfigError(f"a token needs a scope: {known}")
-    return found
+    return chosen
 
 
 def _random(length: int) -> str:

@@ -120,8 +120,8 @@ async def drop_dead(store: Store, ids: Sequence[JobId], event: str, *, reason: s
     gone: set[JobId] = set()
     unique = list(dict.fromkeys(ids))
     for start in range(0, len(unique), PAGE):
-        found = await store.get(unique[start : start + PAGE])
-        dead = [job for job in found if job is not None and job.state is JobState.DEAD]
+        jobs = await store.get(unique[start : start + PAGE])
+        dead = [job for job in jobs if job is not None and job.state is JobState.DEAD]
         gone |= await drop(store, event, [record_of(job, reason, by) for job in dead])
     return frozenset(gone)
 
@@ -136,8 +136,8 @@ async def expire(
     dropped = 0
     for _ in range(0, limit, PAGE):
         ids = await store.expired_dead(keep, PAGE)
-        found = await store.get(ids) if ids else []
-        dead = [job for job in found if job is not None and job.state is JobState.DEAD]
+        jobs = await store.get(ids) if ids else []
+        dead = [job for job in jobs if job is not None and job.state is JobState.DEAD]
         if dead:
             shown = [None if arguments is None else arguments(job) for job in dead]
             records = [record_of(job, "keep_dead is over", by, args) for job, args in zip(dead, shown, strict=True)]

@@ -92,8 +92,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("give job ids, or a group and filters, not both")
         if not ids and group is None and not narrowed and not everything:
             raise ConfigError("which dead jobs? give ids, a group, a filter such as task, or everything=True")
-        found = None if group is None else fingerprint.check(group)
-        return cls(ids=tuple(dict.fromkeys(ids)), where=where or Filter(), group=found)
+        bug = None if group is None else fingerprint.check(group)
+        return cls(ids=tuple(dict.fromkeys(ids)), where=where or Filter(), group=bug)
 
 
 class DeadLetters:
@@ -108,12 +108,12 @@ class DeadLetters:
         """The bugs behind the dead jobs that fit, the most frequent first."""
         choice = Choice(where=where or Filter())
         meter = ProgressCount(progress, await self._expected(choice))
-        found: dict[str, Group] = {}
+        by_fingerprint: dict[str, Group] = {}
         async for dead, _ in self._pages(choice, whole=True):
             for job in dead:
-                join(found, job)
+                join(by_fingerprint, job)
             meter.add(len(dead))
-        return most_frequent(found)
+        return most_frequent(by_fingerprint)
 
     async def jobs(
         self, where: Filter | None = None, *, group: str | None = None, before: JobId | None = None, limit: int = 50
@@ -123,12 +123,12 @@ class DeadLetters:
         if group is None:
             return await pages.fill(self._store, where, before=before, limit=limit)
         choice = Choice(where=where, group=fingerprint.check(group))
-        found: list[Job] = []
+        jobs: list[Job] = []
         async for dead, _ in self._pages(choice, whole=True, before=before):
-            found += dead
-            if len(found) > limit:
-                return Page(found[:limit], found[limit - 1].id)
-        return Page(found, None)
+            jobs += dead
+            if len(jobs) > limit:
+                return Page(jobs[:limit], jobs[limit - 1].id)
+        return Page(jobs, None)
 
     async def show(self, id: JobId) -> Letter:
         """One dead job; raises JobNotFound."""
@@ -159,8 +159,8 @@ class DeadLetters:
             jobs = page.jobs
             if whole and jobs:
                 # A job that was replayed between the two calls is no longer dead.
-                found = await self._store.get([job.id for job in jobs])
-                jobs = [job for job in found if job is not None and job.state is JobState.DEAD]
+                stored = await self._store.get([job.id for job in jobs])
+                jobs = [job for job in stored if job is not None and job.state is JobState.DEAD]
             if choice.group is not None:
                 jobs = [job for job in jobs if fingerprint.of_job(job).id == choice.group]
             yield jobs, []
