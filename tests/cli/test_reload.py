@@ -77,7 +77,7 @@ def test_a_change_starts_the_new_code_and_an_error_waits_for_the_next(shell: She
     appears(shell.folder / "two")
     _, errors = interrupt(process)
     assert process.returncode == 0, errors
-    assert shell.json("workers") == []
+    assert shell.json("workers")["items"] == []
 
 
 def test_a_running_job_finishes_first(shell: Shell) -> None:
