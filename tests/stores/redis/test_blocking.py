@@ -11,7 +11,7 @@ import pytest
 from conformance.kit import batch, counts, key, new, put
 from headrace.errors import IdempotencyConflict, OutcomeUnknown, StoreFull, Unavailable
 from headrace.model.job import JobState, job_id
-from headrace.store.redis.blocking import BlockingEnqueue
+from headrace.store.redis.blocking import BlockingEnqueue, _bound
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
 from servers.redis import RedisCluster, RedisServer
@@ -81,7 +81,8 @@ async def test_a_lost_answer_is_an_unknown_outcome_and_the_store_repeats_the_bat
 async def test_a_silent_server_is_an_unknown_outcome(store: RedisStore, blocking: BlockingEnqueue, proxy: Proxy):
     await asyncio.to_thread(blocking.enqueue, batch(new()))
     assert blocking._line is not None
-    blocking._line._socket.settimeout(0.05)
+    _bound(blocking._line._socket, 0.05)
+    assert blocking._line._socket.gettimeout() is None  # the kernel keeps it
     proxy.half_open()
     with pytest.raises(OutcomeUnknown):
         await asyncio.to_thread(blocking.enqueue, batch(new()))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -18,7 +20,6 @@ from headrace.store.redis.client import faults
 from headrace.store.redis.client.connection import (
     CONNECT_TIMEOUT,
     MORE,
-    Command,
     Reply,
     greeting,
     keep_alive,
@@ -28,13 +29,14 @@ from headrace.store.redis.client.connection import (
 from headrace.store.redis.client.faults import Cut, Refused
 from headrace.store.redis.client.packing import packed
 from headrace.store.redis.client.url import Address
+from headrace.store.redis.verbs.enqueue import Enqueue
 
 _PATIENCE: Final = 3.0
 """Seconds to wait for an answer. After that the store's own connections repeat the batch, with the URL's timeout."""
 _PORTION: Final = 65536
 
-CommandOf = Callable[[Batch], Command | None]
-AnswerOf = Callable[[Batch, Reply], Enqueued]
+Spread = Callable[[Batch], Batch]
+"""Places the jobs of a batch in the shards of their queues."""
 
 
 class BlockingEnqueue:
@@ -42,15 +44,22 @@ class BlockingEnqueue:
 
     waits_for_keys = False
 
-    def __init__(self, address: Address, command: CommandOf, answered: AnswerOf) -> None:
+    def __init__(self, address: Address, verb: Enqueue, spread: Spread | None) -> None:
         self._address = address
-        self._command = command
-        self._answered = answered
+        self._verb = verb
+        self._spread = spread
         self._line: _Line | None = None
         self._closed = False
 
     def enqueue(self, batch: Batch) -> Enqueued:
-        command = self._command(batch)
+        if self._spread is not None:
+            batch = self._spread(batch)
+        answer = self._answer(self._verb.command(batch))
+        if answer == 0:
+            answer = self._answer(self._verb.general_command(batch))
+        return self._verb.answered(batch, answer)
+
+    def _answer(self, command: bytes | None) -> Reply:
         if command is None or self._closed:
             raise Unavailable("the store has to ask the server something first")
         try:
@@ -60,24 +69,23 @@ class BlockingEnqueue:
         if isinstance(answer, Refused):
             self._drop()  # the server may have become a replica, or may not know this script yet
             raise faults.translated(answer, self._address.shown)
-        return self._answered(batch, answer)
+        return answer
 
     def close(self) -> None:
         self._closed = True
         self._drop()
 
-    def _ask(self, command: Command) -> Reply:
+    def _ask(self, command: bytes) -> Reply:
         line = self._line
         if line is None or not line.fit():
             self._drop()
             line = self._line = _Line(self._address)
         try:
-            [answer] = line.ask(packed(command), 1)
+            return line.ask_one(command)
         except BaseException:
             # Also an interrupt: what the server still answers must not be taken for the next call's answer.
             self._drop()
             raise
-        return answer
 
     def _drop(self) -> None:
         line, self._line = self._line, None
@@ -85,11 +93,11 @@ class BlockingEnqueue:
             line.close()
 
 
-def blocking(address: Address, command: CommandOf, answered: AnswerOf) -> BlockingEnqueue | None:
+def blocking(address: Address, verb: Enqueue, spread: Spread | None = None) -> BlockingEnqueue | None:
     """For one server. Which server of several it is, or which replicas have a job, only the store's own connections find out."""
     if address.kind != "single" or address.replicas:
         return None
-    return BlockingEnqueue(address, command, answered)
+    return BlockingEnqueue(address, verb, spread)
 
 
 class _Line:
@@ -103,7 +111,7 @@ class _Line:
             keep_alive(self._socket)
             commands = greeting(address)
             welcomed(self.ask(b"".join(map(packed, commands)), len(commands)), len(commands))
-            self._socket.settimeout(min(_PATIENCE, address.timeout))
+            _bound(self._socket, min(_PATIENCE, address.timeout))
         except BaseException as error:
             self.close()
             if isinstance(error, Cut):
@@ -114,7 +122,21 @@ class _Line:
 
     def fit(self) -> bool:
         """Nothing to read before anything was asked: else the server hung up, or the answers are out of step."""
-        return not self._readable.poll(0)
+        return not self._reader.has_data() and not self._readable.poll(0)
+
+    def ask_one(self, command: bytes) -> Reply:
+        """The answer to a command that leaves the reader empty, in one piece in most cases. Raises Cut."""
+        try:
+            self._socket.sendall(command)
+            while True:
+                data = self._socket.recv(_PORTION)
+                if not data:
+                    raise Cut("the server hung up", sent=True)
+                self._reader.feed(data)
+                if (answer := self._reader.gets()) is not MORE:
+                    return answer
+        except (OSError, hiredis.ProtocolError) as error:
+            raise Cut(str(error), sent=True) from error
 
     def ask(self, words: bytes, count: int) -> list[Reply]:
         """So many answers to these commands. Raises Cut."""
@@ -136,6 +158,20 @@ class _Line:
     def close(self) -> None:
         with suppress(OSError):
             self._socket.close()
+
+
+def _bound(line: socket.socket, seconds: float) -> None:
+    """Let a send or a read fail after so many seconds."""
+    line.settimeout(seconds)
+    if isinstance(line, ssl.SSLSocket) or os.name != "posix":
+        return
+    # A socket with a timeout of Python's own polls before each send and each read. The kernel's timeouts need no call.
+    # Zero would mean no timeout at all.
+    span = struct.pack("ll", *divmod(max(1, int(seconds * 1_000_000)), 1_000_000))
+    with suppress(OSError):  # a system that has its times in another form keeps Python's timeout
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+        line.settimeout(None)
 
 
 def _connected(address: Address, seconds: float) -> socket.socket:

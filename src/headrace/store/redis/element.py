@@ -79,6 +79,14 @@ def encode_run(batch: bytes, jobs: Sequence[NewJob], low: int, high: int, enqueu
     return elements
 
 
+def encode_one(batch: bytes, job: NewJob, enqueued_us: int) -> bytes:
+    """The element of the only job of a batch."""
+    name = job.task.encode()
+    if job.options is not None or job.lane.limits:
+        return _with_options(batch, 0, job, enqueued_us, name)
+    return b"".join((_HEAD.pack(batch, 0, 0, 0, 0, 0, enqueued_us, len(name), 0), name, job.payload))
+
+
 def _with_options(batch: bytes, ord: int, job: NewJob, enqueued_us: int, name: bytes) -> bytes:
     flags = (_OPTIONS if job.options is not None else 0) | (_LIMITS if job.lane.limits else 0)
     limits = b""

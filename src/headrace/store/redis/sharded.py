@@ -30,7 +30,6 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.store.redis.blocking import BlockingEnqueue, blocking
-from headrace.store.redis.client.connection import Command, Reply
 from headrace.store.redis.shard_counts import ShardCounts
 from headrace.store.redis.shards import MARK, whole
 from headrace.store.redis.store import RedisStore
@@ -92,15 +91,10 @@ class ShardedRedisStore:
         return await self.store.enqueue(self._shards.spread(batch) if self._shards else batch)
 
     def blocking(self) -> BlockingEnqueue | None:
-        enqueuing = self.store.enqueuing
+        def spread(batch: Batch) -> Batch:
+            return self._shards.spread(batch) if self._shards else batch
 
-        def command(batch: Batch) -> Command | None:
-            return enqueuing.command(self._shards.spread(batch) if self._shards else batch)
-
-        def answered(batch: Batch, answer: Reply) -> Enqueued:
-            return enqueuing.answered(self._shards.spread(batch) if self._shards else batch, answer)
-
-        return blocking(self.store.client.address, command, answered)
+        return blocking(self.store.client.address, self.store.enqueuing, spread)
 
     async def claim(self, ask: Ask) -> Lease | None:
         if not self._shards:

@@ -120,7 +120,7 @@ class RedisStore:
         await self.time.refresh()
 
     def blocking(self) -> BlockingEnqueue | None:
-        return blocking(self.client.address, self.enqueuing.command, self.enqueuing.answered)
+        return blocking(self.client.address, self.enqueuing)
 
     async def close(self) -> None:
         await self.waiting.close()

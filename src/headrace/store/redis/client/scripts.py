@@ -2,7 +2,7 @@
 
 Scripts call keys by the names in `names.lua`.
 The longest are folders of parts in one scope. Lua makes every function of a script anew at each call, which is most of what a
-small call costs on an idle server: so no script has parts that it does not use.
+small call costs on an idle server: so no script has parts that it does not use. The shortest has not even the head.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def read_part(path: Traversable) -> str:
     return _NAME.sub(lambda name: _NAMES[name[1]], path.read_text())
 
 
-def _load(verb: str, *parts: str) -> Script:
-    source = "".join(read_part(_FOLDER / f"{part}.lua") for part in ("lib", *parts)).encode()
+def _load(verb: str, *parts: str, head: str | None = "lib") -> Script:
+    """`head`: the part that comes first. None: the script uses nothing of the head."""
+    source = "".join(read_part(_FOLDER / f"{part}.lua") for part in (head, *parts) if part is not None).encode()
     # The digest names the script to the server; it is no secret.
     return Script(verb, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
@@ -49,6 +50,7 @@ _CLAIM = ("claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lea
 
 ENQUEUE = _load("enqueue", "lib/records", "lib/rings", "lib/index", "lib/listing", "enqueue/keys", "enqueue/store")
 ENQUEUE_LOCKED = _load("enqueue", *_PATHS, *_BACK, "lib/listing", "enqueue/keys", "enqueue/locks", "enqueue/store")
+ENQUEUE_ONE = _load("enqueue", "enqueue/one", head=None)
 CLAIM = _load("claim", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM)
 PRESENCE = _load("heartbeat", "presence")
 HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
