@@ -1,0 +1,1 @@
+"""headrace beside other queues, on the same servers and in the same minutes: `python -m benchmarks.peers`."""
