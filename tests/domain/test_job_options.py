@@ -17,6 +17,7 @@ from headrace.task.codec import decode_options
 from headrace.task.job_options import OPTIONS, STORED, JobKeywords, JobOptions, check_stored, stored
 from headrace.task.task import Task
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
 JSON = {each.name for each in OPTIONS.values() if not each.code_only}
 SAMPLES: dict[str, tuple[Any, str, Any]] = {
@@ -33,6 +34,7 @@ SAMPLES: dict[str, tuple[Any, str, Any]] = {
     "max_attempts": (2, "2", 2),
     "result_ttl": (timedelta(0), "0s", "0s"),
     "webhook": ("https://example.com/x", "https://example.com/x", "https://example.com/x"),
+    "trace": (TRACE, TRACE, TRACE),
 }
 """The same value in Python, on a command line and in JSON."""
 
@@ -131,3 +133,39 @@ def test_a_wrong_value_is_refused(task: Task[..., Any], name: str, value: Any) -
     given: Any = {name: value} | ({"key": "k"} if name == "key_ttl" else {})
     with pytest.raises(ConfigError):
         task.using(**given)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRACE,
+        TRACE.removesuffix("01") + "00",
+        TRACE.replace("00-", "cc-", 1) + "-what-a-later-version-adds",
+    ],
+)
+def test_a_trace_is_the_text_of_a_traceparent(task: Task[..., Any], text: str) -> None:
+    job = task.using(trace=text).job(1).job
+    assert decode_options(job.options).trace == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        7,
+        TRACE.upper(),
+        TRACE + "\n",
+        TRACE + "-more",
+        TRACE.replace("00-", "ff-", 1),
+        "00-" + "0" * 32 + "-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-" + "0" * 16 + "-01",
+        TRACE.replace("00-", "cc-", 1) + "-" + "x" * 200,
+        TRACE.replace("00-", "cc-", 1) + "-\x1b[31m",
+    ],
+)
+def test_other_texts_are_no_traces(task: Task[..., Any], text: Any) -> None:
+    with pytest.raises(ConfigError, match="trace = "):
+        task.using(trace=text)
+    with pytest.raises(ConfigError, match="trace = "):
+        check_stored(JobOptions(trace=text))

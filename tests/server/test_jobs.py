@@ -74,6 +74,61 @@ async def test_everything_that_a_job_may_ask_for(server: Running) -> None:
     assert decode_options(job.options).deadline == due + timedelta(days=1)
 
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+OTHER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+
+
+async def stored_trace(server: Running, id: str) -> str | None:
+    (job,) = await server.store.get([parse_id(id)])
+    assert job is not None
+    return decode_options(job.options).trace
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/jobs", {"task": "echo", "args": ["x"]}),
+        ("/enqueue", {"type": "echo", "payload": ["x"]}),
+        ("/v1/jobs/batch", {"jobs": [{"task": "echo", "args": ["x"]}]}),
+    ],
+)
+async def test_the_header_traceparent_goes_with_the_job(server: Running, path: str, body: dict[str, Any]) -> None:
+    answer = await server.http.post(path, json=body, headers={"traceparent": TRACE})
+    assert answer.status_code == 201, answer.text
+    made = answer.json()
+    id = made["ids"][0] if "ids" in made else made["id"]
+    assert await stored_trace(server, id) == TRACE
+    seen = await show(server, id)
+    assert (seen["trace"], seen["options"]) == (TRACE, {})
+
+
+async def test_the_field_trace_counts_before_the_header(server: Running) -> None:
+    asked = {"task": "echo", "args": ["x"], "trace": TRACE}
+    answer = await server.http.post("/v1/jobs", json=asked, headers={"traceparent": OTHER})
+    assert await stored_trace(server, answer.json()["id"]) == TRACE
+    jobs = {"jobs": [asked, {"task": "echo", "args": ["y"]}]}
+    ids = (await server.http.post("/v1/jobs/batch", json=jobs, headers={"traceparent": OTHER})).json()["ids"]
+    assert [await stored_trace(server, id) for id in ids] == [TRACE, OTHER]
+
+
+async def test_a_broken_header_is_left_out_and_a_broken_field_is_refused(server: Running) -> None:
+    for text in ("", "rubbish", TRACE + "-more", "ÿ".encode("latin-1")):
+        answer = await server.http.post("/v1/jobs", json={"task": "echo"}, headers={b"traceparent": text})  # type: ignore[dict-item]
+        assert answer.status_code == 201, answer.text
+        assert await stored_trace(server, answer.json()["id"]) is None
+    refused = await server.http.post("/v1/jobs", json={"task": "echo", "trace": "rubbish"})
+    assert code(refused) == (422, "invalid_trace")
+    assert refused.json()["path"] == "trace"
+
+
+async def test_two_traces_with_one_key_are_one_job(server: Running) -> None:
+    asked = {"task": "echo", "args": ["x"], "key": "k"}
+    first = await server.http.post("/v1/jobs", json=asked, headers={"traceparent": TRACE})
+    second = await server.http.post("/v1/jobs", json=asked, headers={"traceparent": OTHER})
+    assert (second.status_code, second.json()["id"]) == (200, first.json()["id"])
+    assert await stored_trace(server, first.json()["id"]) == TRACE
+
+
 async def test_a_delay(server: Running) -> None:
     seen = await show(server, await make(server, task="echo", delay="5m"))
     wait = datetime.fromisoformat(seen["run_at"]) - datetime.fromisoformat(seen["enqueued_at"])

@@ -135,7 +135,7 @@ def test_headers_and_a_full_store_are_named() -> None:
         return {each["name"] for each in paths[path][method].get("parameters", ()) if each["in"] == "header"}
 
     assert headers("/v1/events") == headers("/v1/jobs/{id}/events") == {"Last-Event-ID"}
-    assert headers("/v1/jobs", "post") == headers("/v1/jobs/batch", "post") == {"Idempotency-Key"}
+    assert headers("/v1/jobs", "post") == headers("/v1/jobs/batch", "post") == {"Idempotency-Key", "traceparent"}
     for methods in paths.values():
         for method, operation in methods.items():
             assert ("507" in operation["responses"]) is (method != "get")

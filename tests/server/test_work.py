@@ -96,6 +96,14 @@ async def test_a_job_from_claim_to_done(server: Running) -> None:
     assert msgspec.msgpack.decode(done.result or b"") == {"width": 100}
 
 
+async def test_a_claimed_job_has_the_trace_of_its_producer(server: Running) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await put(server, options=JobOptions(trace=trace))
+    await put(server)
+    lease = await claim(server.http, limit=2)
+    assert [job["trace"] for job in lease["jobs"]] == [trace, None]
+
+
 async def test_nothing_to_claim_is_204(server: Running) -> None:
     assert await post(server.http, "claim", 204, queues=["foreign"]) is None
 

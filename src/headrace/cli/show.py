@@ -79,6 +79,7 @@ def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
     if full:
         fields |= {
             "worker_name": job.worker_name,
+            "trace": shown.trace(job),
             "result": result(job),
             "result_expired": job.result_expired,
             "history": [failure(entry) for entry in job.history],
@@ -139,6 +140,7 @@ def page(job: Job, target: Target, now: datetime) -> str:
     by = shown.producer(job)
     add("enqueued", _when(job.enqueued_at, now) + (f" by {by}" if by else ""))
     add("key", shown.key(job))
+    add("trace", shown.trace(job))
     add("due", _when(job.run_at, now))
     add("claimed", _when(job.claimed_at, now))
     add("worker", f"{job.worker_name} ({job.worker})" if job.worker_name else job.worker)

@@ -35,7 +35,7 @@ _PLAIN = (
 )
 
 
-_ELSEWHERE = frozenset({"key", "by", "redact", "names"})
+_ELSEWHERE = frozenset({"key", "by", "redact", "names", "trace"})
 """Options that are shown under a name of their own, or that say how to show the job."""
 
 
@@ -54,6 +54,11 @@ def key(job: Job) -> str | None:
 def producer(job: Job) -> str | None:
     """Its producer, where it said so."""
     return codec.readable_options(job.options).by
+
+
+def trace(job: Job) -> str | None:
+    """The trace of its producer, as the text of a W3C traceparent."""
+    return codec.readable_options(job.options).trace
 
 
 def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:

@@ -88,6 +88,12 @@ class JobContext:
         return decode_options(job.options).tenant or ""  # in a queue with fair="off" it is no part of the lane
 
     @property
+    def trace(self) -> str | None:
+        """The trace of the producer, as the text of a W3C traceparent. None: the job carries none."""
+        options = self._running.job.options
+        return None if options is None else decode_options(options).trace
+
+    @property
     def attempt(self) -> int:
         """The number of this claim of the job, from 1. Releases and snoozes count, too."""
         return self._running.job.attempt

@@ -5,6 +5,7 @@ To add an option, add a field to `JobKeywords`, and one to `JobOptions` if the w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict
@@ -37,6 +38,27 @@ def _stored_span(value: Any, name: str) -> None:
 def _stored_length(value: Any, name: str) -> None:
     if not 0 <= value <= LONGEST.total_seconds():
         raise ConfigError(f"{name} = {value} s: from 0 to {LONGEST.days:,} days")
+
+
+_TRACE = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:(?<!^00.{53})-[!-~]*)?", re.ASCII
+)
+LONGEST_TRACE = 200
+"""Characters of a trace. Version 00 has 55, and a later version may add more."""
+
+
+def is_trace(value: object) -> bool:
+    """Whether this is the text of a W3C `traceparent`. Only versions after 00 may have more than four parts."""
+    return isinstance(value, str) and len(value) <= LONGEST_TRACE and _TRACE.fullmatch(value) is not None
+
+
+def _check_trace(value: Any, name: str) -> str:
+    if not is_trace(value):
+        raise ConfigError(
+            f"{name} = {value!r:.80}: the text of a traceparent, such as "
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        )
+    return str(value)
 
 
 class JobKeywords(TypedDict, total=False):
@@ -139,6 +161,15 @@ class JobKeywords(TypedDict, total=False):
             app_check=lambda checks, url: checks.check_webhook(url),
         ),
     ]
+    trace: Annotated[
+        str | None,
+        Option(
+            doc="The W3C traceparent of the producer, which the worker's spans continue. Over HTTP also the header traceparent.",
+            kind=OptionKind(check=_check_trace, metavar="traceparent", problem="invalid_trace"),
+            stored=True,
+            stored_check=_check_trace,
+        ),
+    ]
     tx: Annotated[
         object | None,
         Option(doc="The user's own transaction, in which the job is stored.", code_only=True),
@@ -172,6 +203,8 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """Fields of its arguments to mask where the task is not known."""
     names: tuple[str, ...] = ()
     """The names of masked positional arguments, by place. Empty: not masked."""
+    trace: str | None = None
+    """The producer's trace, as the text of a W3C traceparent."""
 
 
 # ── from what was given to what is stored ────────────────────────────────────

@@ -14,7 +14,7 @@ from headrace.model.lane import check_key
 from headrace.server.admission import admit
 from headrace.server.api import job_request
 from headrace.server.api.job_request import JobRequest
-from headrace.server.api.jobs import PRODUCE_PROBLEMS, read_key
+from headrace.server.api.jobs import PRODUCE_PROBLEMS, read_key, with_trace
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
@@ -43,6 +43,8 @@ async def create(call: Call) -> Response:
         raise Problem(422, "batch_too_large" if asked.jobs else "batch_empty", f"a batch has 1 to {MOST:,} jobs")
     service, principal = call.service, call.principal
     wanted = asked.jobs if call.head.idempotency_key is None else _keyed(asked.jobs, call.head.idempotency_key)
+    if call.head.traceparent is not None:
+        wanted = [with_trace(request, call.head.traceparent) for request in wanted]
     jobs = [job_request.make(service, principal, request, f"jobs[{place}].") for place, request in enumerate(wanted)]
     placed = await service.client.enqueue(await admit(service, principal, jobs))
     if placed.existing:

@@ -55,6 +55,8 @@ async def create(call: Call) -> Response:
         asked = replace(asked, run_at=short.run_at)
     if call.head.idempotency_key is not None:
         asked = jobs.with_key(asked, call.head.idempotency_key)
+    if call.head.traceparent is not None:
+        asked = jobs.with_trace(asked, call.head.traceparent)
     (job,) = await admit(call.service, call.principal, [job_request.make(call.service, call.principal, asked)])
     id, new = await call.service.client.place(job)
     if not new:

@@ -20,6 +20,7 @@ from headrace.server.api.view import JobSummary, summary
 from headrace.server.http.call import Call, answer, read_id
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
+from headrace.task.job_options import is_trace
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Text = Annotated[str, Meta(max_length=256)]
@@ -36,6 +37,8 @@ async def create(call: Call) -> Response:
     asked: JobRequest = call.body
     if call.head.idempotency_key is not None:
         asked = with_key(asked, call.head.idempotency_key)
+    if call.head.traceparent is not None:
+        asked = with_trace(asked, call.head.traceparent)
     (job,) = await admit(call.service, call.principal, [job_request.make(call.service, call.principal, asked)])
     id, new = await call.service.client.place(job)
     if not new:
@@ -57,6 +60,17 @@ def with_key(asked: JobRequest, header: bytes) -> JobRequest:
     if asked.given().get("key", key) != key:
         raise Problem(422, "invalid_key", "the header Idempotency-Key and the field key differ: give one of them")
     return msgspec.structs.replace(asked, key=key)
+
+
+def with_trace(asked: JobRequest, header: bytes) -> JobRequest:
+    """The trace of the header counts if the body has none.
+
+    HTTP clients send the header without being asked, so one that cannot be read is left out, as W3C demands.
+    """
+    trace = header.decode("latin-1")
+    if "trace" in asked.given() or not is_trace(trace):
+        return asked
+    return msgspec.structs.replace(asked, trace=trace)
 
 
 # ── finding ──────────────────────────────────────────────────────────────────

@@ -81,6 +81,8 @@ class JobView(JobSummary, kw_only=True):
     log: list[LogView] = []
     timeline: list[Moment] = []
     result_expired: bool = False
+    trace: str | None = None
+    """The trace of its producer, as the text of a W3C traceparent."""
     worker_name: str | None = None
     """Host and process of the worker that runs the job, or ran it last."""
 
@@ -125,6 +127,7 @@ def whole(app: Headrace, job: Job, who: Principal) -> JobView:
         log=[LogView(line.at, text(line.text)) for line in job.log],
         timeline=_timeline(job, common["enqueued_by"]),
         result_expired=job.result_expired,
+        trace=shown.trace(job),
         worker_name=None if job.worker_name is None else text(job.worker_name),
     )
 

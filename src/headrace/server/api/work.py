@@ -66,6 +66,8 @@ class ClaimedJob(msgspec.Struct, kw_only=True):
     enqueued_at: datetime
     timeout: float | None
     """Seconds that the attempt may take. None: no limit. The worker must keep to it."""
+    trace: str | None
+    """The trace of the producer, as the text of a W3C traceparent, for the worker's spans."""
     args: list[Any]
     kwargs: dict[str, Any]
     problem: str | None = None
@@ -155,6 +157,7 @@ def _show(job: Claimed, position: int, timeout: float | None) -> ClaimedJob:
         failures=job.failures,
         enqueued_at=job.enqueued_at,
         timeout=timeout,
+        trace=None if job.options is None else codec.readable_options(job.options).trace,
         args=shown["args"],
         kwargs=shown["kwargs"],
         problem=shown.get("problem"),

@@ -37,7 +37,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 class Head:
     """What the headers say of the body."""
 
-    __slots__ = ("encoding", "idempotency_key", "length", "media", "read", "request_id", "transfer")
+    __slots__ = ("encoding", "idempotency_key", "length", "media", "read", "request_id", "traceparent", "transfer")
 
     def __init__(self, scope: Scope, settings: ServerSettings) -> None:
         headers = scope["headers"]
@@ -51,6 +51,7 @@ class Head:
         self.transfer = False
         self.request_id: bytes | None = None
         self.idempotency_key: bytes | None = None
+        self.traceparent: bytes | None = None
         self.read = False
         """Whether the body has been read."""
         size = hosts = 0
@@ -71,6 +72,8 @@ class Head:
                     self.request_id = value
                 case b"idempotency-key":
                     self.idempotency_key = value
+                case b"traceparent":
+                    self.traceparent = value
                 case _:
                     pass
         if size > settings.max_header_bytes:

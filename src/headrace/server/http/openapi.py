@@ -175,6 +175,10 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
     if endpoint.body is not None and any(code == "idempotency_conflict" for _, code in endpoint.problems):
         text = "The same as the field `key`. In a batch, a job without a key of its own gets it with `#` and its place."
         parameters.append(_header("Idempotency-Key", text, {"minLength": 1, "maxLength": 256}))
+        text = (
+            "The same as the field `trace`, for each job without one. The server ignores a text that is no traceparent."
+        )
+        parameters.append(_header("traceparent", text, {}))
     if endpoint.media == EVENTS:
         text = "The id of the last event that was received. The stream begins with the events after it."
         parameters.append(_header("Last-Event-ID", text, {"maxLength": 128}))

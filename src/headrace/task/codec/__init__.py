@@ -1,6 +1,6 @@
 """The codec: from a function's signature to bytes and back. MessagePack inside, JSON accepted; never pickle."""
 
-from headrace.task.codec.options import decode_options, encode_options, marked, readable_options
+from headrace.task.codec.options import decode_options, encode_options, marked, readable_options, traced
 from headrace.task.codec.redact import scrub, secrets, show
 from headrace.task.codec.signature import Signature
 from headrace.task.job_options import JobOptions
@@ -15,4 +15,5 @@ __all__ = [
     "scrub",
     "secrets",
     "show",
+    "traced",
 ]

@@ -30,6 +30,14 @@ def marked(options: bytes | None, *, by: str | None = None, key: str | None = No
     return _encoder.encode(msgspec.structs.replace(known, by=by or known.by, key=key))
 
 
+def traced(options: bytes | None, trace: str) -> bytes:
+    """Encoded options with the producer's trace, unless the job has one of its own. Raises BadArguments."""
+    if options is None:
+        return _encoder.encode(JobOptions(trace=trace))
+    known = decode_options(options)
+    return options if known.trace is not None else _encoder.encode(msgspec.structs.replace(known, trace=trace))
+
+
 @lru_cache(maxsize=256)
 def _signed(options: bytes | None, by: str | None) -> bytes:
     # Most jobs of one producer have the same options, so the encoding is kept.
