@@ -98,6 +98,7 @@ PAGES = (
         "decorators, and [Hooks](../../guide/hooks.md) and [Webhooks](../../guide/webhooks.md) explain them.",
         (
             "WorkerInfo",
+            "EnqueueCall",
             "FollowUp",
             "AsyncCall",
             "SyncCall",

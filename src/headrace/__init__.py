@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headrace.runtime.logs import JobLogFilter
     from headrace.task.context import JobContext, NoCurrentJob, current_job
     from headrace.task.handle import Handle
-    from headrace.task.hooks import AsyncCall, FollowUp, SyncCall, WorkerInfo
+    from headrace.task.hooks import AsyncCall, EnqueueCall, FollowUp, SyncCall, WorkerInfo
     from headrace.task.large_results import FolderResults, ResultStorage, S3Results
     from headrace.task.limit import Limit
     from headrace.task.retry import Retry
@@ -74,6 +74,7 @@ __all__ = [
     "ConfigError",
     "Dead",
     "DeadAlert",
+    "EnqueueCall",
     "Explanation",
     "Failure",
     "FolderResults",
@@ -151,7 +152,7 @@ _NAMES = {
     "headrace.runtime.logs": ("JobLogFilter",),
     "headrace.task.context": ("JobContext", "NoCurrentJob", "current_job"),
     "headrace.task.handle": ("Handle",),
-    "headrace.task.hooks": ("AsyncCall", "FollowUp", "SyncCall", "WorkerInfo"),
+    "headrace.task.hooks": ("AsyncCall", "EnqueueCall", "FollowUp", "SyncCall", "WorkerInfo"),
     "headrace.task.large_results": ("FolderResults", "ResultStorage", "S3Results"),
     "headrace.task.limit": ("Limit",),
     "headrace.task.retry": ("Retry",),

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from headrace import store as stores
+from headrace.client.enqueue_hooks import Enqueueing
 from headrace.client.per_loop import Clients
 from headrace.client.produce import Producer
 from headrace.client.remote import remote
@@ -297,6 +298,7 @@ class _Home:
     def __init__(self, app: Headrace, clients: Clients, unfair: Collection[str]) -> None:
         self._app = app
         self._clients = clients
+        self._on_enqueue = app.hooks.on_enqueue
         self.unfair = unfair
         self.producer = app.producer
 
@@ -309,6 +311,8 @@ class _Home:
 
     def put(self, job: NewJob, tx: object | None) -> Put:
         # It is not made from `aput`: a job with `tx` is written in the caller's thread, to which the transaction belongs.
+        if self._on_enqueue:
+            return self._put_in_hooks(job, tx)
         if tx is not None:
             return self._app.put_in(tx, [job]).put(0)
         put = self._clients.put_here(job) or portal.run(lambda: self._aplace(job))
@@ -316,11 +320,34 @@ class _Home:
             inline.run([put.id])
         return put
 
+    def _put_in_hooks(self, job: NewJob, tx: object | None) -> Put:
+        with Enqueueing(self._on_enqueue, job) as hooked:
+            job = hooked.traced(job)
+            if tx is not None:
+                put = self._app.put_in(tx, [job]).put(0)
+            else:
+                put = self._clients.put_here(job) or portal.run(lambda: self._aplace(job))
+            hooked.stored(1, put.id)
+        if (inline := self._app.inline_runner) is not None and put.created and tx is None:
+            inline.run([put.id])
+        return put
+
     async def aput(self, job: NewJob, tx: object | None) -> Put:
+        if self._on_enqueue:
+            return await self._aput_in_hooks(job, tx)
         if tx is not None:
             return (await self._app.aput_in(tx, [job])).put(0)
         put = await self._aplace(job)
         if (inline := self._app.inline_runner) is not None and put.created:
+            await inline.arun([put.id])
+        return put
+
+    async def _aput_in_hooks(self, job: NewJob, tx: object | None) -> Put:
+        with Enqueueing(self._on_enqueue, job) as hooked:
+            job = hooked.traced(job)
+            put = await self._aplace(job) if tx is None else (await self._app.aput_in(tx, [job])).put(0)
+            hooked.stored(1, put.id)
+        if (inline := self._app.inline_runner) is not None and put.created and tx is None:
             await inline.arun([put.id])
         return put
 

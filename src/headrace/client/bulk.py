@@ -88,13 +88,13 @@ def _by_bytes(load: BulkLoad[R], lengths: list[int]) -> Iterator[BulkLoad[R]]:
 def _next(source: Iterator[JobCall[R]]) -> list[JobCall[R]]:
     """The jobs of the next call, at most CHUNK. A stream of large ones is not kept in memory beyond one call."""
     some = list(itertools.islice(source, FEW))
-    _check(some)
+    check_calls(some)
     size = sum(len(call.job.payload) for call in some)
     if size * CHUNK <= CALL_BYTES * FEW:
         some += itertools.islice(source, CHUNK - FEW)
         return some
     while len(some) < CHUNK and size < CALL_BYTES and (more := list(itertools.islice(source, 1))):
-        _check(more)
+        check_calls(more)
         some += more
         size += len(more[0].job.payload)
     return some
@@ -114,7 +114,7 @@ def _by_number(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
         some = _next(source)
         if not some:
             break
-        _check(some)
+        check_calls(some)
         places = range(start, start + len(some))
         start = places.stop
         lane = some[0].job.lane
@@ -132,7 +132,8 @@ def _by_number(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
     yield from window.leave(0)
 
 
-def _check(calls: list[JobCall[R]]) -> None:
+def check_calls(calls: Iterable[JobCall[R]]) -> None:
+    """A ConfigError for what is no `task.job(…)`."""
     for call in calls:
         if not isinstance(call, JobCall):
             raise ConfigError(f"enqueue_many takes task.job(…), not {call!r:.80}")

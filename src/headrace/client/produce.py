@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.client.bulk import BulkLoad, gather, loads
 from headrace.client.client import Placed, transactional
+from headrace.client.enqueue_hooks import Enqueueing
 from headrace.client.handles import Handles
 from headrace.client.per_loop import Clients
 from headrace.model.job import Batch, JobId, NewJob, new_batch
 from headrace.runtime.portal import Portal
+from headrace.task.hooks import Hooks
 from headrace.task.task import Home, JobCall
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class InlineRunner(Protocol):
 class Producer:
     """The methods of `Headrace` that make jobs, besides its tasks."""
 
+    hooks: Hooks
     _portal: Portal
     _clients: Clients
     _home: Home
@@ -51,10 +54,23 @@ class Producer:
     def enqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> Handles[R]:
         """Enqueue `task.job(…)`s, one round trip per 1,000 jobs or 2 MB, each all or nothing; with `tx` all of them."""
         handles = Handles[R](self._home)
+        if self.hooks.on_enqueue:
+            with Enqueueing(self.hooks.on_enqueue) as hooked:
+                try:
+                    self._enqueue_many(hooked.traced_calls(calls), tx, handles)
+                finally:
+                    hooked.stored(handles.stored)
+        else:
+            self._enqueue_many(calls, tx, handles)
+        if self.inline_runner is not None and tx is None:
+            self.inline_runner.run([handle.id for handle in handles if handle.created])
+        return handles
+
+    def _enqueue_many(self, calls: Iterable[JobCall[R]], tx: object | None, handles: Handles[R]) -> None:
         if tx is not None:
             for load in loads(calls):
                 handles.add(load, self.put_in(tx, load.jobs))
-            return handles
+            return
         self._portal.run(self._clients.here)
         under_way: tuple[BulkLoad[R], Future[Placed]] | None = None
         try:
@@ -72,18 +88,28 @@ class Producer:
                 handles.add(under_way[0], under_way[1].result())
             _note_stored(error, handles.stored)
             raise
-        if self.inline_runner is not None:
-            self.inline_runner.run([handle.id for handle in handles if handle.created])
-        return handles
 
     async def aenqueue_many(self, calls: Iterable[JobCall[R]], *, tx: object | None = None) -> Handles[R]:
         """Enqueue `task.job(…)`s, one round trip per 1,000 jobs or 2 MB, each all or nothing; with `tx` all of them."""
-        client = await self._clients.here()
         handles = Handles[R](self._home)
+        if self.hooks.on_enqueue:
+            with Enqueueing(self.hooks.on_enqueue) as hooked:
+                try:
+                    await self._aenqueue_many(hooked.traced_calls(calls), tx, handles)
+                finally:
+                    hooked.stored(handles.stored)
+        else:
+            await self._aenqueue_many(calls, tx, handles)
+        if self.inline_runner is not None and tx is None:
+            await self.inline_runner.arun([handle.id for handle in handles if handle.created])
+        return handles
+
+    async def _aenqueue_many(self, calls: Iterable[JobCall[R]], tx: object | None, handles: Handles[R]) -> None:
+        client = await self._clients.here()
         if tx is not None:
             for load in loads(calls):
                 handles.add(load, await self.aput_in(tx, load.jobs))
-            return handles
+            return
         under_way: tuple[BulkLoad[R], asyncio.Task[Placed]] | None = None
         try:
             for load in loads(calls):
@@ -102,9 +128,6 @@ class Producer:
                     handles.add(under_way[0], under_way[1].result())
             _note_stored(error, handles.stored)
             raise
-        if self.inline_runner is not None:
-            await self.inline_runner.arun([handle.id for handle in handles if handle.created])
-        return handles
 
     async def _aput(self, jobs: Sequence[NewJob]) -> Placed:
         return await (await self._clients.here()).enqueue(jobs)

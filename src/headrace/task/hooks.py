@@ -1,17 +1,17 @@
-"""Hooks: functions of an app that its workers call at their start and end, around attempts, after failures, at events."""
+"""Hooks: functions of an app that its producers call around an enqueue, and its workers around everything they do."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from headrace.errors import ConfigError
-from headrace.model.job import Failure
+from headrace.model.job import Failure, JobId
 from headrace.task.context import JobContext
 
 if TYPE_CHECKING:
@@ -47,12 +47,26 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
         return self.retry_at is None
 
 
+class EnqueueCall(msgspec.Struct, kw_only=True):
+    """One call that enqueues, as `on_enqueue` hooks see it."""
+
+    task: str | None = None
+    """The task of the job. None: a bulk call, whose jobs may be of several tasks."""
+    queue: str | None = None
+    """The queue of the job. None: a bulk call."""
+    count: int = 0
+    """The number of jobs that the store has accepted. It is 0 until then."""
+    id: JobId | None = None
+    """The id of the job, when the store has accepted it. None: a bulk call."""
+
+
 AsyncCall: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 """Runs the rest of an attempt of an `async def` task. It may be called once."""
 SyncCall: TypeAlias = Callable[[], Any]
 """Runs the rest of an attempt of a `def` task. It may be called once."""
 AsyncMiddleware: TypeAlias = Callable[[JobContext, AsyncCall], Coroutine[Any, Any, Any]]
 SyncMiddleware: TypeAlias = Callable[[JobContext, SyncCall], Any]
+EnqueueHook: TypeAlias = Callable[[EnqueueCall], AbstractContextManager[str | None, bool | None]]
 FailureHook: TypeAlias = Callable[[JobContext, Failure, FollowUp], object]
 Listener: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 Scope: TypeAlias = (
@@ -66,6 +80,7 @@ Scope: TypeAlias = (
 L = TypeVar("L", bound=Callable[[], object] | Callable[[WorkerInfo], object])
 S = TypeVar("S", bound=Callable[[], Scope] | Callable[[WorkerInfo], Scope])
 M = TypeVar("M", bound=AsyncMiddleware | SyncMiddleware)
+Q = TypeVar("Q", bound=EnqueueHook | Callable[[EnqueueCall], Iterator[str | None]])
 F = TypeVar("F", bound=FailureHook)
 E = TypeVar("E", bound=Listener)
 
@@ -93,6 +108,7 @@ class Hooks:
         """For `async def` tasks."""
         self.sync_middleware: list[SyncMiddleware] = []
         """For `def` tasks, in threads and in processes."""
+        self.on_enqueue: list[EnqueueHook] = []
         self.on_failure: list[FailureHook] = []
         self.listeners: list[Listener] = []
         self.large_results: LargeResults | None = None
@@ -146,6 +162,17 @@ class AppHooks:
             self.hooks.async_middleware.append(function)
         else:
             self.hooks.sync_middleware.append(function)
+        return hook
+
+    def on_enqueue(self, hook: Q) -> Q:
+        """Call this around each call that enqueues, in the code of the producer. It gets the `EnqueueCall`.
+
+        The function is a generator that yields once, or it returns a context manager. What it yields is the trace that the
+        jobs carry, as the text of a W3C traceparent, or None. If it raises before that, nothing is stored.
+        """
+        _check_arguments("on_enqueue", hook, 1, "the EnqueueCall")
+        function: Any = hook
+        self.hooks.on_enqueue.append(contextmanager(function) if inspect.isgeneratorfunction(function) else function)
         return hook
 
     def on_failure(self, hook: F) -> F:

@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
 from headrace.app import Headrace
+from headrace.client.enqueue_hooks import Enqueueing
 from headrace.errors import ConfigError, OutcomeUnknown, Unavailable
 from headrace.integrations.django import place, registry, results
 from headrace.integrations.django.frame import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, signals
@@ -115,7 +116,10 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         if later is not None and timezone.is_naive(later):
             later = timezone.make_aware(later)
         bound = ours.using(queue=task.queue_name, priority=task.priority, run_at=later)
-        id = self._put(home, bound.job(*result.args, **result.kwargs).job)
+        job = bound.job(*result.args, **result.kwargs).job
+        with Enqueueing(home.app.hooks.on_enqueue, job) as hooked:
+            id = self._put(home, hooked.traced(job))
+            hooked.stored(1, id)
         results.put(result, id=str(id), enqueued_at=timezone.now())
         signals.task_enqueued.send(type(self), task_result=result)
         return result
