@@ -148,6 +148,8 @@ INTEGRATIONS = Page(
         "integrations.starlette.lifespan",
         "integrations.flask.FlaskHeadrace",
         "integrations.django.backend.HeadraceBackend",
+        "integrations.otel.instrument as otel.instrument",
+        "integrations.sentry.instrument as sentry.instrument",
         "server.asgi",
         "server.serve",
         "server.ServerSettings",

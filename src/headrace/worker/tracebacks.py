@@ -6,7 +6,13 @@ import traceback
 from pathlib import Path
 from types import CodeType, TracebackType
 
-_OWN_FRAMES = str(Path(__file__).parent)
+_HERE = Path(__file__).parent
+_OWN_FRAMES = (
+    str(_HERE),
+    # Their middleware surrounds a task. It must not change the fingerprint of the task's failures.
+    str(_HERE.parent / "integrations" / "otel.py"),
+    str(_HERE.parent / "integrations" / "sentry.py"),
+)
 _HEADER = "Traceback (most recent call last):\n"
 _REMEMBERED = 1024
 """Number of places in the code. Only a program that generates code at run time fails at more."""

@@ -28,6 +28,8 @@ EXTRAS = {
     "redis": {"hiredis"},
     "http": {"httpx2"},
     "server": {"httptools", "starlette", "uvicorn"},
+    "otel": {"opentelemetry-api"},
+    "sentry": {"sentry-sdk"},
     "uvloop": {"uvloop"},
     "all": {"headrace"},
 }
