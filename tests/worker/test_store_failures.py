@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from headrace.errors import OutcomeUnknown, Unavailable
 from headrace.model.job import JobState
+from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import Snooze
 from headrace.store.memory import MemoryStore
 from headrace.task.context import current_job
@@ -57,6 +59,9 @@ async def test_one_failure_is_healed(verb: str, when: str) -> None:
             raise Snooze("0s")
 
     ids = await bench.enqueue_many(work, [(number,) for number in range(20)])
+    if verb == "reap":
+        # A worker reaps when there is something to reap: the lease of a worker that is gone.
+        assert await store.claim(Ask(new_worker_id(), ("default",), 1, timedelta(microseconds=1), new_token()))
     async with bench.worker() as worker:
         for id in ids:
             await bench.reach(id, JobState.DONE)
