@@ -1,5 +1,5 @@
 # Each target does all of its own set-up, in .venv, and says what it installs.
-.PHONY: run test check bench docs docs-serve reference format clean help
+.PHONY: run test check check-style check-imports check-mypy check-pyright check-docs bench docs docs-serve reference format clean help
 
 PY := .venv/bin/python
 # The tests start thousands of Python processes: compiled modules are kept, outside the source tree.
@@ -25,11 +25,19 @@ test:
 
 check:
 	@scripts/setup check
+	@# Two at once: the type checkers take most of the time, and each of them uses one core.
+	@$(MAKE) --no-print-directory -j 2 --output-sync check-pyright check-mypy check-style check-imports check-docs
+
+check-style:
 	.venv/bin/ruff check src tests examples scripts benchmarks
 	.venv/bin/ruff format --check src tests examples scripts benchmarks
+check-imports:
 	.venv/bin/lint-imports
+check-mypy:
 	.venv/bin/mypy
+check-pyright:
 	.venv/bin/pyright
+check-docs:
 	$(PY) scripts/build_site.py --into .venv/site
 
 STORE ?= sqlite
