@@ -188,8 +188,22 @@ class Elsewhere(MemoryStore):
         return msgspec.structs.replace(await super().heartbeat(tokens, ttl, presence), upkeep=False)
 
 
-async def test_a_worker_without_upkeep_promotes_its_own_retries() -> None:
-    bench = Bench(Elsewhere())
+class Late(Elsewhere):
+    """Its clock is a moment behind that of the worker."""
+
+    behind = True
+
+    async def promote(self, limit: int = 1000) -> Promoted:
+        promoted = await super().promote(0 if self.behind else limit)
+        if self.behind and promoted.next_due is not None:
+            self.behind = False
+            return Promoted(0, timedelta(microseconds=300))
+        return promoted
+
+
+@pytest.mark.parametrize("store", [Elsewhere, Late])
+async def test_a_worker_without_upkeep_promotes_its_own_retries(store: type[Elsewhere]) -> None:
+    bench = Bench(store())
     tries = Tally()
 
     @bench.app.task(retry=Retry(base="50ms"))

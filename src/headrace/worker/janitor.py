@@ -43,6 +43,8 @@ LISTEN = 30.0
 PRUNE_EVERY = 60.0
 BATCH = 1000
 SAY_EVERY = 60.0
+EARLY, MOMENT = timedelta(milliseconds=100), timedelta(milliseconds=1)
+"""How much the clock of the store may be behind the time at which a worker expects a job to be due, and the next look."""
 
 
 class Chore(Service):
@@ -194,6 +196,10 @@ class Janitor:
         self._look_at = monotonic() + wait
         if promoted.moved:
             self._work()
+        elif promoted.next_due is not None and promoted.next_due < EARLY:
+            # The call came a moment too early for a job that this worker waits for, by the store's clock. Off duty there is no
+            # other call.
+            self.due(max(promoted.next_due, MOMENT))
         if promoted.expired:
             self._expired = True
             self._reaping.hasten(monotonic())
