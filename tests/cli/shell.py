@@ -160,3 +160,11 @@ def interrupt(process: subprocess.Popen[str], how: signal.Signals = signal.SIGIN
     """End a process as a terminal would, and read what it said."""
     process.send_signal(how)
     return process.communicate(timeout=60)
+
+
+def appears(path: Path) -> None:
+    """Wait until another process has made the file."""
+    give_up = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < give_up, path
+        time.sleep(0.01)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
-from cli.shell import Shell, interrupt
+from cli.shell import Shell, appears, interrupt
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 
@@ -37,13 +36,6 @@ async def gated() -> None:
 
 def pids(shell: Shell) -> set[str]:
     return set((shell.folder / "pids").read_text().split())
-
-
-def appears(path: Path) -> None:
-    give_up = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def test_a_worker_process_is_replaced_after_its_jobs(shell: Shell) -> None:

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cli.shell import Shell, interrupt
+from cli.shell import Shell, appears, interrupt
 from headrace.cli import reload
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
@@ -40,13 +39,6 @@ async def gated() -> None:
 
 def write(shell: Shell, version: str) -> None:
     (shell.folder / "live.py").write_text(textwrap.dedent(APP).replace("VERSION", version))
-
-
-def appears(path: Path) -> None:
-    give_up = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < give_up, path
-        time.sleep(0.01)
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> None:

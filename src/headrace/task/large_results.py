@@ -79,27 +79,24 @@ class LargeResults:
 
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             call: Coroutine[Any, Any, Any] = function(*args, **kwargs)
-            value = await call
-            encoded = self._encoded(codec, value)
-            if encoded is None or encoded.data is None or len(encoded.data) <= self._over:
-                return value if encoded is None else encoded
-            return await asyncio.to_thread(self._write, encoded.data)
+            result = self._encoded(codec, await call)
+            return await asyncio.to_thread(self._write, result.data) if self._is_large(result) else result
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            value = function(*args, **kwargs)
-            encoded = self._encoded(codec, value)
-            if encoded is None or encoded.data is None or len(encoded.data) <= self._over:
-                return value if encoded is None else encoded
-            return self._write(encoded.data)
+            result = self._encoded(codec, function(*args, **kwargs))
+            return self._write(result.data) if self._is_large(result) else result
 
         return run_async if is_async else run
 
-    def _encoded(self, codec: Signature, value: Any) -> EncodedResult | None:
-        """None: it cannot be stored. The worker finds the same, and ends the job for it."""
+    def _encoded(self, codec: Signature, value: Any) -> Any:
+        """The result as bytes. One that cannot be stored stays as it is: the worker finds the same, and ends the job for it."""
         try:
             return EncodedResult(codec.encode_result(value))
         except SerializationError:
-            return None
+            return value
+
+    def _is_large(self, result: Any) -> bool:
+        return isinstance(result, EncodedResult) and result.data is not None and len(result.data) > self._over
 
     def _write(self, data: bytes) -> EncodedResult:
         job = current_job()

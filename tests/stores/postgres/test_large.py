@@ -36,7 +36,7 @@ async def test_large_payloads_need_no_temporary_files(pg: PostgresStore, sql: An
 
 
 async def until_no_session(sql: Any) -> None:
-    """Until this session is the only one of its database."""
+    """Until this connection is the only one of its database."""
     while await sql.fetchval(
         "select exists (select from pg_sleep(0.01), pg_stat_activity a"
         " where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend')"

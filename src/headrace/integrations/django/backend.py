@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, OutcomeUnknown, Unavailable
 from headrace.integrations.django import place, registry, results
 from headrace.integrations.django.frame import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, signals
 from headrace.integrations.django.place import Place
-from headrace.model.job import Batch, JobId, NewJob, job_id, new_batch, parse_id
+from headrace.model.job import REFERENCE, Batch, JobId, NewJob, job_id, new_batch, parse_id
 from headrace.model.lane import check_queue, check_task_name
 from headrace.runtime.portal import portal
 from headrace.task.large_results import fetched
@@ -152,7 +152,8 @@ class HeadraceBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
             task = registry.find(job.task)
         if task is None:
             raise TaskResultDoesNotExist(f"{result_id}: it is a job of {job.task}, which is not a task of this project")
-        job = portal.run(functools.partial(fetched, job, self.app.hooks.large_results))
+        if job.result is not None and job.result.startswith(REFERENCE):
+            job = portal.run(functools.partial(fetched, job, self.app.hooks.large_results))
         return results.of_job(task, job, self._home.declared(task).codec, backend=self.alias)
 
 
