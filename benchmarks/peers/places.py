@@ -18,6 +18,8 @@ from servers.redis import RedisServer
 Kind = Literal["redis", "postgres", "sqlite"]
 KINDS: Final[tuple[Kind, ...]] = ("redis", "postgres", "sqlite")
 
+SQLITE: Final = "sqlite:///"
+
 _DATABASES: Final = 64
 _SETTINGS: Final = ("fsync", "synchronous_commit", "full_page_writes")
 
@@ -52,7 +54,7 @@ def opened(kind: Kind) -> Generator[Place]:
                 kind,
                 "",
                 f"journal_mode=wal, synchronous=full (Huey: fsync=True){where}",
-                lambda: f"sqlite:///{own}/{next(files)}.db",
+                lambda: f"{SQLITE}{own}/{next(files)}.db",
             )
 
 

@@ -8,11 +8,12 @@ import random
 import resource
 import select
 import signal
+import sqlite3
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from typing import Any, Final
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks.peers.contestants import ROOT, Contestant, Words
+from benchmarks.peers.places import SQLITE
 
 _WAIT: Final = 120.0
 """Seconds after which a contestant that does not go on is given up."""
@@ -65,6 +67,7 @@ class Entry:
     def __init__(self, contestant: Contestant, url: str, environment: dict[str, str], folder: Path) -> None:
         self.contestant = contestant
         self.samples = Samples()
+        self._url = url
         self._pipe_path = folder / f"{contestant.name.replace(' ', '-')}.pipe"
         os.mkfifo(self._pipe_path)
         # Open for both, so that it has no end while no worker has it open.
@@ -120,17 +123,9 @@ class Entry:
 
     def _drained(self, worker: subprocess.Popen[bytes], plan: Plan) -> float:
         """Large jobs per second of a worker that is ready when they are all there: it stands still while they are stored."""
-        # A worker may have processes in groups of their own.
-        first = psutil.Process(worker.pid)
-        every = [first, *first.children(recursive=True)]
-        for process in every:
-            process.suspend()
-        try:
+        with suspended(worker.pid, self._url):
             self._ask({"do": "bulk", "count": plan.large, "size": plan.size})
-        finally:
-            began = time.monotonic()
-            for process in every:
-                process.resume()
+        began = time.monotonic()
         self._ages(plan.large)
         return plan.large / (time.monotonic() - began)
 
@@ -197,6 +192,54 @@ class Entry:
                 if order == self._order:
                     ages.append(age / 1e6)
         return ages
+
+
+@contextmanager
+def suspended(pid: int, url: str) -> Generator[None]:
+    """Let a process and its children stand still, at a moment at which none of them holds the lock of a SQLite file."""
+    first = psutil.Process(pid)
+    # A worker may have processes in groups of their own.
+    processes = [first, *first.children(recursive=True)]
+    try:
+        _suspend(processes)
+        while _locked(url):
+            _resume(processes)
+            time.sleep(random.uniform(*_IDLE))
+            _suspend(processes)
+        yield
+    finally:
+        _resume(processes)
+
+
+def _suspend(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        process.suspend()
+    # The signal only asks for it: a thread that is in the kernel goes on for a moment.
+    while not all(_stands_still(process.pid) for process in processes):
+        time.sleep(0.001)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether each thread of a process is stopped, or has ended."""
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state in "TtZX" for state in states)
+
+
+def _resume(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        process.resume()
+
+
+def _locked(url: str) -> bool:
+    """Whether a writer would wait. Servers let their writers in while a client stands still."""
+    if not url.startswith(SQLITE):
+        return False
+    with closing(sqlite3.connect(url.removeprefix(SQLITE), timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return True
+    return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.peers import report
 from benchmarks.peers.contestants import Contestant, headrace
 from benchmarks.peers.places import opened
-from benchmarks.peers.race import Plan, race
+from benchmarks.peers.race import Plan, race, suspended
 
 SHORT = Plan(rounds=2, singles=3, pickups=2, paced=5, large=4)
 
@@ -26,6 +29,37 @@ def test_each_contestant_has_every_row():
         line = report.line("sqlite", each, "", samples)
         assert f"| {each.name} | {each.how} | {line.single_p50_ms:.2f} / " in report.table([line])
     assert len(given["headrace"].imports) == SHORT.rounds
+
+
+WRITER = """
+import sqlite3, sys, time
+connection = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+while True:
+    connection.execute("begin immediate")
+    print(flush=True)
+    time.sleep(0.02)
+    connection.execute("commit")
+    time.sleep(0.02)
+"""
+
+
+def test_a_worker_that_is_made_to_stand_still_holds_no_lock(tmp_path: Path):
+    path = tmp_path / "jobs.db"
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("create table jobs (id integer)")
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        try:
+            for number in range(5):
+                writer.stdout.readline()
+                with suspended(writer.pid, f"sqlite:///{path}"):
+                    connection.execute("insert into jobs values (?)", [number])
+        finally:
+            writer.kill()
+            writer.wait()
+            writer.stdout.close()
+        assert connection.execute("select count(*) from jobs").fetchone() == (5,)
 
 
 def test_a_contestant_that_ends_leaves_the_race_and_the_others_go_on():
