@@ -1,5 +1,5 @@
 # Each target does all of its own set-up, in .venv, and says what it installs.
-.PHONY: run test check check-style check-imports check-mypy check-pyright check-docs bench docs docs-serve reference format clean help
+.PHONY: run test check check-style check-imports check-mypy check-pyright check-dashboard check-docs bench docs docs-serve reference format clean help
 
 PY := .venv/bin/python
 # The tests start thousands of Python processes: compiled modules are kept, outside the source tree.
@@ -9,7 +9,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 help:
 	@echo "make run     the demo: one process, an embedded SQLite file, a live view; Ctrl-C to stop"
 	@echo "make test    every test, with real servers"
-	@echo "make check   ruff, pyright, mypy, import-linter, links of the documentation"
+	@echo "make check   ruff, pyright, mypy, import-linter, types of the dashboard, links of the documentation"
 	@echo "make bench   figures with the storage engine's own limit beside them; STORE=sqlite|postgres|redis|URL"
 	@echo "make docs    the documentation as a site in site/; make docs-serve also serves it on port 8000"
 
@@ -26,7 +26,7 @@ test:
 check:
 	@scripts/setup check
 	@# Two at once: the type checkers take most of the time, and each of them uses one core.
-	@$(MAKE) --no-print-directory -j 2 --output-sync check-pyright check-mypy check-style check-imports check-docs
+	@$(MAKE) --no-print-directory -j 2 --output-sync check-pyright check-mypy check-style check-imports check-dashboard check-docs
 
 check-style:
 	.venv/bin/ruff check src tests examples scripts benchmarks
@@ -37,6 +37,8 @@ check-mypy:
 	.venv/bin/mypy
 check-pyright:
 	.venv/bin/pyright
+check-dashboard:
+	$(PY) scripts/build_dashboard.py --check
 check-docs:
 	$(PY) scripts/build_site.py --into .venv/site
 
@@ -64,4 +66,4 @@ format:
 	.venv/bin/ruff format src tests examples scripts benchmarks
 
 clean:
-	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv site dashboard/node_modules src/headrace/server/page/dashboard .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -208,13 +208,3 @@ def test_a_server_does_not_serve_a_server(url: str) -> None:
     with pytest.raises(ConfigError, match="give it the store itself") as caught:
         asgi(Headrace(url))
     assert "secret" not in str(caught.value)
-
-
-async def test_a_browser_is_led_to_the_docs(server: Running) -> None:
-    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    led = await server.http.get("/", headers=browser)
-    assert (led.status_code, led.headers["location"]) == (303, "/docs")
-    page = await server.http.get("/", headers=browser, follow_redirects=True)
-    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    program = await server.http.get("/")
-    assert (program.status_code, program.json()["code"]) == (404, "not_found")

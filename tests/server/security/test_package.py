@@ -69,14 +69,30 @@ def test_s78_importing_it_talks_to_nobody_and_starts_nothing() -> None:
     assert found["seen"] == []
 
 
-def test_s78_the_build_runs_no_code_of_its_own() -> None:
+def test_s78_the_build_runs_one_hook_and_no_other_code() -> None:
+    """The hook builds the dashboard, because its built files are no part of the repository and a wheel needs them."""
     assert not (ROOT / "setup.py").exists()
     assert PROJECT["build-system"]["build-backend"] == "hatchling.build"
-    assert set(PROJECT["tool"]["hatch"]["build"]["targets"]) == {"wheel"}
-    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert set(wheel) == {"packages"}  # no hooks
+    build = PROJECT["tool"]["hatch"]["build"]
+    assert build["hooks"] == {"custom": {"path": "scripts/wheel_hook.py"}}
+    assert set(build) == {"artifacts", "hooks", "targets"}
+    assert set(build["targets"]) == {"wheel"}
+    wheel = build["targets"]["wheel"]
+    assert set(wheel) == {"packages"}
     assert wheel["packages"] == ["src/headrace"]
     assert Path(headrace.__file__).parent == ROOT / "src" / "headrace"
+
+
+def test_s78_the_dashboard_is_built_from_packages_of_known_content() -> None:
+    """The lock file names no server, and a hash for each package. No package runs code when it is installed."""
+    text = (ROOT / "dashboard" / "package-lock.json").read_text()
+    packages = json.loads(text)["packages"]
+    assert packages.pop("")["name"] == "headrace-dashboard"
+    for name, each in packages.items():
+        assert each["integrity"].startswith("sha512-"), name
+        assert "resolved" not in each, name
+        assert "hasInstallScript" not in each or each.get("optional"), name
+    assert "ignore-scripts=true" in (ROOT / "dashboard" / ".npmrc").read_text().splitlines()
 
 
 def test_s78_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
@@ -86,7 +102,10 @@ def test_s78_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
         tree = tmp_path / name
         skipped = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source / "src", tree / "src", ignore=skipped, copy_function=shutil.copy)
-        for part in ("pyproject.toml", PROJECT["project"]["readme"], "LICENSE"):
+        skipped = shutil.ignore_patterns("__pycache__", "node_modules")
+        for part in ("dashboard", "scripts"):
+            shutil.copytree(source / part, tree / part, ignore=skipped, copy_function=shutil.copy)
+        for part in (".gitignore", "pyproject.toml", PROJECT["project"]["readme"], "LICENSE"):
             shutil.copy(source / part, tree / part)
         source = tree
         [wheel] = WheelBuilder(str(tree)).build(directory=str(tmp_path / f"{name}.dist"), versions=["standard"])
@@ -98,6 +117,7 @@ def test_s78_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
             each for each in shipped if "servers" in each or "peers" in each or "floor" in each.split("/")[1:-1]
         ]
         assert not [each for each in shipped if each.startswith("headrace/bench/") and each.count("/") > 2]
+        assert "headrace/server/page/dashboard/index.html" in shipped
         assert {each.partition("/")[0] for each in shipped} == {"headrace", "headrace-0.1.0.dist-info"}
     assert wheels[0] == wheels[1]
 

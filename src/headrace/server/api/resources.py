@@ -22,7 +22,7 @@ from headrace.server.api import (
     work,
     workers,
 )
-from headrace.server.http import docs, openapi
+from headrace.server.http import dashboard, docs, openapi
 from headrace.server.http.endpoint import Endpoint
 from headrace.server.remote_store import verbs
 
@@ -48,4 +48,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *openapi.ENDPOINTS,
     *docs.ENDPOINTS,
+    *dashboard.ENDPOINTS,
 )

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from headrace.server.http.call import Call, HtmlPage
 from headrace.server.http.endpoint import Endpoint
-from headrace.server.http.problems import not_found
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -29,14 +28,6 @@ def _page(name: str, media: str) -> Response:
     )
 
 
-async def front(call: Call) -> Response:
-    """GET /"""
-    if "text/html" not in call.request.headers.get("accept", ""):
-        raise not_found("there is no such path: /docs describes the API")
-    root: str = call.request.scope.get("root_path", "")
-    return HtmlPage(status_code=303, headers={"Location": f"{root}/docs", "Cache-Control": "no-store"})
-
-
 async def page(call: Call) -> Response:  # noqa: ARG001 - every handler takes a call
     """GET /docs"""
     return _page("docs.html", "text/html; charset=utf-8")
@@ -53,16 +44,6 @@ async def style(call: Call) -> Response:  # noqa: ARG001 - every handler takes a
 
 
 ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/",
-        scope=None,
-        does="Lead a browser to the web page of this API.",
-        handler=front,
-        answers={303: None},
-        problems=((404, "not_found"),),
-        media="text/html",
-    ),
     Endpoint(
         method="GET",
         path="/docs",
