@@ -1,4 +1,10 @@
 import "./style.css";
 import { mount } from "svelte";
 import App from "./App.svelte";
-mount(App, { target: document.getElementById("root")! });
+import { live } from "./lib/live.svelte";
+
+const root = document.getElementById("root");
+if (root) {
+  mount(App, { target: root });
+  live.start();
+}

@@ -106,6 +106,7 @@ def test_a_second_build_does_nothing_and_a_change_is_noticed(tmp_path: Path) -> 
         import build_dashboard  # type: ignore[import-not-found] # pyright: ignore[reportMissingImports]
     finally:
         sys.path.pop(0)
+    assert build_dashboard.is_built(ROOT), "make builds the dashboard before the tests"
     assert build_dashboard.build(ROOT) is False
     skipped = shutil.ignore_patterns("node_modules")
     shutil.copytree(ROOT / "dashboard", tmp_path / "dashboard", ignore=skipped)

@@ -1,0 +1,126 @@
+// The figures that every page shares, read again and again while the page is visible and not held.
+
+import { get, Refused, signIn } from "./api";
+import type { Limit, List, Pause, Queue, Worker } from "./types";
+
+const KEPT = 600;
+const WINDOW = 15;
+
+export interface Sample {
+  at: number;
+  ready: number;
+  running: number;
+  dead: number;
+  done: number;
+  failed: number;
+  enqueued: number;
+}
+
+export interface Rates {
+  done: number;
+  failed: number;
+  enqueued: number;
+}
+
+function sample(at: number, queues: Queue[]): Sample {
+  const sum = (read: (queue: Queue) => number): number => queues.reduce((all, queue) => all + read(queue), 0);
+  return {
+    at,
+    ready: sum((queue) => queue.ready),
+    running: sum((queue) => queue.running),
+    dead: sum((queue) => queue.dead),
+    done: sum((queue) => queue.done_total),
+    failed: sum((queue) => queue.failed_total),
+    enqueued: sum((queue) => queue.enqueued_total),
+  };
+}
+
+/** Events per second over the last seconds; undefined: there is one sample only. */
+export function rates(samples: Sample[]): Rates | undefined {
+  const last = samples.at(-1);
+  const first = last && samples.find((each) => last.at - each.at <= WINDOW);
+  if (!last || !first || last.at - first.at < 0.5) return undefined;
+  const seconds = last.at - first.at;
+  return {
+    done: Math.max(0, last.done - first.done) / seconds,
+    failed: Math.max(0, last.failed - first.failed) / seconds,
+    enqueued: Math.max(0, last.enqueued - first.enqueued) / seconds,
+  };
+}
+
+class Live {
+  queues: Queue[] = $state.raw([]);
+  pauses: Pause[] = $state.raw([]);
+  workers: Worker[] = $state.raw([]);
+  limits: Limit[] = $state.raw([]);
+  total: Sample[] = $state.raw([]);
+  each: Record<string, Sample[]> = $state.raw({});
+  /** Milliseconds: changes once a second, so that ages are counted on. */
+  now = $state(Date.now());
+  loaded = $state(false);
+  held = $state(false);
+  /** The server asks for a token, with this sentence. */
+  asked = $state("");
+  /** Why there is no answer. */
+  away = $state("");
+  answered = $state(0);
+
+  private round = 0;
+  private busy = false;
+
+  start(): void {
+    setInterval(() => void this.step(), 1000);
+    addEventListener("visibilitychange", () => void this.step());
+    void this.step();
+  }
+
+  enter(token: string): Promise<void> {
+    signIn(token);
+    return this.refresh();
+  }
+
+  /** Read everything at once, after a change. */
+  refresh(): Promise<void> {
+    this.round = 0;
+    return this.step(true);
+  }
+
+  private async step(now = false): Promise<void> {
+    if (!now && (document.hidden || this.asked)) return;
+    this.now = Date.now();
+    if ((this.held && !now) || this.busy) return;
+    this.busy = true;
+    try {
+      const rare = this.round++ % 3 === 0;
+      const [queues, pauses, workers, limits] = await Promise.all([
+        get<List<Queue>>("/v1/queues"),
+        rare ? get<List<Pause>>("/v1/pauses") : undefined,
+        rare ? get<List<Worker>>("/v1/workers") : undefined,
+        rare ? get<List<Limit>>("/v1/limits") : undefined,
+      ]);
+      this.queues = queues.items;
+      if (pauses) this.pauses = pauses.items;
+      if (workers) this.workers = workers.items;
+      if (limits) this.limits = limits.items;
+      this.keep(queues.items);
+      this.loaded = true;
+      this.asked = this.away = "";
+      this.answered = Date.now();
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) this.asked = error.message;
+      else this.away = error instanceof Error ? error.message : String(error);
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  private keep(queues: Queue[]): void {
+    const at = Date.now() / 1000;
+    this.total = [...this.total, sample(at, queues)].slice(-KEPT);
+    this.each = Object.fromEntries(
+      queues.map((queue) => [queue.name, [...(this.each[queue.name] ?? []), sample(at, [queue])].slice(-KEPT)]),
+    );
+  }
+}
+
+export const live = new Live();

@@ -1,0 +1,168 @@
+// The answers of the /v1 API that the pages read. The OpenAPI document describes every field.
+
+export type State = "scheduled" | "ready" | "running" | "done" | "dead" | "cancelled" | "blocked";
+
+export interface List<T> {
+  items: T[];
+  next: string | null;
+}
+
+export interface Queue {
+  name: string;
+  ready: number;
+  scheduled: number;
+  running: number;
+  dead: number;
+  done_total: number;
+  failed_total: number;
+  enqueued_total: number;
+  oldest_ready: number | null;
+  oldest_at_least: boolean;
+  paused: boolean;
+  paused_by: string | null;
+  paused_since: string | null;
+  paused_until: string | null;
+  max_length: number | null;
+}
+
+export interface Pause {
+  kind: "queue" | "task" | "tenant";
+  name: string;
+  by: string;
+  since: string;
+  until: string | null;
+}
+
+export interface Worker {
+  id: string;
+  name: string;
+  queues: string[];
+  slots: number;
+  running: number;
+  version: string;
+  started_at: string;
+  seen_at: string | null;
+  tasks: string[];
+  hindered: string[];
+}
+
+export interface Figures {
+  concurrency?: number | null;
+  rate?: string | number | null;
+}
+
+export interface Limit {
+  name: string;
+  declared: Figures | null;
+  override: Figures | null;
+  concurrency: number | null;
+  rate: number | null;
+  burst: number;
+  closed_until: string | null;
+  half_open: boolean;
+}
+
+export interface Decision {
+  answer: string;
+  slot: string;
+  reason: string;
+  count: number;
+  job: string | null;
+}
+
+export interface Schedule {
+  name: string;
+  cron: string | null;
+  every: string | null;
+  tz: string;
+  task: string;
+  queue: string;
+  tenant: string;
+  declared: boolean;
+  paused: boolean;
+  paused_by: string;
+  next: string | null;
+  fired: number;
+  skipped: number;
+  last_job: string | null;
+  recent: Decision[];
+}
+
+export interface JobSummary {
+  id: string;
+  task: string;
+  queue: string;
+  priority: number;
+  tenant: string;
+  state: State;
+  attempt: number;
+  failures: number;
+  crashes: number;
+  enqueued_at: string;
+  run_at: string | null;
+  claimed_at: string | null;
+  finished_at: string | null;
+  cancelling: boolean;
+  note: string | null;
+  key: string | null;
+  enqueued_by: string | null;
+}
+
+export interface Failure {
+  attempt: number;
+  kind: string;
+  message: string;
+  traceback: string;
+  at: string;
+  worker: string;
+}
+
+export interface Job extends JobSummary {
+  limits: string[];
+  arguments: Record<string, unknown>;
+  options: Record<string, unknown>;
+  history: Failure[];
+  progress: number | null;
+  doing: string | null;
+  log: { at: string; text: string }[];
+  timeline: { at: string; event: string; detail: string }[];
+  result_expired: boolean;
+  worker_name: string | null;
+}
+
+export interface Explained {
+  reason: string;
+  sentence: string;
+  until: string | null;
+  details: Record<string, unknown>;
+}
+
+export interface Result {
+  state: State;
+  result: unknown;
+  result_expired: boolean;
+  result_omitted: boolean;
+}
+
+export interface Group {
+  fingerprint: string;
+  title: string;
+  count: number;
+  tasks: string[];
+  queues: string[];
+  first_seen: string;
+  last_seen: string;
+  sample: string;
+}
+
+export interface Groups extends List<Group> {
+  looked_at: number;
+  more: boolean;
+}
+
+export interface Moved {
+  changed: number;
+  refused: number;
+  more: boolean;
+  next: string | null;
+}
