@@ -90,7 +90,7 @@ async def test_the_board_fits_a_small_terminal(busy: MemoryStore, clock: FakeClo
         await settle(busy, clock)
         await board.look(busy, jobs=view.JOBS)
         clock.advance(1)
-    address = "http://127.0.0.1:8200/docs"
+    address = "http://127.0.0.1:8200/"
     title = ("headrace dev", "examples.demo:app on sqlite:///headrace.db", address, "Ctrl-C drains and ends")
     page = StringIO()
     out = Console(file=page, width=80, height=24, color_system=None)

@@ -89,7 +89,7 @@ async def test_s42_no_other_file_is_served(server: Running, name: str) -> None:
     assert (await server.http.get(f"/dashboard/{name}")).status_code == 404
 
 
-async def test_it_works_under_a_prefix() -> None:
+async def test_it_works_under_a_prefix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     app = Headrace("memory://")
     outer = Starlette(routes=[Mount("/queue", app=asgi(app))])
     transport = httpx2.ASGITransport(app=outer, client=("127.0.0.1", 50000))
@@ -98,6 +98,9 @@ async def test_it_works_under_a_prefix() -> None:
         assert (page.status_code, page.url.path) == (200, "/queue/")
         [script] = re.findall(r'src="\./(dashboard/[^"]+\.js)"', page.text)
         assert (await http.get(f"/queue/{script}")).status_code == 200
+        monkeypatch.setattr(dashboard, "FOLDER", tmp_path)
+        led = await http.get("/queue/", headers=BROWSER)
+        assert led.headers["location"] == "/queue/docs"
 
 
 def test_a_second_build_does_nothing_and_a_change_is_noticed(tmp_path: Path) -> None:

@@ -467,8 +467,7 @@ async def test_it_can_be_mounted(app: Headrace) -> None:
         assert made.status_code == 201
         assert (await client.get(f"/queue/v1/jobs/{made.json()['id']}")).status_code == 200
         assert (await client.get("/queue/docs")).status_code == 200
-        led = await client.get("/queue/", headers={"Accept": "text/html"})
-        assert led.headers["location"] == "/queue/docs"
+        assert (await client.get("/queue/", headers={"Accept": "text/html"})).status_code == 200
         assert code(await client.get("/queue/v1/nothing")) == (404, "not_found")
     await frame.aclose()
     await app.aclose()

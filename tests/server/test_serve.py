@@ -46,7 +46,7 @@ async def test_it_starts_logs_and_ends_well(folder: Path, store_url: str) -> Non
     assert process.returncode == 0
     lines = [json.loads(line) for line in out.splitlines()]
     assert {"method": "POST", "path": "/v1/jobs", "status": 201}.items() <= lines[-1].items()
-    assert f"http://127.0.0.1:{port}/docs" in complaints.decode()
+    assert f"http://127.0.0.1:{port}/ — Ctrl-C ends" in complaints.decode()
     assert "Traceback" not in complaints.decode()
 
 

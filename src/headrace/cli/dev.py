@@ -106,7 +106,7 @@ async def _dev(target: Target, background: list[Background], every: float, port:
         )
         stop = _listen(worker)
         async with _serving(target.app, store, port) as address, worker:
-            served = (f"{address}/docs",) if address else ()
+            served = (f"{address}/",) if address else ()
             title = ("headrace dev", f"{target.settings.app} on {target.shown_url}", *served, "Ctrl-C drains and ends")
             helpers = [asyncio.ensure_future(function()) for function in background]
             try:

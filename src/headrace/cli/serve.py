@@ -36,7 +36,7 @@ def command(
     log_level: str | None,
     log_format: str | None,
 ) -> None:
-    """Serve APP over HTTP until told to stop: jobs in, workers elsewhere, operators; /docs shows the calls.
+    """Serve APP over HTTP until told to stop: jobs in, workers elsewhere, operators; / is the dashboard, /docs shows the calls.
 
     Without any token it listens on this machine only. TERM or Ctrl-C finishes what was accepted.
     """
@@ -50,7 +50,7 @@ def command(
     shown = f"[{host}]" if ":" in host else host
 
     def listening(port: int) -> None:
-        say(f"headrace serve — {target.settings.app} on {target.shown_url} — http://{shown}:{port}/docs — Ctrl-C ends")
+        say(f"headrace serve — {target.settings.app} on {target.shown_url} — http://{shown}:{port}/ — Ctrl-C ends")
 
     serve(target.app, ServerSettings(host=host, port=port, access_log=access_log), listening=listening)
 
