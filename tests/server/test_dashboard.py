@@ -85,7 +85,7 @@ async def test_the_first_load_is_small(server: Running) -> None:
 
 
 @pytest.mark.parametrize("name", ["index.html", "nothing.js", "sources.sha256", "..%2Findex.html", "%2e%2e%2fdocs.css"])
-async def test_s42_no_other_file_is_served(server: Running, name: str) -> None:
+async def test_s23_no_other_file_is_served(server: Running, name: str) -> None:
     assert (await server.http.get(f"/dashboard/{name}")).status_code == 404
 
 

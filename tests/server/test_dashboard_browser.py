@@ -112,7 +112,7 @@ async def test_dead_letters_are_replayed_and_discarded_with_a_reason(server: Run
     await expect(page.get_by_role("heading", name="No dead letters")).to_be_visible()
 
 
-async def test_s42_what_users_sent_stays_text(server: Running, page: Page) -> None:
+async def test_s41_what_users_sent_stays_text(server: Running, page: Page) -> None:
     await dead(server, 1, MARKUP)
     await server.http.post("/v1/jobs", json={"task": "echo", "args": [MARKUP], "key": MARKUP, "tenant": "acme"})
     await page.goto(f"{server.url}/#/dead")
