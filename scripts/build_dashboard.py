@@ -111,7 +111,9 @@ def _run(folder: Path, script: str, *given: str) -> None:
     node = _wheel() / "bin" / "node"
     # npm and Vite start node themselves, and must find this one.
     path = f"{node.parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    done = subprocess.run([node, script, *given], cwd=folder, env={**os.environ, "PATH": path}, check=False)
+    environment = {**os.environ, "PATH": path}
+    # Its output goes to standard error, as in `say`.
+    done = subprocess.run([node, script, *given], cwd=folder, env=environment, stdout=2, check=False)
     if done.returncode:
         raise BuildError(f"`{Path(script).name} {given[0]}` failed with status {done.returncode}; see its output above")
 
