@@ -38,12 +38,12 @@ class _File(NamedTuple):
 @functools.cache
 def files(folder: Path) -> dict[str, _File]:
     """The files of the page by name. Empty: the dashboard is not built."""
-    found: dict[str, _File] = {}
+    parts: dict[str, _File] = {}
     for path in (folder / "index.html", *sorted((folder / "dashboard").glob("*"))):
         if path.is_file() and (media := _MEDIA.get(path.suffix)) is not None:
             data = path.read_bytes()
-            found[path.name] = _File(data, gzip.compress(data, mtime=0), media)
-    return found
+            parts[path.name] = _File(data, gzip.compress(data, mtime=0), media)
+    return parts
 
 
 def _send(call: Call, file: _File, caching: str) -> Response:
@@ -68,11 +68,11 @@ async def front(call: Call) -> Response:
 async def part(call: Call) -> Response:
     """GET /dashboard/{name}"""
     name = call.path["name"]
-    found = None if name == "index.html" else files(FOLDER).get(name)
-    if found is None:
+    file = None if name == "index.html" else files(FOLDER).get(name)
+    if file is None:
         raise not_found("the dashboard has no such file: reload the page")
     # The name contains a hash of the content.
-    return _send(call, found, "public, max-age=31536000, immutable")
+    return _send(call, file, "public, max-age=31536000, immutable")
 
 
 ENDPOINTS = (
