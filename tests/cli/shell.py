@@ -97,7 +97,7 @@ class Shell:
             store = connect(self.url)
             await store.open()
             try:
-                payload = msgspec.msgpack.encode(([7, "acme"], {"card": "4242"}))
+                payload = msgspec.msgpack.encode(([7, "acme"], {"card": "visa-4242"}))
                 batch = Batch(new_batch(), [NewJob(task, payload, lane) for lane in lanes])
                 await store.enqueue(batch)
                 return [job_id(batch.id, place) for place in range(len(lanes))]

@@ -94,7 +94,7 @@ async def test_a_success_opens_a_limit_that_another_process_closed(server: Runni
 
 
 async def test_a_settlement_that_is_refused_changes_no_limit(app: Headrace) -> None:
-    async with running(app, ServerSettings(tidy=False)) as server:
+    async with running(app, ServerSettings(port=0, tidy=False)) as server:
         await server.service.leases._feedback.declared.wait()
         await app.tasks["charge"].aenqueue()
         lease = await claim(server.http)

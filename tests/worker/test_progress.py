@@ -39,9 +39,10 @@ class Scribe(MemoryStore):
             self.calls.append("failed")
             raise Unavailable("not now")
         self.calls.append("report")
-        self.reports += [report for _, report in reports]
         await asyncio.sleep(0)
-        return await super().report(token, reports)
+        refused = await super().report(token, reports)
+        self.reports += [report for _, report in reports]
+        return refused
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         self.calls.append("settle")

@@ -33,7 +33,8 @@ async def pids(bench: Bench, calls: list[tuple[Any, ...]], **settings: Any) -> l
             id = await bench.enqueue(process_tasks.pid_after, *call)
             job = await bench.reach(id, JobState.DONE)
             assert job.result is not None
-            assert job.attempt == 1
+            # A job that waits for the new child may be handed back and claimed again, which is not counted against it.
+            assert (job.failures, job.crashes) == (0, 0)
             found.append(msgspec.msgpack.decode(job.result))
     return found
 
