@@ -1,4 +1,4 @@
-"""What scripts take: batches, claims and settlements as the arguments of `lua/`. `rows.py` reads what they answer."""
+"""Batches, claims and settlements as the arguments of the scripts in `lua/`. `rows.py` reads the answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def microseconds(span: timedelta) -> int:
 
 
 def due_args(due: Due) -> tuple[int, int]:
-    """0 now, 1 in so many µs, 2 at."""
+    """A due time as two arguments: 0 for now, 1 and a number of µs from now, or 2 and a time in µs."""
     if due is None:
         return 0, 0
     return (1, microseconds(due)) if isinstance(due, timedelta) else (2, to_us(due))
@@ -45,9 +45,9 @@ def by_queue(batch: Batch) -> Runs:
     jobs = batch.jobs
     if len(jobs) == 1:
         return {jobs[0].lane.queue: [(0, 0)]}
-    found: Runs = {}
+    runs_by_queue: Runs = {}
     for low, high in segments(batch):
-        runs = found.setdefault(jobs[low].lane.queue, [])
+        runs = runs_by_queue.setdefault(jobs[low].lane.queue, [])
         start = low
         for ord in range(low, high + 1):
             if jobs[ord].key is not None or jobs[ord].unique is not None:
@@ -57,7 +57,7 @@ def by_queue(batch: Batch) -> Runs:
                 start = ord + 1
         if start <= high:
             runs.append((start, high))
-    return found
+    return runs_by_queue
 
 
 _LETTERS = {
@@ -85,7 +85,7 @@ def lock_args(ord: int, number: int, job: NewJob, lock: UniqueLock) -> tuple[Any
 
 
 def ask_args(ask: Ask, limit: int, queues: Sequence[str], bands: Sequence[Band]) -> bytes:
-    """What `claim.lua` needs to know beyond numbers: nothing for a plain claim."""
+    """Bands, weights and tenant as `claim.lua` takes them; empty for a plain claim."""
     plain = len(bands) == 1 and bands[0] == everything(limit)
     if plain and not ask.weights and ask.tenant is None:
         return b""
@@ -104,7 +104,7 @@ def everything(limit: int) -> Band:
 
 
 def bands_of(ask: Ask, limit: int) -> list[Band]:
-    """The parts of a claim, each like a claim of its own."""
+    """The bands of a claim. A script works through each as if it were a claim of its own."""
     return [*ask.bands, *(() if ask.only_bands else (everything(limit),))]
 
 
@@ -112,33 +112,33 @@ def bands_of(ask: Ask, limit: int) -> list[Band]:
 
 
 def all_done(settlements: Sequence[tuple[int, Settlement]]) -> bool:
-    """What a busy worker says: each of the first so many positions, in order, plainly done."""
+    """Whether each position from the first on, in order, is done without a result. A busy worker settles most leases so."""
     done = [position for position, settlement in settlements if settlement is DONE]
     return 0 < len(settlements) <= MAX_LEASE and done == list(range(len(settlements)))
 
 
 def done_args(count: int) -> list[Any]:
-    """That, as `settle.lua` takes it."""
+    """The arguments of `settle.lua` for settlements that `all_done` accepts."""
     return [_PAIR.pack(0, count - 1), 0, 0]
 
 
 class SettleArguments:
-    """Settlements as `settle.lua` takes them: plain ends as ranges, results beside them, others one by one."""
+    """Settlements as `settle.lua` takes them: plain ends as ranges, their results, and the other settlements one by one."""
 
     def __init__(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
         impossible: set[int] = set()
         self._results: list[Any] = []
         self._others: list[tuple[int, list[Any]]] = []
         self._done: list[int] = []
-        seen = self.positions = set[int]()
+        positions = self.positions = set[int]()
         for position, settlement in settlements:
-            # The first word on a position counts.
-            if position in seen:
+            # The first settlement of a position counts.
+            if position in positions:
                 continue
             if not 0 <= position < _MOST_POSITIONS:
                 impossible.add(position)
                 continue
-            seen.add(position)
+            positions.add(position)
             if settlement is DONE:
                 self._done.append(position)
             elif isinstance(settlement, Finish) and _plain(settlement):
@@ -150,7 +150,7 @@ class SettleArguments:
         self.impossible = frozenset(impossible)
 
     def calls(self) -> Iterator[tuple[list[Any], set[int]]]:
-        """The arguments of each call, and the positions it is about."""
+        """The arguments of each call, and the positions that it settles."""
         results = len(self._results) // 2
         first, rest = self._others[:MOST_OTHERS], self._others[MOST_OTHERS:]
         args: list[Any] = [_ranges(self._done), results, *self._results, len(first)]
@@ -166,7 +166,7 @@ class SettleArguments:
 
 
 def _plain(finish: Finish) -> bool:
-    """Done, and nothing more to say than a result."""
+    """Whether a job is done and leaves nothing but a result."""
     return (
         finish.state is JobState.DONE
         and finish.note is None

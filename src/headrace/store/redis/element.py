@@ -25,7 +25,7 @@ _NONE = UUID(int=0)
 # then the task's name, the options, the limit keys where the flag says so, the payload.
 _HEAD = Struct(">14sHIHHBQBI")
 _ORD, _REST = Struct(">H"), Struct(">IHHBQBI")
-"""The head behind the batch, in two parts: neighbours share the second."""
+"""The head behind the batch, in two parts. Jobs that follow each other in a batch share the second."""
 _SUSPECT, _OPTIONS, _LIMITS = 1, 2, 4
 _LENGTH = Struct(">I")
 
@@ -99,7 +99,7 @@ def _with_options(batch: bytes, ord: int, job: NewJob, enqueued_us: int, name: b
 
 
 class Parts(NamedTuple):
-    """Of an element: what is behind its head."""
+    """The fields of an element."""
 
     task: str
     options: bytes | None
@@ -129,12 +129,12 @@ def parts_of(element: bytes) -> Parts:
 
 
 def task_of(element: bytes) -> str:
-    """Its task; what is behind that may be missing."""
+    """The task of an element, which may be cut off behind the name of the task."""
     return element[_HEAD.size : _HEAD.size + element[33]].decode()
 
 
 class Decoder:
-    """Elements of one answer: what they share is made once."""
+    """Decodes the elements of one answer. Values that several elements share are made once."""
 
     def __init__(self) -> None:
         self._batches: dict[bytes, UUID] = {}
@@ -142,22 +142,23 @@ class Decoder:
         self._tasks: dict[bytes, str] = {}
 
     def _batch(self, prefix: bytes) -> UUID:
-        made = self._batches[prefix] = UUID(bytes=prefix + b"\0\0")
-        return made
+        batch = self._batches[prefix] = UUID(bytes=prefix + b"\0\0")
+        return batch
 
     def _time(self, us: int) -> datetime:
-        made = self._times[us] = from_us(us)
-        return made
+        time = self._times[us] = from_us(us)
+        return time
 
     def _name(self, task: bytes) -> str:
-        made = self._tasks[task] = task.decode()
-        return made
+        name = self._tasks[task] = task.decode()
+        return name
 
     def run(self, elements: Sequence[bytes], queue: str, lane: str) -> list[Claimed]:
-        """Jobs of one lane as their worker sees them: the attempt under way counts.
+        """Jobs of one lane as their worker gets them: the attempt under way counts.
 
-        One loop over locals, because this is most of what a claim costs. Neighbours mostly agree in everything up to the
-        payload but the number in their batch: that is seen by comparing bytes, and only the first is taken apart.
+        One loop over locals, because it is most of the cost of a claim. Elements that follow each other mostly have the
+        same bytes up to the payload, except for the number in their batch. A comparison of bytes detects that, and only
+        the first of them is unpacked.
         """
         priority, tenant = lane_parts(lane)
         unpack, head = _HEAD.unpack_from, _HEAD.size

@@ -13,24 +13,24 @@ from headrace.store.redis.queue_list import QueueList
 _MOST_BATCHES: Final = 20_000
 
 AskById = Callable[[str, list[UUID]], Awaitable[Collection[UUID]]]
-"""Asks a queue for these ids; answers those that it knows."""
+"""Asks a queue for these ids, and answers those that the queue knows."""
 
 
 class JobLocator:
-    """An id does not name its queue. This process knows the queues of what it enqueued, and asks all for other ids."""
+    """An id does not name its queue. A process knows the queues of the jobs that it enqueued, and asks all queues for other ids."""
 
     def __init__(self, client: Client, queues: QueueList) -> None:
         self._client, self._queues = client, queues
         self._batches: dict[int, str] = {}
 
     def remember(self, batch: UUID, queue: str) -> None:
-        """A batch was enqueued here: the first of its queues is asked first."""
+        """Note that this process enqueued a batch, so that `ask` tries this queue first."""
         if len(self._batches) > _MOST_BATCHES:
             self._batches.clear()
         self._batches[batch.int] = queue
 
     async def ask(self, ids: Sequence[UUID], ask: AskById) -> None:
-        """Ask the queues that know these ids. Raises why a queue did not answer, if an id was found in none."""
+        """Ask the queues that know these ids. If no queue knows an id and a queue did not answer, that queue's error is raised."""
         left = dict.fromkeys(ids)
         round = self._client.round()
 
@@ -49,8 +49,8 @@ class JobLocator:
         silent = None
         if left:
             batches = list(dict.fromkeys(id.bytes[:14] for id in left))
-            found, silent = await self._client.survey(await self._queues.names(), "batches", *batches)
-            for queue, numbers in found.items():
+            holders, silent = await self._client.survey(await self._queues.names(), "batches", *batches)
+            for queue, numbers in holders.items():
                 known: set[bytes] = {batches[int(number)] for number in numbers}
                 await visit(queue, [id for id in left if id.bytes[:14] in known])
         round.end(needs_all=bool(left))

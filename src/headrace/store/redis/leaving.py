@@ -28,7 +28,7 @@ from headrace.store.redis.client.wire import Wire
 from headrace.store.redis.keys import Keys
 
 UNLISTED: Final = b"unlisted"
-"""What scripts answer that stored nothing, because their queue was not on the list; its mark follows."""
+"""The answer of a script that stored nothing because its queue was not on the list. The mark of the queue follows."""
 
 _counters = msgspec.msgpack.Decoder(list[str])
 
@@ -39,12 +39,12 @@ class Leaving:
     def __init__(self, wire: Wire, keys: Keys) -> None:
         self._wire, self._keys = wire, keys
 
-    async def leave(self, queue: str, given: str, remembered: int) -> bool:
-        """Forget a queue without jobs; False: it has some, or is needed otherwise, or is back already."""
+    async def leave(self, queue: str, time_arg: str, remembered: int) -> bool:
+        """Forget a queue without jobs. False: it has jobs, or is needed otherwise, or is on the list again."""
         mark = new_token().hex
         listing, leaving = self._keys.listing
         await self._wire.command(leaving, "HSET", leaving, queue, mark)
-        counters: Reply = await self._wire.run(scripts.FORGET, self._keys.pair(queue), given, remembered, mark)
+        counters: Reply = await self._wire.run(scripts.FORGET, self._keys.pair(queue), time_arg, remembered, mark)
         if counters == 0:
             await self._wire.command(leaving, "HDEL", leaving, queue)
             return False

@@ -26,7 +26,7 @@ class QueueList:
         self.known: set[str] = set()
         """The queues of the list when it was last read, and those that this process has claimed from since."""
         self.on_read: Callable[[list[str]], None] | None = None
-        """Is told of all names whenever the list was read."""
+        """Called with all names whenever the list was read."""
 
     async def names(self) -> list[str]:
         """Every queue there is."""
@@ -83,9 +83,9 @@ class QueueList:
             await self.follow(queues)
             self.registered.add(queue)
 
-    async def forget(self, queue: str, given: str, remembered: int) -> bool:
-        """On a cluster: drop a queue without jobs. False: it has some, or is needed otherwise, or is back already."""
-        left = await self._leaving.leave(queue, given, remembered)
+    async def forget(self, queue: str, time_arg: str, remembered: int) -> bool:
+        """On a cluster: drop a queue without jobs. False: it has jobs, or is needed otherwise, or is on the list again."""
+        left = await self._leaving.leave(queue, time_arg, remembered)
         if left:
             self.registered.discard(queue)
         return left

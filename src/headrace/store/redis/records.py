@@ -1,4 +1,4 @@
-"""The records around elements: of results, failures, presences, pauses, rules and reports, as bytes and back."""
+"""Records of results, failures, presences, pauses, rules and reports: written as bytes, and read again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _TEXTS = ("kind", "message", "traceback", "worker")
 
 _failures = msgspec.msgpack.Decoder(Failure)
 _presence = msgspec.msgpack.Decoder(tuple[int, Presence])
-_seen = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+_heartbeat = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def text_bytes(text: str) -> bytes:
-    """UTF-8; what no encoding holds (half a surrogate pair) becomes `?`: a strange text must not stop an outcome."""
+    """The text in UTF-8. Half a surrogate pair has no encoding and becomes `?`, so that a strange text cannot prevent an outcome."""
     return text.encode(errors="replace")
 
 
@@ -58,14 +58,14 @@ def opened(record: bytes) -> tuple[str, str | None, bytes]:
 
 
 def failures_of(blob: bytes) -> tuple[Failure, ...]:
-    found: list[Failure] = []
+    failures: list[Failure] = []
     at = 0
     while at < len(blob):
         (length,) = _LENGTH.unpack_from(blob, at)
         at += _LENGTH.size
-        found.append(_failures.decode(blob[at : at + length]))
+        failures.append(_failures.decode(blob[at : at + length]))
         at += length
-    return tuple(found)
+    return tuple(failures)
 
 
 def failure_bytes(failure: Failure | None) -> bytes:
@@ -85,9 +85,9 @@ def presence_bytes(seen_us: int, presence: Presence) -> bytes:
 
 
 def seen_us(record: bytes) -> float:
-    """When who is there said so; what is not one of these records was said just now."""
+    """When the worker of this record last called heartbeat. Infinity for bytes that are no such record, so that these stay."""
     try:
-        return _seen.decode(record)[0]
+        return _heartbeat.decode(record)[0]
     except msgspec.DecodeError:
         return math.inf
 
@@ -109,7 +109,7 @@ def record_of(raw: bytes) -> tuple[int, bytes]:
 
 
 class Paused(NamedTuple):
-    """By whom, since when and until when."""
+    """The operator that paused, since when and until when."""
 
     by: str | None = None
     since: datetime | None = None
@@ -117,7 +117,7 @@ class Paused(NamedTuple):
 
 
 def paused_of(record: bytes) -> Paused:
-    """Nothing but None for what is not paused."""
+    """The pause of this record; all fields are None if there is no pause."""
     if not record:
         return Paused()
     since, until = _PAUSED.unpack_from(record)
@@ -125,7 +125,7 @@ def paused_of(record: bytes) -> Paused:
 
 
 def rule_bytes(rule: LimitRule) -> bytes:
-    """A rule without its version, -1 for what it does not say; then its owner's state."""
+    """A rule without its version, then its owner's state. -1 stands for a limit that the rule does not set."""
     concurrency = -1 if rule.concurrency is None else rule.concurrency
     rate = -1 if rule.rate is None else rule.rate
     closed = -1 if rule.closed_until is None else to_us(rule.closed_until)
@@ -147,11 +147,11 @@ def rule_of(record: bytes) -> LimitRule:
 
 def report_bytes(position: int, report: Report) -> bytes:
     """A report as `report.lua` takes it."""
-    said: list[object] = [position, False if report.progress is None else report.progress]
-    said.append(False if report.note is None else text_bytes(report.note).decode())
+    words: list[object] = [position, False if report.progress is None else report.progress]
+    words.append(False if report.note is None else text_bytes(report.note).decode())
     for line in report.lines[-MAX_LOG:]:
-        said += (to_us(line.at), text_bytes(line.text).decode())
-    return _encode(said)
+        words += (to_us(line.at), text_bytes(line.text).decode())
+    return _encode(words)
 
 
 def reports_of(record: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What scripts answer: jobs, endings, leases and orphans, made of the rows that `lua/` returns."""
+"""Jobs, endings, leases and orphans, made of the rows that the scripts in `lua/` answer."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _ENDED = Struct(">cddI")
 _STATES = {b"d": JobState.DEAD, b"c": JobState.CANCELLED, b"o": JobState.DONE}
 
 
-def job_of(found: list[bytes], queue: str, now_us: int) -> Job:
+def job_of(row: list[bytes], queue: str, now_us: int) -> Job:
     """A job from an answer of `get.lua`."""
-    job = _bare_job_of(found, queue, now_us)
-    return replace(job, **reports_of(found[-1])) if found[-1] else job
+    job = _bare_job_of(row, queue, now_us)
+    return replace(job, **reports_of(row[-1])) if row[-1] else job
 
 
-def _bare_job_of(found: list[bytes], queue: str, now_us: int) -> Job:
-    kind, what = found[0], found[1]
-    history = failures_of(found[2])
+def _bare_job_of(row: list[bytes], queue: str, now_us: int) -> Job:
+    kind, what = row[0], row[1]
+    history = failures_of(row[2])
     if kind in {b"s", b"b"}:
         lane, note, element = opened(what)
-        run_at = from_us(float(found[3])) if kind == b"s" else None
+        run_at = from_us(float(row[3])) if kind == b"s" else None
         state = JobState.SCHEDULED if kind == b"s" else JobState.READY
         return _job(element, queue, lane, 0, history, state=state, note=note, run_at=run_at)
     if kind == b"k":
         return _ended(what, queue, now_us, history)
-    lane = found[3].decode()
+    lane = row[3].decode()
     if kind == b"w":
         return _job(what, queue, lane, 0, history, state=JobState.READY)
     if kind == b"r":
-        header = header_of(found[4])
+        header = header_of(row[4])
         return _job(
             what,
             queue,
@@ -54,11 +54,11 @@ def _bare_job_of(found: list[bytes], queue: str, now_us: int) -> Job:
             state=JobState.RUNNING,
             worker=UUID(hex=str(header[1])),
             claimed_at=from_us(float(header[2])),
-            cancelling=bool(found[5]),
+            cancelling=bool(row[5]),
         )
-    finished = int(found[4])
-    result, expired = _result(found[5], finished, now_us)
-    header = header_of(found[6])
+    finished = int(row[4])
+    result, expired = _result(row[5], finished, now_us)
+    header = header_of(row[6])
     return _job(
         what,
         queue,
@@ -111,9 +111,9 @@ def _ended(record: bytes, queue: str, now_us: int, history: tuple[Failure, ...])
     )
 
 
-def ending_of(found: list[bytes], queue: str) -> Ending:
+def ending_of(row: list[bytes], queue: str) -> Ending:
     """A job that ended, from an answer of `ended.lua`."""
-    at, state, lane, element = found
+    at, state, lane, element = row
     _, tenant = lane_parts(lane.decode())
     return Ending(JobId(UUID(bytes=element[:16])), _STATES[state], from_us(int(at)), queue, task_of(element), tenant)
 
@@ -167,7 +167,7 @@ def _job(
 
 
 def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
-    """A lease from the answers of `claim.lua`, by queue: each number, header, elements."""
+    """A lease from the answers of `claim.lua` by queue. An answer is a number, the header and the elements."""
     suspect = False
     runs: list[tuple[int, list[Claimed]]] = []
     for queue, (_, raw, *elements) in parts:
@@ -184,14 +184,14 @@ def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
     jobs: list[Claimed] = []
     for position, some in runs:
         if position != len(jobs):
-            # The jobs between are on a node that does not answer. This lease ends here, and the rest of it runs out.
+            # The jobs in between are on a node that does not answer. The lease ends here, and the rest of it expires.
             break
         jobs += some
     return Lease(token, jobs, suspect)
 
 
 def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
-    """An orphan from the answers of `reap.lua`, by queue: each header, log of what is settled, elements."""
+    """An orphan from the answers of `reap.lua` by queue. An answer is the header, the log of settled jobs and the elements."""
     jobs: list[tuple[int, Claimed]] = []
     for queue, (raw, log, *elements) in parts:
         settled = _settled(log)

@@ -112,11 +112,11 @@ class RedisStore:
         self.record = records.record
 
     async def open(self) -> None:
-        found = await self.check()
-        for finding in found:
+        findings = await self.check()
+        for finding in findings:
             if finding.level == "error":
                 _log.warning("%s: %s", finding.about, finding.message)
-        self.remarks = [finding for finding in found if finding.level == "warning"]
+        self.remarks = [finding for finding in findings if finding.level == "warning"]
         await self.time.refresh()
 
     def blocking(self) -> BlockingEnqueue | None:

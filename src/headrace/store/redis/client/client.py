@@ -20,7 +20,7 @@ STEP: Final = 500
 """Jobs that one script moves at most: while a script runs, the server answers no other call."""
 
 _SURVEYED: Final = 250
-"""Looks into queues that one script of a survey takes."""
+"""Questions to queues that one script of a survey answers."""
 
 _TRACE: Final = "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], '') return redis.call('DEL', KEYS[1])"
 """A write to a key that never exists. A full server accepts it because it begins with a command that frees memory."""
@@ -40,9 +40,9 @@ def make_wire(address: Address) -> Wire:
 
 
 class Surveyed(NamedTuple):
-    """What queues answered to one question."""
+    """The answers of queues to one question."""
 
-    found: dict[str, Reply]
+    answers: dict[str, Reply]
     """The answers by queue. A queue that has no answer to the question is left out."""
     silent: StoreError | None
     """Why a node of a cluster did not answer."""
@@ -91,14 +91,14 @@ class Client:
         for names in some:
             keys = self.keys.of(*names)
             asks.append((keys[0], [("EVALSHA", scripts.SURVEY.sha, len(keys), *keys, question, *words)]))
-        found: dict[str, Reply] = {}
+        answers: dict[str, Reply] = {}
         silent: StoreError | None = None
         for names, answer in zip(some, await self.wire.ask_each(asks, scripts.SURVEY), strict=True):
             if isinstance(answer, StoreError):
                 silent = answer
             else:
-                found.update((names[int(number)], reply) for number, reply in answer[0])
-        return Surveyed(found, silent)
+                answers.update((names[int(number)], reply) for number, reply in answer[0])
+        return Surveyed(answers, silent)
 
     async def confirmed(self, key: str) -> None:
         """Wait until as many replicas as the URL asks for have what was written."""

@@ -19,14 +19,14 @@ from headrace.store.redis.client.wire import ONE_NODE, Asked, Wire
 _log: Final = logging.getLogger(__name__)
 
 _LATE: Final = 0.25
-"""Seconds that one node may be slower than another to say that the time is up."""
+"""Seconds by which one node may report later than another that the time is up."""
 
 
 class Node(Pool):
-    """A node of a cluster. One that takes no connections is left alone three times as long as it took to find out.
+    """A node of a cluster. After a failed attempt to connect, calls fail at once for three times as long as it took.
 
-    So it holds up work on the others for a quarter of the time at most. Where it refuses them, which costs nothing, it is
-    asked again at once.
+    An unreachable node therefore delays work on the other nodes for at most a quarter of the time. An attempt that the
+    node refuses at once takes no time, so the next call tries again at once.
     """
 
     _rests_until = float("-inf")
@@ -69,7 +69,7 @@ class ClusterWire(Wire):
         self._slots: list[tuple[str, int] | None] = []
         self._looking = asyncio.Lock()
         self._silent: set[tuple[str, int]] = set()
-        """Nodes that were said to be down."""
+        """Nodes that the log reported as down."""
 
     async def pool_of(self, key: str) -> Pool:
         node = await self._held_by(key)
@@ -100,7 +100,7 @@ class ClusterWire(Wire):
     async def ask_each(
         self, asks: Sequence[Asked], script: Script | None = None, *, within: float | None = None
     ) -> list[list[Reply] | StoreError]:
-        found: list[list[Reply] | StoreError] = [[]] * len(asks)
+        answers: list[list[Reply] | StoreError] = [[]] * len(asks)
         by_node: dict[tuple[str, int] | None, list[int]] = {}
         for number, (key, _) in enumerate(asks):
             try:
@@ -109,11 +109,11 @@ class ClusterWire(Wire):
                 raise faults.translated(error, self.address.shown) from error
             by_node.setdefault(node, []).append(number)
         await asyncio.gather(
-            *(self._ask_node(node, asks, numbers, script, found, within) for node, numbers in by_node.items())
+            *(self._ask_node(node, asks, numbers, script, answers, within) for node, numbers in by_node.items())
         )
-        if found and all(isinstance(each, StoreError) for each in found):
-            raise next(each for each in found if isinstance(each, StoreError))
-        return found
+        if answers and all(isinstance(answer, StoreError) for answer in answers):
+            raise next(answer for answer in answers if isinstance(answer, StoreError))
+        return answers
 
     async def _ask_node(
         self,
@@ -121,30 +121,30 @@ class ClusterWire(Wire):
         asks: Sequence[Asked],
         numbers: list[int],
         script: Script | None,
-        found: list[list[Reply] | StoreError],
+        answers: list[list[Reply] | StoreError],
         within: float | None,
     ) -> None:
-        """All that one node is asked, in one go; what it refuses by itself, with the usual patience."""
+        """Send all commands for one node in one round trip. Commands that it refuses are repeated one by one, as `command_many` does."""
         left = list(numbers)
         if node is not None:
             try:
                 commands = [command for n in numbers for command in asks[n][1]]
-                answers = iter(await self.pool(*node).ask(commands, within))
+                replies = iter(await self.pool(*node).ask(commands, within))
             except (Cut, Refused):
                 await self.look_again()
             else:
                 for n in numbers:
-                    found[n] = mine = [next(answers) for _ in asks[n][1]]
-                    if not any(isinstance(one, Exception) for one in mine):
+                    answers[n] = own = [next(replies) for _ in asks[n][1]]
+                    if not any(isinstance(reply, Exception) for reply in own):
                         left.remove(n)
         if len(left) == len(numbers):
-            # Nothing was answered. If it is the node, what one hears is what all would.
+            # The node answered nothing. If the node itself is at fault, one error holds for all its queues.
             first = left.pop(0)
-            found[first] = trouble = await self._ask_alone(asks[first], script, within)
+            answers[first] = trouble = await self._ask_alone(asks[first], script, within)
             if isinstance(trouble, StoreError):
                 self._said_nothing(node, trouble)
                 for n in [n for n in left if await self.node_of(asks[n][0]) in (node, None)]:
-                    found[n] = trouble
+                    answers[n] = trouble
                     left.remove(n)
             else:
                 self._said_something(node)
@@ -152,7 +152,7 @@ class ClusterWire(Wire):
             self._said_something(node)
         alone = await asyncio.gather(*(self._ask_alone(asks[n], script, within) for n in left))
         for n, answer in zip(left, alone, strict=True):
-            found[n] = answer
+            answers[n] = answer
 
     async def _ask_alone(self, asked: Asked, script: Script | None, within: float | None) -> list[Reply] | StoreError:
         key, commands = asked
@@ -172,8 +172,8 @@ class ClusterWire(Wire):
             _log.info("%s:%d answers again", *node)
 
     async def wait(self, keys: Sequence[str], timeout: float) -> list[str]:
-        # Queues live in different slots: one sleeper each, the first to wake ends the night.
-        # Those of a node that is down, and those whose time is up, are no reason to call off the others.
+        # Queues are in different slots, so each queue has its own sleeper. The first one that takes an element ends the wait.
+        # Sleepers on a node that is down, and those whose time is up, do not cancel the others.
         sleepers = [asyncio.ensure_future(super(ClusterWire, self).wait([key], timeout)) for key in keys]
         asleep, heard = set(sleepers), False
         try:
@@ -244,7 +244,7 @@ class ClusterWire(Wire):
 
 
 def _slots(answer: list[Any], asked: str) -> list[tuple[str, int] | None]:
-    """By slot: the node that holds it."""
+    """The node that holds each slot."""
     slots: list[tuple[str, int] | None] = [None] * 16384
     for first, last, primary, *_ in answer:
         node = (_host(primary, asked), int(primary[1]))
@@ -253,16 +253,16 @@ def _slots(answer: list[Any], asked: str) -> list[tuple[str, int] | None]:
 
 
 def _host(node: list[Any], asked: str) -> str:
-    """What a node says to call it by. None, or an empty name: as the one that was asked; ?: by its address."""
+    """The host of a node. Without a name it is the host that answered; for the name `?` the address is among the details."""
     name = (node[0] or b"").decode()
     if name == "?" and len(node) > 3:
-        said: dict[bytes, bytes] = dict(zip(node[3][::2], node[3][1::2], strict=False))
-        return said.get(b"ip", b"").decode() or asked
+        details: dict[bytes, bytes] = dict(zip(node[3][::2], node[3][1::2], strict=False))
+        return details.get(b"ip", b"").decode() or asked
     return name or asked
 
 
 def slot_of(key: str) -> int:
-    """Which of a cluster's slots a key is in: what stands in its first braces decides, if anything does."""
+    """The slot of a key. If the key has text in braces, the text in the first braces decides; else the whole key does."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     return crc_hqx((tag if opened and closed and tag else key).encode(), 0) % 16384

@@ -1,4 +1,4 @@
-"""Connections to one server: what they say in the server's protocol, and the pool that keeps them."""
+"""Connections to one server, and the pool that keeps them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.store.redis.client.sleepers import Sleepers
 from headrace.store.redis.client.url import Address
 
 Reply = Any
-"""What a server answers: bytes, int, None or lists of these; a refusal is an answer, too."""
+"""The answer of a server: bytes, int, None, lists of these, or a refusal."""
 
 Command = tuple[Any, ...]
 
@@ -35,19 +35,20 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 
 _UNHEARD: Final = 60_000
 """Milliseconds after which a bell expires that no sleeper took."""
 MORE: Final = object()
+"""Stands for an answer that has not arrived completely."""
 
 
 class Follow(NamedTuple):
-    """What a server does when a sleeper wakes, before the sleeper hears of it: sent along, it waits there."""
+    """A command that the server runs when a sleeper wakes. It is sent together with the command that sleeps."""
 
     command: Command
-    """Gets the name of the sleeper's bell as its last word: that list is there when the sleeper is called off, and nothing is to be done."""
+    """Its last argument is the name of the sleeper's bell. If that list exists, the sleeper was cancelled and the command does nothing."""
     unheard: Callable[[Reply], Awaitable[None]]
-    """What to do about an answer that came when the sleeper had been called off."""
+    """Called with an answer that arrives after the sleeper was cancelled."""
 
 
 class Connection(asyncio.Protocol):
-    """Commands go out in one write, and their answers come back in order: one caller at a time."""
+    """Sends commands in one write and reads their answers in order, for one caller at a time."""
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader(replyError=Refused, notEnoughData=MORE)
@@ -58,16 +59,16 @@ class Connection(asyncio.Protocol):
         self._reply: asyncio.Future[list[Reply]] | None = None
         self._broken: str | None = None
         self.heard = self._loop.time()
-        """When the server last said something."""
+        """The time of the last answer, by the clock of the event loop."""
         self.gone = self._loop.create_future()
 
     @property
     def fit(self) -> bool:
-        """Whole, and in step: nothing is asked that was not answered."""
+        """Whether the connection is usable: it is not broken, and all commands were answered."""
         return self._broken is None and not self._missing
 
     async def ask(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
-        """The answers to these. Raises Cut; after that, or when called off, the connection is fit no more."""
+        """The answers to these commands. Raises Cut. After that, or after a cancellation, the connection is not usable."""
         assert self._transport is not None  # the pool asks only after the connection was made
         self._answers, self._missing = [], len(commands)
         last = commands[0][-1]
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
         return await self.answers(timeout)
 
     async def answers(self, timeout: float) -> list[Reply]:
-        """The answers to what was asked last, also for a task that takes over from a cancelled caller."""
+        """The answers to the last commands, also for a task that takes over from a cancelled caller."""
         if not self._missing:
             return self._answers
         if self._broken is not None:
@@ -99,7 +100,7 @@ class Connection(asyncio.Protocol):
         try:
             answers = await self.ask(commands, timeout)
         except Cut:
-            # A server that takes no more connections says so and hangs up.
+            # A server that accepts no more connections sends an error and closes the connection.
             answers = self._answers[:1]
             if not answers or not isinstance(answers[0], Refused):
                 raise
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
     # ── called by the event loop ────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by descent
+        self._transport = cast("asyncio.Transport", transport)  # the transport of uvloop is no subclass of it
         keep_alive(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
@@ -155,7 +156,7 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections to one server, made when needed, kept when idle."""
+    """Makes connections to one server when they are needed, and keeps idle ones."""
 
     def __init__(self, host: str, port: int, address: Address) -> None:
         self.where = f"{host}:{port}"
@@ -168,7 +169,7 @@ class Pool:
         self._closing_rested: asyncio.TimerHandle | None = None
 
     async def ask(self, commands: Sequence[Command], within: float | None = None) -> list[Reply]:
-        """Send these in one go; the answers, a refusal being one, too. Raises Cut, or Refused where none is let in.
+        """Send commands in one write, and answer with the answers and refusals. Raises Cut, or Refused if no connection is accepted.
 
         `within`: seconds for each step of a call that cannot wait, such as a heartbeat. It waits for no other call's turn.
         """
@@ -178,7 +179,7 @@ class Pool:
             return await self._exchange(commands, self._address.timeout)
 
     async def block(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
-        """The same for commands that the server may answer so much later, beside the turns of others."""
+        """As `ask`, for commands that the server answers up to `timeout` seconds later. It takes no turn."""
         return await self._exchange(commands, self._address.timeout, timeout)
 
     async def _exchange(self, commands: Sequence[Command], patience: float, more: float = 0.0) -> list[Reply]:
@@ -195,7 +196,7 @@ class Pool:
         return answers
 
     def _rest(self, connection: Connection, answers: list[Reply]) -> None:
-        """A connection is free. One to a server that has become a replica is closed, for its name may lead elsewhere now."""
+        """Keep a free connection. One to a server that has become a replica is closed: its name may lead to another server now."""
         if any(isinstance(answer, Refused) and faults.demoted(answer) for answer in answers):
             self._drop(connection)
             self._distrust(float("inf"))
@@ -205,13 +206,13 @@ class Pool:
             self._closing_rested = asyncio.get_running_loop().call_later(_RESTED, self._close_rested)
 
     def _distrust(self, before: float) -> None:
-        """One connection broke: free ones that have not been heard from since go with it, or each would be tried in turn."""
-        for connection in [each for each in self._idle if each.heard < before]:
+        """Close idle connections without an answer since this time. After one broke, each of them would fail in turn."""
+        for connection in [idle for idle in self._idle if idle.heard < before]:
             self._idle.remove(connection)
             self._drop(connection)
 
     def _close_rested(self) -> None:
-        """The one that was used last is last in the list."""
+        """Close idle connections except the last in the list, which was used last."""
         self._closing_rested = None
         loop = asyncio.get_running_loop()
         while len(self._idle) > 1 and self._idle[0].heard < loop.time() - _RESTED:
@@ -221,13 +222,13 @@ class Pool:
 
     def sleepers(self, group: str) -> Sleepers:
         """The waits on lists that one command may name together."""
-        found = self._sleepers.get(group)
-        if found is None:
-            found = self._sleepers[group] = Sleepers(self, f"{group}:{secrets.token_hex(8)}")
-        return found
+        sleepers = self._sleepers.get(group)
+        if sleepers is None:
+            sleepers = self._sleepers[group] = Sleepers(self, f"{group}:{secrets.token_hex(8)}")
+        return sleepers
 
     def send_off(self, commands: Sequence[Command]) -> None:
-        """Send these in the background. No caller waits for the answers."""
+        """Send commands in the background. No caller waits for the answers."""
 
         async def say() -> None:
             with suppress(Cut, Refused):
@@ -236,11 +237,11 @@ class Pool:
         self._send_off(say())
 
     def put_back(self, key: str) -> None:
-        """An element that was taken from a list is for another caller."""
+        """Put back an element that was taken from a list, for another caller."""
         self.send_off(put_back(key))
 
     async def pop(self, keys: Sequence[str], timeout: float, follow: Follow) -> list[Reply]:
-        """An element of the first of these lists that has one, None: the time is up; then the answer to what follows.
+        """Take an element of the first list that has one. Answers the list and the element, or None, and the answer to `follow`.
 
         It takes no turn, because a sleeping worker must not take a connection from a busy one. A sleeper that is cancelled
         may have taken an element before its answer arrived. A bell of its own wakes it, and what it took is put back.
@@ -264,14 +265,14 @@ class Pool:
 
     async def _call_off(self, connection: Connection, bell: str, follow: Follow) -> None:
         try:
-            # One for the sleeper to take; the other stays, and tells what follows not to.
+            # The sleeper takes one element. The other stays, and tells the command that follows to do nothing.
             [rung, _] = await self.ask([("RPUSH", bell, 1, 1), ("PEXPIRE", bell, _UNHEARD)])
             if isinstance(rung, Refused):
                 raise rung
             answer, followed = await connection.answers(self._address.timeout)
             taken = cast("list[bytes]", answer)[0].decode() if isinstance(answer, list) else bell
             if isinstance(followed, list):
-                # It was done before, and has seen to what was taken.
+                # The command ran before the cancellation, and has used the element.
                 await self.ask([("DEL", bell)])
                 await follow.unheard(followed)
             else:
@@ -301,7 +302,7 @@ class Pool:
         self._open.add(connection)
         seconds = min(CONNECT_TIMEOUT, address.timeout, within)
         try:
-            # The greeting, too, must end: a server may take connections and be silent.
+            # The greeting needs the timeout, too: a server may accept a connection and never answer.
             async with asyncio.timeout(seconds):
                 loop = asyncio.get_running_loop()
                 await loop.create_connection(lambda: connection, self._host, self._port, ssl=tls_context(address))
@@ -309,7 +310,7 @@ class Pool:
         except (OSError, TimeoutError, Cut) as error:
             self._drop(connection)
             if why := faults.distrust(error):
-                # The transport of a failed handshake goes in the turns that follow.
+                # The event loop closes the transport of a failed handshake in its next turns.
                 await asyncio.sleep(0.01)
                 raise faults.Untrusted(why) from error
             raise Cut(str(error) or "no answer", sent=False) from error
@@ -344,7 +345,7 @@ class Pool:
 
 
 def put_back(key: str) -> tuple[Command, ...]:
-    """An element into a list that needs one only."""
+    """Commands that put an element into a list, which needs no more than one."""
     return ("RPUSH", key, 1), ("LTRIM", key, 0, 0)
 
 
@@ -366,7 +367,7 @@ def welcomed(answers: Sequence[Reply], count: int) -> None:
 
 
 def keep_alive(wire: socket.socket) -> None:
-    """Let the system notice a dead peer."""
+    """Let the system detect a dead peer."""
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
         if (option := getattr(socket, name, None)) is not None:  # not every system has them

@@ -1,4 +1,4 @@
-"""What Redis says when it does not do what it was asked, in our words; the only place that knows its error codes."""
+"""Translates the errors of Redis into headrace's errors. No other module knows the error codes of Redis."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ssl import SSLCertVerificationError
 from headrace.errors import ConfigError, HeadraceError, OutcomeUnknown, StoreError, StoreFull, Unavailable
 
 _PASSING = ("BUSY ", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "ASK ", "READONLY", "UNBLOCKED")
-"""Nothing was done, and soon it may go: worth a short wait."""
+"""The server did nothing, and may accept the command soon: the client waits briefly and repeats it."""
 
 
 class Refused(Exception):
-    """A server's own word for why it does not; begins with a code."""
+    """The server refused a command. The message is the server's own and begins with a code."""
 
 
 class Cut(Exception):
-    """The connection broke. `sent`: the server may have done what it was asked."""
+    """The connection broke. `sent`: the server may have run the command."""
 
     def __init__(self, why: str, *, sent: bool) -> None:
         super().__init__(why)
@@ -24,19 +24,19 @@ class Cut(Exception):
 
 
 class Untrusted(Cut):
-    """The server's certificate is not one that we trust, or is for another host."""
+    """The server's certificate is not trusted, or is for another host."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why, sent=False)
 
 
 def foreign(key: str) -> ConfigError:
-    """A key under headrace's name holds what headrace does not write."""
+    """The error for a key under headrace's prefix that another program has written."""
     return ConfigError(f"{key} in Redis is not headrace's: name a prefix of its own with ?prefix= in the URL")
 
 
 def distrust(error: BaseException | None) -> str | None:
-    """Why its certificate was not trusted, if that is what ended the connection."""
+    """Why the server's certificate was not trusted, if that ended the connection."""
     while error is not None:
         if isinstance(error, SSLCertVerificationError):
             return error.verify_message
@@ -45,17 +45,17 @@ def distrust(error: BaseException | None) -> str | None:
 
 
 def passes(error: Exception) -> bool:
-    """The server refused for now: ask again shortly."""
+    """Whether the refusal passes by itself: the client may repeat the command shortly."""
     return isinstance(error, Refused) and str(error).startswith(_PASSING)
 
 
 def moved(error: Exception) -> bool:
-    """The slot lives on another node (a cluster), or the primary is another (Sentinel)."""
+    """Whether the slot is on another node (a cluster), or another server is the primary (Sentinel)."""
     return isinstance(error, Refused) and str(error).startswith(("MOVED", "READONLY", "CLUSTERDOWN"))
 
 
 def demoted(error: Exception) -> bool:
-    """The server is a replica: another is the primary by now."""
+    """Whether the server is a replica, because another server has become the primary."""
     return str(error).startswith("READONLY")
 
 
@@ -64,7 +64,7 @@ def unknown_script(error: Exception) -> bool:
 
 
 def forbidden(error: BaseException) -> bool:
-    """The user lacks a right."""
+    """Whether the user lacks a right."""
     return str(error).startswith(("NOPERM", *_FORBIDDEN))
 
 
@@ -73,7 +73,7 @@ _FORBIDDEN = ("ERR ACL failure in script: ", "ERR The user executing the script 
 
 
 def unwelcome(error: BaseException) -> bool:
-    """The server does not let this user in, or not with this password."""
+    """Whether the server refuses this user or password."""
     return isinstance(error, Refused) and str(error).startswith(_UNWELCOME)
 
 
@@ -84,7 +84,7 @@ _UNKNOWN = re.compile(r"(?:ERR )?unknown command ['`]([\w|.-]{1,40})['`]", re.IG
 
 
 def translated(error: BaseException, where: str) -> HeadraceError:
-    """The same in our words: what it is, and what to do."""
+    """The error as one of headrace's, which says what is wrong and what to do."""
     if isinstance(error, HeadraceError):
         return error
     if isinstance(error, Untrusted):
@@ -100,9 +100,9 @@ def translated(error: BaseException, where: str) -> HeadraceError:
     if unwelcome(error):
         return ConfigError(f"Redis at {where} refuses the user or password: check them in the URL")
     if forbidden(error):
-        said = re.sub(r"^(NOPERM|ERR( ACL failure in script:)?) | script: .*$", "", text)
+        reason = re.sub(r"^(NOPERM|ERR( ACL failure in script:)?) | script: .*$", "", text)
         return ConfigError(
-            f"the user lacks a right on Redis at {where} ({said}): give it what the ACL line in docs/operate/security.md has"
+            f"the user lacks a right on Redis at {where} ({reason}): give it what the ACL line in docs/operate/security.md has"
         )
     if missing := _UNKNOWN.match(text):
         return ConfigError(

@@ -1,4 +1,4 @@
-"""What a careful operator looks at on a Redis server: version, eviction, durability. Read at start, never assumed."""
+"""The settings of a Redis server that decide whether jobs are safe: version, eviction, durability. They are read at start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MENDED: dict[str, dict[tuple[int, int], int]] = {
     "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "Valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
 }
-"""Since which patch of each line a script of a user who may run scripts cannot take the server over (CVE-2025-49844)."""
+"""By release line: the first patch in which a user that may run scripts cannot take over the server (CVE-2025-49844)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,27 @@ class Health:
     policy: str
     aof: bool
     fsync: str
-    """always, everysec, no; empty where the server does not say."""
+    """`always`, `everysec` or `no`; empty if the server does not tell."""
     clustered: bool
     replica: bool
     read_only: bool
-    """As a replica: takes no writes but its primary's."""
+    """Whether the server, as a replica, accepts writes from its primary only."""
     replicas: int
-    """That follow it and are up to date."""
+    """The number of its replicas that are up to date."""
     max_memory: int
     used_memory: int
     lazy_expire: bool
 
 
 async def examine(pool: Pool) -> Health:
-    """Ask a server about itself; raises in our words."""
+    """Ask a server about itself. Raises headrace's errors."""
     try:
         sections, config = await pool.ask([("INFO",), ("CONFIG", "GET", "*")])
     except (Cut, Refused) as error:
         raise faults.translated(error, pool.where) from error
     if isinstance(sections, Exception):
         raise faults.translated(sections, pool.where)
-    # Managed services forbid CONFIG: then what INFO says must do.
+    # Managed services forbid CONFIG, so INFO alone must do there.
     pairs = [] if isinstance(config, Exception) else [item.decode(errors="replace") for item in config]
     settings = dict(zip(pairs[::2], pairs[1::2], strict=True))
     info = dict(line.split(":", 1) for line in sections.decode(errors="replace").splitlines() if ":" in line)
@@ -67,7 +67,7 @@ async def examine(pool: Pool) -> Health:
         clustered=info.get("cluster_enabled") == "1",
         replica=info.get("role") == "slave",
         read_only=info.get("slave_read_only") != "0",
-        replicas=sum("state=online" in said for name, said in info.items() if re.fullmatch(r"slave\d+", name)),
+        replicas=sum("state=online" in state for name, state in info.items() if re.fullmatch(r"slave\d+", name)),
         max_memory=int(info.get("maxmemory", "0")),
         used_memory=int(info.get("used_memory", "0")),
         lazy_expire=settings.get("lazyfree-lazy-expire", "yes") == "yes",
@@ -79,7 +79,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def refuse(health: Health, address: Address) -> None:
-    """Raise where jobs would not be safe, or not even work."""
+    """Raise if jobs would not be safe on this server, or could not run."""
     where = health.where
     if health.version < _OLDEST:
         shown = ".".join(map(str, health.version))
@@ -108,7 +108,7 @@ def refuse(health: Health, address: Address) -> None:
 
 
 def _refuse_replica(health: Health, address: Address) -> None:
-    """What is written to a replica is gone when it next follows its primary."""
+    """A replica loses what clients wrote to it when it next follows its primary."""
     what = f"{health.server} at {health.where} is a replica"
     if address.kind != "single":
         raise Unavailable(f"{what}, while another takes over: try again")
@@ -121,7 +121,7 @@ def _refuse_replica(health: Health, address: Address) -> None:
 
 
 def findings(health: Health, address: Address) -> Iterator[Finding]:
-    """What doctor says of one server."""
+    """The findings of `headrace doctor` about one server."""
     shown = ".".join(map(str, health.version))
     yield Finding("ok", "server", f"{health.server} {shown} at {health.where}")
     if _open_to_scripts(health):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import hiredis
 
-# Its stub says neither what it answers nor that it takes any number of words.
+# The stub of hiredis declares neither the result nor that a command may have any number of words.
 packed: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 LARGE: Final = 4096
@@ -16,13 +16,13 @@ LARGE: Final = 4096
 
 def pieces(command: tuple[Any, ...]) -> list[bytes]:
     """A command as `packed` makes it, without a copy of its large words."""
-    found: list[bytes] = []
+    buffers: list[bytes] = []
     small = [b"*%d\r\n" % len(command)]
     for word in command:
         raw = word if isinstance(word, bytes) else str(word).encode()
         if len(raw) < LARGE:
             small.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
         else:
-            found += (b"%b$%d\r\n" % (b"".join(small), len(raw)), raw)
+            buffers += (b"%b$%d\r\n" % (b"".join(small), len(raw)), raw)
             small = [b"\r\n"]
-    return [*found, b"".join(small)]
+    return [*buffers, b"".join(small)]

@@ -48,5 +48,5 @@ class SentinelWire(Wire):
             await pool.close()
         if isinstance(answer, Exception):
             raise answer
-        found: list[bytes] | None = answer
-        return found
+        primary: list[bytes] | None = answer
+        return primary

@@ -148,7 +148,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _check_use(options: Mapping[str, str], kind: Kind, *, tls: bool) -> None:
-    """What is written must mean something: who names a certificate does not want plain text."""
+    """Refuse options that have no effect on this kind of URL: a URL with a certificate but without TLS would send plain text."""
     certificates = [name for name in _TLS if name in options]
     if certificates and not tls:
         raise ConfigError(f"{certificates[0]} needs TLS: write rediss:// (or valkeys://) in the URL, or leave it out")

@@ -19,10 +19,10 @@ Asked = tuple[str, Sequence[Command]]
 """Commands for the server of a key."""
 
 ONE_NODE: Final = (Unavailable, OutcomeUnknown, StoreFull)
-"""What one node of a cluster may answer, or not, while the others go on."""
+"""Errors of one node of a cluster. The other nodes go on."""
 
 PATIENCE: Final = 2.0
-"""Seconds to wait out what passes by itself, before the caller hears of it."""
+"""Seconds for which the client repeats a command whose refusal passes by itself, before it raises."""
 
 
 class Wire:
@@ -43,7 +43,7 @@ class Wire:
         return self.pool(*self.address.hosts[0])
 
     async def node_of(self, key: str) -> tuple[str, int] | None:
-        """On a cluster: which node that is, as far as is known."""
+        """On a cluster: the node that holds this key, if that is known."""
         del key
         return None
 
@@ -52,17 +52,17 @@ class Wire:
         return [await self.pool_of("")]
 
     async def look_again(self) -> None:
-        """Servers may have changed their parts."""
+        """Find out again which server holds what. One server needs nothing."""
 
     def pool(self, host: str, port: int) -> Pool:
-        found = self._pools.get((host, port))
-        if found is None:
-            found = self._pools[host, port] = self.kind(host, port, self.address)
-        return found
+        pool = self._pools.get((host, port))
+        if pool is None:
+            pool = self._pools[host, port] = self.kind(host, port, self.address)
+        return pool
 
     async def close(self) -> None:
         for pool in list(self._pools.values()):
-            await pool.finish_errands()  # which may ask here again
+            await pool.finish_errands()  # an errand may send commands through this object
         pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
             await pool.close()
@@ -70,7 +70,7 @@ class Wire:
     # ── asking ──────────────────────────────────────────────────────────────
 
     async def run(self, script: Script, keys: Sequence[str], *args: Any, repeat: bool = True) -> Reply:
-        """Run a script on keys of one server; raises in our words. `repeat`: it may be run again after a lost answer."""
+        """Run a script on keys of one server. Raises headrace's errors. `repeat`: it may be run again after a lost answer."""
         command = ("EVALSHA", script.sha, len(keys), *keys, *args)
         [answer] = await self.command_many([command], keys[0], script, repeat=repeat)
         return answer
@@ -83,13 +83,13 @@ class Wire:
     async def ask_each(
         self, asks: Sequence[Asked], script: Script | None = None, *, within: float | None = None
     ) -> list[list[Reply] | StoreError]:
-        """Commands that may be repeated, by key. On a cluster: the answers of those nodes that give any, else why not.
+        """Send commands that may be repeated, by key. On a cluster the error of a node stands in the place of its answers.
 
-        Raises where no node answers. `within`: as of `Pool.ask`.
+        Raises if no node answers. `within`: as of `Pool.ask`.
         """
         if not asks:
             return []
-        commands = [one for _, some in asks for one in some]
+        commands = [command for _, some in asks for command in some]
         answers = iter(await self.command_many(commands, asks[0][0], script, within=within))
         return [[next(answers) for _ in some] for _, some in asks]
 
@@ -111,7 +111,7 @@ class Wire:
         repeat: bool = True,
         within: float | None = None,
     ) -> list[Reply]:
-        """Commands for the server of `key`, in one go; waits out what passes, raises the first error in our words."""
+        """Send commands to the server of `key` in one round trip. Repeats those whose refusal passes, and raises the first error."""
         patience = Patience()
         answers: list[Reply] = [None] * len(commands)
         left = list(range(len(commands)))
@@ -141,11 +141,11 @@ class Wire:
         return answers
 
     async def _recover(self, error: Exception, pool: Pool, script: Script | None, patience: Patience) -> None:
-        """Make it worth asking again, or raise."""
+        """Remove the cause of an error, so that the caller repeats its commands, or raise."""
         if script is not None and faults.unknown_script(error):
             loaded = await self._load(script, pool)
             if not isinstance(loaded, Exception):
-                # Also when all patience went into waiting for the server that had to hear it first.
+                # This also holds when waiting for the server that had to load the script used up all patience.
                 if patience.once("script") or await patience.left():
                     return
             else:
@@ -159,7 +159,7 @@ class Wire:
         raise faults.translated(error, pool.where) from error
 
     async def _load(self, script: Script, pool: Pool) -> Reply:
-        """Send a script whole. Should the connection break: what was asked before was refused, so nothing is done."""
+        """Send the source of a script. If the connection breaks, nothing is done, because the server refused the call before."""
         try:
             [loaded] = await pool.ask([("SCRIPT", "LOAD", script.source)])
         except (Cut, Refused) as error:
@@ -169,11 +169,11 @@ class Wire:
         return loaded
 
     async def wait(self, keys: Sequence[str], timeout: float) -> list[str]:
-        """Block until one of these lists has an element and take it, or until the time is up; which of them."""
+        """Block until one of these lists has an element and take it, or until the time is up. Answers the names of those lists."""
         return await self._wait(self.group(keys[0]), keys, timeout)
 
     async def wait_apart(self, key: str, timeout: float) -> list[str]:
-        """The same for a list of its own, on another connection. A worker may then stop waiting for jobs and still hear this."""
+        """As `wait`, for one list on another connection. A worker that no longer waits for jobs still learns of this list."""
         return await self._wait(f"{self.group(key)}:due", [key], timeout)
 
     async def _wait(self, group: str, keys: Sequence[str], timeout: float) -> list[str]:
@@ -186,14 +186,14 @@ class Wire:
         return [] if taken is None else [taken]
 
     def group(self, key: str) -> str:
-        """Keys of one group may be named together; what begins with it lies with them."""
+        """The group of a key. One command may name several keys of a group, and keys that begin with its name are on the same node."""
         del key
         return f"{self.address.prefix}:w"
 
     async def wait_and_run(
         self, keys: Sequence[str], timeout: float, script: Script, named: Sequence[str], *args: Any, unheard: Unheard
     ) -> tuple[list[str], Reply]:
-        """The same, and a script right behind it, with the sleeper's bell as its last argument; None: it was refused."""
+        """As `wait`, followed by a script that gets the sleeper's bell as its last argument. None: the server refused the script."""
         command = ("EVALSHA", script.sha, len(named), *named, *args)
         taken, answer = await self._pop(keys, timeout, Follow(command, unheard))
         return _names(taken), None if isinstance(answer, Exception) else answer
@@ -212,7 +212,7 @@ class Wire:
         return answers
 
     async def lay_back(self, keys: Sequence[str]) -> None:
-        """One element in each of these lists, as before it was taken."""
+        """Put one element back into each of these lists."""
         for key in keys:
             await self.command_many(put_back(key), key)
 
@@ -223,15 +223,15 @@ def _names(taken: Reply) -> list[str]:
 
 
 class Patience:
-    """How long to go on trying: with growing, jittered pauses."""
+    """Decides how long the client repeats a command, with growing pauses of random length."""
 
     def __init__(self, seconds: float = PATIENCE) -> None:
         self._until = asyncio.get_running_loop().time() + seconds
         self._pause = 0.01
-        self._said: set[str] = set()
+        self._tried: set[str] = set()
 
     async def left(self) -> bool:
-        """Is it worth another try? The first is at once, then after pauses."""
+        """Whether the client may repeat the command. The first repeat is immediate, the others follow after pauses."""
         if self.once("try"):
             return True
         if asyncio.get_running_loop().time() >= self._until:
@@ -241,8 +241,8 @@ class Patience:
         return True
 
     def once(self, what: str) -> bool:
-        """True the first time."""
-        if what in self._said:
+        """True for the first call with this name."""
+        if what in self._tried:
             return False
-        self._said.add(what)
+        self._tried.add(what)
         return True

@@ -44,17 +44,17 @@ end
 -- Every entry of a ring has a job or more, so those that are not looked into count as one each.
 for _, priority in ipairs(c('ZRANGE', p .. PRIORITIES, 0, -1)) do
   if tonumber(priority) <= own or higher >= limit then break end
-  local ring, seen = p .. RING .. priority, 0
+  local ring, counted = p .. RING .. priority, 0
   for _, entry in ipairs(looks < LANES and c('LRANGE', ring, 0, LANES - looks - 1) or {}) do
     if higher >= limit or looks >= LANES then break end
-    seen = seen + 1
+    counted = counted + 1
     if byte(entry, #entry) == 42 then
       for _, other in ipairs(c('LRANGE', p .. TENANT_RING .. sub(entry, 1, -3), 0, LANES - looks - 1)) do look(other) end
     else
       look(entry)
     end
   end
-  higher = higher + c('LLEN', ring) - seen
+  higher = higher + c('LLEN', ring) - counted
 end
 for _, other in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. PARKED, LANES - looks) or {}) do
   if tonumber(match(other, '^(-?%d+)|')) > own and byte(other, #other) ~= 42 then look(other) end

@@ -15,16 +15,16 @@ end
 local function go_through(number, set, visit)
   local from, skip, passed = ARGV[3 * number], tonumber(ARGV[3 * number + 1]), tonumber(ARGV[3 * number + 2])
   if from == '' then return '', 0, 0 end
-  local found, last = 0, nil
+  local added, last = 0, nil
   while true do
     local some = c('ZRANGEBYSCORE', p .. set, from, '+inf', 'WITHSCORES', 'LIMIT', skip, 50)
     for i = 1, #some, 2 do
       local score = some[i + 1]
       if score ~= from then from, skip, passed = score, 0, 0 end
-      if effort <= 0 or (found >= limit and score ~= last) then return from, skip, passed end
+      if effort <= 0 or (added >= limit and score ~= last) then return from, skip, passed end
       effort = effort - 1
       local count, rest = visit(some[i], tonumber(score), passed)
-      found, last = found + count, score
+      added, last = added + count, score
       if rest then return from, skip, rest end
       skip, passed = skip + 1, 0
     end

@@ -28,25 +28,25 @@ for a = 2, #ARGV do
   following = runs[a]
   local how, what, lane, _, no, index = where(p, id)
   local failures = how and how ~= 'w' and ARGV[1] == '1' and c('HGET', p .. FAILURES, id) or ''
-  local found = {}
+  local row = {}
   if how == 'k' or how == 'b' then
-    found = {how, what, failures}
+    row = {how, what, failures}
   elseif how == 's' then
-    found = {how, what, failures, lane}
+    row = {how, what, failures, lane}
   elseif how == 'w' then
-    found = {how, what, '', lane}
+    row = {how, what, '', lane}
   elseif how == 'l' then
     local at = done_at(p, no, index)
     if at then
-      found = {'d', what, failures, lane, format('%.0f', at), c('HGET', p .. RESULTS .. no, index) or '', head_of(no)}
+      row = {'d', what, failures, lane, format('%.0f', at), c('HGET', p .. RESULTS .. no, index) or '', head_of(no)}
     else
       local header = head_of(no)
-      found = {'r', what, failures, lane, header, c('HEXISTS', p .. STOPS, no .. ':' .. index)}
+      row = {'r', what, failures, lane, header, c('HEXISTS', p .. STOPS, no .. ':' .. index)}
     end
   end
-  if how then found[#found + 1] = reported and c('HGET', p .. REPORTS, id) or '' end
-  answer[#answer + 1] = found
-  for i = 2, #found do bytes = bytes - (type(found[i]) == 'string' and #found[i] or 0) end
+  if how then row[#row + 1] = reported and c('HGET', p .. REPORTS, id) or '' end
+  answer[#answer + 1] = row
+  for i = 2, #row do bytes = bytes - (type(row[i]) == 'string' and #row[i] or 0) end
   if bytes <= 0 or walked > WALK then break end
 end
 return answer

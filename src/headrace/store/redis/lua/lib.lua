@@ -1,5 +1,5 @@
 -- The head of every script: time, counters, hints, pauses. Functions are made anew at every call, so what only some scripts
--- need is in the parts under `lib/`, and `scripts.py` says who has which.
+-- need is in the parts under `lib/`, and `scripts.py` says which script includes which part.
 -- KEYS: for each queue its prefix `hr:{queue}:` (a key that never exists) and its counters `…d`; then, where queues share
 -- one server, the home of limits, pauses and unique locks, `hr:{#limits}:`. See keys.py for the layout and for why a key
 -- that never exists is named. Everything else a script touches is prefix .. name.

@@ -56,14 +56,14 @@ end
 -- A lease's list is the history of its jobs, from the first one done: it goes when the last one's time is over.
 local set = HISTORY
 while dropped < limit and effort > 0 do
-  local found = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
-  if not found[1] and set == HISTORY then
+  local oldest = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
+  if not oldest[1] and set == HISTORY then
     set = HISTORY_IN_PARTS
-    found = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
+    oldest = c('ZRANGEBYSCORE', p .. set, '-inf', over, 'WITHSCORES', 'LIMIT', 0, 1)
   end
-  local no = found[1]
+  local no = oldest[1]
   if not no then break end
-  local horizon, whole = over, tonumber(found[2])
+  local horizon, whole = over, tonumber(oldest[2])
   local live = c('ZSCORE', p .. LEASES, no)
   local log = c('GET', p .. SETTLED_LOG .. no)
   local times = settled_times(log)

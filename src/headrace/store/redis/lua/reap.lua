@@ -1,5 +1,5 @@
 -- Take over the lease that expired first, under a fresh token.
--- ARGV: 1 clock, 2 worker who takes it, 3 ttl µs, 4 fresh token, 5 '' or the token whose part of a lease to take, too, if it has expired
+-- ARGV: 1 clock, 2 worker that takes it, 3 ttl µs, 4 fresh token, 5 '' or the token whose part of a lease to take, too, if it has expired
 -- Answer: {header as it was, log of what is settled, element…} or nothing.
 local p, now = KEYS[1], clock(ARGV[1])
 local no

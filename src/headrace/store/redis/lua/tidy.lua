@@ -16,11 +16,11 @@ for i, kind in ipairs({{LOCKS, lock_says}, {BUCKETS, bucket_says}, {PAUSED_TENAN
   local at = ARGV[i + 1]
   if at ~= '-' then
     local key, says = g .. kind[1], kind[2]
-    local found = c('HSCAN', key, at, 'COUNT', 25)
-    for f = 1, #found[2], 2 do
-      if not says(found[2][f + 1], found[2][f]) then c('HDEL', key, found[2][f]) end
+    local page = c('HSCAN', key, at, 'COUNT', 25)
+    for f = 1, #page[2], 2 do
+      if not says(page[2][f + 1], page[2][f]) then c('HDEL', key, page[2][f]) end
     end
-    at = found[1] == '0' and '-' or found[1]
+    at = page[1] == '0' and '-' or page[1]
   end
   answer[i] = at
 end

@@ -25,15 +25,15 @@ _MOST_BEGUN: Final = 1000
 
 
 @dataclass(slots=True)
-class _Making:
-    """A lease in the making, of queues that no script sees together."""
+class _PartialLease:
+    """The part of a lease that was claimed so far. No script sees all its queues together."""
 
     had: dict[str, int]
-    """Jobs so far, by queue."""
+    """The number of jobs claimed so far, by queue."""
     parts: list[tuple[str, Reply]] = field(default_factory=list[tuple[str, Reply]])
     answered: bool = False
     silent: StoreError | None = None
-    """Why a queue was passed over."""
+    """The error of a queue that was passed over."""
 
     @property
     def taken(self) -> int:
@@ -49,7 +49,7 @@ class ClusterClaim:
         self._client, self._wire, self._keys = client, client.wire, client.keys
         self._time, self._leases, self._waiting, self._script = time, leases, waiting, script
         self._begun: dict[Token, None] = {}
-        """Leases of several nodes that were begun, and not heard to be made."""
+        """Leases of several nodes that were begun, and whose claim has not ended."""
 
     async def claim(self, ask: Ask, limit: int, queues: list[str]) -> list[tuple[str, Reply]]:
         """Parts of a lease by queue. A repeated call for a token gets what was claimed before, and adds nothing to it."""
@@ -68,43 +68,43 @@ class ClusterClaim:
         return parts
 
     async def _one_by_one(self, ask: Ask, limit: int, queues: list[str]) -> list[tuple[str, Reply]]:
-        """Each band by itself. Queues on a node that is down are passed over."""
-        made = _Making(dict.fromkeys(queues, 0))
+        """Claim band by band. Queues on a node that is down are passed over."""
+        lease = _PartialLease(dict.fromkeys(queues, 0))
         for band in bands_of(ask, limit):
             named = [queue for queue in queues if not band.queues or queue in band.queues]
-            share = min(limit, made.taken + band.share)
+            share = min(limit, lease.taken + band.share)
             if ask.tenant is not None:
                 # No queue can say beforehand what is best for one tenant: the order is strict within each queue only.
                 for queue in named:
-                    await self._part(ask, share, band, queue, made)
-            elif await self._band(ask, share, Band(band.lowest, band.highest, share), named, made):
+                    await self._part(ask, share, band, queue, lease)
+            elif await self._band(ask, share, Band(band.lowest, band.highest, share), named, lease):
                 break
-        if made.silent is not None and not made.answered:
-            raise made.silent
-        if not made.parts and ask.only_bands:
+        if lease.silent is not None and not lease.answered:
+            raise lease.silent
+        if not lease.parts and ask.only_bands:
             # The bands found nothing without a script. A script tells `Wait` what else waits in the queues.
             await asyncio.gather(*(self._look_at_the_rest(ask, queue) for queue in queues))
-        return made.parts
+        return lease.parts
 
     async def _look_at_the_rest(self, ask: Ask, queue: str) -> None:
         with suppress(*ONE_NODE):
             await self._script.run(ask, 0, [queue], [])
 
-    async def _band(self, ask: Ask, limit: int, band: Band, queues: list[str], made: _Making) -> bool:
+    async def _band(self, ask: Ask, limit: int, band: Band, queues: list[str], lease: _PartialLease) -> bool:
         """Ask the queue whose best job is best, down to the next one's best. True: the lease takes no further job.
 
         A suspect stays alone, and large jobs use up the bytes of a lease.
         """
-        tops = await self._tops(queues, band, made, first=True)
-        while (taken := made.taken) < limit and tops:
+        tops = await self._tops(queues, band, lease, first=True)
+        while (taken := lease.taken) < limit and tops:
             best = max(tops, key=lambda queue: tops[queue])
             rest = [priority for queue, priority in tops.items() if queue != best]
             part = Band(max(rest, default=band.lowest), band.highest, limit)
-            answer = await self._part(ask, limit, part, best, made)
+            answer = await self._part(ask, limit, part, best, lease)
             if answer and (header_of(answer[0][1])[3] or self._script.cut):
                 return True
             before = tops.pop(best)
-            again = await self._tops([best], band, made)
+            again = await self._tops([best], band, lease)
             # If the script took nothing though something waits, then the next job must be alone in its lease.
             if again and (answer or again[best] < before):
                 tops.update(again)
@@ -112,25 +112,27 @@ class ClusterClaim:
                 break
         return False
 
-    async def _part(self, ask: Ask, limit: int, band: Band, queue: str, made: _Making) -> Reply:
+    async def _part(self, ask: Ask, limit: int, band: Band, queue: str, lease: _PartialLease) -> Reply:
         """What one queue adds to a lease that is to have `limit` jobs."""
-        taken = made.taken
+        taken = lease.taken
         if taken >= limit:
             return []
         whole = Band(band.lowest, band.highest, limit - taken)
         try:
-            answer = await self._script.run(ask, limit - taken, [queue], [whole], taken, made.had[queue], spread=True)
+            answer = await self._script.run(ask, limit - taken, [queue], [whole], taken, lease.had[queue], spread=True)
         except (Unavailable, StoreFull) as error:
-            # The queue has given nothing. Where that is not known, the caller asks again.
-            made.silent = error
+            # The queue gave no job. After an error that leaves this open, the caller repeats the claim.
+            lease.silent = error
             return []
-        made.answered = True
+        lease.answered = True
         if answer:
-            made.parts.append((queue, answer[0]))
-            made.had[queue] += len(answer[0]) - 2
+            lease.parts.append((queue, answer[0]))
+            lease.had[queue] += len(answer[0]) - 2
         return answer
 
-    async def _tops(self, queues: list[str], band: Band, made: _Making, *, first: bool = False) -> dict[str, int]:
+    async def _tops(
+        self, queues: list[str], band: Band, lease: _PartialLease, *, first: bool = False
+    ) -> dict[str, int]:
         """The highest priority that waits in each queue. Paused queues and those that do not answer are left out.
 
         At `first` a queue where something parked may have opened comes with the highest priority there is, so that a
@@ -157,13 +159,13 @@ class ClusterClaim:
         try:
             answers = await self._wire.ask_each(asks)
         except ONE_NODE as error:
-            made.silent = error
+            lease.silent = error
             return tops
         for queue, answer in zip(queues, answers, strict=True):
             if isinstance(answer, StoreError):
-                made.silent = answer
+                lease.silent = answer
                 continue
-            made.answered = True
+            lease.answered = True
             if (priority := top(*answer)) is not None:
                 tops[queue] = priority
         return tops

@@ -35,9 +35,9 @@ class _Step(NamedTuple):
 
     ids: list[UUID]
     reached: int
-    """No job that comes later has this id or a higher one."""
+    """All jobs of later steps have lower ids."""
     looks: int
-    """What it took."""
+    """The number of jobs that were looked at."""
 
 
 def _step(ids: list[UUID]) -> _Step:
@@ -49,7 +49,7 @@ class _Stream:
     """The jobs of one queue that are still to be looked at."""
 
     highest: int
-    """Minus the id that none of them is above: the stream with the newest jobs sorts first."""
+    """The highest id that a job of the stream can have, negated, so that the stream with the newest jobs sorts first."""
     queue: str
     steps: AsyncGenerator[_Step]
 
@@ -67,7 +67,7 @@ class Find:
     async def find_in(
         self, parts: Callable[[str], Sequence[str]], where: Filter, before: JobId | None, limit: int
     ) -> Page:
-        """The same where the jobs of a queue are in the queues that `parts` names, after the list of queues was read."""
+        """As `find`, for queues whose jobs are in several queues. `parts` names these, and is called after the list was read."""
         queues = await self._queues.names()
         if where.queue is not None:
             named = parts(where.queue)
@@ -102,7 +102,7 @@ class Find:
     async def _streams(self, queues: Sequence[str], where: Filter, before: JobId | None, limit: int) -> list[_Stream]:
         """One per queue that may have such jobs. A queue is read when its newest job is the newest of all."""
         bound = b"(" + before.bytes[:14] + b"\xff" if before else b"+"
-        found, silent = await self._client.survey(queues, "newest", bound, states_arg(where.states))
+        newest_ids, silent = await self._client.survey(queues, "newest", bound, states_arg(where.states))
         if silent is not None:
             raise silent
         step = min(_AT_ONCE, max(limit + 1, 20))
@@ -113,7 +113,7 @@ class Find:
                 queue,
                 self._candidates(queue, where, before, step),
             )
-            for queue, newest in found.items()
+            for queue, newest in newest_ids.items()
         ]
         heapify(streams)
         return streams
@@ -121,11 +121,11 @@ class Find:
     async def _fitting(self, queue: str, ids: Sequence[UUID], where: Filter) -> list[Job]:
         if not ids:
             return []
-        found = await self._looks.look(queue, ids, history=where.text is not None)
-        return [replace(job, history=()) if job.history else job for job in found.values() if _fits(job, where)]
+        jobs = await self._looks.look(queue, ids, history=where.text is not None)
+        return [replace(job, history=()) if job.history else job for job in jobs.values() if _fits(job, where)]
 
     async def _candidates(self, queue: str, where: Filter, before: JobId | None, step: int) -> AsyncGenerator[_Step]:
-        """Ids worth a look, newest first: all of them only where no shorter list will do."""
+        """Ids of jobs that may match, newest first. All ids of a queue are read only if no shorter list has the matches."""
         if where.states and where.states <= {JobState.DEAD, JobState.CANCELLED}:
             bound = b"(" + before.bytes if before else b"+"
             while ids := await self._client.run(scripts.FIND, queue, "ended", bound, step):
@@ -156,11 +156,11 @@ class Find:
         if any(most is not None and count > most for count, most, _ in wanted):
             return None
         below = before.bytes if before else b""
-        found: set[bytes] = set()
+        ids: set[bytes] = set()
         for names in dict.fromkeys(names for _, _, names in wanted):
             for name in names if names == "FH" else [names]:
-                found.update(await self._members(queue, name, below))
-        return sorted((id for id in found if not below or id < below), reverse=True)
+                ids.update(await self._members(queue, name, below))
+        return sorted((id for id in ids if not below or id < below), reverse=True)
 
     async def _members(self, queue: str, name: str, below: bytes) -> list[bytes]:
         """The ids in one of a queue's sets, or of the jobs of the leases in it."""
@@ -211,10 +211,10 @@ class Find:
         if where.since is None and where.until is None:
             return entries
         firsts = [UUID(bytes=entry[:14] + int(_entry.decode(entry[14:])[2]).to_bytes(2, "big")) for entry in entries]
-        found = await self._looks.look(queue, firsts, history=False)
+        jobs = await self._looks.look(queue, firsts, history=False)
         when = Filter(since=where.since, until=where.until)
         # A batch whose first job is gone stays in, and its other jobs decide.
-        return [entry for entry, id in zip(entries, firsts, strict=True) if id not in found or _fits(found[id], when)]
+        return [entry for entry, id in zip(entries, firsts, strict=True) if id not in jobs or _fits(jobs[id], when)]
 
 
 def _itself(queue: str) -> list[str]:

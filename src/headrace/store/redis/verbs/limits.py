@@ -17,8 +17,8 @@ class Limits:
 
     async def limits(self) -> dict[str, LimitRule]:
         key = self._keys.limits[0] + "#r"
-        found = await self._wire.command(key, "HGETALL", key)
-        pairs = sorted(zip(found[::2], found[1::2], strict=True))
+        words = await self._wire.command(key, "HGETALL", key)
+        pairs = sorted(zip(words[::2], words[1::2], strict=True))
         return {name.decode(): rule_of(raw) for name, raw in pairs}
 
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:

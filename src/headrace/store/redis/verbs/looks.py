@@ -34,17 +34,19 @@ _FORGOTTEN: Final = 500
 _COUNTED: Final = 10_000
 """Jobs of a lane that `lanes` counts to."""
 _HOLDERS: Final = 5
+"""Jobs that hold a limit and that `ahead` names."""
 _SETS, _WORDS = 4, 3
-"""In which `ended.lua` finds jobs, and what it says of each to go on with."""
+"""The sets in which `ended.lua` finds jobs, and the words that it answers for each set, from which the next call continues."""
 _STEP: Final = 250
 """Lanes that one script of a walk looks into, about 1 ms of the server's time."""
 _BRIEF: Final = 10
 """Lanes that the first script of a walk looks into where many queues are asked: most have fewer."""
 _TOGETHER: Final = 50
-"""Such scripts that are sent in one go. A server works through what it has received before it turns to other clients."""
+"""Scripts of a walk that one round trip sends. A server runs all that it has received before it answers other clients."""
 _READ: Final = 1000
-"""Elements of history that the scripts of `ended` read that are sent in one go."""
+"""Elements of history that the scripts of one round trip of `ended` read together."""
 _SEEN_WITHIN: Final = 60_000_000
+"""Microseconds after its last heartbeat for which a worker is listed."""
 
 _counters = msgspec.msgpack.Decoder(list[str])
 _presence = msgspec.msgpack.Decoder(tuple[int, Presence])
@@ -60,20 +62,20 @@ class Looks:
         """Where the next call of `lanes` begins."""
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        found: dict[UUID, Job] = {}
+        jobs_by_id: dict[UUID, Job] = {}
 
         async def look(queue: str, some: list[UUID]) -> Collection[UUID]:
             jobs = await self.look(queue, some, history=True)
-            found.update(jobs)
+            jobs_by_id.update(jobs)
             return jobs
 
         for some in chunks(list(dict.fromkeys(ids)), _AT_ONCE):
             await self._locator.ask(some, look)
-        workers = {job.worker for job in found.values() if job.worker is not None}
+        workers = {job.worker for job in jobs_by_id.values() if job.worker is not None}
         names = {worker: await self._name(worker) for worker in workers}
         return [
             job and replace(job, worker_name=None if job.worker is None else names[job.worker])
-            for job in (found.get(id) for id in ids)
+            for job in (jobs_by_id.get(id) for id in ids)
         ]
 
     async def _name(self, worker: UUID) -> str | None:
@@ -97,43 +99,44 @@ class Looks:
         """One script answers for many queues. Only queues in which jobs wait are asked one by one, for the oldest job."""
         now = await self._time.now_us()
         listed = await self._queues.names()
-        figures = (await self._client.survey(listed, "figures")).found
-        found = {queue: _stats(queue, answer, now) for queue, answer in figures.items()}
-        waiting = [queue for queue, stats in found.items() if stats.ready > 0]
+        figures = (await self._client.survey(listed, "figures")).answers
+        stats_by_queue = {queue: _stats(queue, answer, now) for queue, answer in figures.items()}
+        waiting = [queue for queue, stats in stats_by_queue.items() if stats.ready > 0]
         for queue, (oldest, at_least) in (await self._oldest(waiting)).items():
             age = None if oldest is None else timedelta(microseconds=max(0, now - oldest))
-            found[queue] = replace(found[queue], oldest_ready=age, oldest_at_least=at_least)
+            stats_by_queue[queue] = replace(stats_by_queue[queue], oldest_ready=age, oldest_at_least=at_least)
         for stats in await self._forgotten():
-            here = found.get(stats.queue)
+            here = stats_by_queue.get(stats.queue)
             if here is not None and not here.enqueued_total:
-                found[stats.queue] = replace(stats, paused=here.paused)
+                stats_by_queue[stats.queue] = replace(stats, paused=here.paused)
             elif here is None and stats.queue not in listed:
-                found[stats.queue] = stats
-        return Stats([found[name] for name in sorted(found) if found[name].enqueued_total or found[name].paused])
+                stats_by_queue[stats.queue] = stats
+        ordered = [stats for _, stats in sorted(stats_by_queue.items())]
+        return Stats([stats for stats in ordered if stats.enqueued_total or stats.paused])
 
     async def _oldest(self, queues: Sequence[str]) -> dict[str, tuple[int | None, bool]]:
         """By queue: when its longest waiting job was enqueued, and whether there may be older ones."""
-        found: dict[str, tuple[int | None, bool]] = {}
-        seen = dict.fromkeys(queues, 0)
+        oldest_by_queue: dict[str, tuple[int | None, bool]] = {}
+        lanes = dict.fromkeys(queues, 0)
         left = dict.fromkeys(queues, b"")
         while left:
             some, most = _next_step(left)
-            calls = {queue: (min(most, MAX_LANES - seen[queue]), left[queue]) for queue in some}
+            calls = {queue: (min(most, MAX_LANES - lanes[queue]), left[queue]) for queue in some}
             answers = await self._client.ask_by(scripts.STATS, calls)
             for queue in some:
                 del left[queue]
                 if (answer := answers.get(queue)) is None:
                     continue
                 goes_on, looked, when, unsure = answer
-                seen[queue] += looked
-                oldest, at_least = found.get(queue, (None, False))
+                lanes[queue] += looked
+                oldest, at_least = oldest_by_queue.get(queue, (None, False))
                 if when:
                     oldest = int(when) if oldest is None else min(oldest, int(when))
-                ends = bool(goes_on) and seen[queue] >= MAX_LANES
-                found[queue] = oldest, at_least or bool(unsure) or ends
+                ends = bool(goes_on) and lanes[queue] >= MAX_LANES
+                oldest_by_queue[queue] = oldest, at_least or bool(unsure) or ends
                 if goes_on and not ends:
                     left[queue] = goes_on
-        return found
+        return oldest_by_queue
 
     async def _forgotten(self) -> list[QueueStats]:
         """The totals of queues that were dropped because they had no jobs."""
@@ -149,11 +152,11 @@ class Looks:
         except ONE_NODE:
             if not self._keys.clustered:
                 raise
-        found: list[QueueStats] = []
+        totals: list[QueueStats] = []
         for name, raw in kept.items():
             words = _counters.decode(raw)
             counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-            found.append(
+            totals.append(
                 QueueStats(
                     queue=name.decode(),
                     done_total=counted.get("o", 0),
@@ -161,10 +164,10 @@ class Looks:
                     enqueued_total=counted.get("e", 0),
                 )
             )
-        return found
+        return totals
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
-        found: list[Ending] = []
+        endings: list[Ending] = []
         queues, silent = await self._client.survey(await self._queues.names(), "past", to_us(since))
         if silent is not None:
             raise silent
@@ -177,48 +180,48 @@ class Looks:
                 answers = await self._wire.run_many(scripts.ENDED, calls)
                 for queue, answer in zip(some, answers, strict=True):
                     left[queue][:] = answer[: _WORDS * _SETS]
-                    found += [ending_of(one, queue) for one in answer[_WORDS * _SETS :]]
-            found = sorted(found, key=lambda ending: (ending.at, ending.id))[:limit]
-            # A set is complete up to where it goes on. Jobs behind the last one that is wanted need not be read.
-            last = to_us(found[-1].at) if len(found) == limit else None
+                    endings += [ending_of(one, queue) for one in answer[_WORDS * _SETS :]]
+            endings = sorted(endings, key=lambda ending: (ending.at, ending.id))[:limit]
+            # A set is complete up to the place from which it continues. Jobs behind the last wanted one need not be read.
+            last = to_us(endings[-1].at) if len(endings) == limit else None
             left = {queue: words for queue, words in left.items() if _goes_on(words, last)}
-        return found
+        return endings
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         names = list(dict.fromkeys(queues))
         limit = min(limit, MAX_LANES)
         self._looked += limit
-        found: dict[str, dict[bytes, LaneView]] = {queue: {} for queue in names}
+        views_by_queue: dict[str, dict[bytes, LaneView]] = {queue: {} for queue in names}
         looks = dict.fromkeys(names, 2 * limit + 50)
         left = dict.fromkeys(names, b"") if limit > 0 else {}
         while left:
             some, most = _next_step(left)
             words = (limit, self._looked, _COUNTED)
-            calls = {queue: (min(most, limit - len(found[queue])), left[queue], *words) for queue in some}
+            calls = {queue: (min(most, limit - len(views_by_queue[queue])), left[queue], *words) for queue in some}
             answers = await self._client.ask_by(scripts.LANES, calls)
             for queue in some:
                 del left[queue]
                 if (answer := answers.get(queue)) is None:
                     continue
-                goes_on, looked, *said = answer
+                goes_on, looked, *fields = answer
                 looks[queue] -= looked
-                for lane, jobs, oldest in zip(said[::3], said[1::3], said[2::3], strict=True):
-                    found[queue][lane] = _lane_view(lane.decode(), queue, jobs, int(oldest))
-                if goes_on and len(found[queue]) < limit and looks[queue] > 0:
+                for lane, jobs, oldest in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+                    views_by_queue[queue][lane] = _lane_view(lane.decode(), queue, jobs, int(oldest))
+                if goes_on and len(views_by_queue[queue]) < limit and looks[queue] > 0:
                     left[queue] = goes_on
-        return [view for views in found.values() for view in views.values()]
+        return [view for views in views_by_queue.values() for view in views.values()]
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
-        found: list[tuple[str, Reply]] = []
+        answers: list[tuple[str, Reply]] = []
 
         async def ask(queue: str, some: list[UUID]) -> Collection[UUID]:
             answer: Reply = await self._client.run(scripts.AHEAD, queue, self._time.given, id.bytes, limit)
             if answer:
-                found.append((queue, answer))
+                answers.append((queue, answer))
             return some if answer else ()
 
         await self._locator.ask([id], ask)
-        return await self._ahead(*found[0], limit) if found else None
+        return await self._ahead(*answers[0], limit) if answers else None
 
     async def _ahead(self, queue: str, answer: Reply, limit: int) -> Ahead:
         lane, higher, suspect, here, tenant, *blocked = answer
@@ -245,8 +248,8 @@ class Looks:
             # On one server, jobs in any queue may hold the units.
             queues = [queue] if self._keys.clustered else await self._running()
             for some in chunks(queues, _AT_ONCE):
-                found = await self._client.run_each(scripts.HOLDERS, some, key, _HOLDERS)
-                by = [*by, *(UUID(bytes=id) for ids in found for id in ids)][:_HOLDERS]
+                holders = await self._client.run_each(scripts.HOLDERS, some, key, _HOLDERS)
+                by = [*by, *(UUID(bytes=id) for ids in holders for id in ids)][:_HOLDERS]
                 if len(by) == _HOLDERS:
                     break
         return Blocked(
@@ -260,16 +263,18 @@ class Looks:
 
     async def _running(self) -> list[str]:
         """Queues that have leases."""
-        return list((await self._client.survey(await self._queues.names(), "running")).found)
+        return list((await self._client.survey(await self._queues.names(), "running")).answers)
 
     async def workers(self) -> list[Presence]:
         records: Reply = await self._wire.command(self._keys.workers, "HVALS", self._keys.workers)
         now = await self._time.now_us()
         try:
-            seen = [_presence.decode(record) for record in records]
+            presences = [_presence.decode(record) for record in records]
         except msgspec.DecodeError as error:
             raise foreign(self._keys.workers) from error
-        return [replace(presence, upkeep=None, seen_at=from_us(at)) for at, presence in seen if at > now - _SEEN_WITHIN]
+        return [
+            replace(presence, upkeep=None, seen_at=from_us(at)) for at, presence in presences if at > now - _SEEN_WITHIN
+        ]
 
 
 def _next_step(left: Mapping[str, bytes]) -> tuple[list[str], int]:

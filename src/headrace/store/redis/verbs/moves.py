@@ -34,8 +34,8 @@ class Moves:
         self._wire, self._keys, self._time, self._locator = client.wire, client.keys, time, locator
 
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
-        said = b"0" if reason is None else b"1" + text_bytes(reason)
-        letters = await self._everywhere(scripts.CANCEL, ids, "u", self._time.given, said)
+        reason_arg = b"0" if reason is None else b"1" + text_bytes(reason)
+        letters = await self._everywhere(scripts.CANCEL, ids, "u", self._time.given, reason_arg)
         return {id: _ANSWERS[letter] for id, letter in letters.items()}
 
     async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
@@ -50,7 +50,7 @@ class Moves:
     async def _everywhere(
         self, script: Script, ids: Sequence[JobId], nothing: str, *args: str | bytes
     ) -> dict[JobId, str]:
-        """One letter per id, from the queue that knows it; `nothing` where none does."""
+        """One letter for each id, from the queue that knows it; `nothing` for an id that no queue knows."""
         answers = dict.fromkeys(ids, nothing)
 
         async def move(queue: str, some: list[UUID]) -> Collection[UUID]:

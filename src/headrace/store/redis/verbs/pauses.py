@@ -45,17 +45,17 @@ class Pauses:
         (tenants, tasks, paused), queues = await asyncio.gather(
             self._wire.command_many(hashes, home), self._queues.names() if self._keys.clustered else _nothing()
         )
-        found: list[tuple[PauseKind, str, bytes]] = []
+        rows: list[tuple[PauseKind, str, bytes]] = []
         asks: list[Asked] = [(key, [("GET", key)]) for key in map(self._keys.paused, queues)]
         for queue, answer in zip(queues, await self._wire.ask_each(asks), strict=True):
             # A queue whose node does not answer gives no jobs, so it counts as not paused.
-            found.append(("queue", queue, b"" if isinstance(answer, StoreError) else answer[0] or b""))
+            rows.append(("queue", queue, b"" if isinstance(answer, StoreError) else answer[0] or b""))
         kinds: tuple[tuple[PauseKind, list[bytes]], ...] = (("tenant", tenants), ("task", tasks), ("queue", paused))
         for kind, pairs in kinds:
             for name, raw in zip(pairs[::2], pairs[1::2], strict=True):
-                found.append((kind, name.decode(), raw))
+                rows.append((kind, name.decode(), raw))
         now = from_us(await self._time.now_us())
-        pauses = [_pause(kind, name, raw) for kind, name, raw in sorted(found)]
+        pauses = [_pause(kind, name, raw) for kind, name, raw in sorted(rows)]
         return [pause for pause in pauses if pause is not None and (pause.until is None or pause.until > now)]
 
 

@@ -41,10 +41,10 @@ class Reap:
             try:
                 async with round.asking(queue):
                     while len(orphans) < limit:
-                        found = await self._reap_first(queue, worker, ttl)
-                        if found is None:
+                        orphan = await self._reap_first(queue, worker, ttl)
+                        if orphan is None:
                             break
-                        orphans += [found] if found.jobs else []
+                        orphans += [orphan] if orphan.jobs else []
             except HeadraceError as error:
                 # The caller must get what was taken over, and the other queues may be well.
                 trouble = error
@@ -61,8 +61,8 @@ class Reap:
     async def _expired(self, limit: int) -> list[str]:
         """Queues with leases that have run out."""
         if not self._keys.clustered:
-            found = await self._wire.run(scripts.EXPIRED, self._keys.home, self._time.given, max(1, limit))
-            return [self._keys.named(prefix.decode()) for prefix in found]
+            prefixes = await self._wire.run(scripts.EXPIRED, self._keys.home, self._time.given, max(1, limit))
+            return [self._keys.named(prefix.decode()) for prefix in prefixes]
         queues = await self._queues.names()
         keys = [self._keys.leases(queue) for queue in queues]
         now = await self._time.now_us() + _FAST
@@ -86,7 +86,7 @@ class Reap:
             with suppress(StoreError):  # parts that are not taken over here run out by themselves
                 others = [other for other in await self._queues.names() if other != queue]
                 # They are under the fresh token if a call before this one was answered and the answer was lost.
-                holders = (await self._client.survey(others, "tokens", token, fresh.hex)).found
+                holders = (await self._client.survey(others, "tokens", token, fresh.hex)).answers
                 answers = await self._client.ask_each(scripts.REAP, list(holders), *args, token)
                 parts += [(other, part) for other, part in answers.items() if part]
         orphan = orphan_of(fresh, parts)
@@ -100,7 +100,7 @@ class Reap:
         theirs: set[bytes] = set()
         round = self._client.round()
         # The leases of a node that is down run out by themselves.
-        for queue in (await self._client.survey(await self._queues.names(), "running")).found:
+        for queue in (await self._client.survey(await self._queues.names(), "running")).answers:
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):

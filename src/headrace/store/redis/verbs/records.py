@@ -16,8 +16,8 @@ class Records:
 
     async def records(self, kind: str) -> dict[str, Record]:
         key = f"{self._keys.records[0]}r:{kind}"
-        found = await self._wire.command(key, "HGETALL", key)
-        pairs = sorted(zip(found[::2], found[1::2], strict=True))
+        words = await self._wire.command(key, "HGETALL", key)
+        pairs = sorted(zip(words[::2], words[1::2], strict=True))
         return {name.decode(): Record(*record_of(raw)) for name, raw in pairs}
 
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:

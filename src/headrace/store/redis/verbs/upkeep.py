@@ -1,4 +1,4 @@
-"""What janitors do with time: promote, prune, and what lies beside the jobs and is used no more."""
+"""The work of janitors: promote, prune, and drop keys that no job uses any more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Upkeep:
         self._client, self._wire, self._keys = client, client.wire, client.keys
         self._time, self._queues = time, queues
         self._tidied: dict[str, Reply] = {}
-        """How far `_tidy` has come."""
+        """The places at which the next `_tidy` continues, by queue."""
 
     async def promote(self, limit: int = 1000) -> Promoted:
         if self._keys.clustered:
@@ -86,8 +86,8 @@ class Upkeep:
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         dropped, more = 0, False
         round = self._client.round()
-        found = await self._old(keep)
-        for queue in (queue for queue, says in found.items() if says == _SOME):
+        marks = await self._old(keep)
+        for queue in (queue for queue, mark in marks.items() if mark == _SOME):
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):
@@ -101,7 +101,7 @@ class Upkeep:
                         more = more or bool(rest)
                         break
         round.end()
-        await self._forget([queue for queue, says in found.items() if says == _EMPTY])
+        await self._forget([queue for queue, mark in marks.items() if mark == _EMPTY])
         await self._tidy()
         return Pruned(dropped, more)
 
@@ -109,7 +109,7 @@ class Upkeep:
         """Queues that have something to drop, and those that have no jobs."""
         now = await self._time.now_us()
         words = (now - microseconds(keep.done), now, now - _REMEMBERED)
-        return (await self._client.survey(await self._queues.names(), "old", *words)).found
+        return (await self._client.survey(await self._queues.names(), "old", *words)).answers
 
     async def _forget(self, queues: list[str]) -> None:
         """Drop queues without jobs. On a cluster that takes several calls for each, so the rest waits for the next prune."""
@@ -127,13 +127,13 @@ class Upkeep:
         shortest = microseconds(min((keep.dead, *keep.dead_by_queue.values())))
         queues = (
             await self._client.survey(await self._queues.names(), "dead", await self._time.now_us() - shortest)
-        ).found
+        ).answers
         calls = {queue: (self._time.given, microseconds(keep.dead_in(queue)), limit) for queue in queues}
         answers = await self._client.ask_by(scripts.EXPIRED_DEAD, calls) if calls else {}
         return [JobId(UUID(bytes=id)) for ids in answers.values() for id in ids][:limit]
 
     async def _tidy(self) -> None:
-        """Drop what lies beside the jobs and is used no more, in small steps. The next call goes on where this one ends."""
+        """Drop keys that no job uses any more, in small steps. The next call continues where this one ends."""
         steps = _TIDY_STEPS
         round = self._client.round()
         for queue in await self._queues.names() if self._keys.clustered else [LIMITS]:
@@ -152,9 +152,9 @@ class Upkeep:
     async def _forget_silent(self) -> None:
         """Forget workers that were killed: they could not call `retire`."""
         key = self._keys.workers
-        found = await self._wire.command(key, "HGETALL", key)
+        words = await self._wire.command(key, "HGETALL", key)
         horizon = await self._time.now_us() - _SILENT
-        silent = [id for id, record in zip(found[::2], found[1::2], strict=True) if seen_us(record) < horizon]
+        silent = [id for id, record in zip(words[::2], words[1::2], strict=True) if seen_us(record) < horizon]
         for some in chunks(silent, STEP):
             await self._wire.command(key, "HDEL", key, *some)
 

@@ -40,9 +40,9 @@ local n, left, taken, stopped, suspect = total, total, 0, false, false
 local budget = 700  -- of looks into lanes and limits: there may be thousands, and cancelled jobs leave long stretches of nothing
 local passes, weights, only = {{-100000, 100000, total, {}}}, nil, nil
 if ARGV[9] ~= '' then
-  local said = cmsgpack.unpack(ARGV[9])
-  passes = said[1]
-  weights = next(said[2]) and said[2]
-  only = byte(said[3]) == 49 and sub(said[3], 2) or nil
+  local words = cmsgpack.unpack(ARGV[9])
+  passes = words[1]
+  weights = next(words[2]) and words[2]
+  only = byte(words[3]) == 49 and sub(words[3], 2) or nil
 end
 local some_paused = c('EXISTS', g .. PAUSED_TENANTS) == 1

@@ -6,7 +6,7 @@ for _, q in ipairs(queues) do asked[q.p] = true end
 -- A lane, or a tenant's whole place in a ring, leaves the ring until the key opens. It costs claims nothing there.
 local function park(q, entry, key, opening)
   budget = budget - 1
-  -- The higher priority first, then who came first: a priority is 11 bits, and milliseconds have room in the other 42.
+  -- The higher priority first, then the lane that came first: a priority is 11 bits, and milliseconds have room in the other 42.
   local priority = tonumber(match(entry, '^(-?%d+)|'))
   c('ZADD', g .. PARKED_UNDER .. key, format('%.0f', (1000 - priority) * 4398046511104 + floor(now / 1000)), q.p .. entry)
   if not listed_keys[key] then c('SADD', g .. PARKING_KEYS, key) listed_keys[key] = true end

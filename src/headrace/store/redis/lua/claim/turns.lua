@@ -45,13 +45,13 @@ end
 -- Until when the tenants of these entries are paused: false for those that are not, 0 for good.
 local function pauses_of(turns)
   if not some_paused then return nil end
-  local tenants, found = {}, {}
+  local tenants, ends = {}, {}
   for i = 1, #turns do tenants[i] = tenant_of(turns[i]) end
   for i, record in ipairs(c('HMGET', g .. PAUSED_TENANTS, unpack(tenants))) do
     local since, till = pause_of(record, now)
-    found[i] = since and (till or 0)
+    ends[i] = since and (till or 0)
   end
-  return found
+  return ends
 end
 
 -- What the limits of all these lanes are, in few words.
@@ -67,8 +67,9 @@ local function look_ahead(turns)
 end
 
 -- A round gives every tenant in a ring one turn of `unit` jobs times its weight. The unit is chosen when the round begins
--- and kept until it ends, though claims of other sizes come in between: else who is always met by the small ones, or at the
--- ends of claims, would get less. ROUNDS keeps the unit, the turns that are left, and what the first is still owed (0: all).
+-- and kept until it ends, though claims of other sizes come in between: else a tenant whose turn always falls to small
+-- claims, or to the ends of claims, would get less. ROUNDS keeps the unit, the turns that are left, and what the first is
+-- still owed (0: all).
 local function round_of(q, priority)
   local kept = c('HGET', q.p .. ROUNDS, priority)
   local unit, rest, owed = match(kept or '', '^(%d+) (%d+) (%d+)$')
@@ -205,18 +206,18 @@ local function draw_pass(pass)
     local since, till = pause_of(c('HGET', g .. PAUSED_TENANTS, only), now)
     if till then opens = min(opens or till, till) end
     if since then return false end
-    local found = {}
+    local candidates = {}
     for _, q in ipairs(queues) do
       if wanted(pass, q) then
         for _, priority in ipairs(c('ZRANGE', q.p .. PRIORITIES, -pass[2], -pass[1], 'BYSCORE', 'LIMIT', 0, 300)) do
-          found[#found + 1] = {q, priority}
+          candidates[#candidates + 1] = {q, priority}
         end
       end
     end
-    table.sort(found, function(a, b) return tonumber(a[2]) > tonumber(b[2]) end)
-    for _, one in ipairs(found) do
+    table.sort(candidates, function(a, b) return tonumber(a[2]) > tonumber(b[2]) end)
+    for _, candidate in ipairs(candidates) do
       if left <= 0 or stopped or budget <= 0 then break end
-      draw_tenant(one[1], one[2])
+      draw_tenant(candidate[1], candidate[2])
     end
     return any
   end

@@ -1,7 +1,7 @@
 -- Enqueue, second part: unique locks.
 if repeated then
   for q = 1, queues do
-    -- Who held the locks then is not who holds them now.
+    -- The holders of the locks may have changed since the first call, so its answer is read, not made again.
     local then_refused = c('HGET', KEYS[2 * q - 1] .. NOT_STORED, prefix)
     if then_refused then
       then_refused = cmsgpack.unpack(then_refused)
@@ -57,13 +57,13 @@ for _, name in ipairs(order) do
   local one = chosen[name]
   local l = locks[one.last + 5] == 1 and one.last or one.first
   local ord, p = locks[l], KEYS[2 * locks[l + 1] - 1]
-  local id, found = holder_of(name, locks[l + 3], locks[l + 4])
+  local id, holder = holder_of(name, locks[l + 3], locks[l + 4])
   if id and locks[l + 5] == 0 then
     refused[#refused + 1] = ord
     refused[#refused + 1] = id
     skip[ord] = true
   else
-    if id and found[3] ~= 'l' and found[3] ~= 'k' then replaced[#replaced + 1] = found end
+    if id and holder[3] ~= 'l' and holder[3] ~= 'k' then replaced[#replaced + 1] = holder end
     taken[#taken + 1] = name
     taken[#taken + 1] = own(ord) .. p
     id = own(ord)
@@ -76,7 +76,7 @@ for _, name in ipairs(order) do
     end
   end
 end
--- A job that met a lock is not stored, so its key is not made, and who met the key inside the batch met the holder.
+-- A job that met a lock is not stored, so its key is not made. A job of the batch that met this key gets the lock's holder instead.
 local instead = {}
 for i = 1, #refused, 2 do instead[own(refused[i])] = refused[i + 1] end
 for i = 1, #met, 2 do

@@ -22,8 +22,8 @@ for q = 1, queues do
   end
   local heads = {}
   for a = 1, #lanes, 4000 do
-    local found = c('HMGET', p .. FIRST_PLACES, unpack(lanes, a, min(#lanes, a + 3999)))
-    for i = 1, #found do heads[lanes[a + i - 1]] = tonumber(found[i] or nil) end
+    local places = c('HMGET', p .. FIRST_PLACES, unpack(lanes, a, min(#lanes, a + 3999)))
+    for i = 1, #places do heads[lanes[a + i - 1]] = tonumber(places[i] or nil) end
   end
   local returned = c('EXISTS', p .. RETURNED_LANES) == 1
   local entry, new, first, lengths = {0}, {}, {}, {}

@@ -7,9 +7,9 @@ local function batch_entry(p, prefix)
   local key = p .. prefix
   local known = entries[key]
   if known == nil then
-    local found = c('ZRANGEBYLEX', p .. BATCHES, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', 0, 1)[1]
-    known = found and cmsgpack.unpack(sub(found, 15)) or false
-    if known then known.raw = found end
+    local raw = c('ZRANGEBYLEX', p .. BATCHES, '[' .. prefix, '(' .. prefix .. '\255', 'LIMIT', 0, 1)[1]
+    known = raw and cmsgpack.unpack(sub(raw, 15)) or false
+    if known then known.raw = raw end
     entries[key] = known
   end
   return known

@@ -60,13 +60,13 @@ local function walk(p, at, visit)
     local entry = at[next]
     if entry and left <= 0 then break end
     if entry and byte(entry, #entry) == 42 then
-      local some, seen = c('LRANGE', lanes_of(entry), at[5], at[5] + left), 0
-      while seen < #some and left > 0 do
-        seen = seen + 1
-        see(some[seen])
-        at[5], at[6] = at[5] + 1, some[seen]
+      local some, visited = c('LRANGE', lanes_of(entry), at[5], at[5] + left), 0
+      while visited < #some and left > 0 do
+        visited = visited + 1
+        see(some[visited])
+        at[5], at[6] = at[5] + 1, some[visited]
       end
-      if seen == #some then at[5], at[6], next = 0, '', next + 1 end
+      if visited == #some then at[5], at[6], next = 0, '', next + 1 end
     elseif entry then
       see(entry)
       next = next + 1
