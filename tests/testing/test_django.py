@@ -16,7 +16,7 @@ from django.db import transaction
 from django.test import TestCase, TransactionTestCase
 
 from headrace import BadTransaction, Headrace
-from headrace.testing import drain, enqueued, use_memory
+from headrace.testing import adrain, drain, enqueued, use_memory
 from shop.models import Order
 
 app = Headrace("postgresql://nowhere.invalid/none")
@@ -25,6 +25,42 @@ app = Headrace("postgresql://nowhere.invalid/none")
 @app.task(name="ship")
 def ship(order: int) -> None:
     Order.objects.filter(pk=order).update(shipped=True)
+
+
+hooked = Headrace("postgresql://nowhere.invalid/none")
+counts = []
+
+
+@hooked.on_start
+def count_orders() -> None:
+    counts.append(Order.objects.count())
+
+
+@hooked.task(name="ship_async")
+async def ship_async(order: int) -> None:
+    await Order.objects.filter(pk=order).aupdate(shipped=True)
+
+
+# A hook and an async task see what the transaction of the test has written.
+class Hooks(TestCase):
+    def setUp(self):
+        counts.clear()
+
+    def test_drain(self):
+        order = Order.objects.create(item="tea", count=1)
+        with use_memory(hooked):
+            ship_async.enqueue(order.pk)
+            drain(hooked, errors="raise")
+        order.refresh_from_db()
+        self.assertEqual((counts, order.shipped), ([1], True))
+
+    async def test_adrain(self):
+        order = await Order.objects.acreate(item="tea", count=1)
+        async with use_memory(hooked):
+            await ship_async.aenqueue(order.pk)
+            await adrain(hooked, errors="raise")
+        await order.arefresh_from_db()
+        self.assertEqual((counts, order.shipped), ([1], True))
 
 
 class Jobs(TestCase):
@@ -70,4 +106,4 @@ def test_in_django(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Ran 10 tests" in done.stderr
+    assert "Ran 12 tests" in done.stderr

@@ -150,6 +150,59 @@ def test_pytest_asyncio(tmp_path: Path, mode: str) -> None:
     assert "3 passed" in shown
 
 
+def test_hooks_for_start_and_end(tmp_path: Path) -> None:
+    shown = run_pytest(
+        tmp_path,
+        "-p",
+        "no:anyio",
+        ini="asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n",
+        shop="""
+        import asyncio
+        from headrace import Headrace
+
+        app = Headrace("postgresql://nowhere.invalid/none")
+        loops = []
+
+        @app.lifespan
+        async def open_loop():
+            loops.append(asyncio.get_running_loop())
+            yield
+            assert loops.pop() is asyncio.get_running_loop()
+
+        @app.task(name="same_loop")
+        async def same_loop() -> bool:
+            return loops == [asyncio.get_running_loop()]
+        """,
+        test_shop="""
+        from shop import app, loops, same_loop
+
+        async def test_adrain(headrace_adrain):
+            await same_loop.aenqueue()
+            assert [ran.result for ran in await headrace_adrain()] == [True]
+            assert loops == []
+
+        async def test_async_inline(headrace_app):
+            async with headrace_app.inline():
+                assert await (await same_loop.aenqueue()).aresult() is True
+            assert loops == []
+
+        def test_drain(headrace_drain):
+            same_loop.enqueue()
+            same_loop.enqueue()
+            assert [ran.result for ran in headrace_drain()] == [True, True]
+            assert loops == []
+
+        def test_inline(headrace_inline):
+            assert len(loops) == 1
+            assert same_loop.enqueue().result() is True
+
+        def test_the_hooks_of_the_last_test_have_ended():
+            assert loops == []
+        """,
+    )
+    assert "5 passed" in shown
+
+
 def test_anyio(tmp_path: Path) -> None:
     shown = run_pytest(
         tmp_path,

@@ -8,7 +8,8 @@ How it works:
 4. The logic is written once, as scripts (`script.py`), and played for sync code and for async code.
 5. The store's side runs in the portal's thread. A task runs in the thread or event loop of the test, so that it shares its
    database transaction.
-6. `app.inline()` runs each job before its enqueue call returns; `drain` runs what is ready; nothing runs by itself.
+6. `app.inline()` runs each job before its enqueue call returns; `drain` runs what is ready; nothing runs by itself. The
+   app's hooks for the start and the end of a worker run around both (`lifespan.py`).
 7. Time is the clock's alone: `drain` first does what workers do when time has passed.
 8. A fault happens once to each job, at a fixed place of its attempt.
 9. A job with `tx=` is stored when Django or SQLAlchemy commits that transaction.

@@ -11,6 +11,7 @@ from headrace.errors import HeadraceError
 from headrace.model.job import JobId
 from headrace.model.lane import check_queue
 from headrace.testing.faults import Fault
+from headrace.testing.lifespan import ahooks_around, hooks_around
 from headrace.testing.script import Script, StoreCall, aplay, play
 from headrace.testing.stand_in import AppUnderTest, StandIn, stand_of
 from headrace.testing.steps import Ran, is_failure, steps
@@ -43,8 +44,12 @@ def drain(
     stop after so many attempts. `advance=True`: when nothing is ready, move the clock to the next job that becomes due,
     until no job waits for time. `errors="raise"`: raise the error of the first attempt that fails. `fault`: what happens
     to each job once; see `headrace.testing.faults`.
+
+    The app's hooks `@app.on_start`, `@app.on_stop` and `@app.lifespan` run around the jobs, as around those of a worker.
     """
-    return play(_drain(app, queue, until_empty, max_jobs, advance, errors, fault))
+    stand, only = stand_of(app), _names(queue)
+    with hooks_around(stand, only) as run:
+        return play(_drain(stand, only, until_empty, max_jobs, advance, errors, fault), run)
 
 
 async def adrain(
@@ -58,21 +63,25 @@ async def adrain(
     fault: Fault | Iterable[Fault] = (),
 ) -> list[Ran]:
     """The same for async code: async tasks run in this event loop, and sync tasks in a thread."""
-    return await aplay(_drain(app, queue, until_empty, max_jobs, advance, errors, fault))
+    stand, only = stand_of(app), _names(queue)
+    async with ahooks_around(stand, only):
+        return await aplay(_drain(stand, only, until_empty, max_jobs, advance, errors, fault))
+
+
+def _names(queue: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if queue is None else tuple(map(check_queue, (queue,) if isinstance(queue, str) else queue))
 
 
 def _drain(
-    app: AppUnderTest,
-    queue: str | Sequence[str] | None,
+    stand: StandIn,
+    only: tuple[str, ...] | None,
     until_empty: bool,
     max_jobs: int | None,
     advance: bool,
     errors: Errors,
     fault: Fault | Iterable[Fault],
 ) -> Script[list[Ran]]:
-    stand = stand_of(app)
-    only = None if queue is None else tuple(map(check_queue, (queue,) if isinstance(queue, str) else queue))
-    given = (fault,) if isinstance(fault, Fault) else tuple(fault)
+    faults = (fault,) if isinstance(fault, Fault) else tuple(fault)
     most = MOST if max_jobs is None else max_jobs
     done: list[Ran] = []
     yield StoreCall(stand.catch_up)
@@ -88,7 +97,7 @@ def _drain(
         while now and attempt is None:
             attempt = yield StoreCall(partial(stand.next_attempt, only, now.pop(0)))
         if attempt is not None:
-            ran = yield from steps(stand, attempt, given)
+            ran = yield from steps(stand, attempt, faults)
             done += ran
             if errors == "raise":
                 raise_first(ran)

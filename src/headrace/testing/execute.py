@@ -13,7 +13,7 @@ from datetime import datetime
 from math import inf
 from time import monotonic
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headrace.model.outcome import Outcome, Released, Succeeded
 from headrace.task import context
@@ -64,8 +64,14 @@ _SLOTS = _Slots()
 _Bound = Callable[[], Any]
 
 
-def execute(attempt: Attempt, crash_at: int | None = None) -> RunEnd:
-    """Run the attempt in this thread. An async task gets an event loop of its own."""
+class RunCoroutine(Protocol):
+    """Runs a coroutine for sync code."""
+
+    def __call__(self, make: Callable[[], Coroutine[Any, Any, T]], /) -> T: ...
+
+
+def execute(attempt: Attempt, crash_at: int | None, run: RunCoroutine) -> RunEnd:
+    """Run the attempt in this thread. `run` runs the coroutine of an async task."""
     call = _prepare(attempt)
     if not callable(call):
         return call
@@ -74,7 +80,7 @@ def execute(attempt: Attempt, crash_at: int | None = None) -> RunEnd:
     began = _clock_of(attempt).now()
     try:
         if attempt.known.is_async:
-            value = own.run(run_coroutine, functools.partial(_atraced, attempt, crash_at, call))
+            value = own.run(run, functools.partial(_atraced, attempt, crash_at, call))
         else:
             value = own.run(_traced, attempt, crash_at, call)
     except BaseException as error:  # noqa: BLE001  # the outcome says what it means
@@ -82,7 +88,7 @@ def execute(attempt: Attempt, crash_at: int | None = None) -> RunEnd:
     return _returned(attempt, value, began)
 
 
-async def aexecute(attempt: Attempt, crash_at: int | None = None) -> RunEnd:
+async def aexecute(attempt: Attempt, crash_at: int | None) -> RunEnd:
     """Run the attempt from this event loop. A sync task runs in a thread."""
     call = _prepare(attempt)
     if not callable(call):
@@ -95,7 +101,7 @@ async def aexecute(attempt: Attempt, crash_at: int | None = None) -> RunEnd:
             coroutine = _atraced(attempt, crash_at, call)
             value = await asyncio.get_running_loop().create_task(coroutine, context=own)
         else:
-            value = await _in_thread(functools.partial(own.run, functools.partial(_traced, attempt, crash_at, call)))
+            value = await in_thread(functools.partial(own.run, functools.partial(_traced, attempt, crash_at, call)))
     except BaseException as error:  # noqa: BLE001  # the outcome says what it means
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -111,25 +117,29 @@ def run_coroutine(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     except RuntimeError:
         pass
     else:
-        return _run_beside(make)
+        return beside(functools.partial(_run_alone, make))
     asgiref: Any = sys.modules.get("asgiref.sync")
     if asgiref is not None:
         # Async code of Django calls the database in the thread of this test, and so in its transaction.
         bridged: T = asgiref.async_to_sync(make)()
         return bridged
+    return _run_alone(make)
+
+
+def _run_alone(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     with asyncio.Runner() as runner:
         return runner.run(make(), context=contextvars.copy_context())
 
 
-def _run_beside(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def beside(call: Callable[[], T]) -> T:
+    """Call this in another thread, and wait for it: this thread has a running event loop."""
     answer: list[T] = []
     errors: list[BaseException] = []
     own = contextvars.copy_context()
 
     def serve() -> None:
         try:
-            with asyncio.Runner() as runner:
-                answer.append(runner.run(make(), context=own))
+            answer.append(own.run(call))
         except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits
             errors.append(error)
 
@@ -141,7 +151,8 @@ def _run_beside(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return answer[0]
 
 
-async def _in_thread(call: _Bound) -> Any:
+async def in_thread(call: _Bound) -> Any:
+    """Call a sync function from this event loop."""
     asgiref: Any = sys.modules.get("asgiref.sync")
     if asgiref is not None:
         # Django's tests keep their transaction in one thread.

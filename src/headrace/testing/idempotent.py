@@ -16,6 +16,7 @@ from headrace.task.task import JobCall
 from headrace.testing import faults
 from headrace.testing.assertions import stand_with
 from headrace.testing.faults import Fault
+from headrace.testing.lifespan import ahooks_around, hooks_around
 from headrace.testing.script import Here, Script, StoreCall, aplay, play
 from headrace.testing.stand_in import StandIn
 from headrace.testing.steps import Ran, steps
@@ -41,7 +42,9 @@ def assert_idempotent(call: JobCall[Any], *, state: State, reset: Reset | None =
     of them `state()` must be equal. `reset` empties the state: with it each fault begins afresh with a job of its own, and
     the worker also crashes before every line of the task's function.
     """
-    return play(_script(call, state, reset))
+    stand = _stand_for(call)
+    with hooks_around(stand) as run:
+        return play(_script(stand, call, state, reset), run)
 
 
 async def aassert_idempotent(
@@ -51,13 +54,18 @@ async def aassert_idempotent(
     reset: Callable[[], Any | Awaitable[Any]] | None = None,
 ) -> list[str]:
     """The same for async code. `state` and `reset` may be async functions."""
-    return await aplay(_script(call, state, reset))
+    stand = _stand_for(call)
+    async with ahooks_around(stand):
+        return await aplay(_script(stand, call, state, reset))
 
 
-def _script(call: JobCall[Any], state: State, reset: Reset | None) -> Script[list[str]]:
+def _stand_for(call: JobCall[Any]) -> StandIn:
     if not isinstance(call, JobCall):
         raise ConfigError(f"assert_idempotent takes task.job(…), not {call!r:.80}")
-    stand = stand_with(call.job.task)
+    return stand_with(call.job.task)
+
+
+def _script(stand: StandIn, call: JobCall[Any], state: State, reset: Reset | None) -> Script[list[str]]:
     trial = _Trial(stand, call, state, reset)
     yield from trial.begin()
     lease = stand.app.settings.lease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -12,6 +12,8 @@ from headrace.errors import ConfigError
 from headrace.model.job import JobId
 from headrace.testing.clock import FakeClock
 from headrace.testing.draining import Errors, raise_first
+from headrace.testing.execute import run_coroutine
+from headrace.testing.lifespan import ahooks_around, hooks_around
 from headrace.testing.script import Script, StoreCall, aplay, play
 from headrace.testing.stand_in import AppUnderTest, StandIn, find_stand, use_memory
 from headrace.testing.steps import Ran, steps
@@ -31,6 +33,7 @@ class Inline:
         self._errors = errors
         self._clock = clock
         self._exit = ExitStack()
+        self._aexit = AsyncExitStack()
         self._stand: StandIn | None = None
 
     @property
@@ -47,32 +50,40 @@ class Inline:
 
     def __enter__(self) -> Self:
         with ExitStack() as opening:
-            self._stand = find_stand(self._app) or opening.enter_context(use_memory(self._app, clock=self._clock))
-            before, self._app.inline_runner = self._app.inline_runner, self
-            opening.callback(setattr, self._app, "inline_runner", before)
-            opening.callback(setattr, self._stand.front, "committed", self._stand.front.committed)
-            self._stand.front.committed = self.run
+            opening.enter_context(hooks_around(self._stand_in(opening)))
             self._exit = opening.pop_all()
         return self
+
+    def _stand_in(self, opening: ExitStack | AsyncExitStack) -> StandIn:
+        """Let the app run each job when it is enqueued, until `opening` ends."""
+        self._stand = stand = find_stand(self._app) or opening.enter_context(use_memory(self._app, clock=self._clock))
+        opening.callback(setattr, self, "_stand", None)
+        before, self._app.inline_runner = self._app.inline_runner, self
+        opening.callback(setattr, self._app, "inline_runner", before)
+        opening.callback(setattr, stand.front, "committed", stand.front.committed)
+        stand.front.committed = self.run
+        return stand
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stand = None
         self._exit.close()
 
     async def __aenter__(self) -> Self:
-        return self.__enter__()
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(ahooks_around(self._stand_in(opening)))
+            self._aexit = opening.pop_all()
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, trace)
+        await self._aexit.aclose()
 
     # ── for the app ─────────────────────────────────────────────────────────
     def run(self, ids: Sequence[JobId]) -> None:
         """Run these jobs in this thread. A job that is delayed, limited or paused waits."""
-        play(self._script(ids))
+        play(self._script(ids), self.stand.run_coroutine or run_coroutine)
 
     async def arun(self, ids: Sequence[JobId]) -> None:
         """The same in this event loop."""
@@ -105,6 +116,8 @@ def inline(app: AppUnderTest, *, errors: Errors = "raise", clock: FakeClock | No
 
     Jobs that a job enqueues run, too. A job with a delay, and one that a limit or a pause keeps, waits for `drain`.
     `errors`: `"raise"` raises the error of a failed job from the enqueue call; `"retry"` leaves the job to its retry
-    policy. In both cases the failure is stored, as a worker would store it.
+    policy. In both cases the failure is stored, as a worker would store it. The hooks `@app.on_start`,
+    `@app.on_stop` and `@app.lifespan` run once, around the block. Write `async with` where async tasks use what async
+    hooks open.
     """
     return Inline(app, errors=errors, clock=clock)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
-from headrace.testing.execute import RunEnd, aexecute, execute, run_coroutine
+from headrace.testing.execute import RunCoroutine, RunEnd, aexecute, execute, run_coroutine
 from headrace.testing.stand_in import ain_portal, in_portal
 from headrace.worker.attempt import Attempt
 
@@ -35,7 +35,7 @@ class Here:
 
 
 class Run:
-    """The task of an attempt. The answer is an `RunEnd`."""
+    """The task of an attempt. The answer is a `RunEnd`."""
 
     __slots__ = ("attempt", "crash_at")
 
@@ -47,8 +47,8 @@ class Run:
 Script = Generator[StoreCall | Here | Run, Any, T]
 
 
-def play(script: Script[T]) -> T:
-    """Do what a script asks for, in this thread."""
+def play(script: Script[T], run: RunCoroutine = run_coroutine) -> T:
+    """Do what a script asks for, in this thread. `run` runs coroutines of the user."""
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -63,9 +63,9 @@ def play(script: Script[T]) -> T:
                 case StoreCall(make=make):
                     answer = in_portal(make)
                 case Here(make=make):
-                    answer = run_coroutine(make)
+                    answer = run(make)
                 case Run(attempt=attempt, crash_at=crash_at):
-                    ended: RunEnd = execute(attempt, crash_at)
+                    ended: RunEnd = execute(attempt, crash_at, run)
                     answer = ended
         except BaseException as raised:  # noqa: BLE001  # the script decides what it means
             error = raised

@@ -24,6 +24,7 @@ from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.task.task import Task
 from headrace.testing.clock import FakeClock
+from headrace.testing.execute import RunCoroutine
 from headrace.testing.store import FrontStore, TestStore, as_store
 from headrace.webhooks.deliver import QUEUE as WEBHOOKS
 from headrace.webhooks.deliver import DeliveryMaker, batches_of
@@ -110,8 +111,8 @@ class _Completions:
 class StandIn:
     """What `use_memory(app)` gives: the app's jobs are in memory, and its time is the time of `clock`."""
 
-    def __init__(self, app: AppUnderTest, clock: FakeClock | None = None) -> None:
-        """`clock`: a new one begins at the present time."""
+    def __init__(self, app: AppUnderTest, clock: FakeClock | None = None, *, lifespan: bool = True) -> None:
+        """`clock`: a new one begins at the present time. `lifespan=`: see `use_memory`."""
         self.app = app
         """The app whose store it replaces."""
         self.clock = clock or FakeClock(datetime.now(UTC))
@@ -126,7 +127,10 @@ class StandIn:
         """The worker of each lease. Each attempt has a worker of its own, so that a fault can lose one alone."""
         self.running: set[Token] = set()
         """Leases of attempts that run now. Their workers send heartbeats, however far the clock moves."""
+        self.run_coroutine: RunCoroutine | None = None
+        """Runs async tasks for sync code. None: the app's hooks for start and end do not run now."""
         self._duties = app.duties
+        self._lifespan = lifespan
         self._exit = ExitStack()
         self._state: WorkerState | None = None
 
@@ -160,6 +164,11 @@ class StandIn:
             _active.remove(self)
         if self._introduce in self.clock.before_move:
             self.clock.before_move.remove(self._introduce)
+
+    @property
+    def must_run_hooks(self) -> bool:
+        """The app has hooks for start and end, and they do not run now."""
+        return self._lifespan and self.run_coroutine is None and bool(self._duties.hooks.life)
 
     # ── in the portal's loop ────────────────────────────────────────────────
     @property
@@ -310,7 +319,7 @@ class StandIn:
             self.state.tell_failure(job, follows)
 
 
-def use_memory(app: AppUnderTest, *, clock: FakeClock | None = None) -> StandIn:
+def use_memory(app: AppUnderTest, *, clock: FakeClock | None = None, lifespan: bool = True) -> StandIn:
     """Let an app keep its jobs in a fresh memory store, whatever its URL; `with` or `async with`.
 
     ```py
@@ -321,8 +330,9 @@ def use_memory(app: AppUnderTest, *, clock: FakeClock | None = None) -> StandIn:
     ```
 
     At the end the app has its own store again, which was not touched. `clock`: a new one begins at the present time.
+    `lifespan=False`: the hooks `@app.on_start`, `@app.on_stop` and `@app.lifespan` do not run.
     """
-    return StandIn(app, clock)
+    return StandIn(app, clock, lifespan=lifespan)
 
 
 def find_stand(app: object) -> StandIn | None:

@@ -9,11 +9,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.errors import ConfigError, HookFailed
 from headrace.task.hooks import LifeHook, WorkerInfo
 from headrace.worker.service import log
+
+CallSync: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Calls a sync function for async code."""
 
 
 class _End(NamedTuple):
@@ -29,9 +32,13 @@ class Lifecycle:
     A context manager must often be left by the task or the thread that entered it.
     """
 
-    def __init__(self, hooks: Sequence[LifeHook], info: WorkerInfo) -> None:
+    def __init__(self, hooks: Sequence[LifeHook], info: WorkerInfo, call_sync: CallSync | None = None) -> None:
+        """`call_sync`: how sync hooks are called. None: in a thread of their own."""
         self._hooks = hooks
         self._info = info
+        self._call_sync = call_sync
+        self.uses_loop = False
+        """A hook is async, so that what it opens belongs to the event loop. Known after the start."""
         self._task: asyncio.Task[None] | None = None
         self._starting = False
         self._stop = asyncio.Event()
@@ -99,6 +106,7 @@ class Lifecycle:
             case "on_start":
                 await self._call(hook.function, *arguments)
             case "on_stop":
+                self.uses_loop |= inspect.iscoroutinefunction(hook.function)
                 ends.append(_End(hook, partial(self._call, hook.function, *arguments)))
             case "lifespan":
                 ends.append(_End(hook, await self._enter(_scope(hook.function, arguments))))
@@ -106,6 +114,7 @@ class Lifecycle:
     async def _enter(self, scope: Any) -> Callable[[], Awaitable[object]]:
         """Enter the context manager. Returns the call that leaves it."""
         if hasattr(scope, "__aenter__"):
+            self.uses_loop = True
             await scope.__aenter__()
             return partial(scope.__aexit__, None, None, None)
         if hasattr(scope, "__enter__"):
@@ -123,16 +132,20 @@ class Lifecycle:
 
     async def _call(self, function: Callable[..., Any], *arguments: WorkerInfo) -> None:
         if inspect.iscoroutinefunction(function):
+            self.uses_loop = True
             await function(*arguments)
             return
         result = await self._in_thread(function, *arguments)
         if inspect.isawaitable(result):
+            self.uses_loop = True
             await result
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:
+        call = partial(contextvars.copy_context().run, _kept, function, *arguments)
+        if self._call_sync is not None:
+            return await self._call_sync(call)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-hooks")
-        call = partial(contextvars.copy_context().run, _kept, function, *arguments)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         except asyncio.CancelledError:
