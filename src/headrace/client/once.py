@@ -11,16 +11,12 @@ then, and `first` returns False.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import AbstractContextManager
+from typing import Final
 
-from headrace.errors import BadTransaction, ConfigError
+from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.task.context import current_job
-
-if TYPE_CHECKING:
-    from headrace.outbox.database import Session
 
 # The outbox's module imports drivers, which `import headrace` must not do, so it is imported where it is used.
 
@@ -44,7 +40,6 @@ create table if not exists {TABLE} (
 _INDEX: Final = f"create index if not exists {TABLE}_at on {TABLE} (at)"
 # A second attempt at the same time waits here until the transaction of the first one has ended.
 _MARK: Final = f"insert into {TABLE} (job, step, at) values (?, ?, ?) on conflict (job, step) do nothing returning job"
-_LOOK: Final = f"select 1 from {TABLE} limit 1"
 _PORTION: Final = 1000
 _FORGET: Final = (
     f"delete from {TABLE} where (job, step) in (select job, step from {TABLE} where at < ? order by at limit {_PORTION}) "
@@ -63,31 +58,12 @@ class Once:
 
     async def prepare(self) -> None:
         """Create the table if it is missing."""
-        dialect = await self._database.dialect()
-        if dialect not in {"postgresql", "sqlite"}:
-            raise ConfigError(f"the table of `Once` is in PostgreSQL or SQLite: {dialect} has none")
+        from headrace.outbox import user_table
+
+        dialect = await user_table.dialect_of(self._database, "the table of `Once` is")
+        definition = POSTGRES if dialect == "postgresql" else SQLITE
         async with self._database.session() as session:
-            # Checked first, because PostgreSQL refuses even "create if not exists" to a role that may only use the
-            # table.
-            if await self._there(session):
-                return
-            try:
-                await session.ask((POSTGRES if dialect == "postgresql" else SQLITE, ()), (_INDEX, ()))
-            except self._database.errors():
-                # PostgreSQL refuses the second of two connections that create a table at the same time.
-                if not await self._there(session):
-                    raise
-
-    async def _there(self, session: Session) -> bool:
-        from headrace.outbox.database import lacks_table
-
-        try:
-            await session.ask((_LOOK, ()))
-        except self._database.errors() as error:
-            if not lacks_table(error, TABLE):
-                raise
-            return False
-        return True
+            await user_table.create(self._database, session, TABLE, definition, _INDEX)
 
     async def forget(self, older_than: duration.Duration = "90d") -> int:
         """Delete older marks. Returns how many. Keep marks for as long as their jobs may run again."""
@@ -105,7 +81,7 @@ class Once:
         """
         from headrace.outbox.carrier import sync_rows
 
-        with _table_there():
+        with _must_exist():
             return bool(sync_rows(tx)(_MARK, _marked(step)))
 
     async def afirst(self, tx: object, step: str = "") -> bool:
@@ -115,7 +91,7 @@ class Once:
         rows = async_rows(tx)
         if rows is None:
             return self.first(tx, step)
-        with _table_there():
+        with _must_exist():
             return bool(await rows(_MARK, _marked(step)))
 
 
@@ -125,16 +101,7 @@ def _marked(step: str) -> tuple[str, str, float]:
     return str(current_job().id), step, time.time()
 
 
-@contextmanager
-def _table_there() -> Generator[None]:
-    from headrace.outbox.database import lacks_table
+def _must_exist() -> AbstractContextManager[None]:
+    from headrace.outbox import user_table
 
-    try:
-        yield
-    except Exception as error:
-        if not lacks_table(error, TABLE):
-            raise
-        raise BadTransaction(
-            f"there is no table {TABLE} in this database: run `await once.prepare()` once before, or create it "
-            "in a migration of yours (headrace.once.POSTGRES, SQLITE)"
-        ) from error
+    return user_table.must_exist(TABLE, prepare="once.prepare", module="headrace.once")

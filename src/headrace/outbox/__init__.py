@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from headrace.errors import BadTransaction, ConfigError, HeadraceError, StoreError
+from headrace.errors import ConfigError, HeadraceError, StoreError
 from headrace.model.job import Batch
 from headrace.model.records import Enqueued
-from headrace.outbox import row
+from headrace.outbox import row, user_table
 from headrace.outbox.carrier import async_execute, sync_execute
-from headrace.outbox.database import Session, database_at, lacks_table
+from headrace.outbox.database import Session, database_at
 from headrace.outbox.relay import ROWS, OutboxPage, Relay
 from headrace.outbox.table import POSTGRES, SQLITE, SQLITE_RELAY, TABLE
 from headrace.store.contract import Store
@@ -33,7 +33,6 @@ from headrace.store.contract import Store
 __all__ = ["POSTGRES", "SQLITE", "TABLE", "Depth", "Outbox"]
 
 _INSERT = f"insert into {TABLE} (batch, jobs) values (?, ?)"
-_LOOK = f"select 1 from {TABLE} limit 1"
 _COUNT = f"select count(*) - count(refused), count(refused) from {TABLE}"
 
 _LONGEST_PAUSE: Final = 10.0
@@ -53,6 +52,10 @@ class Depth:
     """Rows that the store will never accept (their key was used with other arguments, …); `refused` says why."""
 
 
+def _must_exist() -> AbstractContextManager[None]:
+    return user_table.must_exist(TABLE, prepare="outbox.prepare", module="headrace.outbox")
+
+
 class Outbox:
     """A table of jobs in the user's own database, and the relay that empties it."""
 
@@ -65,38 +68,20 @@ class Outbox:
             await self._prepare(session, await self._dialect())
 
     async def _prepare(self, session: Session, dialect: str) -> None:
-        # Checked first, because PostgreSQL refuses even "create if not exists" to a role that may only use the table.
-        if not await self._there(session):
-            try:
-                await session.ask((POSTGRES if dialect == "postgresql" else SQLITE, ()))
-            except self._database.errors():
-                # PostgreSQL refuses the second of two connections that create a table at the same time.
-                if not await self._there(session):
-                    raise
+        definition = POSTGRES if dialect == "postgresql" else SQLITE
+        await user_table.create(self._database, session, TABLE, definition)
         if dialect == "sqlite":
             await session.ask((SQLITE_RELAY, ()))
 
-    async def _there(self, session: Session) -> bool:
-        try:
-            await session.ask((_LOOK, ()))
-        except self._database.errors() as error:
-            if not lacks_table(error, TABLE):
-                raise
-            return False
-        return True
-
     async def _dialect(self) -> str:
-        dialect = await self._database.dialect()
-        if dialect not in {"postgresql", "sqlite"}:
-            raise ConfigError(f"an outbox is a table in PostgreSQL or SQLite: {dialect} has none")
-        return dialect
+        return await user_table.dialect_of(self._database, "an outbox is a table")
 
     # ── in the user's transaction ────────────────────────────────────────────
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
         """Write a batch inside the user's transaction. The relay finds existing jobs with the same keys later."""
         if batch.jobs:
-            with _table_there():
+            with _must_exist():
                 sync_execute(tx)(_INSERT, row.written(batch))
         return Enqueued({})
 
@@ -106,7 +91,7 @@ class Outbox:
             execute = async_execute(tx)
             if execute is None:
                 return self.enqueue_in(tx, batch)
-            with _table_there():
+            with _must_exist():
                 await execute(_INSERT, row.written(batch))
         return Enqueued({})
 
@@ -186,16 +171,3 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(stop.wait(), seconds)
     except TimeoutError:
         return
-
-
-@contextmanager
-def _table_there() -> Generator[None]:
-    try:
-        yield
-    except Exception as error:
-        if not lacks_table(error, TABLE):
-            raise
-        raise BadTransaction(
-            f"there is no table {TABLE} in this database: run `await outbox.prepare()` once before, or create it in a "
-            "migration of yours (headrace.outbox.POSTGRES, SQLITE)"
-        ) from error

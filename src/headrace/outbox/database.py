@@ -321,13 +321,3 @@ def spelled(sql: str, dialect: Any) -> str:
     if dialect.name == "sqlite":
         return sql
     return numbered(sql) if dialect.driver == "asyncpg" else sql.replace("?", "%s")
-
-
-def lacks_table(error: BaseException | None, table: str) -> bool:
-    """Whether this is a driver's error for a missing table."""
-    while error is not None:
-        code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-        if code == "42P01" or f"no such table: {table}" in str(error):
-            return True
-        error = getattr(error, "orig", None) or error.__cause__
-    return False
