@@ -11,6 +11,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from headrace.errors import HeadraceError, Unavailable
+from headrace.store.tx import ends_with
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
@@ -62,22 +63,12 @@ class Waiting:
             return
 
     def _rolled_back(self, session: Session, previous: SessionTransaction) -> None:  # noqa: ARG002 - SQLAlchemy's signature
-        self._calls = [(inside, call) for inside, call in self._calls if not _within(inside, previous)]
+        self._calls = [(inside, call) for inside, call in self._calls if not ends_with(inside, previous)]
 
 
 def _lost(calls: Sequence[JobCall[Any]], error: HeadraceError) -> None:
     tasks = ", ".join(sorted({call.job.task for call in calls}))
     log.error("committed, but its %d jobs (%s) were not enqueued: %s", len(calls), tasks, error)
-
-
-def _within(inside: SessionTransaction | None, outer: SessionTransaction) -> bool:
-    if inside is None:
-        return outer.parent is None
-    while inside is not None:
-        if inside is outer:
-            return True
-        inside = inside.parent
-    return False
 
 
 def waiting_for(session: Any, app: Headrace) -> Waiting:

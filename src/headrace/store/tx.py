@@ -89,6 +89,17 @@ async def async_alchemy_connection(tx: Any) -> Any:
     return tx if comes_from(tx, "sqlalchemy", "AsyncConnection") else await tx.connection()
 
 
+def ends_with(inside: Any, outer: Any) -> bool:
+    """Whether the end of an outer transaction of SQLAlchemy ends this one. None: the outermost one of its session."""
+    if inside is None:
+        return outer is None or outer.parent is None
+    while inside is not None:
+        if inside is outer:
+            return True
+        inside = inside.parent
+    return False
+
+
 def django_connection(tx: Any) -> Any:
     """Django's connection of this alias. A connection is returned as it is.
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import BadTransaction
-from headrace.store.tx import Kind, Standing, django_connection, django_standing, kind_of, named
+from headrace.store.tx import Kind, Standing, django_connection, django_standing, ends_with, kind_of, named
 
 
 def after_commit(tx: object, call: Callable[[], None]) -> None:
-    """StoreCall it after the commit, and never after a rollback. Raises BadTransaction as the SQL stores do."""
+    """Call it after the commit, and never after a rollback. Raises BadTransaction as the SQL stores do."""
     kind = kind_of(tx)
     if kind is None:
         raise BadTransaction(f"tx = {named(tx)} is not supported")
@@ -62,18 +62,7 @@ def _after_alchemy(tx: Any, call: Callable[[], None]) -> None:
 
     def rolled_back(_: object, previous: Any = None) -> None:
         nonlocal over
-        over = over or _within(inside, previous)
+        over = over or ends_with(inside, previous)
 
     event.listen(source, "after_commit" if is_session else "commit", committed)
     event.listen(source, "after_soft_rollback" if is_session else "rollback", rolled_back)
-
-
-def _within(inside: Any, outer: Any) -> bool:
-    """Whether the end of the outer transaction ends the one in which the job was enqueued."""
-    if inside is None:
-        return outer is None or outer.parent is None
-    while inside is not None:
-        if inside is outer:
-            return True
-        inside = inside.parent
-    return False
