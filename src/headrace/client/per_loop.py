@@ -14,6 +14,7 @@ from headrace.errors import OutcomeUnknown
 from headrace.model.job import Batch, NewJob
 from headrace.model.records import Enqueued
 from headrace.policy.queue import QueueOptions
+from headrace.runtime import event_loop
 from headrace.runtime.portal import Portal
 from headrace.store.contract import Store
 from headrace.task.handle import Put
@@ -128,7 +129,7 @@ class Clients:
         opened = None if loop is None else self._by_loop.get(loop)
         if opened is None or opened.client is None or opened.blocking is None:
             return None
-        if opened.client.bounds(job.lane.queue) or _loop_runs():
+        if opened.client.bounds(job.lane.queue) or event_loop.runs_here():
             return None
         return opened.blocking.put(job)
 
@@ -154,11 +155,3 @@ class Clients:
 
         assert self._portal is not None  # only its loop has a blocking client
         return self._portal.run(repeat)
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -9,8 +9,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def runs_here() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the loop; None: asyncio's own."""
+    """Makes the event loop. None: asyncio makes its own."""
     try:
         import uvloop
     except ModuleNotFoundError:

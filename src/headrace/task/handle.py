@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
@@ -12,6 +11,7 @@ import msgspec
 from headrace.errors import ConfigError, JobCancelled, JobDead, RemoteTaskError, ResultExpired
 from headrace.model import duration
 from headrace.model.job import Job, JobId, JobState, job_id
+from headrace.runtime import event_loop
 from headrace.runtime.blocking import blocking
 from headrace.runtime.portal import portal
 from headrace.task.codec import Signature
@@ -82,7 +82,7 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
         In async code use `aresult`, because this method would block the event loop.
         """
         # It is not made from `aresult`: it refuses to block a loop, and the caller's own thread decodes the result.
-        if _in_a_loop():
+        if event_loop.runs_here():
             raise RuntimeError(
                 f"result() would block the event loop until {self!r} ends: write `await handle.aresult()`"
             )
@@ -107,14 +107,6 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
 
     def __hash__(self) -> int:
         return hash(self.id)
-
-
-def _in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def outcome(job: Job, codec: Signature) -> Any:

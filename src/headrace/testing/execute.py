@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, Protocol, TypeVar
 
 from headrace.model.outcome import Outcome, Released, Succeeded
+from headrace.runtime import event_loop
 from headrace.task import context
 from headrace.testing.clock import FakeClock
 from headrace.worker import outcome_of
@@ -112,11 +113,7 @@ async def aexecute(attempt: Attempt, crash_at: int | None) -> RunEnd:
 
 def run_coroutine(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """The result of a coroutine, for sync code, also in a thread whose event loop is busy."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
+    if event_loop.runs_here():
         return beside(functools.partial(_run_alone, make))
     asgiref: Any = sys.modules.get("asgiref.sync")
     if asgiref is not None:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from headrace.runtime import event_loop
 from headrace.task.hooks import WorkerInfo
 from headrace.testing.execute import RunCoroutine, beside, in_thread, run_coroutine
 from headrace.testing.stand_in import StandIn, ain_portal, in_portal
@@ -40,11 +41,7 @@ class HookLoop:
             # An async task calls sync code that runs another async task, and waits for it.
             return run_coroutine(make)
         call = partial(self._run, make, contextvars.copy_context())
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return call()
-        return beside(call)
+        return beside(call) if event_loop.runs_here() else call()
 
     def _run(self, make: Callable[[], Coroutine[Any, Any, T]], own: contextvars.Context) -> T:
         return self._runner.run(make(), context=own)
@@ -83,12 +80,10 @@ class HookLoop:
         """Close the event loop. If the start was interrupted, the hooks that have begun end here."""
         # No thread waits for calls any more.
         self._closing = True
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            self._runner.close()
-        else:
+        if event_loop.runs_here():
             beside(self._runner.close)
+        else:
+            self._runner.close()
 
 
 async def _begin(make: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
