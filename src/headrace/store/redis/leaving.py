@@ -23,6 +23,7 @@ import msgspec
 
 from headrace.model.lease import new_token
 from headrace.store.redis.client import scripts
+from headrace.store.redis.client.client import pairs
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.client.wire import Wire
 from headrace.store.redis.keys import Keys
@@ -48,7 +49,7 @@ class Leaving:
         if counters == 0:
             await self._wire.command(leaving, "HDEL", leaving, queue)
             return False
-        taken = dict(zip(counters[::2], counters[1::2], strict=True)).get(b"e")
+        taken = dict(pairs(counters)).get(b"e")
         if taken is not None:
             kept = msgspec.msgpack.encode([word.decode() for word in counters])
             await self._wire.run(scripts.KEEP, self._keys.limits, queue, kept, taken)

@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.errors import ConfigError, StoreError
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.client import Client, pairs
 from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.shards import MARK, Shards
@@ -47,8 +47,8 @@ class ShardCounts:
 
     async def learn(self) -> dict[str, int]:
         """The numbers of shards as they are written down."""
-        pairs = await self._wire.command(self._keys.shards, "HGETALL", self._keys.shards)
-        written = {queue.decode(): int(count) for queue, count in zip(pairs[::2], pairs[1::2], strict=True)}
+        words = await self._wire.command(self._keys.shards, "HGETALL", self._keys.shards)
+        written = {queue.decode(): int(count) for queue, count in pairs(words)}
         for queue, count in written.items():
             self.shards.learn(queue, count)
         return written

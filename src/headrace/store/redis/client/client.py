@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.errors import OutcomeUnknown, StoreError
@@ -30,6 +30,11 @@ _T = TypeVar("_T")
 
 def chunks(items: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def pairs(words: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Names and values that a server answers one after the other, as for HGETALL."""
+    return zip(words[::2], words[1::2], strict=True)
 
 
 def make_wire(address: Address) -> Wire:

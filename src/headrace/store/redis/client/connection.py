@@ -188,12 +188,16 @@ class Pool:
         try:
             answers = await connection.ask(commands, patience + more)
         except BaseException as error:
-            self._drop(connection)
-            if isinstance(error, Cut):
-                self._distrust(began)
+            self._give_up(connection, error, began)
             raise
         self._rest(connection, answers)
         return answers
+
+    def _give_up(self, connection: Connection, error: BaseException, began: float) -> None:
+        """Close a connection whose commands failed. If it broke, idle connections may be broken, too."""
+        self._drop(connection)
+        if isinstance(error, Cut):
+            self._distrust(began)
 
     def _rest(self, connection: Connection, answers: list[Reply]) -> None:
         """Keep a free connection. One to a server that has become a replica is closed: its name may lead to another server now."""
@@ -256,9 +260,7 @@ class Pool:
             self._send_off(self._call_off(connection, bell, follow))
             raise
         except BaseException as error:
-            self._drop(connection)
-            if isinstance(error, Cut):
-                self._distrust(began)
+            self._give_up(connection, error, began)
             raise
         self._rest(connection, answers)
         return answers

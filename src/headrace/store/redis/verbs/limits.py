@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.model.records import LimitRule
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.client import Client, pairs
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import rule_bytes, rule_of
 
@@ -18,8 +18,7 @@ class Limits:
     async def limits(self) -> dict[str, LimitRule]:
         key = self._keys.limits[0] + "#r"
         words = await self._wire.command(key, "HGETALL", key)
-        pairs = sorted(zip(words[::2], words[1::2], strict=True))
-        return {name.decode(): rule_of(raw) for name, raw in pairs}
+        return {name.decode(): rule_of(raw) for name, raw in sorted(pairs(words))}
 
     async def limit(self, name: str, rule: LimitRule | None, expect: int | None) -> int | None:
         words = b"0" if rule is None else b"1" + rule_bytes(rule)

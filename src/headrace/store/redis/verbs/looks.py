@@ -16,7 +16,7 @@ from headrace.model.lane import MAX_LANES, Ahead, Blocked, LaneView
 from headrace.model.lease import Presence
 from headrace.model.records import Ending, QueueStats, Stats
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client, chunks
+from headrace.store.redis.client.client import Client, chunks, pairs
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.client.faults import foreign
 from headrace.store.redis.client.wire import ONE_NODE
@@ -146,7 +146,7 @@ class Looks:
         try:
             while True:
                 cursor, some = await self._wire.command(key, "HSCAN", key, cursor, "COUNT", _FORGOTTEN)
-                kept.update(zip(some[::2], some[1::2], strict=True))
+                kept.update(pairs(some))
                 if int(cursor) == 0:
                     break
         except ONE_NODE:
@@ -155,7 +155,7 @@ class Looks:
         totals: list[QueueStats] = []
         for name, raw in kept.items():
             words = _counters.decode(raw)
-            counted = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+            counted = {counter: int(count) for counter, count in pairs(words)}
             totals.append(
                 QueueStats(
                     queue=name.decode(),

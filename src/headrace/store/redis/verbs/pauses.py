@@ -8,7 +8,7 @@ from datetime import datetime
 from headrace.errors import StoreError
 from headrace.model.records import Pause, PauseKind
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.client import Client, pairs
 from headrace.store.redis.client.wire import Asked
 from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.queue_list import QueueList
@@ -51,8 +51,8 @@ class Pauses:
             # A queue whose node does not answer gives no jobs, so it counts as not paused.
             rows.append(("queue", queue, b"" if isinstance(answer, StoreError) else answer[0] or b""))
         kinds: tuple[tuple[PauseKind, list[bytes]], ...] = (("tenant", tenants), ("task", tasks), ("queue", paused))
-        for kind, pairs in kinds:
-            for name, raw in zip(pairs[::2], pairs[1::2], strict=True):
+        for kind, words in kinds:
+            for name, raw in pairs(words):
                 rows.append((kind, name.decode(), raw))
         now = from_us(await self._time.now_us())
         pauses = [_pause(kind, name, raw) for kind, name, raw in sorted(rows)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.model.records import Record
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.client import Client, pairs
 from headrace.store.redis.records import record_of
 
 
@@ -17,8 +17,7 @@ class Records:
     async def records(self, kind: str) -> dict[str, Record]:
         key = f"{self._keys.records[0]}r:{kind}"
         words = await self._wire.command(key, "HGETALL", key)
-        pairs = sorted(zip(words[::2], words[1::2], strict=True))
-        return {name.decode(): Record(*record_of(raw)) for name, raw in pairs}
+        return {name.decode(): Record(*record_of(raw)) for name, raw in sorted(pairs(words))}
 
     async def record(self, kind: str, name: str, value: bytes | None, expect: int | None) -> int | None:
         keys = self._keys.records

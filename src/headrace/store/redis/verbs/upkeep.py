@@ -13,7 +13,7 @@ from headrace.model.job import JobId
 from headrace.model.records import Progress, Promoted, Pruned, Retention
 from headrace.store.redis.arguments import microseconds
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import STEP, Client, chunks
+from headrace.store.redis.client.client import STEP, Client, chunks, pairs
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.keys import LIMITS
 from headrace.store.redis.queue_list import QueueList
@@ -154,7 +154,7 @@ class Upkeep:
         key = self._keys.workers
         words = await self._wire.command(key, "HGETALL", key)
         horizon = await self._time.now_us() - _SILENT
-        silent = [id for id, record in zip(words[::2], words[1::2], strict=True) if seen_us(record) < horizon]
+        silent = [id for id, record in pairs(words) if seen_us(record) < horizon]
         for some in chunks(silent, STEP):
             await self._wire.command(key, "HDEL", key, *some)
 
