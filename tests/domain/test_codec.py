@@ -326,8 +326,9 @@ def test_a_bad_key_is_named():
 
 
 def test_nesting_beyond_reason_is_refused():
-    with pytest.raises(SerializationError, match="deep"):
-        LOOSE.encode((deep(100_000),), {})  # how deep is too deep is the interpreter's to say
+    # How deep is too deep is the interpreter's to say, and whether encoding or decoding finds it first.
+    with pytest.raises((SerializationError, BadArguments), match="nested .*deep"):
+        LOOSE.encode((deep(100_000),), {})
 
 
 def test_plain_values_that_only_look_suspicious_pass():
@@ -386,8 +387,8 @@ def test_json_calls(payload):
         (b'{"args": [7, "a"]', "truncated"),
         ("{}".encode("utf-16"), "not a set of arguments"),
         (b"\xff\xfe", "not a set of arguments"),
-        (b"[" * 100_000 + b"]" * 100_000, "recursion"),
-        (b"\x92" + b"\x91" * 100_000, "recursion"),
+        (b"[" * 10_000_000 + b"]" * 10_000_000, "nested too deeply"),
+        (b"\x92" + b"\x91" * 10_000_000, "nested too deeply"),
         (b"\x92\xdd\xff\xff\xff\xff", "truncated"),
         (b"", "truncated"),
         (b"cos\nsystem\n(S'id'\ntR.", "not a set of arguments"),

@@ -84,14 +84,16 @@ async def begin(request: pytest.FixtureRequest, postgres_url: str, file: str) ->
                 yield sqlite, connection
         case "alchemy":
             await Once(sqlite).prepare()
-            with sqlalchemy.create_engine(sqlite).begin() as connection:
+            engine = sqlalchemy.create_engine(sqlite)
+            with engine.begin() as connection:
                 yield sqlite, connection
+            engine.dispose()
         case _:
             await Once(postgres_url).prepare()
-            engine = create_async_engine(postgres_url.replace("postgresql://", "postgresql+asyncpg://"))
-            async with engine.begin() as connection:
+            async_engine = create_async_engine(postgres_url.replace("postgresql://", "postgresql+asyncpg://"))
+            async with async_engine.begin() as connection:
                 yield postgres_url, connection
-            await engine.dispose()
+            await async_engine.dispose()
 
 
 @pytest.mark.usefixtures("as_job")

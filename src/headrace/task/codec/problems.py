@@ -12,6 +12,8 @@ import msgspec
 from headrace.errors import SerializationError
 from headrace.task.codec.hooks import class_of, enc_hook, is_dict, is_list, is_model, is_set
 
+TOO_DEEP = "nested too deeply: store the data elsewhere and pass a reference"
+
 _DEEPEST = 500
 _encode = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
 
@@ -87,7 +89,7 @@ def unstorable(value: Any) -> str | None:
     except OverflowError:
         return "a whole number beyond 64 bits cannot be stored: pass it as text"
     except RecursionError:
-        return "nested too deeply: store the data elsewhere and pass a reference"
+        return TOO_DEEP
     except Exception as error:  # noqa: BLE001 - whatever a model's own code raises is a reason not to store it
         return str(error) or type(error).__name__
     return None

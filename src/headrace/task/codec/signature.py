@@ -38,6 +38,11 @@ _EXACT = (str, int, bool, float, bytes)
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError)
 
 
+def _reason(error: Exception) -> str:
+    # How deep is too deep depends on the interpreter, and so does what it says.
+    return problems.TOO_DEEP if isinstance(error, RecursionError) else str(error)
+
+
 class _JsonCall(msgspec.Struct, forbid_unknown_fields=True):
     args: list[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
@@ -218,7 +223,7 @@ class Signature:
                 case _:
                     return self._decode_msgpack(payload)
         except _MALFORMED as error:
-            raise BadArguments(f"the payload of a job of {self.name} is not a set of arguments: {error}") from None
+            raise BadArguments(f"the payload of a job of {self.name} is not a set of arguments: {_reason(error)}") from None
 
     def _decode_msgpack(self, payload: bytes) -> tuple[Args, Kwargs]:
         # The common payload is [[…], {}] with fewer than 16 arguments. One typed decoder reads it whole.
@@ -238,7 +243,7 @@ class Signature:
                 raise SerializerNotAllowed(
                     f"{what}: it is neither MessagePack nor JSON, and nothing else is read"
                 ) from None
-            raise BadArguments(f"{what}: {error}") from None
+            raise BadArguments(f"{what}: {_reason(error)}") from None
         return self._decode_each(args, kwargs, json=False)
 
     def _make_decoder(self, arity: int) -> msgspec.msgpack.Decoder[tuple[Args, Kwargs]]:
@@ -268,7 +273,7 @@ class Signature:
         try:
             return parameter.decode(raw, json=json)
         except _MALFORMED as error:
-            problem, _, path = str(error).partition(" - at `$")
+            problem, _, path = _reason(error).partition(" - at `$")
             where = f"{parameter.name}{path.rstrip('`')}"
             if parameter in (self._more_args, self._more_kwargs):
                 where = f"{parameter.name}[{label}]{path.rstrip('`')}"
