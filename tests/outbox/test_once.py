@@ -157,7 +157,8 @@ async def test_a_job_that_fails_after_its_commit_does_its_work_once(valkey_serve
     app = Headrace(valkey_server.url())
     once = Once(f"sqlite:///{file}")
     await once.prepare()
-    sqlite3.connect(file).execute("create table paid (n integer)")
+    paid = sqlite3.connect(file)
+    paid.execute("create table paid (n integer)")
     attempts: list[bool] = []
 
     @app.task(name="pay", retry=Retry(max_attempts=5, base="0s"))
@@ -176,5 +177,6 @@ async def test_a_job_that_fails_after_its_commit_does_its_work_once(valkey_serve
     async with app.worker():
         await handle.aresult(timeout=60)
     assert attempts == [True, False, False]
-    assert sqlite3.connect(file).execute("select count(*) from paid").fetchone() == (1,)
+    assert paid.execute("select count(*) from paid").fetchone() == (1,)
+    paid.close()
     await app.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -73,8 +74,8 @@ def test_transactions_of_libraries_that_do_not_tell() -> None:
     @app.task(name="note")
     def note() -> None: ...
 
-    with use_memory(app):
-        note.using(tx=sqlite3.connect(":memory:")).enqueue()
+    with use_memory(app), closing(sqlite3.connect(":memory:")) as connection:
+        note.using(tx=connection).enqueue()
         assert len(enqueued(app)) == 1
         with pytest.raises(BadTransaction, match="not supported"):
             note.using(tx=3.5).enqueue()
