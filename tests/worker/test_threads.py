@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -13,8 +15,10 @@ import pytest
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Band
+from headrace.task.context import current_job
 from headrace.task.task import Task
 from headrace.worker import Duties, Worker
+from headrace.worker.attempt import Attempt
 from headrace.worker.claim_scope import ClaimScope, KindRoom
 from headrace.worker.state import WorkerState
 from worker.harness import WAIT, Bench, until
@@ -154,6 +158,132 @@ async def test_the_worker_says_that_its_threads_are_taken(bench: Bench, gate: Ga
         await tells("threads")
         gate.open()
         await tells()
+
+
+# ── the line of the threads ─────────────────────────────────────────────────
+
+
+async def test_each_waiting_job_gets_a_thread_while_one_is_free(bench: Bench, gate: Gate) -> None:
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    async with serving(bench, "default", concurrency=8) as worker:
+        for count in (1, 3, 4):
+            before = gate.now
+            await put(bench, "default", hold, count)
+            await until(lambda wanted=before + count: gate.now == wanted)
+        assert worker.figures().running_thread == 8
+        gate.open()
+        async with asyncio.timeout(WAIT):
+            await worker.idle.wait()
+        assert worker.figures().running_thread == 0
+
+
+async def test_sleeping_threads_take_over_from_one_that_waits(bench: Bench, gate: Gate) -> None:
+    """All threads have slept, and a group of jobs begins with quick ones."""
+
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task
+    def quick() -> None: ...
+
+    async with serving(bench, "default", concurrency=4) as worker:
+        for id in await put(bench, "default", quick, 40):
+            await bench.reach(id, JobState.DONE)
+        async with asyncio.timeout(WAIT):
+            await worker.idle.wait()
+        await put(bench, "default", quick, 2)
+        await put(bench, "default", hold, 4)
+        await until(lambda: gate.now == 4)
+        gate.open()
+
+
+class Interleaved(deque[Attempt]):
+    """A line that lets `meanwhile` happen between the two steps of a job that is put back."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self.empty = threading.Event()
+        """A thread has found it empty."""
+        self._meanwhile = meanwhile
+
+    def popleft(self) -> Attempt:
+        try:
+            return super().popleft()
+        except IndexError:
+            self.empty.set()
+            raise
+
+    def appendleft(self, attempt: Attempt, /) -> None:
+        self._meanwhile()
+        super().appendleft(attempt)
+
+
+async def test_a_job_that_stays_in_line_is_not_forgotten(bench: Bench, gate: Gate) -> None:
+    """A thread looks at the line at the moment at which a job is removed and put back."""
+    ran = threading.Event()
+
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task
+    def quick() -> None:
+        ran.set()
+
+    async with serving(bench, "default", concurrency=2, threads=1) as worker:
+        threads = worker._executor.threads
+
+        def meanwhile() -> None:
+            gate.open()
+            assert line.empty.wait(WAIT)
+
+        line = threads._line = Interleaved(meanwhile)
+        await put(bench, "default", hold, 1)
+        await until(lambda: gate.now == 1)
+        [attempt] = threads.under_way()
+        line.empty.clear()
+        known = worker._state.known(quick.name)
+        assert known is not None
+        attempt.held.attempts.append(Attempt(attempt.held, 1, attempt.job, known))
+        attempt.held.jobs.append(attempt.held.jobs[0])
+        attempt.held.open += 1
+        threads.put([attempt.held.attempts[1]])  # type: ignore[list-item]
+        assert threads.take_back(0.0) == []
+        await asyncio.to_thread(ran.wait, WAIT)
+        assert ran.is_set()
+
+
+async def test_jobs_of_a_thread_share_no_context(bench: Bench) -> None:
+    colour: ContextVar[str] = ContextVar("colour", default="none")
+    odd: ContextVar[object] = ContextVar("odd", default=None)
+
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("cannot be compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    colours: list[str] = []
+    ids: list[JobId] = []
+
+    @bench.app.task
+    def paint(value: str) -> None:
+        colours.append(colour.get())
+        ids.append(current_job().id)
+        colour.set(value)
+        if value == "odd":
+            odd.set(Odd())
+
+    jobs = await bench.enqueue_many(paint, [("red",), ("odd",), ("blue",), ("",)])
+    async with serving(bench, "default", threads=1):
+        for id in jobs:
+            await bench.reach(id, JobState.DONE)
+    assert colours == ["none"] * 4
+    assert ids == jobs
 
 
 # ── the choice of queues ────────────────────────────────────────────────────

@@ -71,7 +71,7 @@ class Executor(Service):
         self.size = self.scope.size(size, {"thread": threads, "process": processes})
         """Slots for which jobs are claimed."""
         self.loop = LoopSlots(state, size, done=settler.done, end=self.end, low=low)
-        self.threads = ThreadSlots(state, threads, end=self.end, low=low)
+        self.threads = ThreadSlots(state, threads, done=settler.done, end=self.end, low=low)
         self.processes = ProcessSlots(state, processes, end=self.end, low=low)
         self.suspects = ProcessSlots(state, SUSPECTS, end=self.end, low=low, isolates=Isolation(self._unfit, IDLE))
         """Extra slots for suspects. Jobs are not claimed for them."""

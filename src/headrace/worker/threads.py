@@ -12,11 +12,11 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
-from headrace.model.outcome import Outcome
+from headrace.model.outcome import Outcome, Succeeded
 from headrace.task import context
 from headrace.worker import faults, outcome_of
 from headrace.worker.attempt import Attempt
-from headrace.worker.state import WorkerState
+from headrace.worker.state import HeldLease, WorkerState
 from headrace.worker.steps import End, end_safely, set_deadline, tell_start
 
 
@@ -31,20 +31,39 @@ class ThreadSlot:
 
 
 class ThreadSlots:
-    """Slots for sync tasks: long-lived threads fed by a queue. The event loop picks their outcomes up in groups."""
+    """Slots for sync tasks: long-lived threads over one deque. The event loop picks their outcomes up in groups.
 
-    def __init__(self, state: WorkerState, size: int, *, end: End, low: Callable[[], None]) -> None:
+    A thread that has ended a job takes the next one from the line without a wake-up. A wake-up is therefore needed only
+    for a thread that sleeps: `put` wakes one, and each thread that takes a job wakes the next one while jobs are left. Jobs
+    that never wait are done by one thread, and jobs that wait get all threads one after the other.
+    """
+
+    def __init__(
+        self,
+        state: WorkerState,
+        size: int,
+        *,
+        done: Callable[[HeldLease, int], bool],
+        end: End,
+        low: Callable[[], None],
+    ) -> None:
         self._state = state
         self.size = size
+        self._done = done
         self._end = end
         self._low = low
         self._loop = asyncio.get_running_loop()
         self._base = contextvars.copy_context()
         self._line: deque[Attempt] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
-        """One True per attempt in line. False: the thread ends. A thread that finds the line empty waits again."""
+        """True wakes a thread, False ends it. A thread that finds the line empty sleeps again."""
+        self._waking = False
+        """A wake-up is under way. The thread that receives it sets this to False and only then looks at the line."""
         self._slots: list[ThreadSlot] = []
-        self._ended: deque[tuple[Attempt, Outcome]] = deque()
+        self._open = 0
+        """Attempts in line, in threads and in `_ended`. Only the event loop changes it, so it counts without a gap."""
+        self._ended: deque[tuple[Attempt, Outcome | None]] = deque()
+        """None: it succeeded and returned nothing."""
         self._notified = False
 
     @property
@@ -53,17 +72,18 @@ class ThreadSlots:
 
     @property
     def running(self) -> int:
-        return sum(slot.attempt is not None for slot in self._slots) + len(self._ended)
+        return self._open - len(self._line)
 
     def put(self, attempts: list[Attempt]) -> None:
+        self._open += len(attempts)
+        wanted = min(self.size, self._open)
         self._line.extend(attempts)
-        wanted = min(self.size, self.running + len(self._line))
         while len(self._slots) < wanted:
             slot = ThreadSlot(self._serve)
             self._slots.append(slot)
             slot.thread.start()
-        for _ in attempts:
-            self._calls.put(True)
+        if not self._waking:
+            self._wake()
 
     def take_back(self, before: float) -> list[Attempt]:
         attempts: list[Attempt] = []
@@ -71,11 +91,15 @@ class ThreadSlots:
             try:
                 attempt = self._line.popleft()
             except IndexError:
-                return attempts
+                break
             if attempt.held.claimed_at > before:
                 self._line.appendleft(attempt)
-                return attempts
+                # A thread may have found the line empty in between and gone to sleep.
+                self._wake()
+                break
             attempts.append(attempt)
+        self._open -= len(attempts)
+        return attempts
 
     def under_way(self) -> list[Attempt]:
         return [attempt for slot in self._slots if (attempt := slot.attempt) is not None]
@@ -91,64 +115,101 @@ class ThreadSlots:
         while any(slot.thread.is_alive() and slot.attempt is None for slot in self._slots):  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.001)
 
+    def _wake(self) -> None:
+        self._waking = True
+        self._calls.put(True)
+
     def _serve(self, slot: ThreadSlot) -> None:
-        while self._calls.get():
+        # A job that changed context variables ends the round. The next job must not see the changes.
+        while self._base.copy().run(self._serve_round, slot):
+            pass
+
+    def _serve_round(self, slot: ThreadSlot) -> bool:
+        """Run jobs until one changes the context. False: the thread ends."""
+        line, ended, calls = self._line, self._ended, self._calls
+        enter, copy_context = context.enter, contextvars.copy_context
+        while True:
             try:
-                attempt = self._line.popleft()
+                attempt = slot.attempt = line.popleft()
             except IndexError:
+                if not calls.get():
+                    return False
+                self._waking = False
                 continue
+            if line and not self._waking:
+                self._wake()
             attempt.slots = self
             attempt.started = monotonic()
             if attempt.position >= attempt.held.mark:
                 self._state.mark(attempt.held, attempt.position)
-            slot.attempt = attempt
+            enter(attempt)
+            before = copy_context()
+            outcome: Outcome | None
             try:
                 outcome = self._run(attempt)
             except BaseException as error:  # noqa: BLE001  # e.g. SystemExit of a type that is decoded or encoded
                 outcome = outcome_of.of_error(attempt, error)
-            # In this order, so that `running` counts the attempt without a gap.
-            self._ended.append((attempt, outcome))
+            ended.append((attempt, outcome))
             slot.attempt = None
             if not self._notified:
                 self._notified = True
                 try:
                     self._loop.call_soon_threadsafe(self._pick_up)
                 except RuntimeError:
-                    return  # the event loop has ended, so no code waits for the outcome
+                    return False  # the event loop has ended, so no code waits for the outcome
+            try:
+                if copy_context() != before:
+                    return True
+            except Exception:  # noqa: BLE001  # a job set a variable whose `==` raises, as numpy's arrays do
+                return True
 
-    def _run(self, attempt: Attempt) -> Outcome:
+    def _run(self, attempt: Attempt) -> Outcome | None:
+        """Decode and run; None: it succeeded and returned nothing."""
         if attempt.reason:
             return outcome_of.of_error(attempt, asyncio.CancelledError())
-        known = attempt.known
-        if (late := outcome_of.too_late(attempt)) is not None:
+        known, job = attempt.known, attempt.job
+        plain = job.options is None and not known.has_webhook
+        if plain and not known.timed:
+            timeout = known.timeout
+        elif (late := outcome_of.too_late(attempt)) is not None:
             return late
-        if (timeout := attempt.timeout) != inf:
-            set_deadline(self._state, attempt, monotonic() + timeout)
+        else:
+            timeout = attempt.timeout
+        if timeout != inf:
+            set_deadline(self._state, attempt, attempt.started + timeout)
         if self._state.observed:
-            self._state.job_log.started(attempt.job)
+            self._state.job_log.started(job)
             self._loop.call_soon_threadsafe(tell_start, self._state, attempt)
         if faults.ARMED:
             faults.reach("start")
         try:
-            args, kwargs = attempt.arguments()
+            args, kwargs = known.decode(job.payload) if job.options is None else attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
             return outcome_of.bad_arguments(attempt, error)
-        own = self._base.copy()
-        own.run(context.enter, attempt)
         try:
-            result: Any = own.run(known.function, *args, **kwargs)
+            result: Any = known.function(*args, **kwargs)
             if known.is_async:
-                result = own.run(asyncio.run, result)
+                result = asyncio.run(result)
         except BaseException as error:  # noqa: BLE001  # no job ends its worker
             return outcome_of.of_error(attempt, error)
         if faults.ARMED:
             faults.reach("ran")
+        if result is None and plain and not attempt.reason and not attempt.completed and not known.limits:
+            return None
         return outcome_of.of_result(attempt, result)
 
     def _pick_up(self) -> None:
         self._notified = False
-        while self._ended:
-            attempt, outcome = self._ended.popleft()
+        ended, done, state = self._ended, self._done, self._state
+        while ended:
+            attempt, outcome = ended.popleft()
+            self._open -= 1
             attempt.slots = None
-            end_safely(self._end, attempt, outcome)
+            if outcome is not None:
+                end_safely(self._end, attempt, outcome)
+            elif attempt.reason or state.observed or state.attentive:
+                # It may have been interrupted after it returned.
+                end_safely(self._end, attempt, Succeeded())
+            else:
+                done(attempt.held, attempt.position)
         self._low()
