@@ -51,7 +51,7 @@ _CLAIM = ("claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lea
 ENQUEUE = _load("enqueue", "lib/records", "lib/rings", "lib/index", "lib/listing", "enqueue/keys", "enqueue/store")
 ENQUEUE_LOCKED = _load("enqueue", *_PATHS, *_BACK, "lib/listing", "enqueue/keys", "enqueue/locks", "enqueue/store")
 ENQUEUE_ONE = _load("enqueue", "enqueue/one", head=None)
-CLAIM = _load("claim", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM)
+CLAIM = _load("claim", "claim/one", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM)
 PRESENCE = _load("heartbeat", "presence")
 HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
 SETTLE = _load("settle", *_BACK, *_HISTORY, "limits", "settle")
