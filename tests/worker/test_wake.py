@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -15,6 +16,7 @@ from headrace.model.lease import Ask, Lease, Token
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.redis.store import RedisStore
+from headrace.worker import fetcher
 from servers.redis import Flavour, RedisServer
 from stores.redis.kit import eventually
 from worker.harness import WAIT, Bench, Tally, until
@@ -203,6 +205,48 @@ async def test_an_idle_worker_is_brought_its_jobs():
             await ran.reach(number)
     # One claim at the start; each job then came with its wake-up.
     assert store.heard == ["claim", *["wait_to_claim"] * 6]
+
+
+async def test_an_idle_worker_is_brought_its_sync_jobs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetcher, "QUICK_SYNC", WAIT)
+    store, bench = prompt_bench()
+    may_end = threading.Event()
+
+    @bench.app.task(name="quick")
+    def quick() -> None:
+        # It ends after more turns of the loop than an async job that never waits.
+        loop.call_soon_threadsafe(loop.call_later, 0.01, may_end.set)
+        assert may_end.wait(WAIT)
+        may_end.clear()
+
+    loop = asyncio.get_running_loop()
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        for _ in range(5):
+            await worker.idle.wait()
+            await bench.reach(await bench.enqueue(quick), JobState.DONE)
+        await worker.idle.wait()
+    assert store.heard == ["claim", *["wait_to_claim"] * 6]
+
+
+async def test_a_worker_listens_while_a_sync_job_goes_on():
+    store, bench = prompt_bench()
+    release = threading.Event()
+
+    @bench.app.task(name="hold")
+    def hold() -> None:
+        assert release.wait(WAIT)
+
+    @bench.app.task(name="quick")
+    def quick() -> None: ...
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        await worker.idle.wait()
+        held = await bench.enqueue(hold)
+        await store.waited.wait()
+        assert store.heard[:3] == ["claim", "wait_to_claim", "wait"]
+        await bench.reach(await bench.enqueue(quick), JobState.DONE)
+        release.set()
+        await bench.reach(held, JobState.DONE)
 
 
 async def test_a_worker_that_runs_something_only_listens():

@@ -51,6 +51,9 @@ class UnresolvedTask(ResolvedTask):
         self.has_webhook = True  # Its jobs end rarely, and a webhook may want each end.
 
 
+_NO_TASK = UnresolvedTask("")
+
+
 class Executor(Service):
     """Sorts attempts into slots and watches them."""
 
@@ -145,7 +148,7 @@ class Executor(Service):
         unknown: list[Attempt] = []
         put_off: list[Attempt] = []
         name: str | None = None
-        task: ResolvedTask = UnresolvedTask("")
+        task: ResolvedTask = _NO_TASK
         line = unknown
         for position, job in enumerate(lease.jobs):
             if job.task is not name:

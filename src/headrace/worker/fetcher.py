@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from time import monotonic
-from typing import Any, cast
+from typing import cast
 
 from headrace.errors import HeadraceError, OutcomeUnknown
 from headrace.model.lease import Ask, Lease, Token, new_token
@@ -26,6 +26,8 @@ HORIZON = 0.025
 PLAIN = ClaimOrder()
 QUICK = 4
 """Turns of the event loop within which a job that never waits has ended."""
+QUICK_SYNC = 0.002
+"""Seconds in which the thread of a sync job that never waits has ended it and the event loop knows."""
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
 POLL_SELDOM = 5
@@ -312,11 +314,16 @@ class Fetcher(Service):
         return lease, ask.limit
 
     async def _let_run(self, executor: Executor) -> None:
-        """Let quick jobs end within a few turns of the loop. After that the listener may claim a lease."""
+        """Let quick jobs end. After that the listener may claim a lease."""
+        loop, threads = executor.loop, executor.threads
         for _ in range(QUICK):
-            if not executor.running and not executor.waiting:
-                return
+            if not loop.waiting and not loop.running:
+                break
             await asyncio.sleep(0)
+        if threads.unfinished and threads.was_within(QUICK_SYNC):
+            # The event loop sleeps here, so that the thread runs at once.
+            self.bell.forget()
+            await self.bell.wait(QUICK_SYNC)
 
     async def _heed(self) -> bool:
         """Forget earlier rings, because the claim that follows finds their jobs. True: the listener's time was up."""
@@ -353,22 +360,25 @@ class Fetcher(Service):
     async def _listen(self) -> None:
         poll = self._poll_seconds() * random.uniform(0.9, 1.0)
         room = self._room(self._executor()).ordinary if self._may_bring() else 0
-        listening: Coroutine[Any, Any, Lease | bool]
         if self._prompt is not None and room > 0:
             self._asked = self._ask(room, PLAIN, new_token())
-            listening = self._prompt.wait_to_claim(self._asked, poll)
-        else:
-            listening = self._state.store.wait(self._executor().scope.queues, poll)
-        waiter = self._waiter = asyncio.create_task(listening, name="headrace-wait")
-        waiter.add_done_callback(self._heard)
+        self._waiter = asyncio.create_task(self._hear(self._asked, poll), name="headrace-wait")
         if self._asked is not None:
             await self._rest()
         else:
             await asyncio.sleep(0)  # The listener starts.
 
-    def _heard(self, waiter: asyncio.Task[Lease | bool]) -> None:
-        if waiter is self._waiter:
-            self.nudge.ring()
+    async def _hear(self, ask: Ask | None, poll: float) -> Lease | bool:
+        """Wait for a hint, or with `ask` for a lease."""
+        try:
+            if ask is not None and self._prompt is not None:
+                return await self._prompt.wait_to_claim(ask, poll)
+            return await self._state.store.wait(self._executor().scope.queues, poll)
+        finally:
+            # The fetcher wakes in the next turn of the loop, when this task is done. A callback of the task would come
+            # one turn later.
+            if asyncio.current_task() is self._waiter:
+                self.nudge.ring()
 
     def _stop_listening(self) -> None:
         """Cancel the listener. Only `stop` waits for its end, so that a claim is not delayed."""

@@ -65,6 +65,17 @@ class ThreadSlots:
         self._ended: deque[tuple[Attempt, Outcome | None]] = deque()
         """None: it succeeded and returned nothing."""
         self._notified = False
+        self._lasted = 0.0
+        """Seconds from the start of the last job until the event loop picked it up."""
+
+    @property
+    def unfinished(self) -> int:
+        """Attempts in line and in threads."""
+        return self._open
+
+    def was_within(self, seconds: float) -> bool:
+        """Whether the last job took at most so long, until the event loop knew."""
+        return self._lasted <= seconds
 
     @property
     def waiting(self) -> int:
@@ -201,10 +212,12 @@ class ThreadSlots:
     def _pick_up(self) -> None:
         self._notified = False
         ended, done, state = self._ended, self._done, self._state
+        now = monotonic()
         while ended:
             attempt, outcome = ended.popleft()
             self._open -= 1
             attempt.slots = None
+            self._lasted = now - attempt.started
             if outcome is not None:
                 end_safely(self._end, attempt, outcome)
             elif attempt.reason or state.observed or state.attentive:
