@@ -39,10 +39,14 @@ class Retry:
     """The only exceptions after which the job is tried again. Empty: all but those in `never`."""
     _base: timedelta = field(init=False, repr=False, compare=False)
     _cap: timedelta = field(init=False, repr=False, compare=False)
+    _base_seconds: float = field(init=False, repr=False, compare=False)
+    _cap_seconds: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_base", duration.parse(self.base, name="Retry.base"))
         object.__setattr__(self, "_cap", duration.parse(self.cap, name="Retry.cap"))
+        object.__setattr__(self, "_base_seconds", self._base.total_seconds())
+        object.__setattr__(self, "_cap_seconds", self._cap.total_seconds())
         for name in ("max_attempts", "max_crashes"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
@@ -64,11 +68,13 @@ class Retry:
     def delay(self, failures: int, rand: Callable[[], float]) -> timedelta:
         """How long to wait after the `failures`-th failure; `rand` gives 0 … 1."""
         # The growth stops at the cap, before the power can overflow.
-        steps = failures - 1
-        growth = self.factor**steps if steps * math.log(self.factor) < _TOO_MUCH else 1e9
-        cap = self._cap.total_seconds()
-        seconds = min(self._base.total_seconds() * min(growth, 1e9), cap)
-        low, high = (seconds * bound for bound in self.jitter)
+        seconds, cap = self._base_seconds, self._cap_seconds
+        if (steps := failures - 1) > 0:
+            growth = self.factor**steps if steps * math.log(self.factor) < _TOO_MUCH else 1e9
+            seconds *= min(growth, 1e9)
+        seconds = min(seconds, cap)
+        low, high = self.jitter
+        low, high = seconds * low, seconds * high
         # The cap bounds the range, not the random number, so that jobs that failed together do not all return at the
         # cap.
         if low < high:

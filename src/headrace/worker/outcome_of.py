@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -167,12 +167,13 @@ def _bare(attempt: Attempt, kind: str, message: str) -> Failure:
 
 def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
     message, trace = describe(error)
-    hidden = secrets_of(attempt.job, attempt.known)
+    if hidden := secrets_of(attempt.job, attempt.known):
+        message, trace = scrub(message, hidden), scrub(trace, hidden)
     return Failure(
         attempt=attempt.job.attempt,
         kind=kind or kind_of(error),
-        message=bounded(scrub(message, hidden), MAX_MESSAGE),
-        traceback=bounded(scrub(trace, hidden), MAX_TRACEBACK),
+        message=bounded(message, MAX_MESSAGE),
+        traceback=bounded(trace, MAX_TRACEBACK),
         at=datetime.now(UTC),
         worker=attempt.held.state.name,
     )
@@ -196,7 +197,7 @@ def describe(error: BaseException) -> tuple[str, str]:
     return message, trace
 
 
-def secrets_of(job: Claimed, known: ResolvedTask) -> Iterable[str]:
+def secrets_of(job: Claimed, known: ResolvedTask) -> Sequence[str]:
     """The values of the fields to redact, as they could appear in a text."""
     own = effective(job, known.usual)
     if not own.redact:
@@ -212,6 +213,8 @@ def secrets_of(job: Claimed, known: ResolvedTask) -> Iterable[str]:
 
 def bounded(text: str, limit: int) -> str:
     """At most that many bytes: the start, and the end, which says the most."""
+    if text.isascii() and len(text) <= limit:
+        return text
     raw = text.encode(errors="backslashreplace")
     if len(raw) <= limit:
         return raw.decode()

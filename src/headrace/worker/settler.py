@@ -21,6 +21,9 @@ PATIENT, HURRIED = 0.05, 0.008
 MAX_CALLS = 3
 """Settlements under way at once. One of the store's four connections stays free for claims and upkeep."""
 
+_TOLD = (Failed, Lost, Snoozed)
+"""Outcomes that may be a failure or a death to log. A tuple, because a union would be made anew for each job."""
+
 
 class Settler(Service):
     """Collects outcomes by lease and hands each to the store exactly once."""
@@ -84,7 +87,7 @@ class Settler(Service):
         if not held.ended:
             self._first(held)
         held.ended.append((attempt.position, follows))
-        if isinstance(outcome, Failed | Lost | Snoozed):
+        if isinstance(outcome, _TOLD):
             self._state.tell_failure(attempt.job, follows)
         if (attempt.job.options is not None or attempt.known.has_webhook) and (
             news := self._state.delivery_maker.news(attempt.job, follows)
