@@ -38,6 +38,8 @@ def test_importing_the_package_loads_only_its_errors():
 def test_an_app_loads_nothing_that_only_schedules_and_records_of_operators_need():
     loaded = loaded_after("from headrace import Headrace\nHeadrace('memory://')")
     assert not loaded & {"zoneinfo", "cronsim", "json", "getpass", "headrace.model.cron", "headrace.worker"}
+    assert not {name for name in own(loaded) if name.startswith("headrace.policy.explain.")}
+    assert not loaded & {"headrace.policy.schedule", "headrace.policy.fingerprint", "headrace.operate.dead.app"}
 
 
 def test_help_loads_no_store_no_server_no_worker_and_no_command():

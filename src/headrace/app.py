@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from headrace import store as stores
@@ -18,17 +19,11 @@ from headrace.errors import ConfigError
 from headrace.model.clock import Clock
 from headrace.model.job import REFERENCE, Job, JobId, NewJob
 from headrace.model.masked_url import mask_url
-from headrace.operate.dead.app import AppDeadLetters
 from headrace.operate.jobs import AppJobs
 from headrace.operate.limits import AppLimits
 from headrace.operate.pauses import AppPauses
-from headrace.operate.schedules import AppSchedules
-from headrace.operate.schedules import declare as declare_schedule
-from headrace.policy.explain.answer import Explanation
 from headrace.policy.queue import DeadAlert, QueueKeywords, QueueOptions
 from headrace.policy.queue import declare as declare_queue
-from headrace.policy.schedule import Schedule
-from headrace.policy.schedule_options import ScheduleKeywords
 from headrace.runtime.portal import portal
 from headrace.settings import Settings
 from headrace.store.contract import Store
@@ -42,6 +37,11 @@ from headrace.webhooks.declare import declare as declare_webhook
 from headrace.webhooks.deliver import Webhooks
 
 if TYPE_CHECKING:
+    from headrace.operate.dead.app import AppDeadLetters
+    from headrace.operate.schedules import AppSchedules
+    from headrace.policy.explain.answer import Explanation
+    from headrace.policy.schedule import Schedule
+    from headrace.policy.schedule_options import ScheduleKeywords
     from headrace.task.large_results import ResultStorage
     from headrace.testing.inlining import Inline
     from headrace.worker import Duties, Worker
@@ -100,12 +100,8 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         self._clients = Clients(self.connect, self.queues, portal=portal)
         self._unfair: set[str] = set()
         self._home = _Home(self, self._clients, self._unfair)
-        self.dead = AppDeadLetters(self._clients, self.tasks)
-        """Dead letters: `groups`, `show`, `replay`, `discard`."""
         self.limits = AppLimits(self._clients)
         """Limits at run time: `list`, `set`, `reset`."""
-        self.schedules = AppSchedules(self._clients)
-        """Schedules at run time: `list`, `add`, `pause`, `resume`, `run_now`, `remove`."""
         self.webhooks = Webhooks(
             secrets=read_secrets(self.settings.webhook_secret) if self.settings.webhook_secret else (),
             allow=Allow.of(self.settings.webhook_allow),
@@ -113,6 +109,22 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         self._only_store: tuple[asyncio.AbstractEventLoop, Store] | None = None
         self._stand_in: Store | None = None
         self._lock = threading.Lock()
+
+    # Most programs that enqueue jobs use neither of these two, so they do not import them.
+
+    @cached_property
+    def dead(self) -> AppDeadLetters:
+        """Dead letters: `groups`, `show`, `replay`, `discard`."""
+        from headrace.operate.dead.app import AppDeadLetters
+
+        return AppDeadLetters(self._clients, self.tasks)
+
+    @cached_property
+    def schedules(self) -> AppSchedules:
+        """Schedules at run time: `list`, `add`, `pause`, `resume`, `run_now`, `remove`."""
+        from headrace.operate.schedules import AppSchedules
+
+        return AppSchedules(self._clients)
 
     # ── tasks ────────────────────────────────────────────────────────────────
 
@@ -162,7 +174,9 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         """Declare a schedule: `app.schedule("nightly", cron="0 3 * * *", tz="Europe/Rome", job=report.job())`."""
         if name in self.schedules.declared:
             raise ConfigError(f"schedule {name} is declared twice: give one of them another name")
-        schedule = declare_schedule(name, job=job, **options)
+        from headrace.operate.schedules import declare
+
+        schedule = declare(name, job=job, **options)
         self.schedules.declared[name] = schedule
         return schedule
 

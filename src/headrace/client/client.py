@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from headrace.client.bulk import gather
 from headrace.client.coalesce import Coalescer
@@ -15,14 +15,15 @@ from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_batch
 from headrace.model.lease import Presence
 from headrace.model.records import Enqueued, Filter, Page, Pause, Stats
-from headrace.policy.explain import explain
-from headrace.policy.explain.answer import Explanation
 from headrace.policy.queue import QueueOptions
 from headrace.store import pages
 from headrace.store.audit import Audit
 from headrace.store.contract import Store, Transactional
 from headrace.task.handle import Put
 from headrace.task.task_options import TaskOptions
+
+if TYPE_CHECKING:
+    from headrace.policy.explain.answer import Explanation
 
 PATIENCE = 5.0
 """Seconds for which the client repeats an enqueue while the store does not answer."""
@@ -170,6 +171,9 @@ class Client:
         queue_of: Callable[[str], QueueOptions | None] = lambda _: None,
     ) -> Explanation:
         """Why it does not run; raises JobNotFound."""
+        # Few programs explain jobs, and all import this module.
+        from headrace.policy.explain import explain
+
         answer = await explain.look(self.store, id, options_of, queue_of)
         if answer is None:
             raise not_found(id)

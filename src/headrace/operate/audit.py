@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.model.duration import show
 from headrace.model.records import Filter, Retention
-from headrace.policy.schedule import Schedule
 from headrace.store.audit import Audit, whoami
 from headrace.store.contract import Store
 from headrace.task.limit import LimitFigures, describe
+
+if TYPE_CHECKING:
+    from headrace.policy.schedule import Schedule
 
 _NAMED = 10
 """Ids that one text names."""

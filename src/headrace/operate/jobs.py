@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headrace.client.per_loop import Clients
@@ -16,13 +16,15 @@ from headrace.model.lease import Presence
 from headrace.model.records import CancelAnswer, Filter, Page, Progress, Retention, Stats
 from headrace.operate.audit import Ledger, chosen, of_retention
 from headrace.operate.dead import dropped
-from headrace.policy.explain.answer import Explanation
 from headrace.policy.queue import QueueOptions
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
 from headrace.task.handle import Handle
 from headrace.task.task import Task
 from headrace.task.task_options import TaskOptions
+
+if TYPE_CHECKING:
+    from headrace.policy.explain.answer import Explanation
 
 JobRef = str | UUID | Handle[Any]
 """A job by its id or its handle."""

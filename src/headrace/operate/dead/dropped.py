@@ -17,7 +17,6 @@ import msgspec
 
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Pruned, Retention
-from headrace.policy import fingerprint
 from headrace.store.audit import Audit
 from headrace.store.contract import Recording, Store
 
@@ -53,6 +52,8 @@ class DroppedLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 def record_of(job: Job, reason: str, by: str, arguments: Any = None) -> DroppedLetter:
     """The record of a dead job."""
+    from headrace.policy import fingerprint  # its patterns take as long to compile as all else here takes to import
+
     bug = fingerprint.of_job(job)
     return DroppedLetter(
         id=job.id,
