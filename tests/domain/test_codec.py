@@ -327,7 +327,7 @@ def test_a_bad_key_is_named():
 
 def test_nesting_beyond_reason_is_refused():
     # How deep is too deep is the interpreter's to say, and whether encoding or decoding finds it first.
-    with pytest.raises((SerializationError, BadArguments), match="nested .*deep"):
+    with pytest.raises((SerializationError, BadArguments), match=r"nested .*deep"):
         LOOSE.encode((deep(100_000),), {})
 
 
