@@ -114,8 +114,9 @@ class Scene:
         await self.until(seen, "the worker joins")
         return found[0]
 
-    def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-        return [child for child in psutil.Process(process.pid).children() if alive(child)]
+    def children(self, process: subprocess.Popen[bytes], module: str = "headrace.worker.child") -> list[psutil.Process]:
+        """The supervisor's worker processes that live, or those children that run another module."""
+        return [child for child in psutil.Process(process.pid).children() if alive(child) and module in words(child)]
 
     def clear(self) -> None:
         """End what this test started."""
@@ -178,6 +179,14 @@ class Scene:
             await asyncio.wait_for(wait(), WAIT)
         except TimeoutError:
             raise AssertionError(f"{what}: not within {WAIT:.0f} s; the workers said:\n{self.logs}") from None
+
+
+def words(process: psutil.Process) -> list[str]:
+    """The command line of a process. Empty: it has ended."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def alive(process: psutil.Process) -> bool:

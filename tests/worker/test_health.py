@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
+import resource
+import selectors
+import socket
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from time import monotonic
 
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.worker import health
-from headrace.worker.figures import AWAY, QUIET, SERVING, WorkerFigures
-from headrace.worker.health import Address, HealthServer, WorkerHealth
-from headrace.worker.process_table import ProcessTable
-from headrace.worker.shared_page import SharedPage, SharedPageView
+from headrace.supervisor import health, probe_server
+from headrace.supervisor.figures import AWAY, QUIET, SERVING, WorkerFigures
+from headrace.supervisor.health import WorkerHealth
+from headrace.supervisor.page import SharedPageView
+from headrace.supervisor.probe_server import Address, HealthServer, listen
+from headrace.supervisor.process_table import ProcessTable
+from headrace.worker.shared_page import SharedPage
 from worker.harness import WAIT, until
 
 
@@ -29,13 +35,13 @@ class Process:
         self.pid = 1
         self.page = SharedPageView()
         self.own = SharedPage(self.page.fd)
-        self.signals: list[signal.Signals] = []
+        self.signals: list[int] = []
 
     def show(self, state: int = SERVING, **figures: int) -> None:
         self.own.beat()
         self.own.write_figures(WorkerFigures(state, **figures))
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int, /) -> None:
         self.signals.append(number)
 
     def close(self) -> None:
@@ -58,9 +64,35 @@ def table(process: Process) -> ProcessTable:
 
 
 @asynccontextmanager
+async def serving(table: ProcessTable) -> AsyncGenerator[tuple[HealthServer, int]]:
+    """The server in a loop of its own, as the supervisor has one, and its port."""
+    [listener] = listen(Address("127.0.0.1", 0))
+    selector = selectors.DefaultSelector()
+    server = HealthServer(WorkerHealth(table), selector, [listener])
+    port = listener.getsockname()[1]
+    over = threading.Event()
+
+    def turn() -> None:
+        while not over.is_set():
+            for key, _ in selector.select(0.02):
+                key.data()
+            server.step(monotonic())
+        server.stop()
+        selector.close()
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    try:
+        yield server, port
+    finally:
+        over.set()
+        await asyncio.to_thread(thread.join)
+
+
+@asynccontextmanager
 async def listening(table: ProcessTable) -> AsyncGenerator[int]:
-    async with health.answering(table, Address("127.0.0.1", 0)) as address:
-        yield address.port
+    async with serving(table) as (_, port):
+        yield port
 
 
 async def send(port: int, request: bytes) -> tuple[int, bytes]:
@@ -111,7 +143,7 @@ def test_one_good_process_is_enough(table: ProcessTable, process: Process, state
     table.add(other)
     other.show()
     assert not at.not_ready()
-    table.stop.set()
+    table.stopping = True
     assert at.not_ready() == "draining: the workers claim nothing more"
     assert not at.not_alive()
     other.close()
@@ -173,7 +205,7 @@ def test_totals_never_fall(table: ProcessTable, process: Process) -> None:
 async def test_bad_requests(table: ProcessTable, request_: bytes, code: int) -> None:
     async with listening(table) as port:
         # A client that sent more than the server read may see a reset in place of the answer.
-        assert (await send(port, request_))[0] in {code, 0 if len(request_) > health.MAX_REQUEST else code}
+        assert (await send(port, request_))[0] in {code, 0 if len(request_) > probe_server.MAX_REQUEST else code}
         assert (await get(port, "/livez"))[0] == 200
 
 
@@ -183,23 +215,55 @@ async def test_head_has_no_body(table: ProcessTable) -> None:
 
 
 async def test_silent_clients_are_closed_and_bounded(table: ProcessTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "PATIENCE", 0.2)
-    server = HealthServer(WorkerHealth(table))
-    address = await server.start(Address("127.0.0.1", 0))
-    silent = [await asyncio.open_connection("127.0.0.1", address.port) for _ in range(health.MAX_CONNECTIONS + 10)]
-    assert len(server._open) <= health.MAX_CONNECTIONS
-    for reader, _ in silent:
+    monkeypatch.setattr(probe_server, "PATIENCE", 0.2)
+    async with serving(table) as (server, port):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(probe_server.MAX_CONNECTIONS + 10)]
+        assert len(server.open) <= probe_server.MAX_CONNECTIONS
+        for reader, _ in silent:
+            async with asyncio.timeout(WAIT):
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+        await until(lambda: not server.open)
+        assert (await get(port, "/livez"))[0] == 200
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_request_may_come_in_parts(table: ProcessTable) -> None:
+    async with serving(table) as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /li")
+        await until(lambda: any(connection.request for connection in list(server.open)))
+        writer.write(b"vez HTTP/1.1\r\n\r\n")
         async with asyncio.timeout(WAIT):
-            with suppress(ConnectionError):
-                assert await reader.read() == b""
-    await until(lambda: not server._open)
-    assert (await get(address.port, "/livez"))[0] == 200
-    for _, writer in silent:
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
         writer.close()
-    await server.stop()
+
+
+async def test_a_server_without_free_files_rests_and_goes_on(
+    table: ProcessTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(probe_server, "REST", 0.05)
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with listening(table) as port:
+        with socket.socket() as client:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, allowed[1]))
+            try:
+                client.connect(("127.0.0.1", port))
+                await until(lambda: "cannot accept a connection" in caplog.text)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+        assert (await get(port, "/livez"))[0] == 200
 
 
 async def test_a_taken_port_is_an_error_of_one_line(table: ProcessTable) -> None:
     async with listening(table) as port:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}.*choose another --health-port"):
-            await HealthServer(WorkerHealth(table)).start(Address("127.0.0.1", port))
+            listen(Address("127.0.0.1", port))
+
+
+def test_a_host_with_two_addresses_has_one_port() -> None:
+    sockets = listen(Address("localhost", 0))
+    assert len({listener.getsockname()[1] for listener in sockets}) == 1
+    for listener in sockets:
+        listener.close()

@@ -36,8 +36,9 @@ from headrace import (
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.outcome import Again
 from headrace.settings import Settings
+from headrace.supervisor.page import SharedPageView
 from headrace.worker import Worker
-from headrace.worker.shared_page import SharedPage, SharedPageView
+from headrace.worker.shared_page import SharedPage
 from worker import hook_tasks
 from worker.harness import WAIT, Bench, until
 

@@ -14,11 +14,11 @@ import pytest
 from headrace.errors import ConfigError
 from headrace.model.job import JobState
 from headrace.model.size import read_size, show_size
+from headrace.runtime import memory
 from headrace.settings import Settings
-from headrace.worker import memory
-from headrace.worker.figures import QUIET, SERVING
-from headrace.worker.process_table import ProcessTable
-from headrace.worker.recycle import Recycler
+from headrace.supervisor.figures import QUIET, SERVING
+from headrace.supervisor.process_table import ProcessTable
+from headrace.supervisor.recycle import Recycler
 from worker import process_tasks
 from worker.harness import Bench, until
 from worker.test_health import Process
@@ -69,7 +69,7 @@ def test_one_process_leaves_at_a_time_and_none_before_its_jobs_have_ended() -> N
     first, second = Process("host:1"), Process("host:2")
     table.add(first)
     table.add(second)
-    recycler = Recycler(table, Settings(max_jobs=10))
+    recycler = Recycler(table, max_jobs=10, max_memory=0)
     first.show(succeeded=9)
     second.show(succeeded=5, failed=5, running_async=1)
     recycler.look()
@@ -86,7 +86,7 @@ def test_one_process_leaves_at_a_time_and_none_before_its_jobs_have_ended() -> N
     table.remove(second)
     recycler.look()
     assert first.signals == [signal.SIGTSTP]
-    table.stop.set()
+    table.stopping = True
     first.show(SERVING | QUIET, succeeded=12)
     recycler.look()
     assert first.signals == [signal.SIGTSTP], "the supervisor stops it now"

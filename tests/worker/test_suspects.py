@@ -16,12 +16,18 @@ from conftest import nothing_left_behind
 from headrace.model.job import Failure, JobId, JobState
 from headrace.model.lease import Ask, Lease, new_token, new_worker_id
 from headrace.model.outcome import Again
+from headrace.supervisor.page import SharedPageView
 from headrace.task.task import Task
 from headrace.worker import Worker
 from headrace.worker.hand_back import hand_back_unstarted
-from headrace.worker.shared_page import PageEntry, SharedPage, SharedPageView
+from headrace.worker.shared_page import PageEntry, SharedPage, read_holdings
 from worker import suspect_app as tasks
 from worker.harness import WAIT, Bench, until
+
+
+def entries(view: SharedPageView) -> list[PageEntry]:
+    """The leases on the page."""
+    return read_holdings(view.holdings).entries
 
 
 class Supervised(Bench):
@@ -36,6 +42,7 @@ class Supervised(Bench):
     async def watched(self, **settings: Any) -> AsyncGenerator[tuple[Worker, SharedPageView]]:
         view = SharedPageView()
         page = SharedPage(view.fd)
+        page.show_worker(new_worker_id())
         own = self.settings.replace(**settings) if settings else self.settings
         async with Worker(self.app.tasks, self.store, own, queues=("default",), page=page) as worker:
             yield worker, view
@@ -143,11 +150,11 @@ async def test_a_suspect_among_the_slots_lets_others_in_after_a_while(bench: Sup
     ids = await bench.make_suspects(tasks.limited, (str(bench.folder), 0))
     async with bench.watched() as (_, view):
         await until(lambda: len(bench.started()) == 1)
-        [alone] = view.entries()
+        [alone] = entries(view)
         assert alone.first == alone.size == 1, "the worker's death would be its own crash"
         other = await bench.enqueue(tasks.quick)
         await bench.reach(other, JobState.DONE)
-        [company] = [entry for entry in view.entries() if entry.token == alone.token]
+        [company] = [entry for entry in entries(view) if entry.token == alone.token]
         assert (company.first, company.suspect, company.noted) == (0, True, True)
         bench.open()
         job = await bench.reach(ids[0], JobState.DONE)
@@ -159,7 +166,7 @@ async def test_a_suspect_that_was_in_too_many_crashes_runs_alone(bench: Supervis
     async with bench.watched() as (_, view):
         await until(lambda: len(bench.started()) == 1)
         assert bench.started() == {0: os.getpid()}
-        [entry] = view.entries()
+        [entry] = entries(view)
         assert entry.first == entry.size == 1
         bench.open()
         await bench.reach(ids[0], JobState.DONE)
@@ -171,9 +178,9 @@ async def test_a_suspect_that_runs_beside_others_is_not_charged_with_the_workers
 ) -> None:
     [id] = await bench.make_suspects(task, (str(bench.folder), 0))
     async with bench.watched() as (_, view):
-        await until(lambda: any(entry.noted for entry in view.entries()))
+        await until(lambda: any(entry.noted for entry in entries(view)))
         # The supervisor's part, as if the worker had died just now.
-        await hand_back_unstarted(bench.store, list(view.entries()), "killed by SIGSEGV")
+        await hand_back_unstarted(bench.store, entries(view), "killed by SIGSEGV")
         job = await bench.get(id)
         assert (job.state, job.crashes, job.failures) == (JobState.READY, 0, 0)
         assert job.history[0].message.startswith("killed by SIGSEGV; other jobs ran beside this one")
@@ -186,8 +193,8 @@ async def test_a_suspect_that_waits_is_not_charged_either(bench: Supervised) -> 
     ids = await bench.make_suspects(tasks.wait, *[(folder, number) for number in range(3)], losses=1)
     async with bench.watched() as (_, view):
         # One loss beside others: these wait for a process of their own, however long that takes.
-        await until(lambda: len(bench.started()) == 2 and len(list(view.entries())) == 3)
-        await hand_back_unstarted(bench.store, list(view.entries()), "killed by SIGSEGV")
+        await until(lambda: len(bench.started()) == 2 and len(entries(view)) == 3)
+        await hand_back_unstarted(bench.store, entries(view), "killed by SIGSEGV")
         jobs = [await bench.get(id) for id in ids]
         assert [len(job.history) for job in jobs] == [2, 2, 1]
         assert {job.crashes for job in jobs} == {0}
@@ -200,7 +207,7 @@ async def test_a_drain_hands_suspects_back_as_suspects(bench: Supervised) -> Non
     folder = str(bench.folder)
     ids = await bench.make_suspects(tasks.wait, *[(folder, number) for number in range(3)], losses=1)
     async with bench.watched() as (worker, view):
-        await until(lambda: len(bench.started()) == 2 and len(list(view.entries())) == 3)
+        await until(lambda: len(bench.started()) == 2 and len(entries(view)) == 3)
         await worker.drain(0)
     jobs = [await bench.get(id) for id in ids]
     assert {(job.state, job.crashes, job.failures) for job in jobs} == {(JobState.READY, 0, 0)}
@@ -248,11 +255,11 @@ async def test_the_board_tells_what_has_not_started(bench: Supervised) -> None:
             await until(lambda: worker.running == 2 and worker.waiting)
             claimed = worker.counters.claimed
             free = 0
-            for entry in view.entries():
+            for entry in entries(view):
                 free += entry.size - entry.first
             # Some are known not to have started; those that have are never among them.
             assert 0 < free <= claimed - len(started)
-            await hand_back_unstarted(bench.store, list(view.entries()), "killed")
+            await hand_back_unstarted(bench.store, entries(view), "killed")
             states = {id: (await bench.get(id)).state for id in started[-2:]}
             assert set(states.values()) == {JobState.RUNNING}
             gate.set()
@@ -269,7 +276,7 @@ async def test_a_job_that_had_failed_before_keeps_its_counts(bench: Supervised) 
     await bench.store.settle(lease.token, [(0, Again(2, 0))])
     async with bench.watched() as (_, view):
         await until(lambda: len(bench.started()) == 1)
-        assert all(entry.first == entry.size for entry in view.entries())
+        assert all(entry.first == entry.size for entry in entries(view))
         bench.open()
         assert (await bench.reach(ids[0], JobState.DONE)).failures == 2
 
@@ -277,18 +284,22 @@ async def test_a_job_that_had_failed_before_keeps_its_counts(bench: Supervised) 
 def test_a_place_on_the_board_is_used_again() -> None:
     view = SharedPageView()
     page = SharedPage(view.fd)
+    assert not view.holdings, "a worker that has not reached its store holds nothing"
+    worker = new_worker_id()
+    page.show_worker(worker)
+    assert read_holdings(view.holdings).worker == worker
     first, second = new_token(), new_token()
     place = page.add(PageEntry(first, 0, 5))
     page.mark(place, 3)
-    assert list(view.entries()) == [PageEntry(first, 3, 5)]
+    assert entries(view) == [PageEntry(first, 3, 5)]
     page.remove(place)
-    assert list(view.entries()) == []
+    assert entries(view) == []
     assert page.add(PageEntry(second, 1, 1)) == place
     suspect = PageEntry(new_token(), 0, 1, 7, 2, 1, suspect=True, noted=True)
     page.write(page.add(suspect), suspect)
-    assert list(view.entries()) == [PageEntry(second, 1, 1), suspect]
+    assert entries(view) == [PageEntry(second, 1, 1), suspect]
     page.rename(place, first)
-    assert next(iter(view.entries())).token == first
+    assert entries(view)[0].token == first
     page.close()
     view.close()
 

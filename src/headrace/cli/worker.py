@@ -1,4 +1,4 @@
-"""`headrace worker`: worker processes for an app; the supervisor is headrace.worker.supervisor."""
+"""`headrace worker`: worker processes for an app; it becomes their supervisor, headrace.supervisor."""
 
 from __future__ import annotations
 
@@ -68,12 +68,11 @@ def command(
     target = must_have_app(resolve(app=app, url=url, create=True, **settings))
     logs.configure(target.settings.log_level, target.settings.log_format)
     _check(target)
+    from headrace.supervisor.probe_server import Address
     from headrace.worker.command import supervise
-    from headrace.worker.health import Address
 
     health = None if health_port is None else Address(health_host, health_port)
-    if code := supervise(target.settings, health):
-        raise SystemExit(code)
+    supervise(target.settings, health)
 
 
 def _check(target: Target) -> None:

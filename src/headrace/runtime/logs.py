@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import msgspec
-
 TEXT, JSON = "text", "json"
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -66,9 +64,10 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object per line, for programs that collect logs."""
 
-    def __init__(self, worker: str = "") -> None:
+    def __init__(self, worker: str = "", *, light: bool = False) -> None:
         super().__init__()
         self._worker = worker
+        self._encode = _encode_lightly if light else _encode
 
     def format(self, record: logging.LogRecord) -> str:
         own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
@@ -87,16 +86,23 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        return _encode(line)
+        return self._encode(line)
 
 
 def _encode(line: dict[str, Any]) -> str:
+    import msgspec  # not above, because the supervisor does not load it
+
     try:
         return msgspec.json.encode(line, enc_hook=str).decode()
     except Exception:  # noqa: BLE001  # a surrogate in a text, or a value whose `str` fails: the line must not be lost
-        import json  # imported here, because few lines need it and each app would load it
+        return _encode_lightly(line)
 
-        return json.dumps(line, default=_shown, skipkeys=True)
+
+def _encode_lightly(line: dict[str, Any]) -> str:
+    """Encode without msgspec: slower, and whatever the line holds."""
+    import json  # imported here, because few lines need it and each app would load it
+
+    return json.dumps(line, default=_shown, skipkeys=True)
 
 
 def _shown(value: object) -> str:
@@ -116,8 +122,11 @@ def current() -> LogConfig | None:
     return _config
 
 
-def configure(level: str, format: str = TEXT, *, worker: str = "", plain: bool = False) -> None:
-    """Set up logging, unless the app has done so. `worker`: the name that JSON lines carry; `plain`: short text."""
+def configure(level: str, format: str = TEXT, *, worker: str = "", plain: bool = False, light: bool = False) -> None:
+    """Set up logging, unless the app has done so.
+
+    `worker`: the name that JSON lines carry; `plain`: short text; `light`: do not load msgspec for JSON lines.
+    """
     global _config  # noqa: PLW0603  # logging is global to a process, and so is this
     _config = LogConfig(level, format, worker)
     if level.upper() != "DEBUG":
@@ -127,7 +136,7 @@ def configure(level: str, format: str = TEXT, *, worker: str = "", plain: bool =
     handler = logging.StreamHandler()
     handler.addFilter(JobLogFilter())
     if format == JSON:
-        handler.setFormatter(JsonFormatter(worker))
+        handler.setFormatter(JsonFormatter(worker, light=light))
     else:
         start = "" if plain else "%(asctime)s %(process)d "
         handler.setFormatter(

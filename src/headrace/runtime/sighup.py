@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import Callable
+from typing import Protocol
 from weakref import WeakSet
 
-_children: WeakSet[subprocess.Popen[bytes]] = WeakSet()
+
+class Signalled(Protocol):
+    """A child process that can be sent a signal. It ignores the call if it has ended."""
+
+    def send_signal(self, number: int, /) -> None: ...
+
+
+_children: WeakSet[Signalled] = WeakSet()
 
 
 def on_hangup(stop: Callable[[], None]) -> None:
     """Make the running loop call `stop` when the terminal is closed. Under nohup it never does."""
+    import asyncio  # not above, because the supervisor has no event loop of asyncio and does not load it
+
     loop = asyncio.get_running_loop()
-    _handle(lambda: loop.call_soon_threadsafe(stop))
+    handle_hangup(lambda: loop.call_soon_threadsafe(stop))
 
 
 def leave_to_parent() -> None:
     """In a child of such a process: ignore Ctrl-C and a closed terminal, because the parent handles them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _handle(lambda: None)
+    handle_hangup(lambda: None)
 
 
-def pass_on(child: subprocess.Popen[bytes]) -> None:
+def pass_on(child: Signalled) -> None:
     """Pass the signal on to a child in a process group of its own, because the terminal does not signal it."""
     _children.add(child)
 
 
-def _handle(tell: Callable[[], object]) -> None:
+def handle_hangup(tell: Callable[[], object]) -> None:
+    """Call `tell` in the signal's handler when the terminal is closed. Under nohup it never is called."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return
     shown = [stream for stream in (1, 2) if os.isatty(stream)]

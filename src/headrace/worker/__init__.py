@@ -18,6 +18,7 @@ from headrace.policy.flow import Planner
 from headrace.policy.queue import dead_alerts, dead_retentions
 from headrace.settings import Settings
 from headrace.store.contract import Store
+from headrace.supervisor.figures import AWAY, QUIET, SERVING, WorkerFigures
 from headrace.task.hooks import Listener
 from headrace.webhooks.deliver import QUEUE, TASK, DeliveryMaker, Sender
 from headrace.worker.completer import Completer
@@ -26,7 +27,6 @@ from headrace.worker.duties import Duties
 from headrace.worker.executor import Executor
 from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.fetcher import Fetcher
-from headrace.worker.figures import AWAY, QUIET, SERVING, WorkerFigures
 from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper, refuse_short_lease
 from headrace.worker.lifecycle import Lifecycle

@@ -1,4 +1,4 @@
-"""One worker process of `headrace worker`: `python -m headrace.worker.child CONTROL BOARD`, started by the supervisor."""
+"""One worker process of `headrace worker`: `python -m headrace.worker.child CONTROL PAGE`, started by the supervisor."""
 
 from __future__ import annotations
 
@@ -16,29 +16,22 @@ from typing import Any
 import msgspec
 
 from headrace.errors import HeadraceError, HookFailed, StoreDamaged, Unavailable
-from headrace.model.lease import WorkerId
+from headrace.model.lease import new_worker_id
 from headrace.runtime import logs
 from headrace.runtime.sighup import leave_to_parent
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.store.contract import Store
+from headrace.supervisor.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_HOOK
 from headrace.worker import Worker, parent_watch, wire
 from headrace.worker.service import Backoff, OutageLog, log
 from headrace.worker.shared_page import SharedPage
 
-EXIT_CONFIG = 78
-"""Starting again would not help."""
-EXIT_DAMAGED = 74
-"""The store's file is missing or damaged. A new process would create an empty file, so none is started."""
-EXIT_HOOK = 75
-"""A hook for the start failed, perhaps because the service that it needs is away for a moment."""
 
-
-class Config(msgspec.Struct, frozen=True):
-    """The supervisor's first message."""
+class ChildConfig(msgspec.Struct, frozen=True):
+    """The first message to a child of the supervisor."""
 
     settings: Settings
-    worker: WorkerId
     path: list[str]
     pythonpath: str | None
     parent: int
@@ -80,12 +73,14 @@ class Stopping:
         self.stop()
 
 
-async def work(config: Config, control: socket.socket, page: SharedPage) -> None:
+async def work(config: ChildConfig, control: socket.socket, page: SharedPage) -> None:
     stopping = Stopping()
     stopping.install(control)
     page.ready()
     app = parent_watch.load_app(config.settings.app)
     store = connect(config.settings.store_url)
+    id = new_worker_id()
+    page.show_worker(id)
     if not await _open(store, stopping.asked):
         return
     try:
@@ -93,7 +88,7 @@ async def work(config: Config, control: socket.socket, page: SharedPage) -> None
             app.tasks,
             store,
             config.settings,
-            id=config.worker,
+            id=id,
             page=page,
             duties=app.duties,
         )
@@ -146,7 +141,7 @@ def main() -> None:
     body = wire.receive_body(control)
     if body is None:
         return
-    config = msgspec.msgpack.decode(body, type=Config)
+    config = msgspec.msgpack.decode(body, type=ChildConfig)
     parent_watch.settle_in(config.path, config.pythonpath)
     parent_watch.die_with_parent(config.parent, signal.SIGTERM)
     logs.configure(config.settings.log_level, config.settings.log_format, worker=logs.own_name())

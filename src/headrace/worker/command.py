@@ -1,27 +1,81 @@
-"""The whole of `headrace worker`: the supervisor and what runs beside it."""
+"""The whole of `headrace worker`: it checks what it can, and becomes the supervisor of its worker processes."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
+import atexit
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
 
+import msgspec
+
+from headrace import errors
+from headrace.errors import ConfigError
 from headrace.settings import Settings
-from headrace.worker.health import Address, answering
-from headrace.worker.process_table import ProcessTable
-from headrace.worker.recycle import recycling
-from headrace.worker.supervisor import Supervisor
+from headrace.store import in_one_process, scheme_of
+from headrace.supervisor.handover import Handover, write_handover
+from headrace.supervisor.probe_server import Address, listen
+from headrace.supervisor.signals import HELD_BACK
+from headrace.worker import wire
+from headrace.worker.child import ChildConfig
+from headrace.worker.keeper import refuse_short_lease
+from headrace.worker.service import log
+
+_START = "import sys; sys.path.append(sys.argv[2]); from headrace.supervisor.main import main; main(int(sys.argv[1]))"
+"""The folder of this package goes to the end of the import path, so that no module of the app hides one of Python's."""
 
 
-def supervise(settings: Settings, health: Address | None = None) -> int:
-    """Run `settings.processes` workers until a signal stops them. Returns the exit code. `health`: where to answer probes."""
-    return asyncio.run(_supervise(settings, health))
+def supervise(settings: Settings, health: Address | None = None) -> NoReturn:
+    """Become the supervisor of `settings.processes` workers, which a signal stops. `health`: where to answer probes.
+
+    The program of this process is replaced, because the app and all that this command loaded would stay in memory for as
+    long as the workers run. The process id stays the same.
+    """
+    _check(settings)
+    listeners = [] if health is None else listen(health)
+    for listener in listeners:
+        listener.set_inheritable(True)
+    if health is not None:
+        bound = Address(health.host, listeners[0].getsockname()[1])
+        log.info("health endpoint: http://%s/livez, /readyz and /metrics", bound)
+    config = ChildConfig(settings, sys.path, os.environ.get("PYTHONPATH"), os.getpid())
+    handover = Handover(
+        processes=settings.processes,
+        lease=settings.lease.total_seconds(),
+        heartbeat=settings.heartbeat.total_seconds(),
+        drain=settings.drain.total_seconds(),
+        kill_grace=settings.kill_grace.total_seconds(),
+        max_jobs=settings.max_jobs,
+        max_memory=settings.max_memory,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+        path=os.pathsep.join(path for path in sys.path if path),
+        listeners=tuple(listener.fileno() for listener in listeners),
+        config=wire.frame(msgspec.msgpack.encode(config)),
+    )
+    _become_supervisor(write_handover(handover), settings.app)
 
 
-async def _supervise(settings: Settings, health: Address | None) -> int:
-    table = ProcessTable()
-    supervisor = Supervisor(settings, table)
-    async with AsyncExitStack() as beside:
-        if health is not None:
-            await beside.enter_async_context(answering(table, health))
-        await beside.enter_async_context(recycling(table, settings))
-        return await supervisor.run()
+def _check(settings: Settings) -> None:
+    if in_one_process(settings.url):
+        raise ConfigError(
+            f"{scheme_of(settings.url)}:// lives in one process only: use sqlite:/// or postgresql:// with `headrace worker`"
+        )
+    refuse_short_lease(settings)
+    if not settings.app:
+        raise ConfigError("no app is named: name it as package.module:app")
+
+
+def _become_supervisor(fd: int, app: str) -> NoReturn:
+    folder = str(Path(errors.__file__).parent.parent)
+    # -S and -P: the supervisor needs no site-packages, and nothing from the current folder. The last words are for `ps`.
+    command = [sys.executable, "-S", "-P", "-c", _START, str(fd), folder, "headrace", "worker", app]
+    # What the app registered for the end of this program runs now, for example the removal of temporary files.
+    atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # there is no public name
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # A signal that comes while there is no handler waits until the supervisor has one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    os.execv(sys.executable, command)  # noqa: S606  # the words of the command are fixed

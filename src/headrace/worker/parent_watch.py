@@ -62,19 +62,6 @@ def die_with_parent(parent: int, number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
-def cause_of(code: int) -> str:
-    """An exit code in words: `killed by SIGSEGV`, `exited with code 3`."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    if name == "SIGKILL":
-        return "killed by SIGKILL (out of memory, or by hand)"
-    return f"killed by {name}"
-
-
 def spawn(module: str, *files: int) -> subprocess.Popen[bytes]:
     """Start an interpreter that runs `module` with these open files and the same import path."""
     child = subprocess.Popen(

@@ -20,10 +20,11 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.model.outcome import Lost, Outcome, Released
 from headrace.runtime import logs
+from headrace.runtime.memory import worn
+from headrace.supervisor.exits import cause_of
 from headrace.task.hooks import WorkerInfo
 from headrace.worker import faults, outcome_of, parent_watch, wire
 from headrace.worker.attempt import TIMEOUT, Attempt
-from headrace.worker.memory import worn
 from headrace.worker.service import log
 from headrace.worker.state import WorkerState
 from headrace.worker.steps import End, announce, end_safely, set_deadline
@@ -115,7 +116,7 @@ class Child:
                 # It closed the socket and still lives. The worker would not receive what it sends.
                 self._process.kill()
             await asyncio.sleep(0.005)
-        return parent_watch.cause_of(self._process.returncode)
+        return cause_of(self._process.returncode)
 
 
 class ProcessSlot:

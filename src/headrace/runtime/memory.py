@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -11,7 +10,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 def resident(pid: int) -> int:
     """Bytes of memory that the process occupies. 0: the process has ended, or this system has no /proc."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
+        # Not with pathlib, which the supervisor does not load.
+        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
         return 0
 

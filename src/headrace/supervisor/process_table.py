@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from typing import Protocol
 
-from headrace.worker.figures import COUNTED, WorkerFigures
-from headrace.worker.shared_page import SharedPageView
+from headrace.supervisor.figures import COUNTED, WorkerFigures
+from headrace.supervisor.page import SharedPageView
 
 
 class WorkerProcess(Protocol):
@@ -23,15 +21,15 @@ class WorkerProcess(Protocol):
     @property
     def pid(self) -> int: ...
 
-    def signal(self, number: signal.Signals) -> None: ...
+    def send_signal(self, number: int, /) -> None: ...
 
 
 class ProcessTable:
     """Filled by the supervisor."""
 
     def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        """Set when the supervisor stops."""
+        self.stopping = False
+        """The supervisor has been told to stop."""
         self.processes: list[WorkerProcess] = []
         """Those that live."""
         self.starts = 0
