@@ -209,8 +209,8 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         self, *, concurrency: int | None = None, queues: Sequence[str] | None = None, **overrides: Any
     ) -> AsyncGenerator[Worker, None]:
         """A worker inside this process; `overrides` are settings, e.g. `lease="5s"`."""
+        from headrace.store.remarks import log_remarks
         from headrace.worker import Worker
-        from headrace.worker.remarks import log_remarks
 
         settings = self.settings.replace(concurrency=concurrency, queues=queues, **overrides)
         store = self.connect()

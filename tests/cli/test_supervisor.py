@@ -121,6 +121,14 @@ os.execv = execv
 """
 
 
+NAME_MODULES = """
+def execv(*words):
+    print("LOADED", *sys.modules, file=sys.stderr, flush=True)
+    os._exit(0)
+os.execv = execv
+"""
+
+
 @contextmanager
 def running(shell: Shell, line: str = "", files: tuple[int, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     (shell.folder / "living.py").write_text(textwrap.dedent(APP))
@@ -145,6 +153,15 @@ def first_worker(process: subprocess.Popen[str]) -> int:
         if started := re.search(r"worker process (\d+) started", line):
             return int(started[1])
     raise AssertionError("no worker process")
+
+
+def test_the_command_loads_no_worker(shell: Shell) -> None:
+    """The worker processes load it. In the command it would delay their start."""
+    with running(shell, NAME_MODULES) as process:
+        _, errors = process.communicate(timeout=120)
+    loaded = set(errors.rpartition("LOADED ")[2].split())
+    assert "headrace.cli.supervise" in loaded
+    assert "headrace.worker" not in loaded
 
 
 def test_a_signal_while_the_command_becomes_the_supervisor_drains(shell: Shell) -> None:

@@ -47,7 +47,7 @@ SUPERVISED = """
 import sys
 from headrace.settings import Settings
 from headrace.runtime import logs
-from headrace.worker.command import supervise
+from headrace.cli.supervise import supervise
 settings = Settings.load()
 logs.configure(settings.log_level)
 sys.exit(supervise(settings))

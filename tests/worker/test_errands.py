@@ -22,10 +22,9 @@ from headrace.settings import Settings
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.supervisor.errands import Errands
-from headrace.supervisor.handover import Handover
+from headrace.supervisor.handover import Handover, frame
 from headrace.supervisor.page import SharedPageView, lease_count
 from headrace.supervisor.spawn import Spawned
-from headrace.worker import wire
 from headrace.worker.child import ChildConfig
 from headrace.worker.shared_page import PageEntry, SharedPage
 from worker.harness import WAIT
@@ -45,7 +44,7 @@ class Stand:
         self.handover = Handover(
             processes=1, lease=LEASE.total_seconds(), heartbeat=5.0, drain=1.0, kill_grace=1.0, max_jobs=0, max_memory=0,
             log_level="info", log_format="text", path=os.pathsep.join(sys.path), listeners=(),
-            config=wire.frame(msgspec.msgpack.encode(config)),
+            config=frame(msgspec.msgpack.encode(config)),
         )  # fmt: skip
         self.selector = selectors.DefaultSelector()
         self.errands = Errands(self.handover, self.selector)

@@ -89,8 +89,8 @@ def _function(spec: str) -> Background:
 
 
 async def _dev(target: Target, background: list[Background], every: float, port: int | None) -> None:
+    from headrace.store.remarks import log_remarks
     from headrace.worker import Worker
-    from headrace.worker.remarks import log_remarks
 
     assert target.app is not None  # The caller has checked this.
     store = target.connect()

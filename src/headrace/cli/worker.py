@@ -68,8 +68,8 @@ def command(
     target = must_have_app(resolve(app=app, url=url, create=True, **settings))
     logs.configure(target.settings.log_level, target.settings.log_format)
     _check(target)
+    from headrace.cli.supervise import supervise
     from headrace.supervisor.probe_server import Address
-    from headrace.worker.command import supervise
 
     health = None if health_port is None else Address(health_host, health_port)
     supervise(target.settings, health)
@@ -77,7 +77,7 @@ def command(
 
 def _check(target: Target) -> None:
     """Report a wrong URL or a missing schema as one error now, and warnings once, not as a log line per process later."""
-    from headrace.worker.remarks import log_remarks
+    from headrace.store.remarks import log_remarks
 
     async def answers(store: Store) -> None:
         await store.now()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Literal, NamedTuple, Protocol
 
+from headrace.errors import ConfigError
 from headrace.model import duration
 
 
@@ -67,6 +68,16 @@ class Values(Protocol):
 def advise(at: Values, tasks: Mapping[str, DeclaredTask]) -> list[SettingsProblem]:
     """Every rule that is broken."""
     return _rules(at) + _endless(tasks) + [problem for task in tasks.values() for problem in _task_problems(at, task)]
+
+
+def refuse_short_lease(at: Values) -> None:
+    """Raise ConfigError if the lease ends before the first heartbeat."""
+    lease, heartbeat = at.lease, at.heartbeat
+    if lease <= heartbeat:
+        raise ConfigError(
+            f"lease {duration.show(lease)} ends before the next heartbeat ({duration.show(heartbeat)}), so every long job would be taken "
+            f"away: set lease to at least {duration.show(3 * heartbeat)}, or heartbeat lower"
+        )
 
 
 def _endless(tasks: Mapping[str, DeclaredTask]) -> list[SettingsProblem]:

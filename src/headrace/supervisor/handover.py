@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import NamedTuple
 
+LENGTH = struct.Struct("!I")
+"""The head of each message between headrace's processes: how long it is."""
 _BETWEEN = "\0"
 _GAP = b"\0\0"
 
@@ -62,6 +65,11 @@ def read_handover(fd: int) -> Handover:
         listeners=tuple(int(number) for number in fields["listeners"].split(",") if number),
         config=config,
     )
+
+
+def frame(body: bytes) -> bytes:
+    """A message with its length in front."""
+    return LENGTH.pack(len(body)) + body
 
 
 def open_unnamed(name: str) -> int:

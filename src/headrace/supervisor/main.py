@@ -1,4 +1,4 @@
-"""The process of the supervisor. `headrace.worker.command` starts it in the place of the command `headrace worker`."""
+"""The process of the supervisor. `headrace.cli.supervise` starts it in the place of the command `headrace worker`."""
 
 from __future__ import annotations
 

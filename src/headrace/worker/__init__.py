@@ -16,6 +16,7 @@ from headrace.model.lease import WorkerId, new_worker_id
 from headrace.policy.explain.sentences import count
 from headrace.policy.flow import Planner
 from headrace.policy.queue import dead_alerts, dead_retentions
+from headrace.policy.settings_checks import refuse_short_lease
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.supervisor.figures import AWAY, QUIET, SERVING, WorkerFigures
@@ -28,7 +29,7 @@ from headrace.worker.executor import Executor
 from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.fetcher import Fetcher
 from headrace.worker.janitor import Janitor
-from headrace.worker.keeper import Keeper, refuse_short_lease
+from headrace.worker.keeper import Keeper
 from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.open_queues import OpenNow

@@ -10,11 +10,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from time import monotonic
 
-from headrace.errors import ConfigError, HeadraceError, StoreDamaged, Unavailable
-from headrace.model.duration import show
+from headrace.errors import HeadraceError, StoreDamaged, Unavailable
 from headrace.model.lease import CLOSED, Presence, Pulse
 from headrace.policy.explain.sentences import count
-from headrace.settings import Settings
 from headrace.worker.executor import Executor
 from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
@@ -25,16 +23,6 @@ SLOW = 1.0
 """Seconds. The watch is not set by the answer to a heartbeat that took longer."""
 NEWS = 1.0
 """Seconds after which the worker reports why it claims nothing, even if its next heartbeat is due later."""
-
-
-def refuse_short_lease(settings: Settings) -> None:
-    """Raise ConfigError if the lease ends before the first heartbeat."""
-    lease, heartbeat = settings.lease, settings.heartbeat
-    if lease <= heartbeat:
-        raise ConfigError(
-            f"lease {show(lease)} ends before the next heartbeat ({show(heartbeat)}), so every long job would be taken "
-            f"away: set lease to at least {show(3 * heartbeat)}, or heartbeat lower"
-        )
 
 
 class Keeper(Service):

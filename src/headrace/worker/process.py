@@ -23,6 +23,7 @@ from headrace.model.lease import WorkerId, new_token
 from headrace.model.outcome import Failed, Lost, Outcome, Released
 from headrace.runtime import logs
 from headrace.runtime.sighup import leave_to_parent
+from headrace.supervisor.handover import frame
 from headrace.task import context
 from headrace.task.hooks import Hooks, WorkerInfo
 from headrace.task.task import Task
@@ -248,7 +249,7 @@ def main() -> None:
     except HookFailed as error:
         log.error("a process slot cannot start: %s", error, exc_info=error.__cause__)
         sys.exit(1)
-    pipe.sendall(wire.frame(b""))
+    pipe.sendall(frame(b""))
     try:
         _serve(pipe, library)
     except Terminated:

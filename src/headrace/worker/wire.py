@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,10 +11,10 @@ import msgspec
 from headrace.model.job import Claimed
 from headrace.model.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
 from headrace.runtime.logs import LogConfig
+from headrace.supervisor.handover import LENGTH, frame
 from headrace.task.hooks import WorkerInfo
 
-_LENGTH = struct.Struct("!I")
-HEADER = _LENGTH.size
+HEADER = LENGTH.size
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -81,12 +80,8 @@ _tagged = msgspec.msgpack.Decoder(_Tagged)
 _to_child = msgspec.msgpack.Decoder(Hello | Order)
 
 
-def frame(body: bytes) -> bytes:
-    return _LENGTH.pack(len(body)) + body
-
-
 def length(header: bytes) -> int:
-    return int(_LENGTH.unpack(header)[0])
+    return int(LENGTH.unpack(header)[0])
 
 
 def pack(message: Hello | Order) -> bytes:

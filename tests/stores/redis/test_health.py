@@ -16,7 +16,7 @@ from headrace.store.redis.client.sentinel import SentinelWire
 from headrace.store.redis.client.url import parse
 from headrace.store.redis.client.wire import Patience
 from headrace.store.redis.store import RedisStore
-from headrace.worker.remarks import log_remarks
+from headrace.store.remarks import log_remarks
 from servers.redis import RedisCluster, RedisServer
 from stores.redis.kit import eventually
 

@@ -13,15 +13,13 @@ import msgspec
 
 from headrace import errors
 from headrace.errors import ConfigError
+from headrace.policy.settings_checks import refuse_short_lease
 from headrace.settings import Settings
 from headrace.store import in_one_process, scheme_of
-from headrace.supervisor.handover import Handover, write_handover
+from headrace.supervisor.handover import Handover, frame, write_handover
+from headrace.supervisor.log import log
 from headrace.supervisor.probe_server import Address, listen
 from headrace.supervisor.signals import HELD_BACK
-from headrace.worker import wire
-from headrace.worker.child import ChildConfig
-from headrace.worker.keeper import refuse_short_lease
-from headrace.worker.service import log
 
 _START = "import sys; sys.path.append(sys.argv[2]); from headrace.supervisor.main import main; main(int(sys.argv[1]))"
 """The folder of this package goes to the end of the import path, so that no module of the app hides one of Python's."""
@@ -40,7 +38,14 @@ def supervise(settings: Settings, health: Address | None = None) -> NoReturn:
     if health is not None:
         bound = Address(health.host, listeners[0].getsockname()[1])
         log.info("health endpoint: http://%s/livez, /readyz and /metrics", bound)
-    config = ChildConfig(settings, sys.path, os.environ.get("PYTHONPATH"), os.getpid())
+    # These are the fields of `headrace.worker.child.ChildConfig`. Its package is large, and this command needs no other part
+    # of it.
+    config = {
+        "settings": settings,
+        "path": sys.path,
+        "pythonpath": os.environ.get("PYTHONPATH"),
+        "parent": os.getpid(),
+    }
     handover = Handover(
         processes=settings.processes,
         lease=settings.lease.total_seconds(),
@@ -53,7 +58,7 @@ def supervise(settings: Settings, health: Address | None = None) -> NoReturn:
         log_format=settings.log_format,
         path=os.pathsep.join(path for path in sys.path if path),
         listeners=tuple(listener.fileno() for listener in listeners),
-        config=wire.frame(msgspec.msgpack.encode(config)),
+        config=frame(msgspec.msgpack.encode(config)),
     )
     _become_supervisor(write_handover(handover), settings.app)
 
