@@ -6,6 +6,7 @@ import sys
 
 from headrace.runtime import logs
 from headrace.supervisor.handover import read_handover
+from headrace.supervisor.log import log
 from headrace.supervisor.spawn import keep_files_from_children
 from headrace.supervisor.supervisor import Supervisor
 
@@ -15,4 +16,9 @@ def main(fd: int) -> None:
     handover = read_handover(fd)
     keep_files_from_children()
     logs.configure(handover.log_level, handover.log_format, light=True)
-    sys.exit(Supervisor(handover).run())
+    try:
+        code = Supervisor(handover).run()
+    except Exception:  # noqa: BLE001  # one line of the log, also as JSON; the workers drain when their supervisor has ended
+        log.exception("the supervisor met an unexpected error and ends")
+        code = 1
+    sys.exit(code)

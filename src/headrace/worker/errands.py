@@ -140,8 +140,14 @@ def main() -> None:
     parent_watch.settle_in(config.path, config.pythonpath)
     parent_watch.die_with_parent(config.parent, signal.SIGTERM)
     logs.configure(config.settings.log_level, config.settings.log_format)
-    asyncio.run(_run(config.settings, control))
+    code = 0
+    try:
+        asyncio.run(_run(config.settings, control))
+    except Exception:  # noqa: BLE001  # one line of the log, also as JSON; the supervisor sends the errands again
+        log.exception("the process for the supervisor's calls of the store met an unexpected error and ends")
+        code = 1
     logging.shutdown()
+    sys.exit(code)
 
 
 if __name__ == "__main__":
