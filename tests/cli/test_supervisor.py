@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -130,7 +130,7 @@ os.execv = execv
 
 
 @contextmanager
-def running(shell: Shell, line: str = "", files: tuple[int, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+def running(shell: Shell, line: str = "", files: tuple[int, ...] = ()) -> Generator[subprocess.Popen[str]]:
     (shell.folder / "living.py").write_text(textwrap.dedent(APP))
     process = subprocess.Popen(
         [sys.executable, "-c", CHANGED.format(line=line)],
