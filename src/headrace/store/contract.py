@@ -1,4 +1,4 @@
-"""What every store does: about thirty verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
+"""What every store does: about thirty-five verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
 
 A store decides nothing. It moves jobs on request, checks the lease's token at every write under a lease, and uses its
 own clock. Every write takes a batch. The rules are the cases of `tests/conformance`, and the store in `memory/` is
@@ -74,6 +74,7 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
+from headrace.store.history import KeepsHistory
 
 
 class Blocking(Protocol):
@@ -97,7 +98,7 @@ class Blocking(Protocol):
         ...
 
 
-class Store(Protocol):
+class Store(KeepsHistory, Protocol):
     """A store of jobs. Use it from one event loop; make one object per loop."""
 
     # ── life ────────────────────────────────────────────────────────────────

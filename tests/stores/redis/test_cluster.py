@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import pytest
 from redis.crc import key_slot
@@ -30,6 +31,7 @@ from headrace.errors import IdempotencyConflict, StoreError, Unavailable
 from headrace.model.job import JobId, JobState, job_id
 from headrace.model.lease import Ask, Band, new_token
 from headrace.model.outcome import DONE
+from headrace.model.rollup import AttemptEnd, Rollup
 from headrace.store.redis.store import RedisStore
 from servers.redis import RedisCluster, RedisServer
 from stores.redis.kit import asked_until_answered, eventually
@@ -248,3 +250,17 @@ async def test_bands_that_find_nothing_leave_the_hint_to_others(store: RedisStor
     ask = Ask(WORKER, tuple(QUEUES), 10, TTL, new_token(), bands=(Band(5, 9, 10),), only_bands=True)
     assert await store.claim(ask) is None
     assert await store.wait(QUEUES, 30.0)
+
+
+async def test_rollups_are_added_read_and_folded_on_a_cluster(store: RedisStore):
+    old = [
+        Rollup(start=n, id=uuid4(), queue=f"q{n}", task="t", end=AttemptEnd.DONE, count=n, sent=0) for n in range(1, 9)
+    ]
+    await store.add_history(old)
+    await store.add_history(old)
+    assert (await store.read_history(0, 100)).rollups == old
+    whole = Rollup(start=1, id=uuid4(), queue="q", task="t", end=AttemptEnd.DONE, count=36, sent=0)
+    assert await store.fold_history([rollup.key for rollup in old], [whole])
+    assert not await store.fold_history([rollup.key for rollup in old], [whole])
+    page = await store.read_history(0, 100)
+    assert (page.rollups, page.folds) == ([whole], 1)

@@ -40,15 +40,14 @@ from headrace.operate.schedules import KIND as SCHEDULES
 from headrace.operate.tokens import KIND as TOKENS
 from headrace.server import explain_visibility, visibility
 from headrace.server.admission import admit, given_key
-from headrace.server.auth import LOCAL, Principal
+from headrace.server.auth import LOCAL
 from headrace.server.http.problems import Problem, missing_scope, not_found
 from headrace.server.leases import KIND as SECRET
 from headrace.server.remote_store import audit as store_audit
 from headrace.server.remote_store import checks, limit_reports, schedule_records
+from headrace.server.remote_store.history import HistoryCalls, not_yours
 from headrace.server.remote_store.shown import shown, shown_schedule
-from headrace.server.state import ServerState
 from headrace.store.audit import DAYS as AUDIT
-from headrace.store.contract import Store
 from headrace.store.http import wire
 from headrace.task import job_checks
 from headrace.webhooks.deliver import all_deliveries, batches_of
@@ -57,13 +56,8 @@ HARMLESS = frozenset({SCHEDULES})
 """Kinds of records that a principal without `admin` may read and write."""
 
 
-class Calls:
+class Calls(HistoryCalls):
     """The store as one principal may use it: one method per verb, with the arguments of the wire."""
-
-    def __init__(self, service: ServerState, principal: Principal) -> None:
-        self._service = service
-        self._store: Store = service.store
-        self._who = principal
 
     # ── life ────────────────────────────────────────────────────────────────
     async def hello(self) -> wire.Hello:
@@ -332,16 +326,6 @@ class Calls:
     def _own(self, id: Any) -> Any:
         return self._service.leases.signer.own(id, self._who)
 
-    def _refuse_bound(self) -> None:
-        if self._who.bound:
-            raise _not_yours()
-
-    def _see_queues(self, queues: Sequence[str]) -> None:
-        allowed = self._who.queues
-        for queue in queues:
-            if allowed is not None and queue not in allowed:
-                raise not_found(f"there is no queue {queue}")
-
     async def _reveal(self, ids: Iterable[UUID], code: str, detail: str) -> None:
         """Raise a 409 without an id if the caller may not see one of these jobs."""
         if self._who.bound:
@@ -356,7 +340,7 @@ class Calls:
 
     def _may_pause(self, name: str, kind: PauseKind) -> None:
         if not visibility.owns(self._who, kind, name):
-            raise _not_yours()
+            raise not_yours()
 
     def _may_know(self, kind: str) -> bool:
         if kind == SECRET:
@@ -382,7 +366,3 @@ class Calls:
             await self._service.audit.note(self._who.name, action, what)
         elif jobs:
             await self._service.audit.note(self._who.name, action, what, jobs)
-
-
-def _not_yours() -> Problem:
-    return not_found("this belongs to all tenants: a token that is bound to a tenant or to queues cannot use it")

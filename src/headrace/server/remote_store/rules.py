@@ -74,4 +74,7 @@ RULES: dict[str, VerbRule] = {
     ),
     "record": VerbRule("Write a small named value.", Scope.WORK, (Scope.OPERATE,)),
     "detach": VerbRule("Move a job into a lease of its own.", Scope.WORK),
+    "add_history": VerbRule("Add rollups of ended attempts.", Scope.WORK),
+    "read_history": VerbRule("Rollups of ended attempts.", Scope.READ, looks=1, long=True),
+    "fold_history": VerbRule("Replace rollups by fewer.", Scope.OPERATE),
 }

@@ -36,6 +36,7 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
+from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
 from headrace.runtime.loopback import on_this_machine
 from headrace.store.http import address, faults, wire
 
@@ -262,6 +263,27 @@ class HttpStore:
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         moved: bool = await self._call("detach", token, position, fresh)
         return moved
+
+    # ── history ─────────────────────────────────────────────────────────────
+    async def add_history(self, rollups: Sequence[Rollup]) -> None:
+        await self._call("add_history", rollups)
+
+    async def read_history(
+        self,
+        since: int,
+        until: int,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        after: RollupKey | None = None,
+        limit: int = MAX_ROLLUPS,
+    ) -> HistoryPage:
+        page: HistoryPage = await self._call("read_history", since, until, queue, task, after, limit)
+        return page
+
+    async def fold_history(self, gone: Sequence[RollupKey], rollups: Sequence[Rollup]) -> bool:
+        folded: bool = await self._call("fold_history", gone, rollups)
+        return folded
 
     # ── the call ────────────────────────────────────────────────────────────
     async def _call(self, name: str, *arguments: Any, patience: float = PATIENCE) -> Any:

@@ -33,6 +33,7 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
+from headrace.model.rollup import HistoryPage, Rollup, RollupKey
 from headrace.task.codec.hooks import is_dict, is_list
 
 MEDIA: Final = "application/vnd.headrace+msgpack"
@@ -252,6 +253,9 @@ VERBS: Final[Mapping[str, Verb]] = {
         Verb("records", tuple[str], dict[str, Record], reads=True),
         Verb("record", tuple[str, str, bytes | None, int | None], int | None),
         Verb("detach", tuple[Token, int, Token], bool),
+        Verb("add_history", tuple[list[Rollup]], None, repeats=True, large=True),
+        Verb("read_history", tuple[int, int, str | None, str | None, RollupKey | None, int], HistoryPage, reads=True),
+        Verb("fold_history", tuple[list[RollupKey], list[Rollup]], bool, repeats=True, large=True),
     )
 }
 

@@ -13,6 +13,7 @@ from headrace.model.job import Due, JobId, JobState
 from headrace.model.lease import Presence, Token, WorkerId
 from headrace.model.outcome import Again, Settlement
 from headrace.model.records import Enqueued, Pause, Record
+from headrace.model.rollup import Rollup, RollupKey
 from headrace.store.due import DueHints, hint_of
 from headrace.store.memory.limits import Limits
 from headrace.store.memory.line import Line
@@ -43,6 +44,8 @@ class Base:
         self._due_hints = DueHints()
         self._records: dict[tuple[str, str], Record] = {}
         self._last_version: int = 0
+        self._rollups: dict[RollupKey, Rollup] = {}
+        self._folds: int = 0
 
     async def now(self) -> datetime:
         return self._clock.now()

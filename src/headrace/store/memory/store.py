@@ -28,12 +28,13 @@ from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued, Finding, Progress, Promoted, Pruned, Retention
 from headrace.store.batches import stand_ins
 from headrace.store.due import AT_ONCE
+from headrace.store.memory.history import Remembering
 from headrace.store.memory.looks import Looking
 from headrace.store.memory.moves import Operating
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow
 
 
-class MemoryStore(Looking, Operating):
+class MemoryStore(Looking, Operating, Remembering):
     """Everything in dictionaries; gone with the process."""
 
     # ── life ────────────────────────────────────────────────────────────────

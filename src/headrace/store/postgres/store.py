@@ -30,6 +30,7 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
+from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
 from headrace.store.postgres import checks, migrations
 from headrace.store.postgres.blocking import BlockingEnqueue, blocking
 from headrace.store.postgres.lease import LeaseMemory
@@ -47,6 +48,7 @@ from headrace.store.postgres.verbs.enqueue import enqueue
 from headrace.store.postgres.verbs.find import find
 from headrace.store.postgres.verbs.get import get
 from headrace.store.postgres.verbs.heartbeat import heartbeat
+from headrace.store.postgres.verbs.history import add_history, fold_history, read_history
 from headrace.store.postgres.verbs.lanes import LaneViews
 from headrace.store.postgres.verbs.limit import limit, limits
 from headrace.store.postgres.verbs.pause import pause, pauses, resume
@@ -220,6 +222,25 @@ class PostgresStore:
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         return await detach(self._server, self._leases, token, position, fresh)
+
+    # ── history ─────────────────────────────────────────────────────────────
+    async def add_history(self, rollups: Sequence[Rollup]) -> None:
+        await add_history(self._server, rollups)
+
+    async def read_history(
+        self,
+        since: int,
+        until: int,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        after: RollupKey | None = None,
+        limit: int = MAX_ROLLUPS,
+    ) -> HistoryPage:
+        return await read_history(self._server, since, until, queue, task, after, limit)
+
+    async def fold_history(self, gone: Sequence[RollupKey], rollups: Sequence[Rollup]) -> bool:
+        return await fold_history(self._server, gone, rollups)
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:

@@ -75,7 +75,9 @@ queue when they change or a queue appears.
 Outside the queues: `hr:queues` SET of names, `hr:workers` HASH of the workers that are there, `hr:{hr:workers}:upkeep:<group>` ZSET
 of those that do the upkeep of their group, by until when, `hr:name:<id>` STRING per
 worker that was ever there, its name, with an expiry, `hr:{#records}:r:<kind>` HASH of
-name → version and value with `hr:{#records}:d` HASH the last version given out, `hr:i:<task>\0<key>` STRING per
+name → version and value with `hr:{#records}:d` HASH the last version given out, `hr:{#history}:a` ZSET of the keys of rollups (start and id as
+text, all with the score 0, so that their order is that of the keys) with `hr:{#history}:av` HASH key → rollup and
+`hr:{#history}:d` HASH how often rollups were folded, `hr:i:<task>\0<key>` STRING per
 idempotency key with its own expiry (on a cluster `hr:{queue}:i:…`: a key then counts within its queue).
 
 A script names two keys of a queue: its prefix, which never exists, and its counters, which always do. On a cluster
@@ -143,6 +145,11 @@ class Keys:
     def records(self) -> tuple[str, str]:
         """The two keys that the records' script names; each kind is a hash beside them."""
         return self.pair("#records")
+
+    @property
+    def history(self) -> tuple[str, str]:
+        """The two keys that the scripts of history name."""
+        return self.pair("#history")
 
     @property
     def home(self) -> tuple[str]:

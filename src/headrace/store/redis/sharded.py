@@ -73,6 +73,9 @@ class ShardedRedisStore:
         self.limit = store.limit
         self.records = store.records
         self.record = store.record
+        self.add_history = store.add_history
+        self.read_history = store.read_history
+        self.fold_history = store.fold_history
 
     @property
     def remarks(self) -> Sequence[Finding]:

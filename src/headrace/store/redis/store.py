@@ -22,6 +22,7 @@ from headrace.store.redis.verbs.detach import Detach
 from headrace.store.redis.verbs.enqueue import Enqueue
 from headrace.store.redis.verbs.find import Find
 from headrace.store.redis.verbs.heartbeat import Heartbeat
+from headrace.store.redis.verbs.history import History
 from headrace.store.redis.verbs.limits import Limits
 from headrace.store.redis.verbs.looks import Looks
 from headrace.store.redis.verbs.moves import Moves
@@ -110,6 +111,10 @@ class RedisStore:
         records = Records(client)
         self.records = records.records
         self.record = records.record
+        history = History(client)
+        self.add_history = history.add_history
+        self.read_history = history.read_history
+        self.fold_history = history.fold_history
 
     async def open(self) -> None:
         findings = await self.check()

@@ -31,6 +31,7 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
+from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
 from headrace.store.sqlite import user_transaction
 from headrace.store.sqlite.blocking import BlockingEnqueue
 from headrace.store.sqlite.engine import migrate as migrations
@@ -56,6 +57,7 @@ from headrace.store.sqlite.verbs.enqueue import Prepared, enqueue
 from headrace.store.sqlite.verbs.find import Search
 from headrace.store.sqlite.verbs.get import get
 from headrace.store.sqlite.verbs.heartbeat import heartbeat
+from headrace.store.sqlite.verbs.history import add_history, fold_history, read_history
 from headrace.store.sqlite.verbs.lanes import Glance, Walk
 from headrace.store.sqlite.verbs.limit import limit, limits
 from headrace.store.sqlite.verbs.pause import pause, pauses, resume
@@ -283,6 +285,25 @@ class SqliteStore:
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         return await self._write(lambda tx: detach(tx, token, position, fresh))
+
+    # ── history ─────────────────────────────────────────────────────────────
+    async def add_history(self, rollups: Sequence[Rollup]) -> None:
+        await self._write(lambda tx: add_history(tx, rollups))
+
+    async def read_history(
+        self,
+        since: int,
+        until: int,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        after: RollupKey | None = None,
+        limit: int = MAX_ROLLUPS,
+    ) -> HistoryPage:
+        return await self._read(lambda tx: read_history(tx, since, until, queue, task, after, limit))
+
+    async def fold_history(self, gone: Sequence[RollupKey], rollups: Sequence[Rollup]) -> bool:
+        return await self._write(lambda tx: fold_history(tx, gone, rollups))
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:

@@ -1,0 +1,79 @@
+"""Rollups: what became of the attempts of one task in one minute or hour, as counts and histograms."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from headrace.model.histogram import EMPTY
+
+MINUTE: Final = 1
+HOUR: Final = 60
+"""The lengths of time that a rollup covers, in minutes."""
+OTHER_TASKS: Final = "*"
+"""Stands for further tasks, where a worker has met more of them than it counts apart. No task can have this name."""
+MAX_ROLLUPS: Final = 1000
+"""Rollups that one call of a store adds, reads or folds, at most."""
+
+
+class AttemptEnd(StrEnum):
+    """How an attempt ended, as history counts it."""
+
+    DONE = "done"
+    """The job is done."""
+    FAILED = "failed"
+    """The attempt failed, and the job runs again."""
+    DEAD = "dead"
+    """The job is dead: the attempt failed and was its last one, or a deadline was over."""
+    CANCELLED = "cancelled"
+    """The job was cancelled while a worker held it."""
+    SNOOZED = "snoozed"
+    """The task asked to run again later, without a failure."""
+
+
+class RollupKey(NamedTuple):
+    """The name of a rollup, and its place in the order in which a store returns rollups."""
+
+    start: int
+    """Minutes since 1970, UTC."""
+    id: UUID
+    """Random, made by the writer: a rollup that is added twice counts once."""
+
+
+class Rollup(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts of one task in one queue that ended alike, within one length of time."""
+
+    start: int
+    """The first minute, counted from 1970, UTC."""
+    id: UUID
+    span: int = MINUTE
+    """How many minutes it covers: MINUTE or HOUR."""
+    queue: str
+    task: str
+    """OTHER_TASKS: of several tasks."""
+    end: AttemptEnd
+    count: int
+    """How many attempts ended so."""
+    wait: bytes = EMPTY
+    """A packed Histogram: the seconds between the enqueue and the start of the first attempt."""
+    run: bytes = EMPTY
+    """A packed Histogram: the seconds between the start and the end of each attempt."""
+    sent: int
+    """When its writer first sent it, in seconds since 1970 by the store's clock. Young rollups are not folded."""
+
+    @property
+    def key(self) -> RollupKey:
+        return RollupKey(self.start, self.id)
+
+
+class HistoryPage(msgspec.Struct, frozen=True):
+    """Rollups in the order of their keys."""
+
+    rollups: list[Rollup]
+    next: RollupKey | None
+    """Pass as `after` for the next page, also after a short or empty page; None: this was the last."""
+    folds: int
+    """How often rollups were folded so far. If it changes between two pages, begin again: some may be missing or twice."""
