@@ -90,6 +90,8 @@ class Settings:
     """How long the store keeps jobs that are done or cancelled."""
     keep_dead: timedelta = timedelta(days=14)
     """How long the store keeps dead jobs. `dead_retention` of a queue overrides it."""
+    keep_history: timedelta = timedelta(days=30)
+    """How long the store keeps the figures of `headrace history`."""
     key_ttl: timedelta = timedelta(days=1)
     """How long the store remembers an idempotency key."""
     webhook_secret: str = ""
@@ -157,6 +159,11 @@ class Settings:
         if word is None or f"{word.partition('=')[0]}=" in query:
             return self.url
         return f"{self.url}{'&' if query else '?'}{word}"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is a headrace server."""
+        return self.url.startswith(("http:", "https:"))
 
     def explain(self) -> list[Origin]:
         """Every setting, its value (secrets masked) and where it came from."""
@@ -282,6 +289,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "max_result": _number(1024, 64 * 1024 * 1024),
     "keep_done": _time(timedelta(0)),
     "keep_dead": _time(timedelta(0)),
+    "keep_history": _time(timedelta(hours=1)),
     "key_ttl": _time(timedelta(seconds=1)),
     "webhook_secret": _webhook_secret,
     "webhook_allow": _webhook_allow,

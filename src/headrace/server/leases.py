@@ -26,6 +26,7 @@ from headrace.model.lease import Lease, Presence, Token, WorkerId, new_worker_id
 from headrace.model.outcome import Outcome, Settlement
 from headrace.policy.effective import effective, settlement
 from headrace.policy.flow import Planner
+from headrace.policy.history import end_of
 from headrace.server import visibility
 from headrace.server.auth import Principal
 from headrace.server.http.problems import Problem
@@ -36,6 +37,7 @@ from headrace.worker import outcome_of
 from headrace.worker.attempt import ObservedAttempt, ResolvedTask
 from headrace.worker.dead_alert import DeadAlertLog
 from headrace.worker.executor import UnresolvedTask
+from headrace.worker.history import HistoryWriter
 from headrace.worker.janitor import Janitor
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.open_queues import OpenNow
@@ -139,6 +141,7 @@ class Leases:
         """Of those."""
         self._calls: OrderedDict[Token, asyncio.Task[Lease | None]] = OrderedDict()
         self._seen: OrderedDict[WorkerId, float] = OrderedDict()
+        self.history = HistoryWriter(self._state)
 
     @classmethod
     @asynccontextmanager
@@ -156,11 +159,13 @@ class Leases:
             for service in janitor.services:
                 service.start()
         leases._feedback.start()
+        leases.history.start()
         try:
             yield leases
         finally:
             await janitor.stop()
             await leases._feedback.stop()
+            await leases.history.stop()
             await leases.room.close()
 
     # ── claims that can be repeated ─────────────────────────────────────────
@@ -256,6 +261,17 @@ class Leases:
         claimed_at = self._since.get(token, monotonic()) if lease is None else lease.claimed_at
         for _, job, outcome in ended:
             self._feedback.saw(ObservedAttempt(job, self._task(job), claimed_at), outcome)
+
+    def count(
+        self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]], settlements: Iterable[tuple[int, Settlement]]
+    ) -> None:
+        """Count these ends for history. A worker begins with its jobs when it gets them, as far as the server knows."""
+        lease, now = self._claimed.get(token), monotonic()
+        started = self._since.get(token, 0.0) if lease is None else lease.claimed_at
+        by_position = dict(settlements)
+        for position, job, _ in ended:
+            if (end := end_of(by_position[position])) is not None:
+                self._state.tally.add(job, end, started=started, ended=now)
 
     async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
         """What follows from these outcomes, by the tasks' rules or, for unknown tasks, the default rules."""

@@ -28,6 +28,7 @@ from headrace.worker.duties import Duties
 from headrace.worker.executor import Executor
 from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.fetcher import Fetcher
+from headrace.worker.history import HistoryWriter
 from headrace.worker.janitor import Janitor
 from headrace.worker.keeper import Keeper
 from headrace.worker.lifecycle import Lifecycle
@@ -72,7 +73,7 @@ class Worker:
             check_queue(queue)
         refuse_short_lease(settings)
         webhooks = duties.webhooks
-        remote = settings.url.startswith(("http:", "https:"))
+        remote = settings.is_remote
         if webhooks.signs and (QUEUE in served or not remote):
             # Every worker serves the queue of webhooks, so that deliveries do not depend on the queues an operator
             # names. A remote worker does not, because its token may see only its own queues and the server would refuse
@@ -210,7 +211,7 @@ class Worker:
             on_duty=lambda: state.upkeep,
         )
         self._services: list[Service] = [self._settler, self._executor, self._keeper, self._ticker, self._fetcher]
-        self._services += [reporter, self._feedback, *self._janitor.services]
+        self._services += [reporter, self._feedback, *self._janitor.services, HistoryWriter(state)]
         if self._duties.outbox is not None:
             self._services.append(RelayService(self._duties.outbox, bounded(state.store, self._duties.queues)))
         if self._duties.hooks.on_failure:
@@ -317,6 +318,7 @@ class Worker:
             settings.url.partition(":")[0],
             settings.keep_done,
             settings.keep_dead,
+            settings.keep_history,
             sorted(dead_retentions(self._duties.queues).items()),
             sorted(self._duties.queues),
         )

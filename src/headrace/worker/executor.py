@@ -21,6 +21,7 @@ from headrace.worker.service import Service, log
 from headrace.worker.settler import Settler
 from headrace.worker.slots import LoopSlots
 from headrace.worker.state import HeldLease, WorkerState
+from headrace.worker.tally import MEASURED_WHOLE, are_of_one_queue, sample
 from headrace.worker.threads import ThreadSlots
 
 SWEEP = 0.05
@@ -150,10 +151,12 @@ class Executor(Service):
         name: str | None = None
         task: ResolvedTask = _NO_TASK
         line = unknown
+        tasks = 0
         for position, job in enumerate(lease.jobs):
-            if job.task is not name:
-                # Neighbours mostly have the same task.
+            if job.task is not name and job.task != name:
+                # Neighbours mostly have the same task. Some stores read its name for each job, as another object.
                 name = job.task
+                tasks += 1
                 if (resolved := known(name)) is None:
                     task, line = UnresolvedTask(name), unknown
                 else:
@@ -164,6 +167,9 @@ class Executor(Service):
             attempts.append(attempt)
         held.jobs = [(job.batch, job.ord, job.attempt) for job in lease.jobs]
         held.open = len(attempts)
+        if len(attempts) > MEASURED_WHOLE:
+            one_kind = tasks == 1 and (len(self._state.queues) == 1 or are_of_one_queue(lease.jobs))
+            held.kinds, held.weights = sample(lease.jobs, one_kind=one_kind)
         self.scope.saw(lines)
         for attempt in unknown:
             self._park(attempt)

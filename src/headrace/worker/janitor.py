@@ -20,10 +20,12 @@ from headrace.model.records import Promoted, Retention
 from headrace.operate.dead import dropped
 from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
 from headrace.policy.explain.sentences import count
+from headrace.policy.history import end_of
 from headrace.policy.queue import QueueOptions, dead_retentions
 from headrace.store.contract import Hinting
 from headrace.webhooks.deliver import batches_of
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
+from headrace.worker.history import FOLD_EVERY, HistoryUpkeep
 from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
@@ -154,6 +156,10 @@ class Janitor:
             self._reaping,
             self._chore("prune", self._prune, random.uniform(0.2, 1.0) * PRUNE_EVERY),
         ]
+        if not state.settings.is_remote:
+            # The server folds what its workers write.
+            history = HistoryUpkeep(state.store, state.settings.keep_history)
+            self.chores.append(self._chore("history", history.tidy, random.uniform(0.2, 1.0) * FOLD_EVERY))
         self.listener: DueListener | None = None
         if hasattr(state.store, "wait_due"):
             self.listener = DueListener(
@@ -299,6 +305,8 @@ class Janitor:
         await self._state.store.settle(orphan.token, settlements)
         for (_, job), (_, follows) in zip(orphan.jobs, settlements, strict=True):
             self._state.tell_failure(job, follows)
+            if (end := end_of(follows)) is not None:
+                self._state.tally.add(job, end)
 
     def _decide(self, job: Claimed, orphan: Orphan) -> Settlement:
         lost = Lost(cause=orphan.cause, own=orphan.suspect, at=datetime.now(UTC))

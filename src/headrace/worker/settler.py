@@ -9,8 +9,10 @@ from datetime import timedelta
 from time import monotonic
 
 from headrace.model.outcome import Again, Cancelled, Failed, Lost, Outcome, Released, Settlement, Snoozed, Succeeded
+from headrace.model.rollup import AttemptEnd
 from headrace.policy.effective import settlement
 from headrace.policy.explain.sentences import count
+from headrace.policy.history import end_of
 from headrace.worker.attempt import Attempt
 from headrace.worker.service import Service, log
 from headrace.worker.state import DONE_AT, HeldLease, WorkerState
@@ -62,6 +64,8 @@ class Settler(Service):
     # ── called for every job ────────────────────────────────────────────────
     def done(self, held: HeldLease, position: int) -> bool:
         """The attempt succeeded and returned nothing. True: it was the lease's last."""
+        if held.weights[position] and (attempt := held.attempts[position]) is not None:
+            held.measured.append((attempt, monotonic(), None))
         held.attempts[position] = None
         held.open -= 1
         ended = held.ended
@@ -87,6 +91,8 @@ class Settler(Service):
         if not held.ended:
             self._first(held)
         held.ended.append((attempt.position, follows))
+        if (end := end_of(follows)) is not None:
+            held.measured.append((attempt, monotonic(), end))
         if isinstance(outcome, _TOLD):
             self._state.tell_failure(attempt.job, follows)
         if (attempt.job.options is not None or attempt.known.has_webhook) and (
@@ -108,6 +114,8 @@ class Settler(Service):
         self._state.counters.succeeded += succeeded
         if succeeded and self._state.job_log.on:
             self._state.job_log.ended(attempt.job, Succeeded(), attempt.started)
+        if succeeded:
+            self._state.tally.ended(attempt, AttemptEnd.DONE)
         self.settled += 1
         self.forget(attempt.held, attempt.position)
         self._freed(attempt.held)
@@ -203,6 +211,7 @@ class Settler(Service):
     async def _settle(self, held: HeldLease) -> None:
         batch, held.ended = held.ended, []
         others, held.others = held.others, 0
+        measured, held.measured = held.measured, []
         news, held.news = held.news, None
         self.settled += len(batch)
         held.flying = True
@@ -221,12 +230,17 @@ class Settler(Service):
         counters = self._state.counters
         if refused:
             counters.lost += len(refused)
+            if not unsure or held.open:
+                # Another worker counts what was refused here.
+                batch = [entry for entry in batch if entry[0] not in refused]
+                measured = [entry for entry in measured if entry[0].position not in refused]
             self._say_refused(held, refused, unsure=unsure)
             self._lose(held)
         else:
             counters.succeeded += len(batch) - others
             if self._state.listeners:
                 self._state.emit("job.settled", token=held.token, settlements=batch)
+        self._state.tally.settled(held, batch, measured, plain=not others)
         if held.lost or not (held.open or held.ended or held.busy):
             self._state.drop(held)
         elif not held.open:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from threading import Lock
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from headrace.worker.failure_log import FailureLog
 from headrace.worker.job_log import JobLog
 from headrace.worker.open_queues import OpenNow
 from headrace.worker.shared_page import PageEntry, SharedPage
+from headrace.worker.tally import EACH, Kinds, Measured, Tally
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
@@ -82,9 +83,11 @@ class HeldLease:
         "first_end",
         "flying",
         "jobs",
+        "kinds",
         "limited",
         "lost",
         "mark",
+        "measured",
         "news",
         "open",
         "others",
@@ -93,6 +96,7 @@ class HeldLease:
         "state",
         "suspect",
         "token",
+        "weights",
     )
 
     def __init__(self, state: WorkerState, token: Token, *, suspect: bool) -> None:
@@ -124,6 +128,12 @@ class HeldLease:
         """Deliveries of webhooks, to be enqueued before the outcomes in `ended` are settled."""
         self.limited = False
         """Some of its jobs hold units of limits."""
+        self.kinds: Kinds | None = None
+        """The queue and task of its jobs, if it is so large that only some of its attempts are measured."""
+        self.weights: bytes = EACH
+        """For how many attempts the one at each position stands in the times of history. 0: it is not measured."""
+        self.measured: list[Measured] = []
+        """When attempts with outcomes in `ended` ended, for history."""
         self.reported = False
         """A task has reported. The reporter writes the last report before the lease's next settlement."""
 
@@ -189,6 +199,10 @@ class DeadlineWatch:
         assert self._ahead is not None  # set before the first claim
         return monotonic() + self._ahead
 
+    def about(self) -> float:
+        """As `now`, or by the clock of this machine while that of the store is unknown."""
+        return time() if self._ahead is None else monotonic() + self._ahead
+
 
 class WorkerState:
     """The state that the services of one worker share."""
@@ -229,6 +243,7 @@ class WorkerState:
         """None: the app declares no `on_failure` hook."""
         self.hooks = hooks or Hooks()
         self.watch = DeadlineWatch()
+        self.tally = Tally(self.watch.about)
         self.open_now = OpenNow({}, self.watch.now)
         self.listeners: list[Listener] = list(self.hooks.listeners)
         self.observed = bool(self.listeners)

@@ -128,7 +128,9 @@ async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Ou
     settlements = await service.leases.decide(token, ended)
     await service.leases.announce(ended, settlements)
     refused = await service.store.settle(token, settlements)
-    service.leases.observe(token, (end for end in ended if end[0] not in refused))
+    accepted = [end for end in ended if end[0] not in refused]
+    service.leases.observe(token, accepted)
+    service.leases.count(token, accepted, settlements)
     service.leases.settled(token, (position for position, _ in settlements))
     written = {position: _state(settlement) for position, settlement in settlements if position not in refused}
     over = {JobState.DONE.value, JobState.DEAD.value, JobState.CANCELLED.value}

@@ -1,0 +1,186 @@
+"""TALLY: counts the ends of attempts by minute, queue, task and end, as settlements pass in batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from headrace.model.histogram import Histogram
+from headrace.model.job import Claimed
+from headrace.model.lease import MAX_LEASE
+from headrace.model.outcome import DONE, Settlement
+from headrace.model.rollup import OTHER_TASKS, AttemptEnd, Rollup
+
+if TYPE_CHECKING:
+    from headrace.worker.attempt import Attempt
+    from headrace.worker.state import HeldLease
+
+MEASURED_WHOLE: Final = 32
+"""Jobs of a lease whose times are all measured. Of a larger lease, about so many of each task are measured, or fewer."""
+MOST_KEYS: Final = 1000
+"""Keys that are counted between two writes. Beyond that, the tasks of a queue count as one."""
+
+Key = tuple[int, str, str, AttemptEnd]
+"""Minute, queue, task, end."""
+Kinds = tuple[str, str] | list[tuple[str, str]]
+"""The queue and task of all jobs of a lease, or of each by its position."""
+EACH: Final = bytes([1] * MAX_LEASE)
+"""Every attempt of a lease is measured and stands for itself."""
+_EVERY: Final = {
+    stride: bytes([0 if place % stride else stride for place in range(MAX_LEASE)]) for stride in (2, 4, 8, 16, 32)
+}
+"""stride → for how many attempts the one at each place stands."""
+Measured = tuple["Attempt", float, AttemptEnd | None]
+"""An attempt, when it ended on the monotonic clock, and how. None: it succeeded, and stands for others of its lease."""
+
+
+class _Entry:
+    """What was counted for one key."""
+
+    __slots__ = ("count", "run", "wait")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wait = Histogram()
+        self.run = Histogram()
+
+
+class _Times:
+    """The durations of attempts with one key, before they go into its histograms."""
+
+    __slots__ = ("count", "run", "wait")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wait: list[float] = []
+        self.run: list[float] = []
+
+
+class Tally:
+    """Counts in memory. `take` empties it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._entries: dict[Key, _Entry] = {}
+
+    def settled(
+        self, held: HeldLease, batch: Sequence[tuple[int, Settlement]], measured: Sequence[Measured], *, plain: bool
+    ) -> None:
+        """A batch of a lease is settled. `plain`: all of it are successes without results."""
+        now = self._now()
+        minute, ahead = int(now // 60), now - monotonic()
+        groups: dict[tuple[Key, int], _Times] = {}
+        enqueued_at, enqueued = None, 0.0
+        for attempt, ended, end in measured:
+            job = attempt.job
+            weight = held.weights[attempt.position] if end is None else 1
+            group = ((minute, job.queue, job.task, end or AttemptEnd.DONE), weight)
+            if (times := groups.get(group)) is None:
+                times = groups[group] = _Times()
+            times.count += end is not None or held.kinds is None
+            if started := attempt.started:
+                times.run.append(ended - started)
+                if job.attempt == 1:
+                    if job.enqueued_at is not enqueued_at:
+                        enqueued_at = job.enqueued_at
+                        enqueued = enqueued_at.timestamp() - ahead
+                    times.wait.append(started - enqueued)
+        for (key, weight), times in groups.items():
+            self._add(key, times, weight)
+        if held.kinds is not None:
+            self._count(minute, held.kinds, batch if plain else _plain(batch, measured))
+
+    def _count(self, minute: int, kinds: Kinds, batch: Sequence[tuple[int, Settlement]]) -> None:
+        """Count successes of a large lease, measured or not."""
+        if not batch:
+            return
+        if isinstance(kinds, tuple):
+            self._entry((minute, *kinds, AttemptEnd.DONE)).count += len(batch)
+            return
+        for kind, count in Counter([kinds[position] for position, _ in batch]).items():
+            self._entry((minute, *kind, AttemptEnd.DONE)).count += count
+
+    def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """An attempt ended outside of a batch."""
+        self.add(attempt.job, end, started=attempt.started, ended=monotonic())
+
+    def add(self, job: Claimed, end: AttemptEnd, *, started: float = 0.0, ended: float = 0.0) -> None:
+        """Count one attempt. Its times are those of the monotonic clock; 0: unknown."""
+        now, times = self._now(), _Times()
+        if started:
+            times.run.append(ended - started)
+            if job.attempt == 1:
+                times.wait.append(started + now - monotonic() - job.enqueued_at.timestamp())
+        times.count = 1
+        self._add((int(now // 60), job.queue, job.task, end), times, 1)
+
+    def take(self) -> list[Rollup]:
+        """What was counted since the last call, as rollups with fresh ids."""
+        entries, self._entries = self._entries, {}
+        return [
+            Rollup(
+                start=minute,
+                id=uuid4(),
+                queue=queue,
+                task=task,
+                end=end,
+                count=entry.count,
+                wait=entry.wait.pack(),
+                run=entry.run.pack(),
+                sent=0,
+            )
+            for (minute, queue, task, end), entry in entries.items()
+        ]
+
+    def _add(self, key: Key, times: _Times, weight: int) -> None:
+        entry = self._entry(key)
+        entry.count += times.count
+        entry.wait.add(times.wait, weight)
+        entry.run.add(times.run, weight)
+
+    def _entry(self, key: Key) -> _Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            if len(self._entries) >= MOST_KEYS:
+                minute, queue, _, end = key
+                key = (minute, queue, OTHER_TASKS, end)
+                entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry()
+        return entry
+
+
+def _plain(batch: Sequence[tuple[int, Settlement]], measured: Sequence[Measured]) -> list[tuple[int, Settlement]]:
+    """The successes of a batch that were not counted one by one."""
+    others = {attempt.position for attempt, _, end in measured if end is not None}
+    return [entry for entry in batch if entry[1] is DONE and entry[0] not in others]
+
+
+def sample(jobs: Sequence[Claimed], *, one_kind: bool) -> tuple[Kinds, bytes]:
+    """The kinds of the jobs of a large lease, and for how many jobs each one stands."""
+    stride = 1 << (len(jobs) // MEASURED_WHOLE).bit_length()
+    if one_kind:
+        return (jobs[0].queue, jobs[0].task), _EVERY[stride]
+    # Each kind is counted by itself, because kinds may alternate and a fixed stride would then miss one of them.
+    kinds = [(job.queue, job.task) for job in jobs]
+    left = Counter(kinds)
+    since: dict[tuple[str, str], int] = {}
+    weights = bytearray(len(jobs))
+    for position, kind in enumerate(kinds):
+        number = since.get(kind, 0)
+        if not number:
+            weights[position] = min(stride, left[kind])
+            left[kind] -= stride
+        since[kind] = number + 1 if number + 1 < stride else 0
+    return kinds, bytes(weights)
+
+
+def are_of_one_queue(jobs: Sequence[Claimed]) -> bool:
+    queue = jobs[0].queue
+    for job in jobs:  # noqa: SIM110  # a generator would take twice as long for each job
+        if job.queue != queue:
+            return False
+    return True
