@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schedules": ("headrace.cli.schedules", "List, add, pause, resume, run and remove schedules."),
     "workers": ("headrace.cli.workers", "List the workers seen within the last minute."),
     "stats": ("headrace.cli.stats", "Every queue in figures, once or live."),
+    "history": ("headrace.cli.history", "What became of attempts over time, with percentiles."),
     "tokens": ("headrace.cli.tokens", "Create, list and revoke the tokens of the server."),
     "audit": ("headrace.cli.audit", "List what operators did: author, action, time, number of jobs."),
     "migrate": ("headrace.cli.migrate", "Bring the store's schema up to date."),

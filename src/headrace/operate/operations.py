@@ -8,6 +8,7 @@ from __future__ import annotations
 from headrace.operate.audit import Ledger
 from headrace.operate.dead.letters import TaskSource, unknown
 from headrace.operate.dead.moves import DeadLetterOperations
+from headrace.operate.history import HistoryOperations
 from headrace.operate.jobs import JobOperations
 from headrace.operate.limits import LimitOperations
 from headrace.operate.pauses import PauseOperations
@@ -28,6 +29,7 @@ class Operations:
         self.store = store
         self.actor = ledger.actor
         self.jobs = JobOperations(store, ledger)
+        self.history = HistoryOperations(store)
         self.pauses = PauseOperations(store, ledger)
         self.dead = DeadLetterOperations(store, ledger, task_of)
         self.limits = LimitOperations(store, ledger)

@@ -1,0 +1,71 @@
+"""`headrace history`: a table for people, JSON for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from uuid import uuid4
+
+from cli.shell import Shell
+from headrace.model.histogram import Histogram
+from headrace.model.rollup import AttemptEnd, Rollup
+from headrace.store import connect
+
+
+def add(shell: Shell, *rollups: Rollup) -> None:
+    async def act() -> None:
+        store = connect(shell.url)
+        await store.open()
+        try:
+            await store.add_history(rollups)
+        finally:
+            await store.close()
+
+    asyncio.run(act())
+
+
+def rollup(queue: str, end: AttemptEnd, count: int, seconds: float) -> Rollup:
+    times = Histogram()
+    times.add([seconds], count)
+    minute = int(time.time()) // 60 - 2
+    return Rollup(
+        start=minute,
+        id=uuid4(),
+        queue=queue,
+        task="shop.charge",
+        end=end,
+        count=count,
+        wait=times.pack(),
+        run=times.pack(),
+        sent=minute * 60,
+    )
+
+
+def test_history(shell: Shell) -> None:
+    assert "no attempt ended in this time" in shell("history").stderr
+    add(
+        shell,
+        rollup("mail", AttemptEnd.DONE, 10, 0.25),
+        rollup("mail", AttemptEnd.FAILED, 2, 0.25),
+        rollup("billing", AttemptEnd.DEAD, 1, 90.0),
+    )
+    document = shell.json("history")
+    assert [(point["name"], point["ends"]) for point in document["items"]] == [
+        ("billing", {"dead": 1}),
+        ("mail", {"done": 10, "failed": 2}),
+    ]
+    assert (document["next"], document["step"]) == (None, 60)
+    header, billing, mail = (
+        shell("history", "--queue", "billing").stdout.splitlines()
+        + shell("history", "--by", "queue", "--queue", "mail").stdout.splitlines()[1:]
+    )
+    assert header.split()[:4] == ["from", "(UTC)", "queue", "ended"]
+    assert billing.split()[2:6] == ["billing", "1", "0", "1"]
+    assert mail.split()[2:6] == ["mail", "12", "2", "0"]
+    assert [point["name"] for point in shell.json("history", "--by", "end")["items"]] == ["dead", "done", "failed"]
+    assert [point["count"] for point in shell.json("history", "--by", "task", "--step", "15m")["items"]] == [13]
+    assert shell.json("history", "--until", "30m")["items"] == []
+
+
+def test_a_history_with_too_many_steps_is_refused(shell: Shell) -> None:
+    assert "at most 1500 steps" in shell.error("history", "--since", "300d", "--step", "1h", code=78)
