@@ -223,7 +223,9 @@ class Signature:
                 case _:
                     return self._decode_msgpack(payload)
         except _MALFORMED as error:
-            raise BadArguments(f"the payload of a job of {self.name} is not a set of arguments: {_reason(error)}") from None
+            raise BadArguments(
+                f"the payload of a job of {self.name} is not a set of arguments: {_reason(error)}"
+            ) from None
 
     def _decode_msgpack(self, payload: bytes) -> tuple[Args, Kwargs]:
         # The common payload is [[…], {}] with fewer than 16 arguments. One typed decoder reads it whole.
