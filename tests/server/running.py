@@ -41,8 +41,7 @@ class Running:
     async def token(self, *scopes: str, name: str = "", **bound: Any) -> str:
         """A fresh token that this server knows already."""
         made, _ = await tokens.create(self.store, name or f"t{uuid4().hex}", scopes=scopes, **bound)
-        self.service.auth._asked = float("-inf")  # it would ask within a second
-        self.service.auth._asking.forget()
+        self.service.auth.forget()  # The server would read the tokens within a second.
         return made
 
     def client(self, token: str | None = None, **headers: str) -> httpx2.AsyncClient:
@@ -105,10 +104,12 @@ def make_app(url: str) -> Headrace:
 
 
 @asynccontextmanager
-async def running(app: Headrace, settings: ServerSettings | None = None) -> AsyncGenerator[Running, None]:
-    """A server of this app on a free port of this machine."""
+async def running(
+    app: Headrace, settings: ServerSettings | None = None, *, store: Store | None = None
+) -> AsyncGenerator[Running, None]:
+    """A server of this app on a free port of this machine. A given store is open, and may belong to another server."""
     settings = settings or ServerSettings(port=0)
-    frame = asgi(app, settings=settings)
+    frame = asgi(app, settings=settings, store=store)
     server = Server(frame, settings, signals=False)
     serving = asyncio.create_task(server.serve(), name="server")
     try:

@@ -157,8 +157,8 @@ def test_the_reference_lists_every_call() -> None:
         assert row in page, f"docs/reference/http.md lacks: {row}"
 
 
-PARTS_OF_ONE_THING = {"Figures", "JobView"}
-"""Answers that hold an array and are not lists: the figures of all queues, and one job with its history."""
+PARTS_OF_ONE_THING = {"Figures", "JobView", "SessionView"}
+"""Answers that hold an array and are not lists: the figures of all queues, one job with its history, one caller."""
 
 
 def test_every_list_has_the_same_shape() -> None:

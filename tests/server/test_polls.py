@@ -60,7 +60,7 @@ def test_whatever_is_polled_is_counted() -> None:
     assert set(FIGURES) < set(LOOKS)
     everything = {each.path for each in ENDPOINTS if each.method == "GET" and each.scope and "{" not in each.path}
     # What does not ask the store, and what is followed instead of looked at.
-    assert everything - set(LOOKS) == {"/v1/tasks", "/v1/events"}
+    assert everything - set(LOOKS) == {"/v1/tasks", "/v1/events", "/v1/session"}
 
 
 def test_callers_are_remembered_within_bounds() -> None:

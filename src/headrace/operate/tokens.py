@@ -24,6 +24,8 @@ from headrace.store.contract import Store
 KIND: Final = "token"
 LONGEST: Final = 128
 """The most characters of a token."""
+SIGNED_OUT: Final = 500
+"""Sessions of one token that are kept as signed out. Beyond it the one that ends first is dropped."""
 
 _LETTERS: Final = string.digits + string.ascii_letters
 _ID_LENGTH: Final = 12
@@ -48,6 +50,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    signed_out: dict[str, datetime] = {}
+    """Sessions of browsers that were signed out, by id, with the time at which each would have ended by itself."""
 
     def state(self, now: datetime) -> str:
         """`revoked`, `expired` or `good`."""
@@ -170,7 +174,27 @@ async def _end(store: Store, token: Token, now: datetime, *, forget: bool) -> To
         record = (await store.records(KIND)).get(token.id)
         if record is None or await store.record(KIND, token.id, value, record.version) is not None:
             return revoked
-    raise ConfigError(f"other callers keep changing token {token.name}: try again")
+    raise _contended(token.name)
+
+
+async def sign_out(store: Store, id: str, session: str, until: datetime) -> None:
+    """Keep that this session of the token is over, until the time at which it ends by itself."""
+    now = await store.now()
+    for _ in range(10):
+        record = (await store.records(KIND)).get(id)
+        token = None if record is None else read({id: record}).get(id)
+        if record is None or token is None or token.revoked_at is not None:
+            return  # The sessions of such a token are over.
+        over = {name: end for name, end in token.signed_out.items() if end > now} | {session: until}
+        kept = dict(sorted(over.items(), key=lambda item: item[1])[-SIGNED_OUT:])
+        value = _encoder.encode(msgspec.structs.replace(token, signed_out=kept))
+        if await store.record(KIND, id, value, record.version) is not None:
+            return
+    raise _contended(id)
+
+
+def _contended(name: str) -> ConfigError:
+    return ConfigError(f"other callers keep changing token {name}: try again")
 
 
 def check_name(name: str) -> str:

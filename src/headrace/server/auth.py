@@ -1,4 +1,7 @@
-"""Turns bearer tokens into principals, and decides what a principal may do and see. `tokens.py` makes tokens."""
+"""Turns bearer tokens and session cookies into principals, and decides what a principal may do and see.
+
+`operate/tokens.py` makes tokens, and `sessions.py` signs cookies.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import ipaddress
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -19,6 +22,7 @@ from headrace.runtime.loopback import on_this_machine
 from headrace.server.cache import Shared
 from headrace.server.http.problems import Problem
 from headrace.server.http.rate_limit import RateLimit
+from headrace.server.sessions import BrowserSession, SessionSigner, carried
 from headrace.store.contract import Store
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ _PASSED_ON: Final = frozenset(
 )
 """Headers that proxies add."""
 _EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - to be told apart, not to be bound to
+_SAFE: Final = frozenset({"GET", "HEAD"})
 _NO_DIGEST: Final = tokens.digest(b"")
 
 
@@ -51,6 +56,8 @@ class Principal:
     """None: all."""
     tenant: str | None = None
     """None: all."""
+    token_id: str = field(default="", compare=False)
+    """The id of the token. Empty: there is none."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller has this scope. `admin` includes all scopes."""
@@ -77,6 +84,8 @@ class _Known:
     sha256: bytes
     expires_at: datetime | None
     principal: Principal
+    signed_out: frozenset[str]
+    """Sessions that are over before their time."""
 
 
 class Auth:
@@ -89,16 +98,20 @@ class Auth:
         failures: int = FAILURES,
         host: str = "127.0.0.1",
         clock: Callable[[], float] = time.monotonic,
+        signer: SessionSigner | None = None,
     ) -> None:
-        """`host`: the name or address that the server is bound to. `clock` is for tests."""
+        """`host`: the name or address that the server is bound to. `clock` is for tests. None: no cookie is valid."""
         self._store = store
+        self._signer = signer
         self._host = host
         self._clock = clock
         self._brake = Brake(failures, clock)
         self._asking = Shared(self._refresh)
         self._asked = -math.inf
-        self._time: datetime | None = None
-        """The store's time at the last read."""
+        """When the tokens were read, for their age."""
+        self._changes = 0
+        self._time: tuple[datetime, float] | None = None
+        """The store's time at the last read, and this server's."""
         self._known: dict[str, _Known] = {}
         self._open = False
         """There is no token at all."""
@@ -112,16 +125,16 @@ class Auth:
         ):
             # The web server may log the URL after the answer.
             request.scope["query_string"] = b""
-            raise _refused("a token must not be in the URL, where logs keep it: revoke it, and send tokens as a header")
+            raise refused("a token must not be in the URL, where logs keep it: revoke it, and send tokens as a header")
         if self._open:
             return _local(request, self._host)
         given = [value for name, value in request.scope["headers"] if name == b"authorization"]
         if not given:
-            raise _refused("this server requires a token: send it as the header Authorization: Bearer hr_…")
+            return self._by_cookie(request)
         principal = self._look_up(_bearer(given[0])) if len(given) == 1 else None
         if principal is None:
             self._brake.press(address_of(request))
-            raise _refused("that token is not valid: it is mistyped, expired or revoked")
+            raise refused("that token is not valid: it is mistyped, expired or revoked")
         return principal
 
     def _look_up(self, text: bytes) -> Principal | None:
@@ -134,31 +147,88 @@ class Auth:
             return None
         return known.principal
 
+    def _by_cookie(self, request: HTTPConnection) -> Principal:
+        values = carried(request.scope["headers"]) if self._signer is not None else []
+        if not values:
+            raise refused("this server requires a token: send it as the header Authorization: Bearer hr_…")
+        session = self.session(request)
+        if session is None:
+            self._brake.press(address_of(request))
+            raise refused("that session is not valid: sign in with a token")
+        known = self._valid(session)
+        if known is None:
+            raise refused("that session is over: sign in again with a token")
+        # A browser adds the cookie to requests that other pages of the same site cause.
+        check_origin(request, unsure=request.scope.get("method") in _SAFE)
+        return known.principal
+
+    def session(self, request: HTTPConnection) -> BrowserSession | None:
+        """The session that the cookie of a request names. It may be over."""
+        if self._signer is None:
+            return None
+        read = [self._signer.read(value) for value in carried(request.scope["headers"])]
+        sessions = [session for session in read if session is not None]
+        return next((session for session in sessions if self._valid(session)), sessions[0] if sessions else None)
+
+    def _valid(self, session: BrowserSession) -> _Known | None:
+        known = self._known.get(session.token_id)
+        if known is None or session.id in known.signed_out or self._now() >= session.expires_at:
+            return None
+        return None if known.expires_at is not None and self._now() >= known.expires_at else known
+
+    def start(self, principal: Principal) -> tuple[BrowserSession, str] | None:
+        """A new session of the principal's token, and the value of its cookie. None: there is no token."""
+        known = self._known.get(principal.token_id)
+        if known is None or self._signer is None:
+            return None
+        session = self._signer.start(principal.token_id, self._now(), known.expires_at)
+        return session, self._signer.seal(session)
+
+    async def end(self, session: BrowserSession) -> None:
+        """End a session before its time, here at once and on other servers within a second."""
+        await tokens.sign_out(self._store, session.token_id, session.id, session.expires_at)
+        self.forget()
+
+    def forget(self) -> None:
+        """Read the tokens again before the next answer, because they were changed here."""
+        self._changes += 1
+        self._asked = -math.inf
+        self._asking.forget()
+
     def _now(self) -> datetime:
         """The store's time, estimated without a call."""
         assert self._time is not None
-        return self._time + timedelta(seconds=self._clock() - self._asked)
+        read, at = self._time
+        return read + timedelta(seconds=self._clock() - at)
 
     async def _refresh(self) -> None:
-        asked = self._clock()
-        now = await self._store.now()
-        records = await self._store.records(tokens.KIND)
+        while True:
+            changes, asked = self._changes, self._clock()
+            now = await self._store.now()
+            records = await self._store.records(tokens.KIND)
+            if changes == self._changes:
+                break  # Otherwise the read may lack a change that was made during it.
         self._known = {
-            id: _Known(token.sha256, token.expires_at, Principal(token.name, token.scopes, token.queues, token.tenant))
+            id: _Known(
+                token.sha256,
+                token.expires_at,
+                Principal(token.name, token.scopes, token.queues, token.tenant, id),
+                frozenset(token.signed_out),
+            )
             for id, token in tokens.read(records).items()
             if token.revoked_at is None
         }
         # A record that cannot be read also counts as a token.
         self._open = not records
-        self._time, self._asked = now, asked
+        self._time, self._asked = (now, asked), asked
 
     async def aclose(self) -> None:
         """Cancel the read under way."""
         await self._asking.aclose()
 
 
-def check_origin(request: HTTPConnection) -> None:
-    """Raise Problem 403 if a browser sends this request for another site."""
+def check_origin(request: HTTPConnection, *, unsure: bool = True) -> None:
+    """Raise Problem 403 if a browser sends this request for another site. `unsure`: accept one that does not say."""
     site = origin = None
     host = b""
     for name, value in request.scope["headers"]:
@@ -171,7 +241,7 @@ def check_origin(request: HTTPConnection) -> None:
     if site is not None:
         good = site in {b"same-origin", b"none"}
     else:
-        good = origin is None or _host(origin.decode("latin-1")) == host.decode("latin-1").lower()
+        good = unsure if origin is None else _host(origin.decode("latin-1")) == host.decode("latin-1").lower()
     if not good:
         raise Problem(
             403, "csrf", "this request comes from a page of another site: only pages of this server may do that"
@@ -235,7 +305,7 @@ def _local(request: HTTPConnection, bound: str) -> Principal:
             near = False
     # Proxies without such headers use HTTP/1.0 by default. Clients no longer do.
     if not near or request.scope.get("http_version") == "1.0":
-        raise _refused(
+        raise refused(
             "there are no tokens, so the server accepts calls from this machine only: make a token with "
             "`headrace tokens create NAME --scope …`"
         )
@@ -260,5 +330,6 @@ def _own_name(host: bytes, bound: str) -> bool:
     return on_this_machine(name) or (name == bound.lower() and bound not in _EVERYWHERE)
 
 
-def _refused(detail: str) -> Problem:
+def refused(detail: str) -> Problem:
+    """The answer to a caller without a valid token or session."""
     return Problem(401, "unauthorized", detail, headers=_CHALLENGE)

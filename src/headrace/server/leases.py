@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import hmac
 import re
-import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +29,7 @@ from headrace.policy.history import end_of
 from headrace.server import visibility
 from headrace.server.auth import Principal
 from headrace.server.http.problems import Problem
+from headrace.server.shared_secret import shared_secret
 from headrace.server.waiting_claims import WaitingClaims
 from headrace.store.contract import Store
 from headrace.webhooks.deliver import DeliveryMaker, batches_of
@@ -43,8 +43,6 @@ from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.open_queues import OpenNow
 from headrace.worker.state import WorkerState
 
-KIND: Final = "secret"
-"""Records of this kind never leave a server."""
 REMEMBERED: Final = 20_000
 """Claimed jobs that are kept in memory until they are settled. Others are read from the store."""
 REMEMBERED_BYTES: Final = 64 * 1024 * 1024
@@ -67,10 +65,8 @@ class LeaseSigner:
 
     @classmethod
     async def load(cls, store: Store) -> LeaseSigner:
-        """Open with the secret that all servers of a store share. The first server makes it."""
-        while (record := (await store.records(KIND)).get("lease")) is None:
-            await store.record(KIND, "lease", secrets.token_bytes(32), None)
-        return cls(record.value)
+        """Open with the secret that all servers of a store share."""
+        return cls(await shared_secret(store, "lease"))
 
     def seal(self, token: Token, principal: Principal) -> WireLease:
         """The token of a lease as the worker gets it."""

@@ -23,6 +23,7 @@ from headrace.server.http.problems import Problem
 from headrace.server.http.rate_limit import RateLimit
 from headrace.server.leases import Leases
 from headrace.server.queue_names import QueueNames
+from headrace.server.sessions import SessionSigner
 from headrace.store.contract import Store
 
 if TYPE_CHECKING:
@@ -118,7 +119,14 @@ class ServerState:
             async with (
                 Hub(store) as hub,
                 Leases.open(app, store, tidy=settings.tidy) as leases,
-                aclosing(Auth(store, failures=settings.max_failures, host=settings.host)) as auth,
+                aclosing(
+                    Auth(
+                        store,
+                        failures=settings.max_failures,
+                        host=settings.host,
+                        signer=await SessionSigner.load(store),
+                    )
+                ) as auth,
                 aclosing(FiguresKept(store, settings)) as figures,
             ):
                 yield cls(

@@ -23,10 +23,11 @@ from headrace.server.http import problems
 from headrace.server.http.call import Answer, Call, encode
 from headrace.server.http.endpoint import Endpoint
 from headrace.server.http.problems import ProblemDocument
+from headrace.server.sessions import COOKIE
 
 _COMMON = ((414, "uri_too_long"), (431, "headers_too_large"), (500, "internal"), (503, "store_unavailable"))
 _WRITES = ((507, "store_full"),)
-_KNOWN = ((401, "unauthorized"), (403, "missing_scope"), (429, "too_many_failures"))
+_KNOWN = ((401, "unauthorized"), (403, "missing_scope"), (403, "csrf"), (429, "too_many_failures"))
 _TAKES_BODY = (
     (400, "malformed_json"),
     (400, "json_too_deep"),
@@ -90,7 +91,13 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "Made by `headrace tokens create`."}
+                "token": {"type": "http", "scheme": "bearer", "description": "Made by `headrace tokens create`."},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": COOKIE,
+                    "description": "Set by `POST /v1/session`, for browsers.",
+                },
             },
         },
     }
@@ -167,7 +174,7 @@ def _operation(endpoint: Endpoint, shapes: Mapping[str, Any], components: Mappin
         "responses": _responses(endpoint, shapes),
     }
     if endpoint.scope is not None:
-        operation["security"] = [{"token": []}]
+        operation["security"] = [{"token": []}, {"session": []}]
         operation["x-scope"] = str(endpoint.scope)
     parameters = [_path_parameter(name) for name in _PARAMETER.findall(endpoint.path)]
     if endpoint.query is not None:

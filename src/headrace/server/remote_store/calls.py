@@ -42,11 +42,11 @@ from headrace.server import explain_visibility, visibility
 from headrace.server.admission import admit, given_key
 from headrace.server.auth import LOCAL
 from headrace.server.http.problems import Problem, missing_scope, not_found
-from headrace.server.leases import KIND as SECRET
 from headrace.server.remote_store import audit as store_audit
 from headrace.server.remote_store import checks, limit_reports, schedule_records
 from headrace.server.remote_store.history import HistoryCalls, not_yours
 from headrace.server.remote_store.shown import shown, shown_schedule
+from headrace.server.shared_secret import KIND as SECRET
 from headrace.store.audit import DAYS as AUDIT
 from headrace.store.http import wire
 from headrace.task import job_checks
