@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -525,6 +526,36 @@ def test_the_table(found: Explanation, reason: Reason, sentence: str):
     due = reason in {Reason.SCHEDULED, Reason.RETRYING, Reason.PARKED}
     assert found.until == (NOW + 5 * MINUTE if due else None)
     assert msgspec.json.encode(found)
+
+
+COMMANDS = re.compile(r"headrace (?:jobs retry|queues resume|resume --\w+|limits reset) \S+?(?=[;,]|$)")
+
+
+@pytest.mark.parametrize(("found", "reason"), [row[1:3] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_the_help_is_what_the_sentence_says(found: Explanation, reason: Reason):
+    helps = [action.command for action in found.help]
+    if reason in {Reason.DONE, Reason.CANCELLED}:
+        assert not any(action.safe for action in found.help), "it is for an operator to decide"
+    else:
+        assert set(helps) <= set(COMMANDS.findall(found.sentence))
+        assert bool(helps) is bool(COMMANDS.findall(found.sentence))
+        assert all(action.safe is (action.action != "open") for action in found.help)
+
+
+def test_a_paused_job_lists_every_pause():
+    why = explain(
+        job(tenant="acme"),
+        Ahead(limit=9, paused_by="ann", tenant_paused_by="bob"),
+        [worker()],
+        TASK,
+        NOW,
+        Around(pause=Pause("task", "shop.charge", by="cy", since=NOW)),
+    )
+    assert [(action.action, action.kind, action.name) for action in why.help] == [
+        ("resume", "queue", "billing"),
+        ("resume", "tenant", "acme"),
+        ("resume", "task", "shop.charge"),
+    ]
 
 
 def test_every_reason_is_in_the_table():

@@ -481,3 +481,33 @@ async def test_a_body_that_nobody_reads_ends_the_connection(server: Running) -> 
     answer = await server.http.put("/v1/workers", content=b" " * 100_000)
     assert answer.headers["connection"] == "close"
     assert (await server.http.put("/v1/workers", content=b" ")).headers.get("connection") != "close"
+
+
+async def test_an_explanation_has_the_calls_that_help(server: Running) -> None:
+    """Each caller sees the calls that it may make, and making one ends the reason."""
+    order = {"task": "charge", "kwargs": {"order": 7, "shop": "acme"}}
+    id = (await server.http.post("/v1/jobs", json=order)).json()["id"]
+    later = (await server.http.post("/v1/jobs", json={**order, "delay": "1h"})).json()["id"]
+    await server.http.post("/v1/pauses", json={"tenant": "acme"})
+    await server.http.post("/v1/pauses", json={"queue": "billing"})
+    tokens = {
+        "operator": await server.token("read", "operate"),
+        "reader": await server.token("read"),
+        "acme": await server.token("read", "operate", tenant="acme"),
+    }
+    labels: dict[str, list[str]] = {}
+    for name, token in tokens.items():
+        async with server.client(token) as client:
+            helps = (await client.get(f"/v1/jobs/{id}/explain")).json()["help"]
+            labels[name] = [help["label"] for help in helps]
+    both = ["Resume queue billing", "Resume tenant acme"]
+    assert labels == {"operator": both, "reader": [], "acme": both[1:]}
+    async with server.client(tokens["operator"]) as client:
+        for path in (f"/v1/jobs/{id}", f"/v1/jobs/{later}"):
+            why = (await client.get(f"{path}/explain")).json()
+            for help in why["help"]:
+                assert help["safe"]
+                assert help["command"].removeprefix("headrace ") in why["sentence"]
+                answer = await client.request(help["method"], help["path"], json=help["body"])
+                assert answer.status_code == 200, answer.text
+            assert (await client.get(f"{path}/explain")).json()["reason"] == "no_worker"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -52,6 +52,23 @@ class Reason(StrEnum):
     """It is next in line and starts at once."""
 
 
+class HelpfulAction(msgspec.Struct, frozen=True):
+    """An action of an operator that ends the reason."""
+
+    action: Literal["resume", "open", "retry"]
+    """What to do: resume a pause, open a limit, or make the job ready now."""
+    kind: Literal["queue", "tenant", "task", "limit", "job"]
+    """What it is done to."""
+    name: str
+    """The name of the queue, tenant, task or limit, or the id of the job."""
+    label: str
+    """The action in a few words, for a button."""
+    safe: bool
+    """Whether it can do no harm. If not, read the sentence first."""
+    command: str
+    """The same on the command line."""
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """Why a job does not run: `str()` of it is the sentence."""
 
@@ -63,6 +80,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """When the reason ends, where that can be known."""
     details: dict[str, Any] = {}
     """The facts in the sentence."""
+    help: tuple[HelpfulAction, ...] = ()
+    """What an operator can do about it. Empty: nothing but to wait, to start workers or to change code."""
 
     def __str__(self) -> str:
         return self.sentence

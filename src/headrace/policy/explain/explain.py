@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Presence
@@ -13,6 +15,7 @@ from headrace.model.outcome import EXPIRED, PARKED, PAUSED
 from headrace.policy.effective import DEFAULTS, effective, usual
 from headrace.policy.explain import reasons
 from headrace.policy.explain.answer import Explanation, Reason
+from headrace.policy.explain.help import helpful
 from headrace.policy.explain.reasons import Around, LimitRuleFields, PauseFields
 from headrace.policy.explain.sentences import Times, clock, count, jobs, line
 
@@ -85,13 +88,7 @@ def explain(
 ) -> Explanation:
     """The reason, by what was read at one moment. `options`: the task's; None: its app is not available."""
     case = _Case(job, ahead or Ahead(limit=0), workers, options, now, around)
-    if job.state.finished:
-        return case.finished()
-    if job.state is JobState.RUNNING:
-        return case.running()
-    if (late := case.too_late()) is not None:
-        return late
-    return case.scheduled() if job.state is JobState.SCHEDULED else case.ready()
+    return case.with_help(case.explanation())
 
 
 class _Case:
@@ -119,6 +116,22 @@ class _Case:
         self._knowing = [worker for worker in self._serving if not worker.tasks or job.task in worker.tasks]
         self._expires = self._own.expires_at(job)
         self._deadline = self._own.deadline_at(job)
+
+    def explanation(self) -> Explanation:
+        """The reason, its sentence and its facts."""
+        if self._job.state.finished:
+            return self.finished()
+        if self._job.state is JobState.RUNNING:
+            return self.running()
+        if (late := self.too_late()) is not None:
+            return late
+        return self.scheduled() if self._job.state is JobState.SCHEDULED else self.ready()
+
+    def with_help(self, why: Explanation) -> Explanation:
+        """The same, with what an operator can do about it."""
+        ends = min((at for at in (self._expires, self._deadline) if at is not None), default=None)
+        actions = helpful(self._job, why, self._ahead, self._around, self._now, ends)
+        return msgspec.structs.replace(why, help=actions)
 
     # ── it is over, or under way ────────────────────────────────────────────
     def finished(self) -> Explanation:

@@ -99,10 +99,24 @@ def _too_little(obstacle: Blocked, cost: int, rule: LimitRuleFields | None) -> s
     sentence = (
         f"limit {obstacle.key} {how} {room}{'' if how == 'allows' else ' go at once'}, and this job needs {cost:,}"
     )
-    if rule is not None and unpack(rule.state).health.factor < 1:
+    if rule is not None and _cut_down(rule):
         return f"{sentence}: it was cut down after a refusal and recovers by and by; to open it: headrace limits reset {obstacle.key}"
     option = "concurrency" if obstacle.concurrency is not None else "burst"
     return f"{sentence}: it can never run; headrace limits set {obstacle.key} --{option} {cost}"
+
+
+def may_open(obstacle: Blocked, cost: int, rules: Mapping[str, LimitRuleFields], now: datetime) -> bool:
+    """Whether the limit is closed or cut down, so that a reset opens it."""
+    rule = _rule(obstacle.key, rules)
+    if rule is None:
+        return False
+    if obstacle.never or (obstacle.concurrency is not None and cost > obstacle.concurrency):
+        return _cut_down(rule)
+    return obstacle.concurrency is None and rule.closed_until is not None and rule.closed_until > now
+
+
+def _cut_down(rule: LimitRuleFields) -> bool:
+    return unpack(rule.state).health.factor < 1
 
 
 STOPS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -12,10 +13,11 @@ from starlette.responses import Response
 
 from headrace.model.job import JobState
 from headrace.model.records import CancelAnswer
-from headrace.policy.explain.answer import Reason
+from headrace.policy.explain.answer import HelpfulAction, Reason
 from headrace.policy.explain.explain import look
 from headrace.server import visibility
 from headrace.server.api.view import JobView, text, whole
+from headrace.server.auth import Principal
 from headrace.server.explain_visibility import Narrowed
 from headrace.server.http.call import Call, answer, nothing
 from headrace.server.http.endpoint import Endpoint, Scope
@@ -27,6 +29,21 @@ async def show(call: Call) -> Response:
     return answer(whole(call.service.app, await visibility.job(call, call.job_id), call.principal))
 
 
+class HelpView(msgspec.Struct, kw_only=True):
+    """A call that ends the reason. Only calls that this caller may make are listed."""
+
+    label: str
+    """The action in a few words, for a button."""
+    method: str
+    path: str
+    body: dict[str, str] | None
+    """The JSON to send. null: none."""
+    safe: bool
+    """Whether it can do no harm. If not, read the sentence first."""
+    command: str
+    """The same on the command line."""
+
+
 class Explained(msgspec.Struct):
     """Why a job does not run."""
 
@@ -35,6 +52,24 @@ class Explained(msgspec.Struct):
     until: datetime | None
     """When the reason ends, where that can be known."""
     details: dict[str, Any]
+    help: list[HelpView]
+    """What helps, the most helpful first."""
+
+
+def _help(action: HelpfulAction, principal: Principal) -> HelpView | None:
+    """The call for an action. None: this caller may not make it."""
+    body = None
+    match action.kind:
+        case "job":
+            allowed, method, path = True, "POST", f"/v1/jobs/{action.name}/retry"
+        case "limit":
+            allowed, method, path = not principal.bound, "DELETE", f"/v1/limits/{quote(action.name, safe='')}"
+        case "queue" | "tenant" | "task":
+            allowed = visibility.owns(principal, action.kind, action.name)
+            method, path, body = "POST", "/v1/pauses/resume", {str(action.kind): action.name}
+    if not allowed or not principal.may(Scope.OPERATE):
+        return None
+    return HelpView(label=action.label, method=method, path=path, body=body, safe=action.safe, command=action.command)
 
 
 async def explain(call: Call) -> Response:
@@ -49,7 +84,9 @@ async def explain(call: Call) -> Response:
     if explanation is None:
         raise visibility.no_job()
     _, why = explanation
-    return answer(Explained(why.reason, text(why.sentence), why.until, why.details))
+    calls = [_help(action, call.principal) for action in why.help]
+    helps = [help for help in calls if help is not None]
+    return answer(Explained(why.reason, text(why.sentence), why.until, why.details, helps))
 
 
 # ── moving ───────────────────────────────────────────────────────────────────
@@ -122,7 +159,7 @@ ENDPOINTS = (
         method="GET",
         path="/v1/jobs/{id}/explain",
         scope=Scope.READ,
-        does="Explain why a job does not run, and until when.",
+        does="Explain why a job does not run, until when, and which calls help.",
         handler=explain,
         long=True,
         answers={200: Explained},
