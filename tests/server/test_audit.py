@@ -48,6 +48,36 @@ async def test_the_newest_comes_first(store: Store, clock: FakeClock) -> None:
     assert set(await store.records("audit")) == {f"{entry.at:%Y-%m-%d}" for entry in entries}
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+async def test_pages_have_every_entry_once(store: Store, clock: FakeClock, limit: int) -> None:
+    audit, began = Audit(store), await store.now()
+    for number in range(7):
+        await audit.note("ana", "jobs.cancel", str(number))
+        if number % 3 == 2:
+            clock.advance(timedelta(hours=10))  # Some entries have the same time, and some are of other days.
+    entries = await audit.read(began)
+    pages = [await audit.page(began, limit=limit)]
+    while (place := pages[-1].next) is not None:
+        pages.append(await audit.page(began, limit=limit, before=place))
+    assert [entry for page in pages for entry in page.entries] == entries
+    assert [len(page.entries) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+    assert pages[-1].entries
+
+
+async def test_a_page_over_http_is_narrowed_by_a_text(server: Running) -> None:
+    for name in ("mail", "billing", "mailing"):
+        await server.http.post(f"/v1/queues/{name}/pause")
+    first = (await server.http.get("/v1/audit", params={"limit": 2})).json()
+    second = (await server.http.get("/v1/audit", params={"limit": 2, "before": first["next"]})).json()
+    assert [entry["what"] for entry in first["items"] + second["items"]] == ["mailing", "billing", "mail"]
+    assert second["next"] is None
+    narrowed = (await server.http.get("/v1/audit", params={"q": "MAIL"})).json()["items"]
+    assert [entry["what"] for entry in narrowed] == ["mailing", "mail"]
+    for wrong in ("x", "_", "2026-11-16_x", "2026-11-16T00:00:00+00:00_"):
+        answer = await server.http.get("/v1/audit", params={"before": wrong})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_value"), wrong
+
+
 async def test_several_writers_lose_nothing(store: Store) -> None:
     one, other = Audit(store), Audit(store)
     for number in range(20):

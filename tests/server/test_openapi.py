@@ -35,6 +35,17 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
+    """A server without tokens."""
+    yield from _served()
+
+
+@pytest.fixture(scope="module")
+def closing_address() -> Iterator[str]:
+    """A server that is closed as soon as a test makes a token."""
+    yield from _served()
+
+
+def _served() -> Iterator[str]:
     """A server in a thread of its own, told to stop soon: so nothing that waits for news waits long."""
     up = threading.Event()
     found: list[Running] = []
@@ -60,12 +71,10 @@ def address() -> Iterator[str]:
     thread.join(60)
 
 
-every_operation: Any = schemathesis.openapi.from_dict(json.loads(openapi.encoded())).parametrize()
-
-
-@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")  # the library's own do
-@every_operation
-@settings(
+described: Any = schemathesis.openapi.from_dict(json.loads(openapi.encoded()))
+every_operation: Any = described.exclude(path="/v1/tokens", method="POST").parametrize()
+new_tokens: Any = described.include(path="/v1/tokens", method="POST").parametrize()
+fuzzed = settings(
     max_examples=EXAMPLES,
     deadline=None,
     derandomize=True,
@@ -73,7 +82,24 @@ every_operation: Any = schemathesis.openapi.from_dict(json.loads(openapi.encoded
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
+
+
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")  # the library's own do
+@every_operation
+@fuzzed
 def test_every_answer_is_documented(case: Any, address: str) -> None:
+    _check(case, address)
+
+
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+@new_tokens
+@fuzzed
+def test_every_answer_about_new_tokens_is_documented(case: Any, closing_address: str) -> None:
+    """The first token closes the server, so it is another one."""
+    _check(case, closing_address)
+
+
+def _check(case: Any, address: str) -> None:
     answer = case.call(base_url=address, timeout=60)
     # It is documented, too, and yet must never be.
     assert answer.status_code != 500, answer.text
@@ -157,8 +183,8 @@ def test_the_reference_lists_every_call() -> None:
         assert row in page, f"docs/reference/http.md lacks: {row}"
 
 
-PARTS_OF_ONE_THING = {"Figures", "JobView", "SessionView"}
-"""Answers that hold an array and are not lists: the figures of all queues, one job with its history, one caller."""
+PARTS_OF_ONE_THING = {"Explained", "Figures", "JobView", "SessionView"}
+"""Answers that hold an array and are not lists: one explanation, the figures of all queues, one job, one caller."""
 
 
 def test_every_list_has_the_same_shape() -> None:

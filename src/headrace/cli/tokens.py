@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from headrace.cli import params
 from headrace.cli.output import age, emit, emit_list, say, table
@@ -105,17 +106,7 @@ def revoke(target: Target, name_or_id: str, forget: bool, as_json: bool) -> None
 
 
 def _document(token: Token, now: datetime) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scopes": sorted(token.scopes),
-        "queues": None if token.queues is None else sorted(token.queues),
-        "tenant": token.tenant,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "revoked_at": token.revoked_at,
-        "state": token.state(now),
-    }
+    return msgspec.structs.asdict(tokens.shown(token, now))
 
 
 def _row(token: Token, now: datetime) -> tuple[object, ...]:

@@ -60,6 +60,25 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return "expired" if self.expires_at is not None and now >= self.expires_at else "good"
 
 
+class TokenView(msgspec.Struct, kw_only=True):
+    """A token as an operator sees it, without its secret."""
+
+    id: str
+    """Its middle part, by which it is revoked."""
+    name: str
+    scopes: list[Scope]
+    queues: list[str] | None
+    """The queues that it is bound to. null: none."""
+    tenant: str | None
+    """The tenant that it is bound to. null: none."""
+    created_at: datetime
+    expires_at: datetime | None
+    """null: never."""
+    revoked_at: datetime | None
+    state: str
+    """`good`, `expired` or `revoked`."""
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Token)
 
@@ -84,6 +103,21 @@ def read(records: Mapping[str, Record]) -> dict[str, Token]:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
     return tokens
+
+
+def shown(token: Token, now: datetime) -> TokenView:
+    """The token without its hash, for the command line and for HTTP."""
+    return TokenView(
+        id=token.id,
+        name=token.name,
+        scopes=sorted(token.scopes),
+        queues=None if token.queues is None else sorted(token.queues),
+        tenant=token.tenant,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        revoked_at=token.revoked_at,
+        state=token.state(now),
+    )
 
 
 def describe(token: Token) -> str:

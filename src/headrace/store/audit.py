@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,6 +36,21 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The subject: a job's id, a queue, a filter."""
     jobs: int = 0
     """How many jobs it changed."""
+
+
+class AuditPlace(NamedTuple):
+    """The place of an entry in the log: places of newer entries are greater."""
+
+    at: datetime
+    name: str
+
+
+class AuditEntries(NamedTuple):
+    """A page of the log."""
+
+    entries: list[AuditEntry]
+    next: AuditPlace | None
+    """Where the next page begins. None: there is none."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -78,16 +93,26 @@ class Audit:
 
     async def read(self, since: datetime, *, limit: int = 1000) -> list[AuditEntry]:
         """The entries from `since` on, the newest first, at most `limit`."""
-        newest: list[AuditEntry] = []
-        first = f"{since.astimezone(UTC):%Y-%m-%d}"
+        return (await self.page(since, limit=limit)).entries
+
+    async def page(
+        self, since: datetime, *, limit: int, before: AuditPlace | None = None, text: str = ""
+    ) -> AuditEntries:
+        """One page of the entries from `since` on, the newest first: those before that place that contain the text."""
+        newest: list[tuple[AuditPlace, AuditEntry]] = []
+        first, last = _day(since), "9" if before is None else _day(before.at)
         for day in sorted(await self._store.records(DAYS), reverse=True):
-            if day < first or len(newest) >= limit:
+            if day < first or len(newest) > limit:
                 break
-            records = await self._store.records(_kind(day))
-            entries = [_decoder.decode(records[name].value) for name in sorted(records, reverse=True)]
-            newest += [entry for entry in entries if entry.at >= since]
-        newest.sort(key=lambda entry: entry.at, reverse=True)
-        return newest[:limit]
+            if day <= last:
+                for name, record in (await self._store.records(_kind(day))).items():
+                    entry = _decoder.decode(record.value)
+                    place = AuditPlace(entry.at, name)
+                    if entry.at >= since and (before is None or place < before) and _contains(entry, text):
+                        newest.append((place, entry))
+        newest.sort(key=lambda pair: pair[0], reverse=True)
+        more = newest[limit - 1][0] if len(newest) > limit else None
+        return AuditEntries([entry for _, entry in newest[:limit]], more)
 
     async def _forget(self, before: datetime) -> None:
         """Drop expired records: a bounded number per entry, more than an entry writes, so that the log is bounded."""
@@ -109,6 +134,15 @@ class Audit:
             (DAYS, day, days[day].version),
             *((_kind(day), name, record.version) for name, record in entries.items()),
         ]
+
+
+def _day(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d}"
+
+
+def _contains(entry: AuditEntry, text: str) -> bool:
+    words = f"{entry.who} {entry.action} {entry.what}".casefold()
+    return text.casefold() in words
 
 
 def _kind(day: str) -> str:

@@ -21,6 +21,7 @@ from headrace.server.api import (
     session,
     stats,
     tasks,
+    tokens,
     work,
     workers,
 )
@@ -49,6 +50,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *history.ENDPOINTS,
     *audit.ENDPOINTS,
     *session.ENDPOINTS,
+    *tokens.ENDPOINTS,
     *health.ENDPOINTS,
     *openapi.ENDPOINTS,
     *docs.ENDPOINTS,
