@@ -26,11 +26,11 @@ class Toasts {
 
 export const toasts = new Toasts();
 
-/** Do it, say so, and read the figures again. Returns whether it worked. */
+/** Do it, say so unless the text is empty, and read the figures again. Returns whether it worked. */
 export async function act(doing: Promise<unknown>, done: string, undo?: () => Promise<unknown>): Promise<boolean> {
   try {
     await doing;
-    toasts.say(done, undo && (() => act(undo(), "Taken back.")));
+    if (done) toasts.say(done, undo && (() => act(undo(), "Taken back.")));
     return true;
   } catch (error) {
     toasts.say(error instanceof Refused ? error.message : String(error), undefined, true);

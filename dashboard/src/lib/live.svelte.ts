@@ -1,6 +1,7 @@
 // The figures that every page shares, read again and again while the page is visible and not held.
 
-import { get, Refused, signIn } from "./api";
+import { get, Refused } from "./api";
+import { caller } from "./session.svelte";
 import type { Limit, List, Pause, Queue, Worker } from "./types";
 
 const KEPT = 600;
@@ -74,9 +75,31 @@ class Live {
     void this.step();
   }
 
-  enter(token: string): Promise<void> {
-    signIn(token);
-    return this.refresh();
+  /** Sign in with a token. Returns why it failed, or an empty text. */
+  async enter(token: string): Promise<string> {
+    try {
+      await caller.signIn(token);
+    } catch (error) {
+      return error instanceof Error ? error.message : String(error);
+    }
+    if (!caller.may("read")) {
+      const lacks = `Token ${caller.shown?.name ?? ""} lacks the scope read.`;
+      await caller.signOut();
+      return lacks;
+    }
+    this.asked = "";
+    await this.refresh();
+    return "";
+  }
+
+  /** Sign out, and forget every figure of this caller. */
+  async leave(): Promise<void> {
+    await caller.signOut();
+    this.queues = this.pauses = this.workers = this.limits = [];
+    this.total = [];
+    this.each = {};
+    this.loaded = false;
+    this.asked = "You are signed out.";
   }
 
   /** Read everything at once, after a change. */
@@ -86,17 +109,18 @@ class Live {
   }
 
   private async step(now = false): Promise<void> {
-    if (!now && (document.hidden || this.asked)) return;
+    if (this.asked || (!now && document.hidden)) return;
     this.now = Date.now();
     if ((this.held && !now) || this.busy) return;
     this.busy = true;
     try {
+      if (!caller.shown) await caller.read();
       const rare = this.round++ % 3 === 0;
       const [queues, pauses, workers, limits] = await Promise.all([
         get<List<Queue>>("/v1/queues"),
         rare ? get<List<Pause>>("/v1/pauses") : undefined,
-        rare ? get<List<Worker>>("/v1/workers") : undefined,
-        rare ? get<List<Limit>>("/v1/limits") : undefined,
+        rare && caller.tenant === null ? get<List<Worker>>("/v1/workers") : undefined,
+        rare && !caller.bound ? get<List<Limit>>("/v1/limits") : undefined,
       ]);
       this.queues = queues.items;
       if (pauses) this.pauses = pauses.items;
@@ -107,7 +131,10 @@ class Live {
       this.asked = this.away = "";
       this.answered = Date.now();
     } catch (error) {
-      if (error instanceof Refused && error.status === 401) this.asked = error.message;
+      if (error instanceof Refused && error.status === 401) {
+        caller.shown = undefined;
+        this.asked ||= error.message;
+      }
       else this.away = error instanceof Error ? error.message : String(error);
     } finally {
       this.busy = false;

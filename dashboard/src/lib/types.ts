@@ -7,6 +7,14 @@ export interface List<T> {
   next: string | null;
 }
 
+export interface Session {
+  name: string;
+  scopes: string[];
+  tenant: string | null;
+  queues: string[] | null;
+  expires_at: string | null;
+}
+
 export interface Queue {
   name: string;
   ready: number;
@@ -130,11 +138,41 @@ export interface Job extends JobSummary {
   worker_name: string | null;
 }
 
+export interface Help {
+  label: string;
+  method: string;
+  path: string;
+  body: Record<string, string> | null;
+  safe: boolean;
+  command: string;
+}
+
 export interface Explained {
   reason: string;
   sentence: string;
   until: string | null;
   details: Record<string, unknown>;
+  help: Help[];
+}
+
+export interface AuditEntry {
+  at: string;
+  who: string;
+  action: string;
+  what: string;
+  jobs: number;
+}
+
+export interface Token {
+  id: string;
+  name: string;
+  scopes: string[];
+  queues: string[] | null;
+  tenant: string | null;
+  created_at: string;
+  expires_at: string | null;
+  revoked_at: string | null;
+  state: string;
 }
 
 export interface Result {
