@@ -95,6 +95,11 @@ def check(root: Path) -> None:
     _run(folder, "node_modules/svelte-check/bin/svelte-check", "--tsconfig", "./tsconfig.json", "--fail-on-warnings")
 
 
+def install(root: Path) -> None:
+    """Install the packages of the dashboard: those of the build, and those of its tests."""
+    _install(root / "dashboard")
+
+
 def _install(folder: Path) -> None:
     """Install the packages of the lock file. Their own install scripts do not run."""
     lock = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()

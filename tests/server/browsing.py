@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,6 +61,34 @@ async def picture(page: Page, name: str) -> None:
     if folder := os.environ.get(PICTURES):
         await page.wait_for_function("document.fonts.status === 'loaded'")
         await page.screenshot(path=ROOT / folder / f"{name}.png", animations="disabled")
+
+
+async def use_theme(page: Page, theme: str) -> None:
+    """Show the page in the light or the dark theme."""
+    await page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+    await page.reload()
+
+
+def axe() -> str:
+    """The script of axe-core, which finds what keeps people with a disability from using a page."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        import build_dashboard  # type: ignore[import-not-found] # pyright: ignore[reportMissingImports]
+    finally:
+        sys.path.pop(0)
+    build_dashboard.install(ROOT)
+    return (ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+async def barriers(page: Page, script: str) -> list[str]:
+    """What axe finds serious or critical on the page."""
+    if not await page.evaluate("'axe' in window"):
+        await page.evaluate(script)
+    violations: list[dict[str, Any]] = await page.evaluate(
+        "axe.run(document, {resultTypes: ['violations']}).then(result => result.violations.map("
+        "({id, impact, nodes}) => ({id, impact, where: nodes.slice(0, 3).map(node => node.html.slice(0, 200))})))"
+    )
+    return [f"{one['id']}: {one['where']}" for one in violations if one["impact"] in {"serious", "critical"}]
 
 
 async def sign_in(page: Page, url: str, token: str) -> None:

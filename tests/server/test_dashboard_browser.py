@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from server.browsing import dead, launched, opened_page
+from server.browsing import axe, barriers, dead, fill, launched, opened_page, use_theme
 from server.running import Running
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -42,6 +42,35 @@ async def test_every_page_opens_without_an_error_and_no_page_scrolls_sideways(se
             await page.goto(f"{server.url}/#/{name}")
             await expect(page.locator("main h1")).to_have_count(1)
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+
+
+async def test_axe_finds_no_barrier(server: Running, browser: Browser) -> None:
+    """Every page with data, in both themes, at the width of a screen and of a phone."""
+    id = (await fill(server))["acme"]
+    await server.http.post("/v1/queues/billing/pause")
+    script, problems = axe(), {}
+    # The test puts axe into the page, which the policy of the page forbids.
+    async with opened_page(browser, bypass_csp=True) as page:
+        await page.goto(server.url)
+        for theme in ("light", "dark"):
+            for width in (1440, 375):
+                await page.set_viewport_size({"width": width, "height": 800})
+                await use_theme(page, theme)
+                for name in (*PAGES, f"jobs/{id}"):
+                    await page.goto(f"{server.url}/#/{name}")
+                    await expect(page.locator("main h1")).to_have_count(1)
+                    await expect(page.get_by_text("Reading…")).to_have_count(0)
+                    problems[theme, width, name] = await barriers(page, script)
+                await page.keyboard.press("Control+k")
+                problems[theme, width, "palette"] = await barriers(page, script)
+                await page.keyboard.press("Escape")
+        await server.token("read")
+        await page.reload()
+        await expect(page.get_by_label("Token")).to_be_visible()
+        problems["dark", 375, "sign-in"] = await barriers(page, script)
+        await page.evaluate("document.body.append(document.createElement('img'))")
+        assert await barriers(page, script), "axe finds what is wrong"
+    assert {where: what for where, what in problems.items() if what} == {}
 
 
 async def test_a_paused_queue_is_named_first_and_resumed(server: Running, page: Page) -> None:
