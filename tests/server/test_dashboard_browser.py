@@ -48,6 +48,7 @@ async def test_axe_finds_no_barrier(server: Running, browser: Browser) -> None:
     """Every page with data, in both themes, at the width of a screen and of a phone."""
     id = (await fill(server))["acme"]
     await server.http.post("/v1/queues/billing/pause")
+    await server.http.post("/v1/dead/replays", json={"everything": True, "rate": "1/h"})
     script, problems = axe(), {}
     # The test puts axe into the page, which the policy of the page forbids.
     async with opened_page(browser, bypass_csp=True) as page:
@@ -98,16 +99,27 @@ async def test_a_job_says_why_it_waits_with_the_button_that_helps(server: Runnin
 
 
 async def test_dead_letters_are_replayed_and_discarded_with_a_reason(server: Running, page: Page) -> None:
+    """The task still fails, so the first ones die again and the rest stays dead."""
     await dead(server, 12)
     await page.goto(f"{server.url}/#/dead")
-    await page.get_by_role("button", name="Replay 10 first").click()
-    await expect(page.get_by_role("status")).to_contain_text("10 jobs made ready")
+    await page.get_by_role("button", name="Replay 10, then the rest").click()
     await expect(page.locator(".bugs .ct")).to_have_text("2")
+    await expect(page.locator("main")).to_contain_text("watching the first 10: 0 done, 0 dead again")
+    await page.reload()  # The server runs the replay.
+    async with server.app.worker(queues=["broken"]):
+        await expect(page.locator("main")).to_contain_text("canaries died again")
+    await expect(page.locator(".bugs .ct")).to_have_text("12")
+    await server.http.post("/v1/dead/replays", json={"everything": True, "rate": "1/h"})
+    slow = page.get_by_role("row", name=re.compile("everything"))
+    await expect(slow).to_contain_text("1 job made ready")
+    await slow.get_by_role("button", name="Stop").click()
+    await expect(slow).to_contain_text("local stopped it")
+    await expect(page.locator(".bugs .ct")).to_have_text("11")
     await page.get_by_role("button", name="Discard…").click()
-    button = page.get_by_role("dialog").get_by_role("button", name="Discard 2 jobs")
+    button = page.get_by_role("dialog").get_by_role("button", name="Discard 11 jobs")
     await expect(button).to_be_disabled()
     await page.get_by_label("Reason").fill("tested")
-    await page.get_by_label("Type 2 to confirm").fill("2")
+    await page.get_by_label("Type 11 to confirm").fill("11")
     await button.click()
     await expect(page.get_by_role("heading", name="No dead letters")).to_be_visible()
 

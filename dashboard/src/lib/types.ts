@@ -198,6 +198,24 @@ export interface Groups extends List<Group> {
   more: boolean;
 }
 
+export interface Replay {
+  id: string;
+  by: string;
+  what: string;
+  group: string | null;
+  rate: string | null;
+  canary: number | null;
+  stage: "canary" | "watch" | "rest" | "ended";
+  replayed: number;
+  refused: number;
+  late: number;
+  trial: { tried: number; done: number; dead: number; expired: number; gone: number } | null;
+  stopping: boolean;
+  stopped: string | null;
+  started_at: string;
+  ended_at: string | null;
+}
+
 export interface Moved {
   changed: number;
   refused: number;

@@ -42,8 +42,15 @@ class Pacer:
 
     async def pace(self, count: int) -> None:
         """Wait until that many may go."""
-        if self._rate is None:
-            return
-        if (early := self._due - self._clock()) > 0:
+        if (early := self.early()) > 0:
             await self._sleep(early)
-        self._due = max(self._due, self._clock()) + count / self._rate
+        self.take(count)
+
+    def early(self) -> float:
+        """Seconds until the next ones may go."""
+        return 0.0 if self._rate is None else max(0.0, self._due - self._clock())
+
+    def take(self, count: int) -> None:
+        """Count that many as gone."""
+        if self._rate is not None:
+            self._due = max(self._due, self._clock()) + count / self._rate

@@ -23,6 +23,7 @@ from headrace.server.http.problems import Problem
 from headrace.server.http.rate_limit import RateLimit
 from headrace.server.leases import Leases
 from headrace.server.queue_names import QueueNames
+from headrace.server.replays import ReplayRunner
 from headrace.server.sessions import SessionSigner
 from headrace.store.contract import Store
 
@@ -91,6 +92,10 @@ class ServerState:
     """Set when the server stops: long polls answer early, streams end."""
     at_stop: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Called then."""
+    replays: ReplayRunner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replays = ReplayRunner(self)
 
     @property
     def stopping(self) -> bool:
@@ -129,7 +134,7 @@ class ServerState:
                 ) as auth,
                 aclosing(FiguresKept(store, settings)) as figures,
             ):
-                yield cls(
+                state = cls(
                     app=app,
                     settings=settings,
                     store=store,
@@ -142,5 +147,7 @@ class ServerState:
                     queue_names=QueueNames(app, figures.stats, settings.max_queues),
                     at_stop=[hub.dismiss, leases.room.dismiss],
                 )
+                async with state.replays.running():
+                    yield state
         finally:
             await (client.close() if ours else client.leave())
