@@ -240,6 +240,7 @@ class LoadClient:
                 return await claims(order)
             case Poll():
                 self._polling = Polling(order)
+                await self._polling.started()
                 return Held(order.connections)
             case Rest():
                 assert self._polling is not None  # The run sends Poll first.

@@ -89,7 +89,7 @@ class Claims(msgspec.Struct, tag="claims", kw_only=True):
 
 
 class Poll(msgspec.Struct, tag="poll", kw_only=True):
-    """Read these paths in turn at this rate, until `Rest`; answers `Held` at once."""
+    """Read these paths in turn at this rate, until `Rest`; answers `Held` when each connection has had an answer."""
 
     port: int
     paths: list[str]

@@ -91,7 +91,7 @@ async def measure(
         store=place.engine,
         claims=claims,
         turns=turns,
-        polls_per_s=round(answered / sum(each.seconds for each in looked)),
+        polls_per_s=round(answered / sum(each.seconds for each in looked), 1),
         refused_percent=round(100 * sum(each.refused for each in looked) / answered, 1),
         alone_p50_ms=_ms(alone, 0.5),
         beside_p50_ms=_ms(beside, 0.5),

@@ -59,6 +59,8 @@ class Polling:
         self._began = time.monotonic()
         self._answered = self._refused = 0
         self._over = asyncio.Event()
+        self._silent = set(range(order.connections))
+        self._all_answered = asyncio.Event()
         self._looking = [asyncio.create_task(self._look(number)) for number in range(order.connections)]
 
     async def _look(self, number: int) -> None:
@@ -76,12 +78,22 @@ class Polling:
                     return
                 status, body = await connection.ask(look(order.port, path))
                 self._answered += 1
+                self._silent.discard(number)
+                if not self._silent:
+                    self._all_answered.set()
                 if status == 429:
                     self._refused += 1
                 elif status != (200 if order.at == "figures" else 404):
                     raise unexpected(status, body)
         finally:
             connection.close()
+
+    async def started(self) -> None:
+        """Wait for the first answer on each connection, because a few claims are made before a slow machine reads at all."""
+        answered = asyncio.create_task(self._all_answered.wait())
+        # A connection that fails ends the wait, and `rest` raises its error.
+        await asyncio.wait([answered, *self._looking], return_when=asyncio.FIRST_COMPLETED)
+        answered.cancel()
 
     async def rest(self) -> Polled:
         """The results so far."""

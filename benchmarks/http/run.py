@@ -35,7 +35,7 @@ from headrace.bench.load import TEXT
 from headrace.bench.result import Measurement, median, milliseconds, percentile, ratio, rounded
 from headrace.errors import ConfigError
 
-START = 30.0
+START = 120.0
 """Seconds that a process may take until it answers the first time."""
 SETTLE = 2.0
 """Seconds in which idle workers begin to wait, before the server is measured."""

@@ -269,7 +269,11 @@ def test_a_failure_is_tried_again() -> None:
     backend().discover()
     asyncio.run(first_attempt())
     result.refresh()
-    assert (result.status, len(result.errors)) == (TaskResultStatus.READY, 1)
+    job = backend().app.get(result.id)
+    # On a slow machine the second attempt may begin before the worker ends.
+    assert job is not None
+    assert job.failures >= 1
+    assert (result.status, len(result.errors)) == (TaskResultStatus.READY, job.failures)
 
 
 def test_priority_queue_and_time() -> None:
