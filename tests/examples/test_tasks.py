@@ -46,7 +46,11 @@ async def test_polling_snoozes(headrace_clock: FakeClock) -> None:
     handle = await demo.poll.aenqueue("acme")
     began = headrace_clock.now()
     # Only this queue: the clock begins at the present time, and the app's schedule may fire in the four seconds.
-    assert [ran.outcome for ran in await adrain(demo.app, "default", advance=True)] == ["snoozed", "snoozed", "succeeded"]
+    assert [ran.outcome for ran in await adrain(demo.app, "default", advance=True)] == [
+        "snoozed",
+        "snoozed",
+        "succeeded",
+    ]
     assert (headrace_clock.now() - began).total_seconds() == 4
     assert await handle.aresult() == "acme is ready"
 
