@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import griffe
@@ -70,16 +71,15 @@ def shown(value: str) -> str:
 
 def meaning(name: str) -> str:
     """What the docstring of the field says, and where to read more."""
-    text = " ".join(DOCS[name].split())
+    text = " ".join(docs()[name].split())
     return " ".join(filter(None, (text, MORE.get(name))))
 
 
-def _docs() -> dict[str, str]:
+@cache
+def docs() -> dict[str, str]:
+    """The docstrings of the fields. They are read when first needed, because every test process imports this module."""
     settings = griffe.load("headrace.settings", search_paths=[str(ROOT / "src")])["Settings"]
     return {name: field.docstring.value for name, field in settings.attributes.items() if field.docstring is not None}
-
-
-DOCS = _docs()
 
 
 if __name__ == "__main__":
