@@ -1,4 +1,4 @@
-"""One process of a run from the repository: `python -m benchmarks.member`. It also writes the raw rows of a floor."""
+"""The processes of a run from the repository: `python -m benchmarks.member`. They also write the raw rows of a floor."""
 
 from __future__ import annotations
 

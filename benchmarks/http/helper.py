@@ -12,7 +12,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from headrace.bench.crew import BenchFailed, child_environment
+from headrace.bench.fork_server import BenchFailed, child_environment
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from benchmarks.http.orders import Claims, Driven, Held, Poll, Polled, Rest, Ser
 from benchmarks.http.run import START
 from benchmarks.stand import STANDS
 from headrace.bench import stand
-from headrace.bench.crew import BenchFailed
+from headrace.bench.fork_server import BenchFailed
 from headrace.bench.load import TEXT, Load
 from headrace.bench.result import median, percentile
 from headrace.runtime.event_loop import run

@@ -30,7 +30,7 @@ from benchmarks.http.orders import (
 )
 from benchmarks.result import HttpMeasurement
 from headrace.bench import stand
-from headrace.bench.crew import BenchFailed
+from headrace.bench.fork_server import BenchFailed
 from headrace.bench.load import TEXT
 from headrace.bench.result import Measurement, median, milliseconds, percentile, ratio, rounded
 from headrace.errors import ConfigError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -17,11 +18,13 @@ from click.testing import CliRunner
 from benchmarks import floors
 from benchmarks.__main__ import main
 from benchmarks.groups import USUAL
-from headrace.bench.crew import BenchFailed, Crew
+from headrace.bench.crew import Crew
 from headrace.bench.floor import NOTHING
+from headrace.bench.fork_server import BenchFailed
 from headrace.bench.load import Load, Traffic
 from headrace.bench.plan import FULL, QUICK, make
 from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, percentile
+from headrace.bench.roles import Spec
 from headrace.bench.stand import _file_system, open_stand, prepare, shown
 from headrace.bench.workloads import Workloads
 from headrace.cli.bench import bar
@@ -132,6 +135,35 @@ async def test_the_installed_member_knows_no_floor(tmp_path: Path) -> None:
     assert await workloads.fill(workloads.queue("some")) > 0
     with pytest.raises(BenchFailed, match=r"the floor_jobs process failed: .*floor_jobs"):
         await workloads.all(workloads.spec("floor_jobs", workloads.queue("floor"), 10))
+    await crew.close()
+
+
+async def test_a_module_that_cannot_start_members_says_why() -> None:
+    crew = Crew("sqlite", shared=True, member="headrace.bench.no_such_module")
+    spec = Spec(role="bulk", url="sqlite:///x.db", engine="sqlite", queue="q")
+    with pytest.raises(BenchFailed, match="no_such_module"):
+        await crew.all([spec], within=60)
+    await crew.close()
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_members_end_with_the_run(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'mine.db'}"
+    await prepare(url)
+    crew = Crew("sqlite", shared=True, member=NOTHING.member)
+    forks = crew._forks
+    with (tmp_path / "errors").open("wb") as errors:
+        left = await forks.start(errors.name)
+        ended = await forks.start(errors.name)
+    assert len({left.pid, ended.pid, os.getpid()}) == 3
+    await forks.end(ended)
+    assert (lives(ended.pid), lives(left.pid)) == (False, True)
+    await crew.close()
+    assert not lives(left.pid)
+    left.orders.close()
 
 
 def test_the_installed_command_measures_everyday_work() -> None:

@@ -15,7 +15,7 @@ from benchmarks.http.orders import Drive, Driven, OrderTimes, Serve, Up, job
 from benchmarks.http.run import FULL, HTTP, QUICK, plan
 from benchmarks.http.wire import Connection, WireFault, request
 from benchmarks.result import HttpMeasurement, remarks
-from headrace.bench.crew import BenchFailed
+from headrace.bench.fork_server import BenchFailed
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 SERVE = Serve(what="headrace", url="memory://", queue="bench-q")

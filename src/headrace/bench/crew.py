@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import IO, Protocol
 
 import msgspec
 
+from headrace.bench.fork_server import START, BenchFailed, Fork, ForkServer, last_line
 from headrace.bench.load import Load
 from headrace.bench.roles import ROLES, RoleReport, Spec
-from headrace.errors import HeadraceError
 
-START = 30.0
-"""Seconds a member may take until it is ready."""
 _NO_LOG = logging.NullHandler()
-
-
-class BenchFailed(HeadraceError):
-    """A run could not be measured."""
-
-    code = "bench_failed"
-
-
-def child_environment() -> dict[str, str]:
-    """A child process finds the modules that this process finds, from whatever folder it was started."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(place or str(Path.cwd()) for place in sys.path)}
 
 
 class Member(Protocol):
@@ -68,10 +51,11 @@ class Member(Protocol):
 class ProcessMember:
     """A role in a process of its own."""
 
-    def __init__(self, spec: Spec, process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:
+    def __init__(self, spec: Spec, forks: ForkServer, fork: Fork, errors: IO[bytes]) -> None:
         self._count = 0
         self._spec = spec
-        self._process = process
+        self._forks = forks
+        self._fork = fork
         self._errors = errors
         self._is_ready = asyncio.Event()
         self._report: RoleReport | None = None
@@ -82,29 +66,23 @@ class ProcessMember:
         return self._count
 
     @classmethod
-    async def start(cls, spec: Spec, module: str) -> ProcessMember:
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 — closed by end()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            module,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=child_environment(),
-            limit=64 * 1024 * 1024,
-        )
-        member = cls(spec, process, errors)
+    async def start(cls, spec: Spec, forks: ForkServer) -> ProcessMember:
+        errors = tempfile.NamedTemporaryFile()  # noqa: SIM115 — closed by end()
+        try:
+            fork = await forks.start(errors.name)
+        except BaseException:
+            errors.close()
+            raise
+        member = cls(spec, forks, fork, errors)
         member._order(msgspec.json.encode(spec).decode())
         return member
 
     def _order(self, line: str) -> None:
-        if self._process.stdin is not None and self._process.returncode is None:
-            self._process.stdin.write(line.encode() + b"\n")
+        if not self._reader.done():
+            self._fork.orders.write(line.encode() + b"\n")
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None  # It was started with a pipe.
-        async for line in self._process.stdout:
+        async for line in self._fork.answers:
             word, _, rest = line.decode().strip().partition(" ")
             match word:
                 case "ready":
@@ -144,17 +122,13 @@ class ProcessMember:
         return self._reader.done()
 
     def last_words(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
+        return last_line(self._errors)
 
     def _failure(self) -> BenchFailed:
         return BenchFailed(f"the {self._spec.role} process failed: {self.last_words()}")
 
     async def end(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        await self._forks.end(self._fork)
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         self._errors.close()
@@ -231,11 +205,15 @@ class Crew:
     """Starts members on one store, and ends them."""
 
     def __init__(self, engine: str, *, shared: bool, member: str) -> None:
-        """`member`: the module that every process starts."""
+        """`member`: the module that the processes run."""
         self.engine = engine
-        self._member = member
+        self._forks = ForkServer(member, engine)
         self.shared = shared
         self._loads: dict[str, Load] = {}
+
+    async def close(self) -> None:
+        """End all processes of the run."""
+        await self._forks.close()
 
     @asynccontextmanager
     async def members(self, specs: Sequence[Spec]) -> AsyncGenerator[list[Member]]:
@@ -254,7 +232,7 @@ class Crew:
 
     async def _start(self, spec: Spec) -> Member:
         if self.shared:
-            return await ProcessMember.start(spec, self._member)
+            return await ProcessMember.start(spec, self._forks)
         load = self._loads.setdefault(spec.queue, Load(spec.url, spec.queue))
         return LocalMember(spec, load)
 

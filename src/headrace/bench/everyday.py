@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from headrace.bench.crew import BenchFailed, child_environment
 from headrace.bench.floor import Floor
+from headrace.bench.fork_server import BenchFailed, child_environment
 from headrace.bench.load import TEXT, Body
 from headrace.bench.result import Measurement, median, milliseconds, rounded
 from headrace.bench.roles import TRICKLE, Spec

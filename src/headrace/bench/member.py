@@ -1,4 +1,4 @@
-"""One process of a run: `python -m headrace.bench.member`. It reads orders from stdin and writes answers to stdout."""
+"""The processes of a run: `python -m headrace.bench.member`. Each fork reads orders from stdin and writes answers to stdout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from headrace.app import Headrace
+from headrace.bench.fork_server import fork_members
 from headrace.bench.load import Load
 from headrace.bench.roles import ROLES, Role, RoleName, Spec
 from headrace.runtime.event_loop import run
@@ -72,6 +73,8 @@ async def serve(spec: Spec, roles: Mapping[RoleName, Role], app: Callable[[str],
 def main(roles: Mapping[RoleName, Role], layouts: Mapping[str, Callable[[str], Headrace]]) -> None:
     """`layouts`: by engine, the app for a spec with `usual`."""
     logging.basicConfig(level=logging.WARNING)
+    if not fork_members(*sys.argv[1:]):
+        return
     # The orders contain the URL, which may have a password that must not be in the list of processes.
     spec = msgspec.json.decode(sys.stdin.readline(), type=Spec)
     run(serve(spec, roles, layouts[spec.engine] if spec.usual else Headrace))

@@ -67,8 +67,10 @@ async def _ground(place: stand.Stand, plan: Plan, beside: Beside) -> AsyncGenera
     floor = beside.floor(place.engine, url)
     if floor is not None:
         await floor.prepare()
+    crew = Crew(place.engine, shared=place.shared, member=beside.member)
     try:
-        yield Workloads(Crew(place.engine, shared=place.shared, member=beside.member), url, plan, floor)
+        yield Workloads(crew, url, plan, floor)
     finally:
+        await crew.close()
         if floor is not None:
             await floor.drop()

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from headrace.bench.crew import BenchFailed, Crew, Member
+from headrace.bench.crew import Crew, Member
 from headrace.bench.floor import Floor
+from headrace.bench.fork_server import BenchFailed
 from headrace.bench.load import Traffic
 from headrace.bench.plan import Plan
 from headrace.bench.result import Measurement, median, milliseconds, percentile, ratio, rounded
