@@ -564,7 +564,13 @@ async def test_shares_hold_within_five_percent_over_10_000_jobs(bench: FlowBench
     planner = Planner(("default",), {"default": options})
     note = recording(bench, tenant=lambda name: name)
     number = 10_000 if size > 1 else 1000
-    jobs = [note.using(priority=p).job(t).job for p in (5, 0) for t in ("acme", "zeta") for _ in range(number)]
+    shares = {(5, "acme"): 0.6, (5, "zeta"): 0.2, (0, "acme"): 0.15, (0, "zeta"): 0.05}
+    # A tenth more than its share of each kind, so that a share that is too large shows.
+    jobs = [
+        note.using(priority=priority).job(tenant).job
+        for (priority, tenant), share in shares.items()
+        for _ in range(round(number * (share + 0.1)))
+    ]
     for start in range(0, len(jobs), 5000):
         await Client(bench.store).enqueue(jobs[start : start + 5000])
     got: Counter[tuple[int, str]] = Counter()
@@ -575,7 +581,6 @@ async def test_shares_hold_within_five_percent_over_10_000_jobs(bench: FlowBench
         assert lease is not None
         got.update((job.priority, job.tenant) for job in lease.jobs)
         await bench.store.settle(lease.token, [(place, DONE) for place in range(len(lease.jobs))])
-    shares = {(5, "acme"): 0.6, (5, "zeta"): 0.2, (0, "acme"): 0.15, (0, "zeta"): 0.05}
     for which, share in shares.items():
         assert abs(got[which] / got.total() - share) < 0.05
 
