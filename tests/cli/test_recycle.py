@@ -52,10 +52,10 @@ def test_a_worker_process_is_replaced_after_its_jobs(shell: Shell) -> None:
         if "has run 3 of at most 3 jobs: it finishes its jobs" in line:
             break
     # The old process claims nothing more, and keeps its long job although a drain would hand it back at once.
-    shell("enqueue", "quick", "--raw")
     give_up = time.monotonic() + 60
     while [worker["hindered"] for worker in shell.json("workers")["items"]] != [["quiet"]]:
         assert time.monotonic() < give_up
+    shell("enqueue", "quick", "--raw")
     assert len(pids(shell)) == 1
     (shell.folder / "gate").touch()
     shell.reach({"done": 5})
