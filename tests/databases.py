@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 
 from servers.postgres import PostgresServer
@@ -56,7 +58,9 @@ class Databases:
     def __init__(self, server: PostgresServer, template: str) -> None:
         self._server = server
         self._template = template
-        self._shape = self._shape_of(template)
+        with psycopg.connect(template, autocommit=True) as connection:
+            self._shape = _shape(connection)
+        assert self._shape is not None
         self._free: list[str] = []
 
     def take(self) -> str:
@@ -65,18 +69,19 @@ class Databases:
 
     def give_back(self, url: str) -> None:
         """Empty it for the next test, or drop it where a test has changed more than rows."""
-        if self._empty(url) and self._shape_of(url) == self._shape:
+        if self._emptied(url) == self._shape:
             self._free.append(url)
         else:
             self._server.drop_database(url)
 
     def empty(self, url: str) -> str:
         """The same database without its rows."""
-        if not self._empty(url):
+        if self._emptied(url, shape=False) is None:
             raise AssertionError("the test has removed the headrace schema")
         return url
 
-    def _empty(self, url: str) -> bool:
+    def _emptied(self, url: str, *, shape: bool = True) -> str | None:
+        """Empty a database, and tell its shape on the same connection. None: it cannot be emptied."""
         try:
             with psycopg.connect(url, autocommit=True) as connection:
                 # What a test has left open would hold locks, or write into the next test.
@@ -86,14 +91,14 @@ class Databases:
                 )
                 connection.execute(_EMPTY)
                 connection.execute("select pg_stat_reset()")
+                return _shape(connection) if shape else ""
         except psycopg.OperationalError:
-            return False  # the test has stopped the server, or refused connections to this database
-        return True
+            return None  # the test has stopped the server, or refused connections to this database
 
-    def _shape_of(self, url: str) -> str | None:
-        try:
-            with psycopg.connect(url, autocommit=True) as connection:
-                row = connection.execute(_SHAPE).fetchone()
-        except psycopg.errors.UndefinedTable:
-            return None
-        return None if row is None else str(row[0])
+
+def _shape(connection: psycopg.Connection[Any]) -> str | None:
+    try:
+        row = connection.execute(_SHAPE).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
+    return None if row is None else str(row[0])
