@@ -140,6 +140,9 @@ class PostgresServer(ServerProcess):
                 shutil.chown(path, _UNPRIVILEGED)
         command: list[str | Path] = [self.bin / "initdb", "-D", self._data, "-U", OWNER, "--pwfile", secret]
         command += ["--auth=scram-sha-256", "--no-locale", "--encoding=UTF8", "--no-sync"]
+        if int(self._install.major) >= 16:
+            # The usual 4,096 rounds take longer than the rest of a connection, and slow down guesses of a password that is random.
+            command += ["--set", "scram_iterations=1"]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd="/", user=self._user(), env=self._environment()
         )
