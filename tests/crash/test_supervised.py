@@ -210,10 +210,10 @@ async def test_tstp_stops_claiming(scene: Scene) -> None:
 
 async def test_workers_do_not_outlive_their_supervisor(scene: Scene) -> None:
     ids = await scene.enqueue(nap, *[(number, 0.5) for number in range(4)])
-    crew = scene.start(HEADRACE_PROCESSES="2")
+    crew = scene.start(HEADRACE_PROCESSES="2", **STEADY)
     await scene.until(lambda: len(scene.count("start")) == 4, "the jobs start")
+    await scene.until(lambda: len(scene.children(crew)) == 2, "both worker processes live")
     children = scene.children(crew)
-    assert len(children) == 2
     crew.kill()
     await scene.until(lambda: not any(alive(child) for child in children), "the worker processes end")
     # They were told, and drained.
