@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import IO
 
 from headrace.errors import HeadraceError
 from headrace.runtime import event_loop
+from headrace.store import connect
 
 START = 120.0
 """Seconds that a process may take until it answers. Only a run that fails waits so long."""
@@ -139,8 +139,9 @@ def fork_members(engine: str, address: str) -> bool:
     A member has the connection to the run as its standard input and output.
     """
     event_loop.factory()
-    with contextlib.suppress(ModuleNotFoundError):  # The member says which driver is missing.
-        import_module(f"headrace.store.{engine}.store")
+    # A store object that is never opened, for the import of its modules. The member says which driver is missing.
+    with contextlib.suppress(HeadraceError):
+        connect(f"{engine}://localhost/members")
     # A Ctrl-C at the terminal reaches the run, which then ends all members.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     members: set[int] = set()
