@@ -24,7 +24,7 @@ from conformance.kit import (
 from headrace.model.job import JobId, JobState
 from headrace.model.lease import Stop, new_token, new_worker_id
 from headrace.model.outcome import DONE, Finish
-from headrace.model.records import Retention
+from headrace.model.records import Filter, Retention
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
@@ -243,6 +243,31 @@ async def test_an_orphan_may_be_kept_alive_and_may_be_orphaned_again(store: Stor
     assert len({lease.token, first.token, second.token}) == 3
     assert await store.settle(first.token, [(0, DONE)]) == {0}
     assert await store.settle(second.token, [(0, DONE)]) == frozenset()
+
+
+async def test_what_was_done_before_a_lease_was_reaped_keeps_its_worker(store: Store, clock: FakeClock):
+    made = await put(store, 8)
+    lease = await take(store, ttl=TTL)
+    kept = Finish(JobState.DONE, result=b"kept", result_ttl=timedelta(hours=1))
+    await store.settle(lease.token, [(0, DONE), (1, kept), (5, Finish(JobState.DONE, result=b"soon"))])
+    before = [await look(store, id) for id in made]
+    clock.advance(TTL)
+    [orphan] = await store.reap(JANITOR, TTL)
+    assert [position for position, _ in orphan.jobs] == [2, 3, 4, 6, 7]
+    for position in (0, 1, 5):
+        # Some stores do not keep which worker did a job.
+        assert await look(store, made[position]) == before[position]
+        assert before[position].worker in {WORKER, None}
+    assert (await look(store, made[2])).worker == JANITOR
+    await store.settle(orphan.token, [(position, DONE) for position, _ in orphan.jobs])
+    assert [await look(store, made[position]) for position in (0, 1, 5)] == [before[position] for position in (0, 1, 5)]
+    assert [job.id for job in (await store.find(Filter(states=frozenset({JobState.DONE})), limit=100)).jobs] == made[
+        ::-1
+    ]
+    clock.advance(timedelta(hours=1))
+    await store.prune(Retention(done=timedelta(days=1), dead=timedelta(days=1)), 1000)
+    assert [(await look(store, id)).result_expired for id in made[:2]] == [False, True]
+    assert (await look(store, made[5])).result == b"soon"
 
 
 async def test_reap_takes_a_bounded_number_of_leases_the_oldest_first(store: Store, clock: FakeClock):

@@ -26,9 +26,25 @@ else
   for r = 7, #header, 4 do limited = limited or byte(header[r], #header[r]) == 1 end
   held = no .. (header[6] == 1 and 'm' or '') .. (limited and 'l' or '')
 end
+-- The header names one worker for all jobs. A job that is done already keeps the worker that did it in a record of its own.
+local log = c('GET', p .. SETTLED_LOG .. no)
+for index, at in pairs((settled_times(log))) do
+  local el = lease[index + 2]
+  if el ~= '' then
+    local id, lane, seq = sub(el, 1, 16), run_of(header, index)
+    local result = c('HGET', p .. RESULTS .. no, index)
+    if result then
+      result = sub(result, 1, 8) .. pack('>I4', #result - 7) .. sub(result, 9)
+      c('HDEL', p .. RESULTS .. no, index)
+    end
+    c('LSET', list, index + 1, '')
+    c('HDEL', p .. MOVED, id)
+    ended(p, id, 'o', at, loose(seq, lane, nil, restated(el, 1)), result, header)
+  end
+end
 header[1], header[2], header[5] = ARGV[4], ARGV[2], ''
 c('LSET', list, 0, cmsgpack.pack(header))
 c('HSET', p .. TOKENS, ARGV[4], held)
 c('ZADD', p .. LEASES, now + ARGV[3], no)
-table.insert(lease, 2, c('GET', p .. SETTLED_LOG .. no) or '')
+table.insert(lease, 2, log or '')
 return lease
