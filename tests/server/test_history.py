@@ -110,6 +110,22 @@ async def test_steps_fit_the_length_of_time(store: MemoryStore) -> None:
         await operations.read(NOW - timedelta(days=300), step=timedelta(hours=1))
 
 
+async def test_one_step_may_cover_the_whole_time(store: MemoryStore) -> None:
+    """Percentiles of several steps cannot be added up, so the server computes those of the whole time."""
+    await store.add_history(
+        [rollup(ago, seconds=seconds, count=50) for ago, seconds in ((6 * 60, 1.0), (7 * 60 + 7, 10.0), (60 * 60, 0.1))]
+    )
+    operations = HistoryOperations(store)
+    answer = await operations.read(NOW - timedelta(hours=9), by="task", step="all")
+    [point] = answer.items
+    assert (point.at, point.count) == (NOW - timedelta(hours=9), 100)
+    assert point.run.p50 == pytest.approx(1.0, rel=0.05)
+    assert point.run.p95 == pytest.approx(10.0, rel=0.05)
+    assert (answer.next, answer.step) == (None, 9 * 3600 + 60)
+    [older] = (await operations.read(NOW - timedelta(days=3, minutes=7), step="all")).items
+    assert (older.at, older.count) == (NOW - timedelta(days=3, hours=1), 150)
+
+
 async def test_an_hour_counts_although_the_time_asked_for_begins_inside_it(store: MemoryStore) -> None:
     hour = (MINUTE - 3 * 24 * 60) // HOUR * HOUR
     old = rollup(MINUTE - hour)
@@ -186,6 +202,8 @@ async def test_history_over_http(server: Running) -> None:
     assert [(point["name"], point["count"], point["ends"]) for point in answer["items"]] == [("a", 3, {"done": 3})]
     assert answer["items"][0]["run"]["p95"] == pytest.approx(1.0, rel=0.05)
     assert answer["next"] is None
+    whole = (await get(server.http, since="9h", by="end", step="all")).json()
+    assert [(point["name"], point["count"]) for point in whole["items"]] == [("done", 4)]
     long_ago = (datetime.now(UTC) - timedelta(hours=6)).isoformat()
     assert [point["name"] for point in (await get(server.http, since=long_ago, until="2h")).json()["items"]] == ["b"]
 

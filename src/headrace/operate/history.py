@@ -83,17 +83,22 @@ class HistoryOperations:
         until: datetime | None = None,
         *,
         by: HistoryBy = "queue",
-        step: timedelta | None = None,
+        step: timedelta | Literal["all"] | None = None,
         queue: str | None = None,
         task: str | None = None,
         sees: Callable[[str], bool] = lambda _: True,
     ) -> HistoryAnswer:
-        """The history between two times. `sees`: whether the caller may know of a queue."""
+        """The history between two times. `sees`: whether the caller may know of a queue. `step="all"`: one step for all of it."""
         now = await self._store.now()
         first, last = _minute(since), _minute(now if until is None else min(until, now)) + 1
         old = first < _minute(now) - KEEP_MINUTES
-        minutes = _step(step, last - first - 1, at_least=HOUR if old else 1)
-        first -= first % minutes
+        at_least = HOUR if old else 1
+        if step == "all":
+            first -= first % at_least
+            minutes = max(1, last - first)
+        else:
+            minutes = _step(step, last - first - 1, at_least=at_least)
+            first -= first % minutes
         if (last - first) / minutes > MOST_STEPS:
             raise ConfigError(
                 f"a history has at most {MOST_STEPS} steps: give a longer step than {show(_length(minutes))}"
@@ -127,7 +132,7 @@ class HistoryOperations:
                     break
                 for rollup in page.rollups:
                     if sees(rollup.queue):
-                        _add(groups, rollup, minutes, by)
+                        _add(groups, rollup, first, minutes, by)
                 folds, after = page.folds, page.next
                 if after is None:
                     return groups
@@ -138,9 +143,9 @@ Groups = dict[tuple[int, str], dict[AttemptEnd, Merged]]
 """(first minute of the step, name) → what ended in which way."""
 
 
-def _add(groups: Groups, rollup: Rollup, minutes: int, by: HistoryBy) -> None:
+def _add(groups: Groups, rollup: Rollup, first: int, minutes: int, by: HistoryBy) -> None:
     name = rollup.queue if by == "queue" else rollup.task if by == "task" else rollup.end.value
-    ends = groups.setdefault((rollup.start - rollup.start % minutes, name), {})
+    ends = groups.setdefault((rollup.start - (rollup.start - first) % minutes, name), {})
     if (merged := ends.get(rollup.end)) is None:
         merged = ends[rollup.end] = Merged()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 from starlette.responses import Response
@@ -26,7 +27,7 @@ class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The end, in the same form. Left out: now."""
     step: str | None = None
     """The length of a step, such as `5m`. Left out: one that gives at most 120 steps. For times before yesterday, it is at least
-    an hour."""
+    an hour. `all`: one step for the whole time, because percentiles of several steps cannot be added up."""
     queue: str | None = None
     """This queue only."""
     task: str | None = None
@@ -45,7 +46,7 @@ async def show(call: Call) -> Response:
             _time(query.since, now, "since"),
             None if query.until is None else _time(query.until, now, "until"),
             by=query.by,
-            step=None if query.step is None else duration.parse(query.step, name="step"),
+            step=_step(query.step),
             queue=query.queue,
             task=query.task,
             sees=lambda queue: principal.sees(queue, None),
@@ -53,6 +54,13 @@ async def show(call: Call) -> Response:
     except ConfigError as error:
         raise Problem(422, "invalid_value", str(error)) from None
     return answer(history)
+
+
+def _step(text: str | None) -> timedelta | Literal["all"] | None:
+    """The length of a step. Raises ConfigError."""
+    if text is None:
+        return None
+    return "all" if text == "all" else duration.parse(text, name="step")
 
 
 def _time(text: str, now: datetime, name: str) -> datetime:
