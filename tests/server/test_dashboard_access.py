@@ -101,7 +101,7 @@ async def test_a_tenant_sees_its_own_and_nothing_of_others(server: Running, page
     await expect(links).to_have_text(["headrace", "Overview", "Jobs", "Dead letters", "Schedules", "HTTP API"])
     await expect(page.get_by_text("Jobs of tenant acme.")).to_be_visible()
     await expect(page.get_by_role("link", name="charge billing")).to_have_count(1)
-    for name in ("queues", "workers", "limits", "audit", "tokens"):
+    for name in ("queues", "reports", "workers", "limits", "audit", "tokens"):
         await page.goto(f"{server.url}/#/{name}")
         await expect(page.get_by_role("heading", name="No such page")).to_be_visible()
     await page.goto(f"{server.url}/#/jobs")

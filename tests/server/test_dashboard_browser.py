@@ -13,7 +13,9 @@ from server.browsing import axe, barriers, dead, fill, launched, opened_page, us
 from server.running import Running
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-PAGES = ["overview", "queues", "jobs", "dead", "schedules", "workers", "limits", "audit", "tokens"]
+HISTORY = ["overview?range=1h", "queues/broken?range=1h", "reports?range=30d"]
+"""Pages with charts of history."""
+PAGES = ["overview", "queues", "jobs", "dead", "reports", "schedules", "workers", "limits", "audit", "tokens"]
 
 
 @pytest.fixture
@@ -38,9 +40,11 @@ async def test_every_page_opens_without_an_error_and_no_page_scrolls_sideways(se
     await server.http.post("/v1/jobs", json={"task": "charge", "kwargs": {"order": 7, "shop": "acme"}})
     for width in (1440, 1000, 375, 320):
         await page.set_viewport_size({"width": width, "height": 800})
-        for name in PAGES:
+        for name in (*PAGES, *HISTORY):
             await page.goto(f"{server.url}/#/{name}")
             await expect(page.locator("main h1")).to_have_count(1)
+            if name in HISTORY:
+                await expect(page.get_by_role("img").first).to_be_visible()
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
 
 
@@ -57,10 +61,15 @@ async def test_axe_finds_no_barrier(server: Running, browser: Browser) -> None:
             for width in (1440, 375):
                 await page.set_viewport_size({"width": width, "height": 800})
                 await use_theme(page, theme)
-                for name in (*PAGES, f"jobs/{id}"):
+                for name in (*PAGES, *HISTORY, f"jobs/{id}"):
                     await page.goto(f"{server.url}/#/{name}")
                     await expect(page.locator("main h1")).to_have_count(1)
                     await expect(page.get_by_text("Reading…")).to_have_count(0)
+                    if name in HISTORY:
+                        await expect(page.get_by_role("img").first).to_be_visible()
+                        problems[theme, width, f"{name} as chart"] = await barriers(page, script)
+                        await page.get_by_role("button", name="As table").first.click()
+                        await expect(page.get_by_role("button", name="As chart")).to_be_visible()
                     problems[theme, width, name] = await barriers(page, script)
                 await page.keyboard.press("Control+k")
                 problems[theme, width, "palette"] = await barriers(page, script)
@@ -144,7 +153,7 @@ async def test_the_keyboard_is_enough(server: Running, page: Page) -> None:
         await server.http.post("/v1/jobs", json={"task": "charge", "kwargs": {"order": 7, "shop": shop}})
     await page.goto(server.url)
     await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    for key, heading in (("t", "Tokens"), ("a", "Audit"), ("l", "Limits"), ("d", "Dead letters")):
+    for key, heading in (("r", "Reports"), ("t", "Tokens"), ("a", "Audit"), ("l", "Limits"), ("d", "Dead letters")):
         await page.keyboard.press("g")
         await page.keyboard.press(key)
         await expect(page.get_by_role("heading", name=heading, level=1)).to_be_visible()

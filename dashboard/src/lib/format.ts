@@ -32,6 +32,28 @@ export function duration(seconds: number): string {
   return parts.filter((part, place) => place === 0 || !part.startsWith("0")).join(" ");
 }
 
+const SMALL: [string, number][] = [
+  ["µs", 1e-6],
+  ["ms", 1e-3],
+  ["s", 1],
+];
+
+/** A measured time with three figures, `83.7 ms`; a dash if nothing was measured. */
+export function measured(seconds: number | null): string {
+  if (seconds === null) return "–";
+  if (seconds === 0) return "0 s";
+  const [unit, size] = SMALL.find(([, size]) => seconds < 1000 * size) ?? ["s", 1];
+  const value = seconds / size;
+  return `${value < 1000 ? Number(value.toPrecision(3)) : Math.round(value)} ${unit}`;
+}
+
+/** `0 %`, `2.5 %`, `40 %`; a dash if there is nothing to divide. */
+export function percent(share: number | null): string {
+  if (share === null) return "–";
+  const value = 100 * share;
+  return `${value === 0 || value >= 10 ? Math.round(value) : value < 0.1 ? "< 0.1" : value.toFixed(1)} %`;
+}
+
 export const clock = (at: Date): string => at.toISOString().slice(11, 19);
 
 export const exact = (at: string): string => `${new Date(at).toISOString().slice(0, 19).replace("T", " ")} UTC`;

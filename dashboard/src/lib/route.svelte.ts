@@ -39,6 +39,11 @@ export function link(page: string, id?: string, query?: Record<string, string | 
   return `#/${page}${id === undefined ? "" : `/${encodeURIComponent(id)}`}${text ? `?${text}` : ""}`;
 }
 
+/** A link to the page that is shown, with some of its filters changed. An empty text removes a filter. */
+export function changed(filters: Record<string, string>): string {
+  return link(route.page, route.parts[1], { ...Object.fromEntries(route.query), ...filters });
+}
+
 export function go(to: string): void {
   location.hash = to;
 }

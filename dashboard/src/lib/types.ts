@@ -222,3 +222,24 @@ export interface Moved {
   more: boolean;
   next: string | null;
 }
+
+/** Seconds; null: no attempt was measured. */
+export interface Percentiles {
+  p50: number | null;
+  p95: number | null;
+  p99: number | null;
+}
+
+export interface HistoryPoint {
+  at: string;
+  name: string;
+  count: number;
+  ends: Record<string, number>;
+  wait: Percentiles;
+  run: Percentiles;
+}
+
+export interface History extends List<HistoryPoint> {
+  /** Seconds. */
+  step: number;
+}
