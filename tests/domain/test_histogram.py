@@ -103,3 +103,9 @@ def test_damaged_bytes_are_refused(packed: bytes) -> None:
     with pytest.raises(ValueError, match="histogram"):
         histogram.merge_packed(packed)
     assert histogram == histogram_of([1.0])
+
+
+@given(MANY)
+def test_the_mean_is_within_5_percent_of_the_exact_one(values: list[float]) -> None:
+    assert histogram_of(values).mean == pytest.approx(sum(values) / len(values), rel=0.05)
+    assert Histogram().mean is None
