@@ -20,7 +20,7 @@ from headrace.server.cache import Cached
 from headrace.server.http.rate_limit import RateLimit
 from server.running import Running, running
 
-FIGURES = ["/v1/stats", "/v1/queues", "/metrics", "/v1/pauses", "/v1/workers"]
+FIGURES = ["/v1/stats", "/v1/queues", "/metrics", "/v1/pauses", "/v1/workers", "/v1/autoscale"]
 """Known from memory, and asked of the store once a second."""
 LOOKS = {each.path: each.looks for each in ENDPOINTS if each.looks}
 
@@ -185,7 +185,7 @@ async def test_s53_a_thousand_looks_a_second_ask_the_store_once(app: Headrace, m
     async with running(app, ServerSettings(port=0, max_polls=100_000, tidy=False)) as server:
         assert server.service.settings.stats_ttl >= 1
         asked: Counter[str] = Counter()
-        for verb in ("stats", "pauses", "workers"):
+        for verb in ("stats", "pauses", "workers", "recent_work"):
             kept = getattr(server.service.figures, f"_{verb}")
 
             async def counted(verb: str = verb, ask: Callable[[], Awaitable[Any]] = kept._ask) -> Any:
@@ -200,5 +200,5 @@ async def test_s53_a_thousand_looks_a_second_ask_the_store_once(app: Headrace, m
                 for _ in range(times):
                     answers = await asyncio.gather(*(server.http.get(path) for path in FIGURES * 10))
                     assert {each.status_code for each in answers} == {200}
-                assert asked == {"stats": second, "pauses": second, "workers": second}
+                assert asked == dict.fromkeys(("stats", "pauses", "workers", "recent_work"), second)
                 clock.now += 1

@@ -6,6 +6,7 @@ Each verb leaves its entry in the audit log, with the same text whichever way it
 from __future__ import annotations
 
 from headrace.operate.audit import Ledger
+from headrace.operate.autoscale import AutoscaleOperations
 from headrace.operate.dead.letters import TaskSource, unknown
 from headrace.operate.dead.moves import DeadLetterOperations
 from headrace.operate.history import HistoryOperations
@@ -30,6 +31,7 @@ class Operations:
         self.actor = ledger.actor
         self.jobs = JobOperations(store, ledger)
         self.history = HistoryOperations(store)
+        self.autoscale = AutoscaleOperations(store)
         self.pauses = PauseOperations(store, ledger)
         self.dead = DeadLetterOperations(store, ledger, task_of)
         self.limits = LimitOperations(store, ledger)

@@ -14,6 +14,8 @@ from headrace.app import Headrace
 from headrace.client.client import Client
 from headrace.model.lease import Presence
 from headrace.model.records import Pause, Stats
+from headrace.operate.autoscale import AutoscaleOperations
+from headrace.policy.autoscale import Arrivals, RecentWork
 from headrace.server.api.audit import Audit
 from headrace.server.auth import LOCAL, Auth, Principal, address_of
 from headrace.server.cache import Cached
@@ -38,6 +40,7 @@ class FiguresKept:
         self._stats = Cached(store.stats, settings.stats_ttl)
         self._pauses = Cached(store.pauses, settings.stats_ttl)
         self._workers = Cached(store.workers, settings.stats_ttl)
+        self._recent_work = Cached(AutoscaleOperations(store).recent, settings.stats_ttl)
         self._most = settings.max_polls
         self._pace = RateLimit(self._most, 1 / self._most, time.monotonic)
 
@@ -53,13 +56,17 @@ class FiguresKept:
         """The workers, up to a second old."""
         return await self._workers.get()
 
+    async def recent_work(self) -> dict[str, RecentWork]:
+        """The attempts of the last minutes by queue, up to a second old."""
+        return await self._recent_work.get()
+
     def forget_pauses(self) -> None:
         """Drop the kept pauses after a pause or resume here."""
         self._pauses.forget()
 
     async def aclose(self) -> None:
         """Cancel the reads under way."""
-        for cache in (self._stats, self._pauses, self._workers):
+        for cache in (self._stats, self._pauses, self._workers, self._recent_work):
             await cache.aclose()
 
     def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:
@@ -92,6 +99,8 @@ class ServerState:
     """Set when the server stops: long polls answer early, streams end."""
     at_stop: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Called then."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """How many jobs are enqueued per second, measured between reads of `/v1/autoscale`."""
     replays: ReplayRunner = field(init=False)
 
     def __post_init__(self) -> None:

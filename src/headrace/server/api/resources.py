@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.server.api import (
     audit,
+    autoscale,
     batch,
     bulk,
     dead,
@@ -50,6 +51,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *tasks.ENDPOINTS,
     *stats.ENDPOINTS,
     *history.ENDPOINTS,
+    *autoscale.ENDPOINTS,
     *audit.ENDPOINTS,
     *session.ENDPOINTS,
     *tokens.ENDPOINTS,
