@@ -69,3 +69,18 @@ def test_history(shell: Shell) -> None:
 
 def test_a_history_with_too_many_steps_is_refused(shell: Shell) -> None:
     assert "at most 1500 steps" in shell.error("history", "--since", "300d", "--step", "1h", code=78)
+
+
+def test_stats_tell_how_soon_a_queue_drains_and_what_it_needs(shell: Shell) -> None:
+    shell.put(1200, queue="mail")
+    shell.put(3, queue="new")
+    # So many ended that the last minute decides, however long the commands take.
+    add(shell, rollup("mail", AttemptEnd.DONE, 6000, 10.0))
+    queues = {queue["queue"]: queue for queue in shell.json("stats")["items"]}
+    assert 0 < queues["mail"]["seconds_to_drain"] < 1200
+    assert queues["mail"]["workers"] >= 3
+    # Nothing is known of the time that these jobs take.
+    assert (queues["new"]["seconds_to_drain"], queues["new"]["workers"]) == (None, 1)
+    header, mail, _ = shell("stats").stdout.splitlines()
+    assert header.rstrip().endswith("oldest  drains in")
+    assert mail.split()[-1][-1] in "sm"
