@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import kubernetes_validate
+import msgspec
 import pytest
 
 from deploy.files import (
@@ -30,7 +32,9 @@ from deploy.files import (
     unit,
     unknown_settings,
 )
+from headrace.model.duration import parse as parse_duration
 from headrace.server import ServerSettings
+from headrace.server.api.autoscale import ENDPOINTS as AUTOSCALE
 from headrace.server.api.health import ENDPOINTS as HEALTH
 from headrace.server.api.stats import exposition
 from headrace.settings import Settings
@@ -173,17 +177,37 @@ def test_selectors_choose_the_pods() -> None:
     assert len(objects("PodDisruptionBudget")) == len(labels) == 2
 
 
-def test_keda_scales_the_workers_by_metrics_that_exist() -> None:
+def test_keda_scales_the_workers_by_an_answer_that_the_server_gives() -> None:
     [scaled] = objects("ScaledObject")
-    names = [each["metadata"]["name"] for each in objects("Deployment")]
-    assert scaled["spec"]["scaleTargetRef"]["name"] in names
+    [workers] = [each for each in objects("Deployment") if each["metadata"]["name"] == "headrace-worker"]
+    assert scaled["spec"]["scaleTargetRef"]["name"] == "headrace-worker"
     # Only workers fire schedules, so no figure would ask for the first pod.
     assert scaled["spec"]["minReplicaCount"] >= 1
     [trigger] = scaled["spec"]["triggers"]
-    assert trigger["type"] == "prometheus"
-    assert set(METRIC.findall(trigger["metadata"]["query"])) <= metrics()
-    slots = int(objects("ConfigMap")[0]["data"]["HEADRACE_CONCURRENCY"])
-    assert int(trigger["metadata"]["threshold"]) == slots
+    assert (trigger["type"], trigger["metricType"]) == ("metrics-api", "AverageValue")
+    metadata = trigger["metadata"]
+    url = urlsplit(metadata["url"])
+    [service] = objects("Service")
+    assert (url.hostname, url.port) == (service["metadata"]["name"], service["spec"]["ports"][0]["port"])
+    [endpoint] = AUTOSCALE
+    assert url.path == endpoint.path
+    query = msgspec.convert(dict(parse_qsl(url.query, strict_parsing=True)), endpoint.query, strict=False)
+    parse_duration(query.within)
+    assert metadata["valueLocation"] in {field.name for field in msgspec.structs.fields(endpoint.answers[200])}
+    [container] = workers["spec"]["template"]["spec"]["containers"]
+    assert int(metadata["targetValue"]) == parse(tuple(container["args"]))[1]["processes"]
+
+
+def test_keda_sends_the_token_of_a_secret() -> None:
+    [scaled] = objects("ScaledObject")
+    [trigger] = scaled["spec"]["triggers"]
+    [authentication] = objects("TriggerAuthentication")
+    assert trigger["metadata"]["authMode"] == "bearer"
+    assert trigger["authenticationRef"] == {"name": authentication["metadata"]["name"]}
+    [secret] = authentication["spec"]["secretTargetRef"]
+    assert secret["parameter"] == "token"
+    text = (ROOT / "docs" / "operate" / "autoscaling.md").read_text(encoding="utf-8")
+    assert f"kubectl create secret generic {secret['name']} --from-literal={secret['key']}=" in text
 
 
 # ── Prometheus ───────────────────────────────────────────────────────────────
