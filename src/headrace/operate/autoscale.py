@@ -19,7 +19,7 @@ from headrace.store.contract import Store
 
 MINUTES: Final = 5
 """Whole minutes of history that an estimate uses, besides the minute that has begun."""
-MOST_PAGES: Final = 10
+MOST_PAGES: Final = 5
 """Pages of history that one estimate reads, at most. If there are more, it uses fewer minutes."""
 _RETURNED: Final = (AttemptEnd.FAILED, AttemptEnd.SNOOZED)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.app import Headrace
 from headrace.client.client import Client
@@ -33,14 +33,18 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
 
+HISTORY_TTLS: Final = 5
+"""How many times longer history is kept than figures. It costs more to read, and workers write it every ten seconds."""
+
+
 class FiguresKept:
-    """Values that dashboards read often. They are kept in memory for a second."""
+    """Values that dashboards read often. They are kept in memory for a second, history for five."""
 
     def __init__(self, store: Store, settings: ServerSettings) -> None:
         self._stats = Cached(store.stats, settings.stats_ttl)
         self._pauses = Cached(store.pauses, settings.stats_ttl)
         self._workers = Cached(store.workers, settings.stats_ttl)
-        self._recent_work = Cached(AutoscaleOperations(store).recent, settings.stats_ttl)
+        self._recent_work = Cached(AutoscaleOperations(store).recent, HISTORY_TTLS * settings.stats_ttl)
         self._most = settings.max_polls
         self._pace = RateLimit(self._most, 1 / self._most, time.monotonic)
 
@@ -57,7 +61,7 @@ class FiguresKept:
         return await self._workers.get()
 
     async def recent_work(self) -> dict[str, RecentWork]:
-        """The attempts of the last minutes by queue, up to a second old."""
+        """The attempts of the last minutes by queue, up to five seconds old."""
         return await self._recent_work.get()
 
     def forget_pauses(self) -> None:
