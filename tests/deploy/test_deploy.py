@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -225,6 +226,41 @@ def test_alerts_use_metrics_that_exist() -> None:
 def test_the_page_names_metrics_that_exist() -> None:
     text = (ROOT / "docs" / "operate" / "deploy.md").read_text(encoding="utf-8")
     assert set(METRIC.findall(text)) <= metrics()
+
+
+# ── Grafana ──────────────────────────────────────────────────────────────────
+
+
+def test_the_dashboard_of_grafana_uses_every_metric_and_no_other() -> None:
+    board = json.loads((DEPLOY / "grafana" / "headrace.json").read_text(encoding="utf-8"))
+    texts = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    texts += [variable["query"] for variable in board["templating"]["list"]]
+    assert set(METRIC.findall(" ".join(texts))) == metrics()
+    variables = {variable["name"] for variable in board["templating"]["list"]} | {"__rate_interval"}
+    assert set(re.findall(r"\$(\w+)", " ".join(texts))) <= variables
+
+
+def test_rates_on_the_dashboard_of_grafana_are_of_counters() -> None:
+    counters = set(re.findall(r"^# TYPE (\w+) counter", exposition([]), re.MULTILINE))
+    board = json.loads((DEPLOY / "grafana" / "headrace.json").read_text(encoding="utf-8"))
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            [name] = METRIC.findall(target["expr"])
+            assert ("rate(" in target["expr"]) == (name in counters), panel["title"]
+
+
+def test_panels_of_grafana_do_not_overlap() -> None:
+    board = json.loads((DEPLOY / "grafana" / "headrace.json").read_text(encoding="utf-8"))
+    places = [panel["gridPos"] for panel in board["panels"]]
+    cells = [
+        (place["x"] + column, place["y"] + row)
+        for place in places
+        for column in range(place["w"])
+        for row in range(place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(column for column, _ in cells) < 24
+    assert len({panel["id"] for panel in board["panels"]}) == len(places)
 
 
 # ── systemd, Compose, Dockerfile ─────────────────────────────────────────────
