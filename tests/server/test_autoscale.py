@@ -189,6 +189,13 @@ async def test_the_slots_are_those_of_the_workers_that_serve_the_queue(server: R
     assert [(item["slots"], item["workers"], item["seconds_to_drain"]) for item in answer["items"]] == [(25, 2, None)]
 
 
+async def test_the_server_measures_how_many_jobs_are_enqueued(server: Running) -> None:
+    server.service.arrivals.measure(time.monotonic() - 100, {"mail": 0})
+    await put(server.store, "mail", 50)
+    [item] = (await get(server.http, queue="mail"))["items"]
+    assert 0 < item["enqueued_per_second"] <= 0.5
+
+
 async def test_paused_and_closed_queues_keep_workers_for_what_runs(server: Running) -> None:
     for queue in ("mail", "shut"):
         await put(server.store, queue, 50)
