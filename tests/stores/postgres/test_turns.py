@@ -251,3 +251,21 @@ async def test_many_queues_asked_for_and_more_that_have_something(pg: PostgresSt
     while lease := await pg.claim(Ask(WORKER, tuple(f"q{n:03}" for n in range(50, 150)), 30, TTL, new_token())):
         taken += [job.queue for job in lease.jobs]
     assert sorted(taken) == [f"q{n:03}" for n in range(50, 150)]
+
+
+async def test_what_several_walks_took_is_put_into_the_order_of_its_lane(pg: PostgresStore, sql: Any):
+    for tenant in "aba":
+        await put(pg, 4, lane=Lane(tenant=tenant))
+    rows = await sql.fetch("select batch from headrace.ready order by seq")
+    early, other, late = (row["batch"] for row in rows)
+    ordered = await sql.fetchrow(
+        "select * from headrace.in_order($1, $2, $3, $4, $5, null, null)",
+        ["a", "b", "a", "a"],
+        [late, other, early, early],
+        [0, 0, 2, 0],
+        [3, 3, 3, 1],
+        [7, 8, 9, 10],
+    )
+    assert list(ordered.values()) == [
+        [early, other, early, late], [0, 0, 2, 0], [1, 3, 3, 3], [10, 8, 9, 7], None, None,
+    ]  # fmt: skip

@@ -35,6 +35,7 @@ declare
     v_mark   int4 := 0;                               -- ranges from before the lap
     v_more   bool;                                    -- a tenant has more than its turn
     v_tries  int4 := 0;
+    v_again  bool := false;                           -- a tenant may come twice in what was taken
     -- A claim this small would be full without the tenant whose turn it is, if other claims are taking from that
     -- tenant. A tenant of more weight would lose its turn more often and get less than its share. So wait for it, as
     -- long as this claim holds nothing.
@@ -91,6 +92,7 @@ begin
                 n_tenant := x.n_tenant; n_batch := x.n_batch; n_lo := x.n_lo; n_hi := x.n_hi;
                 n_attempt := x.n_attempt; n_failures := x.n_failures; n_crashes := x.n_crashes;
             elsif x.got > 0 then
+                v_again := v_again or v_lap > 1 or v_mark > 0 or x.n_tenant[1] = n_tenant[cardinality(n_tenant)];
                 n_attempt := headrace.join_past(n_attempt, n_lo, x.n_attempt, x.n_lo);
                 n_failures := headrace.join_past(n_failures, n_lo, x.n_failures, x.n_lo);
                 n_crashes := headrace.join_past(n_crashes, n_lo, x.n_crashes, x.n_lo);
@@ -142,6 +144,11 @@ begin
             v_mark := cardinality(n_tenant);
         end if;
     end loop;
+    if v_again then
+        x := headrace.in_order(n_tenant, n_batch, n_lo, n_hi, n_attempt, n_failures, n_crashes);
+        n_batch := x.n_batch; n_lo := x.n_lo; n_hi := x.n_hi;
+        n_attempt := x.n_attempt; n_failures := x.n_failures; n_crashes := x.n_crashes;
+    end if;
 end $$;
 
 -- join_past: the counts of two groups of ranges, one after the other; null: all 0.
