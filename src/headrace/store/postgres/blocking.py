@@ -21,7 +21,7 @@ T = TypeVar("T")
 _PATIENCE: Final = 3.0
 """Seconds to wait for the server. After that the store's pool repeats the batch, and asks whether the server still works."""
 _TURNS: Final = 3
-"""Turns of the loop in which the driver notices what has arrived, a closed connection included."""
+"""Turns of the loop in which the driver lets go of a connection that ends."""
 
 
 class BlockingEnqueue:
@@ -68,7 +68,8 @@ class BlockingEnqueue:
     def _ready(self) -> Connection:
         """A connection that is open, as far as can be told without asking the server."""
         if self._unread is not None and self._unread.poll(0):
-            self._run(_turns())
+            # Between two calls a server has only its farewell to say, and the end of the connection may follow later.
+            self._drop()
         if self._connection is None or self._connection.is_closed():
             self._drop()
             self._connection = self._run(connect(self._address))
