@@ -73,6 +73,15 @@ def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
     return codec.show(job.payload, own.redact, own.names)
 
 
+def hides_values(task: Task[..., Any] | None, job: Job) -> bool:
+    """Whether the results of its steps stay hidden, because they may hold a field that is to be masked."""
+    try:
+        codec.decode_options(job.options)
+    except BadArguments:
+        return True
+    return bool(effective(job, DEFAULTS if task is None else usual(task.options)).redact)
+
+
 def options(job: Job) -> dict[str, Any]:
     """What this job overrides of its task's options; of a webhook only the host, because its path may be a secret."""
     try:

@@ -1,4 +1,4 @@
-"""What every store does: about thirty-five verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
+"""What every store does: about forty verbs, five of them hot (enqueue, claim, heartbeat, settle, wait).
 
 A store decides nothing. It moves jobs on request, checks the lease's token at every write under a lease, and uses its
 own clock. Every write takes a batch. The rules are the cases of `tests/conformance`, and the store in `memory/` is
@@ -75,6 +75,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.store.history import KeepsHistory
+from headrace.store.journal import KeepsSteps
 
 
 class Blocking(Protocol):
@@ -98,7 +99,7 @@ class Blocking(Protocol):
         ...
 
 
-class Store(KeepsHistory, Protocol):
+class Store(KeepsHistory, KeepsSteps, Protocol):
     """A store of jobs. Use it from one event loop; make one object per loop."""
 
     # ── life ────────────────────────────────────────────────────────────────

@@ -34,6 +34,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.scope import Scope
+from headrace.model.step import Step
 from headrace.operate.audit import chosen
 from headrace.operate.dead import dropped
 from headrace.operate.schedules import KIND as SCHEDULES
@@ -45,7 +46,7 @@ from headrace.server.http.problems import Problem, missing_scope, not_found
 from headrace.server.remote_store import audit as store_audit
 from headrace.server.remote_store import checks, limit_reports, schedule_records
 from headrace.server.remote_store.history import HistoryCalls, not_yours
-from headrace.server.remote_store.shown import shown, shown_schedule
+from headrace.server.remote_store.shown import shown, shown_schedule, shown_steps
 from headrace.server.shared_secret import KIND as SECRET
 from headrace.store.audit import DAYS as AUDIT
 from headrace.store.http import wire
@@ -318,6 +319,19 @@ class Calls(HistoryCalls):
         if not 0 <= position < MAX_LEASE:
             return False  # No lease ever had this token.
         return await self._store.detach(self._own(token), position, self._own(fresh))
+
+    # ── steps ───────────────────────────────────────────────────────────────
+    async def add_steps(self, token: Token, steps: list[tuple[int, Step]]) -> frozenset[int]:
+        checks.check_steps([step for _, step in steps])
+        never_had = {position for position, _ in steps if not 0 <= position < MAX_LEASE}
+        known = [(position, step) for position, step in steps if position not in never_had]
+        return await self._store.add_steps(self._own(token), known) | never_had
+
+    async def read_steps(self, id: JobId) -> list[Step]:
+        [job] = await self._store.get([id])
+        if job is None or not visibility.sees(self._who, job):
+            return []
+        return shown_steps(self._service.app, self._who, job, await self._store.read_steps(id))
 
     # ── permissions ─────────────────────────────────────────────────────────
     def _shown(self, job: Job) -> Job:

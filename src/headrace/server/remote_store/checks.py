@@ -19,6 +19,7 @@ from headrace.model.lane import check_queue as _check_queue
 from headrace.model.lease import Ask, Presence, Report
 from headrace.model.outcome import DONE, Finish, Settlement
 from headrace.model.records import Filter, LimitRule, PauseKind, Retention
+from headrace.model.step import MAX_STEP_NAME, MAX_STEP_VALUE, MAX_STEPS, Step
 from headrace.operate.limits import check_limit
 from headrace.store.http import wire
 from headrace.task.job_checks import check_due, check_span, check_time
@@ -126,6 +127,19 @@ def check_report(report: Report) -> None:
         raise ConfigError("progress is a number from 0 to 1")
     for line in report.lines:
         check_time(line.at)
+
+
+def check_steps(steps: Sequence[Step]) -> None:
+    if len(steps) > wire.MOST_STEPS:
+        raise ConfigError(f"a call has at most {wire.MOST_STEPS} steps: send more in several calls")
+    for step in steps:
+        check_time(step.at)
+        if not (
+            step.name and len(step.name) <= MAX_STEP_NAME and 0 <= step.number < MAX_STEPS and len(step.digest) <= 64
+        ):
+            raise ConfigError("a step has a name, number or digest that no worker sends")
+        if len(step.value or b"") > MAX_STEP_VALUE:
+            raise ConfigError(f"the result of a step has at most {MAX_STEP_VALUE:,} bytes")
 
 
 def lease_time(ttl: timedelta) -> timedelta:

@@ -76,5 +76,7 @@ RULES: dict[str, VerbRule] = {
     "detach": VerbRule("Move a job into a lease of its own.", Scope.WORK),
     "add_history": VerbRule("Add rollups of ended attempts.", Scope.WORK),
     "read_history": VerbRule("Rollups of ended attempts.", Scope.READ, looks=1, long=True),
+    "add_steps": VerbRule("Write finished steps of running tasks.", Scope.WORK),
+    "read_steps": VerbRule("The finished steps of a job.", Scope.WORK, (Scope.READ,)),
     "fold_history": VerbRule("Replace rollups by fewer.", Scope.OPERATE),
 }

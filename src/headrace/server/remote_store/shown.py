@@ -10,6 +10,7 @@ from headrace.errors import BadArguments
 from headrace.model.job import Job, JobState
 from headrace.model.records import Record
 from headrace.model.scope import Scope
+from headrace.model.step import Step
 from headrace.operate import shown as job_view
 from headrace.operate.schedules import decode
 from headrace.policy.schedule import Template
@@ -25,6 +26,13 @@ def shown(app: Headrace, principal: Principal, job: Job) -> Job:
     if principal.may(Scope.WORK):
         return job
     return _masked(app, job) if principal.may(Scope.READ) else _ended(job)
+
+
+def shown_steps(app: Headrace, principal: Principal, job: Job, steps: list[Step]) -> list[Step]:
+    """A worker sees the values. A reader sees none of a job that has redacted fields, because they may hold such a field."""
+    if principal.may(Scope.WORK) or not job_view.hides_values(app.tasks.get(job.task), job):
+        return steps
+    return [replace(step, value=None, digest=b"") for step in steps]
 
 
 def shown_schedule(app: Headrace, principal: Principal, name: str, record: Record) -> Record:

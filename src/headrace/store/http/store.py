@@ -37,6 +37,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
+from headrace.model.step import Step
 from headrace.runtime.loopback import on_this_machine
 from headrace.store.http import address, faults, wire
 
@@ -284,6 +285,17 @@ class HttpStore:
     async def fold_history(self, gone: Sequence[RollupKey], rollups: Sequence[Rollup]) -> bool:
         folded: bool = await self._call("fold_history", gone, rollups)
         return folded
+
+    # ── steps ───────────────────────────────────────────────────────────────
+    async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        refused: set[int] = set()
+        for start in range(0, len(steps), wire.MOST_STEPS):
+            refused |= await self._call("add_steps", token, steps[start : start + wire.MOST_STEPS])
+        return frozenset(refused)
+
+    async def read_steps(self, id: JobId) -> list[Step]:
+        steps: list[Step] = await self._call("read_steps", id)
+        return steps
 
     # ── the call ────────────────────────────────────────────────────────────
     async def _call(self, name: str, *arguments: Any, patience: float = PATIENCE) -> Any:

@@ -34,6 +34,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.rollup import HistoryPage, Rollup, RollupKey
+from headrace.model.step import Step
 from headrace.task.codec.hooks import is_dict, is_list
 
 MEDIA: Final = "application/vnd.headrace+msgpack"
@@ -47,6 +48,8 @@ MAX_BODY: Final = 64 * 1024 * 1024
 """Bytes of one call with jobs or results. A batch is all or nothing, so it must fit into one call."""
 MOST_IDS: Final = 1000
 """Jobs that one call names; a store sends more in several calls."""
+MOST_STEPS: Final = 100
+"""Steps that one call adds."""
 SPLIT: Final = 8 * 1024 * 1024
 """Bytes of results beyond which settlements go in several calls."""
 
@@ -255,6 +258,8 @@ VERBS: Final[Mapping[str, Verb]] = {
         Verb("detach", tuple[Token, int, Token], bool),
         Verb("add_history", tuple[list[Rollup]], None, repeats=True, large=True),
         Verb("read_history", tuple[int, int, str | None, str | None, RollupKey | None, int], HistoryPage, reads=True),
+        Verb("add_steps", tuple[Token, list[tuple[int, Step]]], frozenset[int], repeats=True, large=True),
+        Verb("read_steps", tuple[JobId], list[Step], reads=True),
         Verb("fold_history", tuple[list[RollupKey], list[Rollup]], bool, repeats=True, large=True),
     )
 }

@@ -24,6 +24,8 @@ class Operating(Base):
         moved = [job for id in ids if (job := self._jobs.get(id.int)) and job.state in movable]
         for job in moved:
             if afresh:
+                if job.state in {JobState.DONE, JobState.CANCELLED}:
+                    job.steps.clear()
                 job.failures = job.crashes = 0
                 job.suspect, job.note = False, None
                 job.finished_at = job.result = job.result_until = job.ended_by = job.ended_from = None

@@ -9,6 +9,7 @@ from datetime import datetime
 from headrace.model.job import Claimed, Failure, Job, JobId, JobState, LogLine, NewJob, split_id
 from headrace.model.lease import Token, WorkerId
 from headrace.model.records import Filter
+from headrace.model.step import Step
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +39,8 @@ class JobRow:
     progress: float | None = None
     doing: str | None = None
     log: list[LogLine] = field(default_factory=list[LogLine])
+    steps: dict[tuple[str, int], Step] = field(default_factory=dict[tuple[str, int], Step])
+    """By name and number, in the order written."""
 
     @property
     def queue(self) -> str:

@@ -29,12 +29,13 @@ from headrace.model.records import Enqueued, Finding, Progress, Promoted, Pruned
 from headrace.store.batches import stand_ins
 from headrace.store.due import AT_ONCE
 from headrace.store.memory.history import Remembering
+from headrace.store.memory.journal import Journaling
 from headrace.store.memory.looks import Looking
 from headrace.store.memory.moves import Operating
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow
 
 
-class MemoryStore(Looking, Operating, Remembering):
+class MemoryStore(Looking, Operating, Remembering, Journaling):
     """Everything in dictionaries; gone with the process."""
 
     # ── life ────────────────────────────────────────────────────────────────

@@ -31,6 +31,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
+from headrace.model.step import Step
 from headrace.store.postgres import checks, migrations
 from headrace.store.postgres.blocking import BlockingEnqueue, blocking
 from headrace.store.postgres.lease import LeaseMemory
@@ -60,6 +61,7 @@ from headrace.store.postgres.verbs.report import report
 from headrace.store.postgres.verbs.retry import retry
 from headrace.store.postgres.verbs.settle import settle
 from headrace.store.postgres.verbs.stats import stats, workers
+from headrace.store.postgres.verbs.steps import add_steps, read_steps
 
 _MIGRATION: Final = 3600.0
 """Seconds for one statement of a migration, which may rewrite much."""
@@ -241,6 +243,13 @@ class PostgresStore:
 
     async def fold_history(self, gone: Sequence[RollupKey], rollups: Sequence[Rollup]) -> bool:
         return await fold_history(self._server, gone, rollups)
+
+    # ── steps ───────────────────────────────────────────────────────────────
+    async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        return await add_steps(self._server, token, steps)
+
+    async def read_steps(self, id: JobId) -> list[Step]:
+        return await read_steps(self._server, id)
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:

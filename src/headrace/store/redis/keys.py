@@ -34,6 +34,8 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               y         LIST   the last 10,000 tokens settled to the end: a settle repeated after a lost answer; y2  those
                                before the last turn: at prune, y becomes y2 every ten minutes, so tokens are gone after twenty
               j         HASH   id → what the job's task reported: progress, note, lines
+              J         SET    ids of jobs that have steps
+              J:<id>    HASH   name and number of a finished step → how many were there before it, and the step
               p         STRING since when, until when and by whom the queue is paused
     finished  F         ZSET   finished at → lease settled at once: **the list of a settled lease is the history of its jobs**;
                                nothing is written per job when it is done

@@ -76,6 +76,8 @@ class ShardedRedisStore:
         self.add_history = store.add_history
         self.read_history = store.read_history
         self.fold_history = store.fold_history
+        self.add_steps = store.add_steps
+        self.read_steps = store.read_steps
 
     @property
     def remarks(self) -> Sequence[Finding]:

@@ -31,6 +31,7 @@ from headrace.store.redis.verbs.reap import Reap
 from headrace.store.redis.verbs.records import Records
 from headrace.store.redis.verbs.report import Reports
 from headrace.store.redis.verbs.settle import Settle
+from headrace.store.redis.verbs.steps import Steps
 from headrace.store.redis.verbs.upkeep import Upkeep
 from headrace.store.redis.verbs.wait import Wait
 from headrace.store.redis.verbs.wake import Wake
@@ -115,6 +116,9 @@ class RedisStore:
         self.add_history = history.add_history
         self.read_history = history.read_history
         self.fold_history = history.fold_history
+        steps = Steps(client, leases, locator)
+        self.add_steps = steps.add_steps
+        self.read_steps = steps.read_steps
 
     async def open(self) -> None:
         findings = await self.check()

@@ -36,9 +36,15 @@ class Spot:
 
 
 def locate(tx: Tx, id: JobId) -> Spot | None:
+    key = key_of(tx, id)
+    return None if key is None else locate_key(tx, key)
+
+
+def key_of(tx: Tx, id: JobId) -> int | None:
+    """The key of a job, if its batch is known. The job itself may be gone."""
     batch, ord = split_id(id)
     seq = tx.cur.execute(_SQL["seq"], (batch.bytes,)).fetchone()
-    return None if seq is None else locate_key(tx, seq[0] << 16 | ord)
+    return None if seq is None else seq[0] << 16 | ord
 
 
 def locate_key(tx: Tx, key: int) -> Spot | None:

@@ -32,6 +32,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
+from headrace.model.step import Step
 from headrace.store.sqlite import user_transaction
 from headrace.store.sqlite.blocking import BlockingEnqueue
 from headrace.store.sqlite.engine import migrate as migrations
@@ -69,6 +70,7 @@ from headrace.store.sqlite.verbs.report import report
 from headrace.store.sqlite.verbs.retry import retry
 from headrace.store.sqlite.verbs.settle import settle
 from headrace.store.sqlite.verbs.stats import Figures, workers
+from headrace.store.sqlite.verbs.steps import add_steps, read_steps
 from headrace.store.sqlite.verbs.wait import Waiting
 
 T = TypeVar("T")
@@ -304,6 +306,13 @@ class SqliteStore:
 
     async def fold_history(self, gone: Sequence[RollupKey], rollups: Sequence[Rollup]) -> bool:
         return await self._write(lambda tx: fold_history(tx, gone, rollups))
+
+    # ── steps ───────────────────────────────────────────────────────────────
+    async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        return await self._write(lambda tx: add_steps(tx, token, steps))
+
+    async def read_steps(self, id: JobId) -> list[Step]:
+        return await self._read(lambda tx: read_steps(tx, id))
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:

@@ -32,6 +32,7 @@ begin
         delete from headrace.failure where batch = j.batch and ord = j.ord;
         delete from headrace.stop where batch = j.batch and ord = j.ord;
         delete from headrace.report where batch = j.batch and ord = j.ord;
+        delete from headrace.step where batch = j.batch and ord = j.ord;
         id := v_id;
         return next;
     end loop;

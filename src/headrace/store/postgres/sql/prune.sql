@@ -149,6 +149,10 @@ begin
         where r.batch >= headrace.batch_floor(to_date(v_day, 'YYYYMMDD')::timestamp at time zone 'UTC')
             and r.batch < headrace.batch_floor((to_date(v_day, 'YYYYMMDD') + 1)::timestamp at time zone 'UTC')
             and not exists (select from headrace.job j where j.batch = r.batch and j.ord = r.ord);
+        delete from headrace.step s
+        where s.batch >= headrace.batch_floor(to_date(v_day, 'YYYYMMDD')::timestamp at time zone 'UTC')
+            and s.batch < headrace.batch_floor((to_date(v_day, 'YYYYMMDD') + 1)::timestamp at time zone 'UTC')
+            and not exists (select from headrace.job j where j.batch = s.batch and j.ord = s.ord);
         execute format('drop table headrace.%I, headrace.%I, headrace.%I',
             'gone_job_' || v_day, 'gone_ending_' || v_day, 'gone_failure_' || v_day);
         v_all := v_all + v_some;
@@ -208,6 +212,8 @@ begin
         delete from headrace.failure f using gone g where f.batch = g.batch and f.ord = g.ord
     ), reports as (
         delete from headrace.report r using gone g where r.batch = g.batch and r.ord = g.ord
+    ), steps as (
+        delete from headrace.step s using gone g where s.batch = g.batch and s.ord = g.ord
     ), told as (
         insert into headrace.tally (dead, queue) select -count(*), l.queue from log l where l.state = 2 group by l.queue
     )

@@ -22,6 +22,10 @@ begin
             delete from headrace.ending e where e.batch = j.batch and e.ord = j.ord returning e.state, e.attempt into v_state, v_attempt;
         end if;
         if v_state is not null then
+            -- A dead job resumes behind its finished steps. The others start afresh.
+            if v_state <> 2 then
+                delete from headrace.step s where s.batch = j.batch and s.ord = j.ord;
+            end if;
             insert into headrace.tally (ready, dead, queue) values (1, case when v_state = 2 then -1 else 0 end, j.queue);
         else
             select w.attempt, w.failures, w.crashes, w.suspect, w.note into v_attempt, v_failures, v_crashes, v_suspect, v_note

@@ -27,6 +27,7 @@ for a = 2, #ARGV do
   if gone then
     c('HDEL', p .. FAILURES, id)
     c('HDEL', p .. REPORTS, id)
+    drop_steps(p, id)
     -- The batch itself is remembered until the next prune: a repeated call must not bring it back.
     local prefix = sub(id, 1, 14)
     if c('HINCRBY', p .. GONE, prefix, 1) >= batch_entry(p, prefix)[1] then c('SADD', p .. EMPTY_BATCHES, prefix) end

@@ -8,7 +8,7 @@ local over = now - ARGV[2]
 
 local OVER = pack('>d', 0)
 
-local reported = c('EXISTS', p .. REPORTS) == 1
+local reported, stepped = c('EXISTS', p .. REPORTS) == 1, any_steps(p)
 
 forget_tokens(p, now, tonumber(ARGV[4]))
 for _, prefix in ipairs(c('SPOP', p .. EMPTY_BATCHES, 200)) do forget(p, prefix, 0) end
@@ -18,6 +18,7 @@ for i = 1, #ids do
   unended(p, ids[i])
   c('HDEL', p .. FAILURES, ids[i])
   if reported then c('HDEL', p .. REPORTS, ids[i]) end
+  if stepped then drop_steps(p, ids[i]) end
   forget(p, sub(ids[i], 1, 14), 1)
 end
 dropped = #ids
@@ -82,6 +83,7 @@ while dropped < limit and effort > 0 do
         if sub(el, 17, 22) ~= '\0\0\0\0\0\0' then c('HDEL', p .. FAILURES, id) end
         c('HDEL', p .. MOVED, id)
         if reported then c('HDEL', p .. REPORTS, id) end
+        if stepped then drop_steps(p, id) end
         els[i] = ''
         last = i
         dropped = dropped + 1

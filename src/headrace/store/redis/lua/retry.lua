@@ -14,6 +14,8 @@ for a = 2, #ARGV do
     el = nil
   elseif how == 'k' then
     local _, record = ended_record(what)
+    -- A dead job resumes behind its finished steps. The others start afresh.
+    if sub(what, 1, 1) ~= 'd' then drop_steps(p, id) end
     seq, lane, _, el = opened(record)
     el = restated(el, 0, 0, 0)
     unended(p, id)
@@ -23,6 +25,7 @@ for a = 2, #ARGV do
     c('ZREM', p .. SCHEDULED, id)
   elseif how == 'l' and done_at(p, no, index) then
     el = restated(what, 1, 0, 0)
+    drop_steps(p, id)
     c('LSET', p .. LEASE .. no, index + 1, '')
     c('HDEL', p .. RESULTS .. no, index)
     c('HDEL', p .. MOVED, id)

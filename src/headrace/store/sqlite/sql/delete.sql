@@ -10,6 +10,9 @@ delete from headrace_unique where key = ?;
 -- name: report
 delete from headrace_report where key = ?;
 
+-- name: steps
+delete from headrace_step where key = ?;
+
 -- name: hollow
 -- A batch is remembered until the next prune, so that a repeated enqueue meets it.
 update headrace_batch set hollow = 1

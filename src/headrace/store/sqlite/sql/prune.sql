@@ -33,6 +33,9 @@ delete from headrace_unique where key in (select value from json_each(?1));
 -- name: reports
 delete from headrace_report where key in (select value from json_each(?1));
 
+-- name: steps
+delete from headrace_step where key in (select value from json_each(?1));
+
 -- name: units
 -- Limit keys that hold nothing and whose buckets are full.
 delete from headrace_unit where key in (select key from headrace_unit where full_at <= ? and held = 0 limit ?);

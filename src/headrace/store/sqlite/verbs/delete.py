@@ -26,7 +26,7 @@ def _delete(tx: Tx, id: JobId, takes: frozenset[str]) -> bool:
     if (counter := _COUNTED.get(spot.state)) is not None:
         tx.depth.add(spot.queue, counter, -1)
     tx.cur.execute(_SQL["job"], (spot.key,))
-    for those in ("failures", "lock", "report"):
+    for those in ("failures", "lock", "report", "steps"):
         tx.cur.execute(_SQL[those], (spot.key,))
     tx.cur.execute(_SQL["hollow"], (spot.key >> 16,))
     return True

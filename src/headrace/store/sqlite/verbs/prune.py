@@ -68,7 +68,7 @@ def _forget(tx: Tx, keys: list[int], ends: list[int]) -> int:
         return 0
     some = (str(keys),)
     tx.cur.execute(_SQL["jobs"], some)
-    for those in ("failures", "locks", "reports"):
+    for those in ("failures", "locks", "reports", "steps"):
         tx.cur.execute(_SQL[those], some)
     tx.cur.execute(_SQL["endings"], (str(ends),))
     tx.cur.execute(_SQL["empty"], (str(sorted({key >> 16 for key in keys})),))

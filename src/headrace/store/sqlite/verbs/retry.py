@@ -8,6 +8,7 @@ from headrace.model.job import JobId
 from headrace.store.sqlite.engine.transaction import DEAD, READY, SCHEDULED, Tx
 from headrace.store.sqlite.locate import locate, take_out
 from headrace.store.sqlite.rows import INSERT_READY
+from headrace.store.sqlite.verbs.steps import forget_steps
 
 
 def retry(tx: Tx, ids: Sequence[JobId], *, afresh: bool) -> frozenset[JobId]:
@@ -23,6 +24,8 @@ def _retry(tx: Tx, id: JobId, *, afresh: bool) -> bool:
         tx.depth.add(spot.queue, SCHEDULED, -1)
     elif spot.state == "dead":
         tx.depth.add(spot.queue, DEAD, -1)
+    else:
+        forget_steps(tx, spot.key)
     # A scheduled range is lo, hi, attempt, failures, crashes, suspect, note, run_at.
     counts = (spot.attempt, 0, 0, 0, None) if afresh else spot.row[2:7]
     INSERT_READY.insert(tx.cur, [(*spot.lane, spot.key, spot.key, *counts)])

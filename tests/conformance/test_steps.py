@@ -1,0 +1,170 @@
+"""add_steps, read_steps: what a task has finished, fenced like every write under a lease, and kept with its job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from conformance.kit import (
+    CANCELLED,
+    DEAD,
+    JANITOR,
+    RELEASE,
+    TTL,
+    dump,
+    new,
+    put,
+    put_jobs,
+    run_one,
+    settle_all,
+    take,
+)
+from headrace.model.job import job_id, new_batch
+from headrace.model.lease import new_token
+from headrace.model.outcome import DONE, Settlement
+from headrace.model.records import Retention
+from headrace.model.step import MAX_STEP_VALUE, Step
+from headrace.store.contract import Store
+from headrace.testing.clock import FakeClock
+
+AT = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+NOTHING = timedelta(0)
+
+
+def a_step(name: str = "charge", number: int = 0, value: bytes | None = b"\x01") -> Step:
+    return Step(name, number, b"digest", value, AT)
+
+
+async def test_steps_come_out_as_they_went_in_and_in_order(store: Store):
+    first, second = await put(store, 2)
+    lease = await take(store)
+    assert await store.read_steps(first) == []
+    steps = [a_step("charge", 1), a_step("charge", 0, None), a_step("book", 0, b"")]
+    assert await store.add_steps(lease.token, [(0, steps[0]), (0, steps[1])]) == frozenset()
+    assert await store.add_steps(lease.token, [(0, steps[2])]) == frozenset()
+    assert await store.read_steps(first) == steps
+    assert await store.read_steps(second) == []
+
+
+async def test_the_first_of_a_name_and_number_stays(store: Store):
+    [id] = await put(store)
+    lease = await take(store)
+    step = a_step()
+    other = Step("charge", 0, b"other", b"\x02", AT + timedelta(hours=1))
+    await store.add_steps(lease.token, [(0, step), (0, other)])
+    await store.add_steps(lease.token, [(0, other)])
+    await store.add_steps(lease.token, [(0, step), (0, a_step("book"))])
+    assert await store.read_steps(id) == [step, a_step("book")]
+
+
+async def test_one_call_takes_steps_of_several_jobs(store: Store):
+    ids = await put(store, 3)
+    lease = await take(store)
+    await store.add_steps(lease.token, [(at, a_step(f"step {at}")) for at in (2, 0)])
+    assert [await store.read_steps(id) for id in ids] == [[a_step("step 0")], [], [a_step("step 2")]]
+    assert await store.add_steps(lease.token, []) == frozenset()
+
+
+async def test_jobs_of_several_queues_in_one_lease(store: Store):
+    ids = await put_jobs(store, new(queue="a"), new(queue="b"))
+    lease = await take(store, 100, "a", "b")
+    by_position = {job.id: at for at, job in enumerate(lease.jobs)}
+    await store.add_steps(lease.token, [(by_position[id], a_step(str(id))) for id in ids])
+    for id in ids:
+        assert await store.read_steps(id) == [a_step(str(id))]
+
+
+async def test_any_name_and_a_large_value(store: Store):
+    [id] = await put(store)
+    lease = await take(store)
+    steps = [
+        a_step("ünï [\N{PILE OF POO} 'a\"]", 0),
+        a_step("large", 9999, bytes(range(256)) * (MAX_STEP_VALUE // 256)),
+    ]
+    await store.add_steps(lease.token, [(0, step) for step in steps])
+    assert await store.read_steps(id) == steps
+
+
+async def test_a_worker_without_the_lease_changes_nothing(store: Store, clock: FakeClock):
+    ids = await put(store, 3)
+    lease = await take(store)
+    await store.settle(lease.token, [(0, DONE)])
+    before = await dump(store)
+    step = a_step()
+    assert await store.add_steps(lease.token, [(0, step), (3, step), (-1, step)]) == {0, 3, -1}
+    assert await store.add_steps(new_token(), [(0, step)]) == {0}
+    assert await dump(store) == before
+    clock.advance(TTL)
+    [orphan] = await store.reap(JANITOR, TTL)
+    assert await store.add_steps(lease.token, [(1, step)]) == {1}
+    assert [await store.read_steps(id) for id in ids] == [[], [], []]
+    assert await store.add_steps(orphan.token, [(1, step)]) == frozenset()
+    assert await store.read_steps(ids[1]) == [step]
+
+
+async def test_a_detached_job_goes_on_with_its_journal(store: Store):
+    [first, second] = await put(store, 2)
+    lease = await take(store)
+    await store.add_steps(lease.token, [(1, a_step("one"))])
+    fresh = new_token()
+    assert await store.detach(lease.token, 1, fresh)
+    assert await store.add_steps(lease.token, [(1, a_step("two"))]) == {1}
+    assert await store.add_steps(fresh, [(0, a_step("three"))]) == frozenset()
+    assert await store.read_steps(second) == [a_step("one"), a_step("three")]
+    assert await store.read_steps(first) == []
+
+
+async def test_the_next_attempt_reads_them_and_adds_to_them(store: Store):
+    [id] = await put(store)
+    lease = await take(store)
+    await store.add_steps(lease.token, [(0, a_step("one"))])
+    await settle_all(store, lease, RELEASE)
+    lease = await take(store)
+    assert await store.read_steps(id) == [a_step("one")]
+    await store.add_steps(lease.token, [(0, a_step("two"))])
+    await settle_all(store, lease)
+    assert await store.read_steps(id) == [a_step("one"), a_step("two")]
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"), [(DEAD, True), (DONE, False), (CANCELLED, False)], ids=["dead", "done", "cancelled"]
+)
+async def test_a_retry_resumes_a_dead_job_and_starts_others_afresh(store: Store, end: Settlement, kept: bool):
+    ids = await put(store, 2)
+    lease = await take(store)
+    await store.add_steps(lease.token, [(0, a_step()), (1, a_step())])
+    await settle_all(store, lease, end)
+    assert await store.retry(ids[:1]) == {ids[0]}
+    assert await store.read_steps(ids[0]) == ([a_step()] if kept else [])
+    assert await store.read_steps(ids[1]) == [a_step()]
+
+
+async def test_a_retry_of_a_scheduled_job_keeps_them(store: Store):
+    [id] = await put(store)
+    lease = await take(store)
+    await store.add_steps(lease.token, [(0, a_step())])
+    await settle_all(store, lease, type(RELEASE)(0, 0, due=timedelta(hours=1)))
+    assert await store.retry([id]) == {id}
+    assert await store.read_steps(id) == [a_step()]
+
+
+async def test_they_go_with_their_job(store: Store, clock: FakeClock):
+    kept, deleted, dead = await put(store, 3)
+    lease = await take(store)
+    await store.add_steps(lease.token, [(at, a_step()) for at in range(3)])
+    await store.settle(lease.token, [(0, RELEASE), (1, DONE), (2, DEAD)])
+    assert await store.delete([deleted, dead]) == {deleted, dead}
+    assert await store.read_steps(deleted) == await store.read_steps(dead) == []
+    assert await store.read_steps(kept) == [a_step()]
+    await run_one(store)
+    assert await store.read_steps(kept) == [a_step()]
+    clock.advance(timedelta(days=3))
+    while (await store.prune(Retention(done=NOTHING))).more:
+        pass
+    assert await store.get([kept]) == [None]
+    assert await store.read_steps(kept) == []
+
+
+async def test_an_unknown_job_has_none(store: Store):
+    assert await store.read_steps(job_id(new_batch(), 0)) == []
