@@ -56,9 +56,11 @@ if TYPE_CHECKING:
     from headrace.task.context import JobContext, NoCurrentJob, current_job
     from headrace.task.handle import Handle
     from headrace.task.hooks import AsyncCall, EnqueueCall, FollowUp, SyncCall, WorkerInfo
+    from headrace.task.journal import StepChanged, StepTooLarge
     from headrace.task.large_results import FolderResults, ResultStorage, S3Results
     from headrace.task.limit import Limit
     from headrace.task.retry import Retry
+    from headrace.task.steps import sleep, sleep_sync, step, step_sync
     from headrace.task.task import JobCall, Task
     from headrace.task.unique import Unique
     from headrace.webhooks import declare as webhook
@@ -119,6 +121,8 @@ __all__ = [
     "SchemaMismatch",
     "SerializationError",
     "Snooze",
+    "StepChanged",
+    "StepTooLarge",
     "StoreDamaged",
     "StoreError",
     "StoreFull",
@@ -133,6 +137,10 @@ __all__ = [
     "ageing",
     "current_job",
     "once",
+    "sleep",
+    "sleep_sync",
+    "step",
+    "step_sync",
     "webhook",
     "weighted",
 ]
@@ -153,9 +161,11 @@ _NAMES = {
     "headrace.task.context": ("JobContext", "NoCurrentJob", "current_job"),
     "headrace.task.handle": ("Handle",),
     "headrace.task.hooks": ("AsyncCall", "EnqueueCall", "FollowUp", "SyncCall", "WorkerInfo"),
+    "headrace.task.journal": ("StepChanged", "StepTooLarge"),
     "headrace.task.large_results": ("FolderResults", "ResultStorage", "S3Results"),
     "headrace.task.limit": ("Limit",),
     "headrace.task.retry": ("Retry",),
+    "headrace.task.steps": ("sleep", "sleep_sync", "step", "step_sync"),
     "headrace.task.task": ("JobCall", "Task"),
     "headrace.task.unique": ("Unique",),
 }

@@ -28,6 +28,7 @@ from headrace.model.lane import Ahead, Lane
 from headrace.model.lease import Ask, Lease, Presence, Report, Token, new_token, new_worker_id
 from headrace.model.outcome import Again, Finish, Settlement
 from headrace.model.records import Filter, LimitRule, QueueStats, Retention
+from headrace.model.step import Step
 from headrace.store import connect
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
@@ -236,6 +237,8 @@ class Machine(RuleBasedStateMachine):
         self.batches: list[tuple[Batch, datetime]] = []
         self.tokens: list[tuple[Token, Token, int]] = []
         """(the specification's, the other's, how many positions): also of leases that have ended."""
+        self.stepped = False
+        """Some job may have steps."""
         self.everybody_appears()
 
     def everybody_appears(self) -> None:
@@ -498,6 +501,17 @@ class Machine(RuleBasedStateMachine):
         assert self.run(self.other.report(theirs, said)) == self.run(self.spec.report(mine, said))
 
     @move(
+        2, which=pick, position=st.integers(0, 4), names=st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=3)
+    )
+    def finish_steps(self, which: int, position: int, names: list[str]) -> None:
+        if not self.tokens:
+            return
+        mine, theirs, size = self.lease(which)
+        steps = [(position % (size + 1), Step(name, at % 2, b"d", b"v", AT)) for at, name in enumerate(names)]
+        assert self.run(self.other.add_steps(theirs, steps)) == self.run(self.spec.add_steps(mine, steps))
+        self.stepped = True
+
+    @move(
         2, which=st.lists(pick, min_size=1, max_size=3), states=st.none() | st.frozensets(st.sampled_from([*JobState]))
     )
     def delete(self, which: list[int], states: frozenset[JobState] | None) -> None:
@@ -570,11 +584,12 @@ class Machine(RuleBasedStateMachine):
         mine, theirs = self.both(self.everything)
         assert theirs == mine
 
-    async def everything(self, store: Store) -> tuple[list[Job], list[Job | None], list[QueueStats]]:
+    async def everything(self, store: Store) -> tuple[list[Job], list[Job | None], list[QueueStats], list[list[Step]]]:
         found = [_comparable(job) for job in await find_all(store, limit=100)]
         known = [job and _comparable(job) for job in await store.get(self.ids)]
         stats = [q for q in (await store.stats()).queues if q != QueueStats(queue=q.queue)]
-        return found, known, stats
+        journals = [await store.read_steps(id) for id in self.ids] if self.stepped else []
+        return found, known, stats, journals
 
 
 def _settled(ahead: Ahead) -> Ahead:

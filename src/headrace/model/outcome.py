@@ -102,6 +102,10 @@ PAUSED = "its task is paused"
 """The start of the note of a job that a worker put off because its task is paused."""
 
 
+ASLEEP = "its task sleeps until"
+"""The start of the note of a job whose task sleeps."""
+
+
 class Snoozed(msgspec.Struct, frozen=True):
     due: timedelta | datetime
     note: str | None = None

@@ -123,14 +123,20 @@ def _span(seconds: float) -> timedelta:
 
 
 def settlement(
-    job: Claimed, outcome: Outcome, own: Effective, clock: Callable[[], float], *, suspect: bool = False
+    job: Claimed,
+    outcome: Outcome,
+    own: Effective,
+    clock: Callable[[], float],
+    *,
+    suspect: bool = False,
+    advanced: bool = False,
 ) -> Settlement:
     """What follows from the outcome of an attempt, by the one retry rule.
 
     `clock` reads the seconds since 1970 of the store's clock. It is read only for jobs with a deadline. `suspect`: the
-    attempt ran alone, because an earlier one may have killed its worker.
+    attempt ran alone, because an earlier one may have killed its worker. `advanced`: it has finished a step.
     """
     if suspect and isinstance(outcome, Released):
         outcome = Released(suspect=True)
     left = None if own.deadline is None else timedelta(seconds=own.left(job, clock()))
-    return rule.decide(job, outcome, own.retry, result_ttl=own.result_ttl, left=left)
+    return rule.decide(job, outcome, own.retry, result_ttl=own.result_ttl, left=left, advanced=advanced)

@@ -46,11 +46,13 @@ def decide(
     *,
     result_ttl: timedelta | None = None,
     left: timedelta | None = None,
+    advanced: bool = False,
     rand: Callable[[], float] = random.random,
 ) -> Settlement:
     """What follows from an outcome: for failures, timeouts, crashes and lost leases alike. It has no effects.
 
-    `left` is the time to the job's deadline: a job whose next attempt would begin after it is dead now.
+    `left` is the time to the job's deadline: a job whose next attempt would begin after it is dead now. `advanced`: the
+    attempt has finished a step, so its failure is the first one behind that step.
     """
     match outcome:
         case Succeeded(result=None):
@@ -58,7 +60,7 @@ def decide(
         case Succeeded(result=result):
             return done(result, result_ttl)
         case Failed():
-            return _after_failure(job, outcome, policy, left, rand)
+            return _after_failure(0 if advanced else job.failures, job.crashes, outcome, policy, left, rand)
         case Snoozed(due=timedelta() as due) if left is not None and due >= left:
             return Finish(JobState.DEAD, note=DEADLINE)
         case Snoozed(due=due, note=note):
@@ -72,16 +74,16 @@ def decide(
 
 
 def _after_failure(
-    job: Claimed, outcome: Failed, policy: Retry, left: timedelta | None, rand: Callable[[], float]
+    before: int, crashes: int, outcome: Failed, policy: Retry, left: timedelta | None, rand: Callable[[], float]
 ) -> Settlement:
-    failures = job.failures + 1
+    failures = before + 1
     if outcome.final or failures >= policy.max_attempts:
         note = outcome.reason or ("final" if outcome.final else "max_attempts")
         return Finish(JobState.DEAD, note=note, failure=outcome.failure, failures=failures)
     delay = outcome.retry_after if outcome.retry_after is not None else policy.delay(failures, rand)
     if left is not None and delay >= left:
         return Finish(JobState.DEAD, note=DEADLINE, failure=outcome.failure, failures=failures)
-    return Again(failures, job.crashes, due=delay, failure=outcome.failure)
+    return Again(failures, crashes, due=delay, failure=outcome.failure)
 
 
 def _after_loss(job: Claimed, outcome: Lost, policy: Retry) -> Settlement:

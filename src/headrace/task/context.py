@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.model.job import Claimed, JobId
+from headrace.model.step import Step
 from headrace.runtime import logs
 from headrace.task.codec import decode_options
+from headrace.task.journal import Journal
 
 
 class NoCurrentJob(HeadraceError, RuntimeError):
@@ -42,6 +45,43 @@ class Running(Protocol):
 
     def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
         """Take a report of the task, from any thread. The worker writes it soon, and before the attempt's end."""
+        ...
+
+    def steps(self) -> StepKeeper:
+        """The steps of its job."""
+        ...
+
+
+class StepKeeper(Protocol):
+    """Reads and writes the journal of a running attempt."""
+
+    @property
+    def journal(self) -> Journal:
+        """Complete after `load` or `load_sync`. Calls may be numbered before."""
+        ...
+
+    def now(self) -> datetime:
+        """The store's clock, about."""
+        ...
+
+    async def load(self) -> None:
+        """Read what earlier attempts have finished, once."""
+        ...
+
+    def load_sync(self) -> None: ...
+
+    async def add(self, step: Step, *, lazy: bool) -> None:
+        """Store a finished step. Raises LeaseLost. `lazy`: with the next one that is not."""
+        ...
+
+    def add_sync(self, step: Step, *, lazy: bool) -> None: ...
+
+    def busy(self) -> AbstractContextManager[None]:
+        """While a step runs, the attempt is not suspended."""
+        ...
+
+    async def suspend(self, until: datetime) -> None:
+        """End the attempt as soon as no step runs. The job runs again then."""
         ...
 
 

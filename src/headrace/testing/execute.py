@@ -7,7 +7,8 @@ import contextvars
 import functools
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
@@ -18,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from headrace.model.outcome import Outcome, Released, Succeeded
 from headrace.runtime import event_loop
 from headrace.task import context
+from headrace.task.journal import Suspended
 from headrace.testing.clock import FakeClock
 from headrace.worker import outcome_of
 from headrace.worker.attempt import TIMEOUT, Attempt
@@ -47,6 +49,9 @@ class _Slots:
     waiting = 0
     running = 1
 
+    def __init__(self) -> None:
+        self._tasks: dict[Attempt, asyncio.Task[Any] | None] = {}
+
     def put(self, attempts: list[Attempt]) -> None: ...
 
     def take_back(self, before: float) -> list[Attempt]:
@@ -56,7 +61,20 @@ class _Slots:
     def under_way(self) -> list[Attempt]:
         return []
 
-    def interrupt(self, attempt: Attempt) -> None: ...
+    def interrupt(self, attempt: Attempt) -> None:
+        """Cancel the async task that runs the attempt."""
+        if (task := self._tasks.get(attempt)) is not None:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    @contextmanager
+    def runs(self, attempt: Attempt) -> Generator[None]:
+        """The current asyncio task runs the attempt."""
+        task = self._tasks[attempt] = asyncio.current_task()
+        assert task is not None
+        try:
+            yield
+        finally:
+            del self._tasks[attempt]
 
     async def close(self) -> None: ...
 
@@ -164,7 +182,7 @@ def _traced(attempt: Attempt, crash_at: int | None, call: _Bound) -> Any:
 
 async def _atraced(attempt: Attempt, crash_at: int | None, call: _Bound) -> Any:
     # Inside the coroutine, because its event loop may run in another thread than the caller.
-    with _Crash(attempt, crash_at):
+    with _Crash(attempt, crash_at), _SLOTS.runs(attempt):
         return await call()
 
 
@@ -201,7 +219,7 @@ def _returned(attempt: Attempt, value: Any, began: datetime) -> RunEnd:
 def _failed(attempt: Attempt, error: BaseException, began: datetime) -> RunEnd:
     if isinstance(error, WorkerCrash):
         return RunEnd(Released(), crashed=True)
-    if not isinstance(error, Exception | SystemExit | asyncio.CancelledError):
+    if not isinstance(error, Exception | SystemExit | asyncio.CancelledError | Suspended):
         # Ctrl-C, or a test framework that ends the test: the job is handed back, and the script raises the error.
         return RunEnd(Released(), error)
     _check_time(attempt, began)

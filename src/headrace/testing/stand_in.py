@@ -33,6 +33,7 @@ from headrace.worker.completer import GONE
 from headrace.worker.duties import Duties
 from headrace.worker.executor import UnresolvedTask
 from headrace.worker.failure_hooks import FailureHooks
+from headrace.worker.journal import StepWriter
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.outcome_of import encode_result
 from headrace.worker.reporter import Reporter
@@ -188,6 +189,7 @@ class StandIn:
             state.watch = _ClockWatch(self.clock)
             state.completer = self.completions
             state.reporter = Reporter(state, lose=lambda _: None)
+            state.step_writer = StepWriter(state, lose=lambda _: None)
             self.feedback = LimitFeedback(state, duties.limits, Planner((), duties.queues), opened=lambda: None)
             state.feedback = self.feedback
             state.failure_hooks = FailureHooks(duties.hooks.on_failure)

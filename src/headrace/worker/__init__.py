@@ -30,6 +30,7 @@ from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.fetcher import Fetcher
 from headrace.worker.history import HistoryWriter
 from headrace.worker.janitor import Janitor
+from headrace.worker.journal import StepWriter
 from headrace.worker.keeper import Keeper
 from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.limit_feedback import LimitFeedback
@@ -188,6 +189,7 @@ class Worker:
         self._completer = Completer(state, self._settler)
         state.completer = self._completer
         state.reporter = reporter = Reporter(state, lose=self._lose)
+        state.step_writer = StepWriter(state, lose=self._lose)
         self._fetcher = Fetcher(state, lambda: self._executor, self._settler, lambda: self._feedback)
         planner = Planner(state.queues, self._duties.queues)
         self._feedback = LimitFeedback(state, self._duties.limits, planner, opened=self._fetcher.nudge.ring)

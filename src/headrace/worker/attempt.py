@@ -18,6 +18,7 @@ from headrace.worker.middleware import surrounded
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
+    from headrace.worker.journal import AttemptSteps
     from headrace.worker.state import HeldLease
 
 # Why an attempt was interrupted. Empty: it was not.
@@ -25,6 +26,7 @@ TIMEOUT: Final = "timeout"
 STOP: Final = "stop"
 LOST: Final = "lost"
 RELEASE: Final = "release"
+SUSPEND: Final = "suspend"
 
 
 class ResolvedTask:
@@ -135,6 +137,8 @@ class Attempt(msgspec.Struct, eq=False):
     """It was interrupted, went on, and the log has a line about it."""
     cap: float = inf
     """Seconds that were left to the job's deadline when it started."""
+    journal: AttemptSteps | None = None
+    """None: its task has called no step yet."""
 
     @property
     def worker(self) -> str:
@@ -176,6 +180,11 @@ class Attempt(msgspec.Struct, eq=False):
 
     def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
         self.held.state.reporter.take(self, progress=progress, note=note, line=line)
+
+    def steps(self) -> AttemptSteps:
+        if self.journal is None:
+            self.journal = self.held.state.step_writer.keeper(self)
+        return self.journal
 
     def trip(self, limit: Limit, until: timedelta | datetime) -> None:
         self.held.state.feedback.trip(self.observed, limit, until)

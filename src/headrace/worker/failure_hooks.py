@@ -13,7 +13,7 @@ from headrace.errors import Unsupported
 from headrace.model.job import Claimed, Failure, JobState
 from headrace.model.outcome import Again, Finish, Settlement
 from headrace.runtime.logs import own_name
-from headrace.task.context import JobContext
+from headrace.task.context import JobContext, StepKeeper
 from headrace.task.hooks import FailureHook, FollowUp, label_of
 from headrace.worker.service import Service, log
 
@@ -42,9 +42,14 @@ class EndedAttempt:
         del progress, note, line
         raise _over()
 
+    def steps(self) -> StepKeeper:
+        raise _over()
+
 
 def _over() -> Unsupported:
-    return Unsupported("the attempt has ended: only its task can report progress, log lines or complete the job")
+    return Unsupported(
+        "the attempt has ended: only its task can call steps, report progress, log lines or complete the job"
+    )
 
 
 class _Notice(NamedTuple):

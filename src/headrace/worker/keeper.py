@@ -12,8 +12,8 @@ from time import monotonic
 
 from headrace.errors import HeadraceError, StoreDamaged, Unavailable
 from headrace.model.lease import CLOSED, Presence, Pulse
-from headrace.policy.explain.sentences import count
 from headrace.worker.executor import Executor
+from headrace.worker.lost_lease import tell_lost
 from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
@@ -151,13 +151,7 @@ class Keeper(Service):
             # that is being renewed has a fresh token: the next heartbeat decides.
             if held is None or held.ending or self._state.reaping:
                 continue
-            jobs = held.open + len(held.ended)
-            log.warning(
-                "lease lost: this worker drops %s, because another worker holds the lease now",
-                count(jobs, "job"),
-                extra={"event": "lease.lost", "lease": str(token), "jobs": jobs},
-            )
-            self._state.emit("lease.lost", token=token, jobs=jobs)
+            tell_lost(self._state, held)
             executor.lose(held)
         for stop in pulse.stops:
             if (held := self._state.leases.get(stop.token)) is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.errors import BadArguments, ResultTooLarge, SerializationError
 from headrace.model.job import Claimed, Failure
 from headrace.model.outcome import (
+    ASLEEP,
     EXPIRED,
     PARKED,
     PAUSED,
@@ -30,9 +31,10 @@ from headrace.model.records import Pause
 from headrace.policy.effective import Effective, effective
 from headrace.policy.retry import DEADLINE
 from headrace.task.codec import scrub, secrets
+from headrace.task.journal import Suspended
 from headrace.task.large_results import EncodedResult
 from headrace.worker import tracebacks
-from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, ResolvedTask
+from headrace.worker.attempt import LOST, RELEASE, STOP, SUSPEND, TIMEOUT, Attempt, ResolvedTask
 
 log = logging.getLogger("headrace.worker")
 
@@ -103,6 +105,8 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
     match error:
         case Snooze(due=timedelta() | datetime() as due):
             return Snoozed(due)
+        case Suspended(until=until):
+            return asleep(until)
         case RetryAfter(delay=delay):
             return Failed(_failure(attempt, error), retry_after=delay)
         case Cancel(reason=why):
@@ -158,7 +162,14 @@ def _interrupted(attempt: Attempt, reason: str) -> Outcome:
         return timed_out(attempt)
     if reason == STOP:
         return Cancelled()  # The store has the reason.
+    if reason == SUSPEND and attempt.journal is not None:
+        return asleep(attempt.journal.until)
     return Released()
+
+
+def asleep(until: datetime) -> Outcome:
+    """The job sleeps until then, without a slot."""
+    return Snoozed(until, note=f"{ASLEEP} {until.isoformat(timespec='seconds')}")
 
 
 def _bare(attempt: Attempt, kind: str, message: str) -> Failure:

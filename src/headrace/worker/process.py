@@ -17,8 +17,8 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from headrace.errors import HookFailed, UnknownTask, Unsupported
-from headrace.model.job import Claimed, Failure
+from headrace.errors import HookFailed, LeaseLost, UnknownTask, Unsupported
+from headrace.model.job import Failure
 from headrace.model.lease import WorkerId, new_token
 from headrace.model.outcome import Failed, Lost, Outcome, Released
 from headrace.runtime import logs
@@ -29,6 +29,7 @@ from headrace.task.hooks import Hooks, WorkerInfo
 from headrace.task.task import Task
 from headrace.worker import outcome_of, parent_watch, wire
 from headrace.worker.attempt import Attempt, ResolvedTask
+from headrace.worker.child_steps import ChildSteps
 from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.service import log
 from headrace.worker.state import HeldLease, WorkerState
@@ -41,9 +42,10 @@ class Terminated(BaseException):
 class Alone:
     """A job's context in a child: it has no store, only the pipe to its worker."""
 
-    def __init__(self, job: Claimed, worker: str, timeout: float, pipe: socket.socket) -> None:
-        self.job = job
-        self.worker = worker
+    def __init__(self, order: wire.Order, pipe: socket.socket) -> None:
+        self.job = order.job
+        self.worker = order.worker
+        self._steps = ChildSteps(order.job, self._ask, order.clock)
         self._pipe = pipe
         self._lock = threading.Lock()
         """A task may report from several threads of its own, some of which outlive it."""
@@ -51,13 +53,29 @@ class Alone:
         self.needs_worker = False
         """The task asked for what only the worker's own process can do."""
         self.cancelled = False
-        self.deadline_at: datetime | None = None if timeout == inf else datetime.now(UTC) + timedelta(seconds=timeout)
+        self.deadline_at: datetime | None = (
+            None if order.timeout == inf else datetime.now(UTC) + timedelta(seconds=order.timeout)
+        )
 
     def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
         message = wire.Said(progress, None if note is None else _plain(note), None if line is None else _plain(line))
         with self._lock:
             if not self._over:
                 self._pipe.sendall(wire.pack_report(message))
+
+    def steps(self) -> ChildSteps:
+        return self._steps
+
+    def _ask(self, message: wire.StepCallMessage) -> wire.StepAnswer:
+        """Ask the worker, and wait for its answer."""
+        with self._lock:
+            if self._over:
+                raise LeaseLost("the attempt has ended: only its task can call steps")
+            self._pipe.sendall(wire.pack_report(message))
+            answer = wire.receive(self._pipe)
+        if not isinstance(answer, wire.StepAnswer):
+            raise LeaseLost("the worker has ended")
+        return answer
 
     def close(self) -> None:
         """Send nothing more, because the worker would take it for a message of the next job."""
@@ -157,7 +175,7 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
         return outcome_of.bad_arguments(attempt, error)
     own = contextvars.copy_context()
-    alone = Alone(order.job, order.worker, order.timeout, pipe)
+    alone = Alone(order, pipe)
     own.run(context.enter, alone)
     try:
         result: Any = own.run(attempt.known.function, *args, **kwargs)

@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
-from time import monotonic
-from typing import NamedTuple
+from time import monotonic, time
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +26,7 @@ from headrace.supervisor.exits import cause_of
 from headrace.task.hooks import WorkerInfo
 from headrace.worker import faults, outcome_of, parent_watch, wire
 from headrace.worker.attempt import TIMEOUT, Attempt
+from headrace.worker.child_steps import keep_steps
 from headrace.worker.service import log
 from headrace.worker.state import WorkerState
 from headrace.worker.steps import End, announce, end_safely, set_deadline
@@ -32,6 +34,9 @@ from headrace.worker.steps import End, announce, end_safely, set_deadline
 KILLED = signal.SIGKILL.name
 FAREWELL = 5.0
 """Seconds that a child without a job gets to end by itself, for what its code does at exit."""
+
+
+KeepSteps = Callable[[wire.StepCallMessage], Coroutine[Any, Any, wire.StepAnswer]]
 
 
 class Child:
@@ -82,8 +87,8 @@ class Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    async def run(self, order: wire.Order, hear: Callable[[wire.Said], None]) -> Outcome | None:
-        """Returns the outcome, or None if the child died. Calls `hear` for each report of the task."""
+    async def run(self, order: wire.Order, hear: Callable[[wire.Said], None], keep: KeepSteps) -> Outcome | None:
+        """Returns the outcome, or None if the child died. Calls `hear` and `keep` for what the task reports."""
         try:
             self._writer.write(wire.pack(order))
             await self._writer.drain()
@@ -93,7 +98,11 @@ class Child:
                 if isinstance(report, wire.SlotReport):
                     self.jobs += 1
                     return report.outcome
-                hear(report)
+                if isinstance(report, wire.Said):
+                    hear(report)
+                    continue
+                self._writer.write(wire.pack(await keep(report)))
+                await self._writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
@@ -306,7 +315,7 @@ class ProcessSlots:
         if attempt.held.suspect:
             self._state.excuse(attempt.held, attempt.job)
         attempt.started = monotonic()
-        outcome = await child.run(self._order(attempt), hear)
+        outcome = await child.run(self._order(attempt), hear, partial(keep_steps, attempt))
         if faults.ARMED:
             faults.reach("ran")
         if attempt.reason or outcome is None:
@@ -336,5 +345,6 @@ class ProcessSlots:
             attempt.timeout,
             self._state.name,
             self._state.max_result,
+            self._state.watch.about() - time(),
             self._isolates is not None,
         )

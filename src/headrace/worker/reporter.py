@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
 from headrace.model.job import LogLine
 from headrace.model.lease import MAX_LOG, Report
-from headrace.policy.explain.sentences import count
 from headrace.task.codec import scrub
 from headrace.worker.attempt import Attempt
+from headrace.worker.lost_lease import tell_lost
 from headrace.worker.outcome_of import bounded, secrets_of
 from headrace.worker.service import OutageLog, Service, log
 from headrace.worker.state import HeldLease, WorkerState
@@ -169,11 +169,5 @@ class Reporter(Service):
             for attempt, position, _ in reports
         )
         if running and not held.lost and not held.ending:
-            jobs = held.open + len(held.ended)
-            log.warning(
-                "lease lost: this worker drops %s, because another worker holds the lease now",
-                count(jobs, "job"),
-                extra={"event": "lease.lost", "lease": str(held.token), "jobs": jobs},
-            )
-            self._state.emit("lease.lost", token=held.token, jobs=jobs)
+            tell_lost(self._state, held)
             self._lose(held)

@@ -285,4 +285,5 @@ def settlement_of(attempt: Attempt, outcome: Outcome) -> Settlement:
     """What follows from an attempt's outcome, by the rules of its task and its job."""
     job, held = attempt.job, attempt.held
     own = attempt.known.usual if job.options is None else attempt.own
-    return settlement(job, outcome, own, held.state.watch.now, suspect=held.suspect)
+    advanced = attempt.journal is not None and attempt.journal.added > 0
+    return settlement(job, outcome, own, held.state.watch.now, suspect=held.suspect, advanced=advanced)

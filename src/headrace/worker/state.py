@@ -33,6 +33,7 @@ from headrace.worker.tally import EACH, Kinds, Measured, Tally
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
+    from headrace.worker.journal import StepWriter
 
 log = logging.getLogger("headrace.worker")
 
@@ -210,6 +211,7 @@ class WorkerState:
     completer: Completing
     feedback: Governing
     reporter: Reporting
+    step_writer: StepWriter
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.model.job import Claimed
 from headrace.model.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
+from headrace.model.step import Step
 from headrace.runtime.logs import LogConfig
 from headrace.supervisor.handover import LENGTH, frame
 from headrace.task.hooks import WorkerInfo
@@ -41,6 +42,8 @@ class Order(msgspec.Struct, frozen=True, tag=True):
     timeout: float
     worker: str
     max_result: int
+    clock: float
+    """Seconds by which the store's clock is ahead of this machine's."""
     suspect: bool = False
     """The task was not written for a child process. What it cannot do here, it does in the worker."""
 
@@ -59,6 +62,21 @@ class Said(msgspec.Struct, frozen=True):
     line: str | None = None
 
 
+class StepCallMessage(msgspec.Struct, frozen=True):
+    """The task asks for its journal, or has finished steps. The answer is a StepAnswer."""
+
+    steps: list[Step] = []
+    """Empty: it asks for the journal."""
+
+
+class StepAnswer(msgspec.Struct, frozen=True, tag=True):
+    """The journal, or nothing: the steps are stored."""
+
+    steps: list[Step] = []
+    refused: str = ""
+    """Why the steps are not stored."""
+
+
 class _Tagged(msgspec.Struct, frozen=True):
     """Outcomes on the wire, by name."""
 
@@ -74,37 +92,39 @@ class _Put(msgspec.Struct, frozen=True):
     note: str | None
 
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Succeeded, Failed, _Put, Cancelled, Released, Said)}
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Succeeded, Failed, _Put, Cancelled, Released, Said, StepCallMessage)
+}
 _encoder = msgspec.msgpack.Encoder()
 _tagged = msgspec.msgpack.Decoder(_Tagged)
-_to_child = msgspec.msgpack.Decoder(Hello | Order)
+_to_child = msgspec.msgpack.Decoder(Hello | Order | StepAnswer)
 
 
 def length(header: bytes) -> int:
     return int(LENGTH.unpack(header)[0])
 
 
-def pack(message: Hello | Order) -> bytes:
+def pack(message: Hello | Order | StepAnswer) -> bytes:
     return frame(_encoder.encode(message))
 
 
-def pack_report(report: SlotReport | Said) -> bytes:
-    message: Any = report if isinstance(report, Said) else report.outcome
+def pack_report(report: SlotReport | Said | StepCallMessage) -> bytes:
+    message: Any = report.outcome if isinstance(report, SlotReport) else report
     if isinstance(message, Snoozed):
         due = message.due
         message = _Put(due, None, message.note) if isinstance(due, datetime) else _Put(None, due, message.note)
     return frame(_encoder.encode(_Tagged(type(message).__name__, msgspec.Raw(_encoder.encode(message)))))
 
 
-def read_report(body: bytes) -> SlotReport | Said:
+def read_report(body: bytes) -> SlotReport | Said | StepCallMessage:
     tagged = _tagged.decode(body)
     message = msgspec.msgpack.decode(tagged.value, type=_KINDS[tagged.kind])
     if isinstance(message, _Put):
         return SlotReport(Snoozed(message.until or message.after or timedelta(0), message.note))
-    return message if isinstance(message, Said) else SlotReport(message)
+    return message if isinstance(message, Said | StepCallMessage) else SlotReport(message)
 
 
-def receive(pipe: socket.socket) -> Hello | Order | None:
+def receive(pipe: socket.socket) -> Hello | Order | StepAnswer | None:
     """The child's next message; None: the parent has ended."""
     body = receive_body(pipe)
     return None if body is None else _to_child.decode(body)

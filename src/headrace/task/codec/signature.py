@@ -9,7 +9,6 @@ costs less than checking values one by one.
 from __future__ import annotations
 
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
@@ -19,23 +18,18 @@ import msgspec
 from headrace.errors import BadArguments, ConfigError, SerializationError, SerializerNotAllowed
 from headrace.task.codec import problems, redact, types
 from headrace.task.codec.hooks import dec_hook, enc_hook
+from headrace.task.codec.result import MALFORMED, ResultCodec, encode, may_hold_non_finite
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
-_encode = msgspec.msgpack.Encoder(enc_hook=enc_hook).encode
 _encode_sorted = msgspec.msgpack.Encoder(enc_hook=enc_hook, order="deterministic").encode
-_decode_any = msgspec.msgpack.Decoder().decode
 _raw_call = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], dict[str, msgspec.Raw]])
 
-_DOUBLE = 0xCB
-# A double whose exponent is all ones. May also match inside text or bytes: then the walk finds nothing.
-_NON_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _TWO, _EMPTY_ARRAY, _EMPTY_MAP = 0x92, 0x90, 0x80
 _ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 """The first bytes of MessagePack lists of any length."""
 _EXACT = (str, int, bool, float, bytes)
-_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError)
 
 
 def _reason(error: Exception) -> str:
@@ -105,11 +99,9 @@ class Signature:
         self._vague = any(types.vague(parameter.type) for parameter in known if parameter is not None)
         self._by_arity: list[msgspec.msgpack.Decoder[tuple[Args, Kwargs]] | None]
         self._by_arity = [None] * (len(self._positional) + 1)
-        result = hints.get("return", Any)
-        self._result = (
-            Any if result in {typing.NoReturn, typing.Never} else types.check(result, f"{self.name}() returns")
-        )
-        self._result_decoder = msgspec.msgpack.Decoder(self._result, dec_hook=dec_hook)
+        results = ResultCodec(hints.get("return", Any), self.name)
+        self.encode_result = results.encode
+        self.decode_result = results.decode
 
     def _add(self, parameter: inspect.Parameter, hint: Any) -> None:
         kind = types.check(hint, f"{self.name}(): parameter {parameter.name!r}")
@@ -135,10 +127,10 @@ class Signature:
         else:
             bound_args, bound_kwargs = args, {}
         try:
-            payload = (_encode_sorted if canonical else _encode)((bound_args, bound_kwargs))
+            payload = (_encode_sorted if canonical else encode)((bound_args, bound_kwargs))
         except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the walk finds where
             self._refuse(args, kwargs, error)
-        if _DOUBLE in payload and _NON_FINITE.search(payload):
+        if may_hold_non_finite(payload):
             for path, value in problems.called(args, kwargs):
                 if problem := problems.find(path, value, problems.non_finite):
                     raise problem
@@ -222,7 +214,7 @@ class Signature:
                     return self._decode_each(_json_args.decode(payload), {}, json=True)
                 case _:
                     return self._decode_msgpack(payload)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise BadArguments(
                 f"the payload of a job of {self.name} is not a set of arguments: {_reason(error)}"
             ) from None
@@ -232,14 +224,14 @@ class Signature:
         if payload[-1:] == b"\x80" and payload[0] == _TWO and (arity := payload[1] - _EMPTY_ARRAY) in self._plain:
             try:
                 call = (self._by_arity[arity] or self._make_decoder(arity)).decode(payload)
-            except _MALFORMED:
+            except MALFORMED:
                 pass  # the slow way finds the parameter
             else:
                 if not call[1]:
                     return call
         try:
             args, kwargs = _raw_call.decode(payload)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             what = f"the payload of a job of {self.name} is not a set of arguments"
             if payload and payload[0] not in _ARRAYS:
                 raise SerializerNotAllowed(
@@ -274,42 +266,12 @@ class Signature:
         assert parameter is not None  # `_bind` has refused everything else.
         try:
             return parameter.decode(raw, json=json)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             problem, _, path = _reason(error).partition(" - at `$")
             where = f"{parameter.name}{path.rstrip('`')}"
             if parameter in (self._more_args, self._more_kwargs):
                 where = f"{parameter.name}[{label}]{path.rstrip('`')}"
             raise self._bad(f"argument {where!r}: {problem[:1].lower()}{problem[1:]}") from None
-
-    # ── results ──────────────────────────────────────────────────────────────
-
-    def encode_result(self, value: Any) -> bytes | None:
-        """The function's result as bytes; None for None. Raises SerializationError."""
-        if value is None:
-            return None
-        try:
-            data = _encode(value)
-        except Exception as error:  # noqa: BLE001 - as in encode
-            problem = problems.find("result", value, problems.unstorable)
-            raise problem or SerializationError("result", f"{type(error).__name__}: {error}") from None
-        if (
-            _DOUBLE in data
-            and _NON_FINITE.search(data)
-            and (bad := problems.find("result", value, problems.non_finite))
-        ):
-            raise bad
-        return data
-
-    def decode_result(self, data: bytes | None) -> Any:
-        """The function's result. Raises SerializationError if it does not fit the return annotation."""
-        if data is None:
-            return None
-        try:
-            return self._result_decoder.decode(data)
-        except _MALFORMED as error:
-            if self._result in {None, type(None)}:
-                return _decode_any(data)
-            raise SerializationError("result", f"is not what {self.name}() is annotated to return: {error}") from None
 
     # ── for display ──────────────────────────────────────────────────────────
 

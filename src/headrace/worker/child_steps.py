@@ -1,0 +1,76 @@
+"""Steps of a task in a child process: the child asks over its pipe, and the worker reads and writes the journal for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from headrace.errors import HeadraceError, LeaseLost
+from headrace.model.job import Claimed
+from headrace.model.step import Step
+from headrace.task.journal import Journal, Suspended
+from headrace.worker import wire
+from headrace.worker.attempt import Attempt
+
+Ask = Callable[[wire.StepCallMessage], wire.StepAnswer]
+
+
+async def keep_steps(attempt: Attempt, message: wire.StepCallMessage) -> wire.StepAnswer:
+    """The worker's answer to its child."""
+    keeper = attempt.steps()
+    try:
+        if not message.steps:
+            return wire.StepAnswer(await keeper.read())
+        await keeper.write(message.steps)
+    except HeadraceError as error:
+        return wire.StepAnswer(refused=str(error))
+    return wire.StepAnswer()
+
+
+class ChildSteps:
+    """The journal of the one attempt that a child runs: see `task.context.StepKeeper`."""
+
+    def __init__(self, job: Claimed, ask: Ask, clock: float) -> None:
+        """`clock`: seconds by which the store's clock is ahead of this machine's."""
+        self._ask = ask
+        self._ahead = timedelta(seconds=clock)
+        self.journal = Journal()
+        self._loaded = job.attempt == 1
+        self._loading = threading.Lock()
+        self._lazy: list[Step] = []
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self._ahead
+
+    def load_sync(self) -> None:
+        with self._loading:
+            if not self._loaded:
+                self.journal.load(self._send(wire.StepCallMessage()).steps)
+                self._loaded = True
+
+    async def load(self) -> None:
+        self.load_sync()
+
+    def add_sync(self, step: Step, *, lazy: bool) -> None:
+        self._lazy.append(step)
+        if not lazy:
+            steps, self._lazy = self._lazy, []
+            self._send(wire.StepCallMessage(steps))
+
+    async def add(self, step: Step, *, lazy: bool) -> None:
+        self.add_sync(step, lazy=lazy)
+
+    @contextmanager
+    def busy(self) -> Generator[None]:
+        yield
+
+    async def suspend(self, until: datetime) -> None:
+        raise Suspended(until)
+
+    def _send(self, message: wire.StepCallMessage) -> wire.StepAnswer:
+        answer = self._ask(message)
+        if answer.refused:
+            raise LeaseLost(answer.refused)
+        return answer

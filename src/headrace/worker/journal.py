@@ -1,0 +1,235 @@
+"""STEP: finished steps of running tasks → store.add_steps, at once, and those of one lease together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailable, Unsupported
+from headrace.model.step import Step
+from headrace.runtime import event_loop
+from headrace.task.journal import Journal
+from headrace.worker.attempt import SUSPEND, Attempt
+from headrace.worker.lost_lease import tell_lost
+from headrace.worker.service import Backoff, OutageLog
+from headrace.worker.state import HeldLease, WorkerState
+
+T = TypeVar("T")
+
+GONE = "another worker holds the job now: this step is not stored, and runs again there"
+
+
+class _Entry(NamedTuple):
+    attempt: Attempt
+    steps: list[Step]
+    stored: asyncio.Future[None]
+
+
+class StepWriter:
+    """Writes the steps of all attempts of a worker. Its coroutines run in the worker's event loop."""
+
+    def __init__(self, state: WorkerState, *, lose: Callable[[HeldLease], None]) -> None:
+        self._state = state
+        self._lose = lose
+        self.loop = asyncio.get_running_loop()
+        self._waiting: dict[HeldLease, list[_Entry]] = {}
+        self._calls: dict[HeldLease, asyncio.Task[None]] = {}
+        self._outage = OutageLog("storing steps")
+
+    def keeper(self, attempt: Attempt) -> AttemptSteps:
+        return AttemptSteps(self, attempt)
+
+    def now(self) -> datetime:
+        """The store's clock, about."""
+        return datetime.fromtimestamp(self._state.watch.about(), UTC)
+
+    async def read(self, attempt: Attempt) -> list[Step]:
+        """What earlier attempts of a job have finished."""
+        backoff = Backoff()
+        while True:
+            try:
+                steps = await self._state.store.read_steps(attempt.job.id)
+            except (Unavailable, OutcomeUnknown) as error:
+                await self._wait_for_store(error, [attempt], backoff)
+            else:
+                self._outage.settle()
+                return steps
+
+    async def add(self, attempt: Attempt, steps: list[Step]) -> None:
+        """Store these steps. Raises LeaseLost, or the error of a store that refuses them."""
+        entry = _Entry(attempt, steps, self.loop.create_future())
+        self._begin(entry)
+        await entry.stored
+
+    def _begin(self, entry: _Entry) -> None:
+        held = entry.attempt.held
+        self._waiting.setdefault(held, []).append(entry)
+        if held not in self._calls:
+            # A task of its own, because the caller may be cancelled while other attempts wait for the same call.
+            self._calls[held] = asyncio.create_task(self._write_all(held))
+
+    async def _write_all(self, held: HeldLease) -> None:
+        while waiting := self._waiting.pop(held, None):
+            entries = [entry for entry in waiting if entry.attempt.held is held]
+            for entry in waiting:
+                if entry.attempt.held is not held:
+                    self._begin(entry)  # Its task completes the job, which has a lease of its own now.
+            if entries:
+                await self._write_some(held, entries)
+        # At once, not in a callback: a task that has its answer may add the next step before callbacks run.
+        del self._calls[held]
+
+    async def _write_some(self, held: HeldLease, entries: list[_Entry]) -> None:
+        try:
+            refused = await self._write(held, entries)
+        except Exception as error:  # noqa: BLE001  # each task gets it, whatever the store has raised
+            for entry in entries:
+                if not entry.stored.done():
+                    entry.stored.set_exception(error)
+            return
+        for entry in entries:
+            if entry.stored.done():
+                continue  # Its task was cancelled.
+            if entry.attempt.position in refused:
+                entry.stored.set_exception(LeaseLost(GONE))
+            else:
+                entry.stored.set_result(None)
+        if refused and not held.lost and not held.ending:
+            tell_lost(self._state, held)
+            self._lose(held)
+
+    async def _write(self, held: HeldLease, entries: list[_Entry]) -> frozenset[int]:
+        """Repeated until the store answers, or no task waits any more: a step that is stored twice is stored once."""
+        backoff = Backoff()
+        while True:
+            token = held.token
+            steps = [(entry.attempt.position, step) for entry in entries for step in entry.steps]
+            try:
+                refused = await self._state.store.add_steps(token, steps)
+            except (Unavailable, OutcomeUnknown) as error:
+                await self._wait_for_store(error, [entry.attempt for entry in entries], backoff)
+                continue
+            self._outage.settle()
+            if refused and not held.lost and (token != held.token or self._state.reaping):
+                # The janitor has renewed the lease under a fresh token, or may do so just now.
+                await asyncio.sleep(backoff.next())
+                continue
+            return refused
+
+    async def _wait_for_store(self, error: HeadraceError, attempts: list[Attempt], backoff: Backoff) -> None:
+        self._outage.raise_(error)
+        if all(attempt.reason or attempt.slots is None or attempt.held.lost for attempt in attempts):
+            raise error
+        await asyncio.sleep(backoff.next())
+
+
+class AttemptSteps:
+    """The journal of one attempt: see `task.context.StepKeeper`."""
+
+    def __init__(self, writer: StepWriter, attempt: Attempt) -> None:
+        self._writer = writer
+        self._attempt = attempt
+        self.journal = Journal()
+        self._loaded = attempt.job.attempt == 1
+        """Nothing ran before the first attempt."""
+        self._loading: asyncio.Lock | None = None
+        self._loading_sync = threading.Lock()
+        self._lazy: list[Step] = []
+        self._busy = 0
+        self._waits: list[datetime] = []
+
+    @property
+    def added(self) -> int:
+        """Steps that this attempt has finished."""
+        return self.journal.added
+
+    @property
+    def until(self) -> datetime:
+        """When the job that sleeps runs again."""
+        return min(self._waits)
+
+    def now(self) -> datetime:
+        return self._writer.now()
+
+    async def load(self) -> None:
+        if self._loaded:
+            return
+        if self._loading is None:
+            self._loading = asyncio.Lock()
+        async with self._loading:
+            if not self._loaded:
+                self.journal.load(await self._in_loop(self._writer.read(self._attempt)))
+                self._loaded = True
+
+    def load_sync(self) -> None:
+        with self._loading_sync:
+            if not self._loaded:
+                self.journal.load(self._from_thread(self._writer.read(self._attempt)))
+                self._loaded = True
+
+    async def read(self) -> list[Step]:
+        """For the child process that runs the attempt."""
+        return await self._writer.read(self._attempt)
+
+    async def write(self, steps: list[Step]) -> None:
+        """For the child process that runs the attempt."""
+        await self._writer.add(self._attempt, steps)
+        self.journal.added += len(steps)
+
+    async def add(self, step: Step, *, lazy: bool) -> None:
+        if (steps := self._take(step, lazy=lazy)) is not None:
+            await self._in_loop(self._writer.add(self._attempt, steps))
+
+    def add_sync(self, step: Step, *, lazy: bool) -> None:
+        if (steps := self._take(step, lazy=lazy)) is not None:
+            self._from_thread(self._writer.add(self._attempt, steps))
+
+    def _take(self, step: Step, *, lazy: bool) -> list[Step] | None:
+        """The steps to write now."""
+        self._lazy.append(step)
+        if lazy:
+            return None
+        steps, self._lazy = self._lazy, []
+        return steps
+
+    @contextmanager
+    def busy(self) -> Generator[None]:
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._look_soon()
+
+    async def suspend(self, until: datetime) -> None:
+        self._waits.append(until)
+        self._look_soon()
+        await asyncio.get_running_loop().create_future()
+
+    def _look_soon(self) -> None:
+        """Other coroutines of the task may start a step before the loop has turned."""
+        if self._waits:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._look)
+
+    def _look(self) -> None:
+        attempt = self._attempt
+        if not self._busy and not attempt.reason and attempt.slots is not None:
+            attempt.reason = SUSPEND
+            attempt.slots.interrupt(attempt)
+
+    async def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await in the worker's event loop, which may be another than the task's in tests."""
+        if asyncio.get_running_loop() is self._writer.loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._writer.loop))
+
+    def _from_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        if event_loop.runs_here():
+            work.close()
+            raise Unsupported("step_sync() would block the event loop: use `await step(…)` in async tasks")
+        return asyncio.run_coroutine_threadsafe(work, self._writer.loop).result()
