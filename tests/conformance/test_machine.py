@@ -237,8 +237,6 @@ class Machine(RuleBasedStateMachine):
         self.batches: list[tuple[Batch, datetime]] = []
         self.tokens: list[tuple[Token, Token, int]] = []
         """(the specification's, the other's, how many positions): also of leases that have ended."""
-        self.stepped = False
-        """Some job may have steps."""
         self.everybody_appears()
 
     def everybody_appears(self) -> None:
@@ -509,7 +507,15 @@ class Machine(RuleBasedStateMachine):
         mine, theirs, size = self.lease(which)
         steps = [(position % (size + 1), Step(name, at % 2, b"d", b"v", AT)) for at, name in enumerate(names)]
         assert self.run(self.other.add_steps(theirs, steps)) == self.run(self.spec.add_steps(mine, steps))
-        self.stepped = True
+        self.read_steps([which, which + 1])
+
+    @move(2, which=st.lists(pick, min_size=1, max_size=3))
+    def read_steps(self, which: list[int]) -> None:
+        async def read(store: Store) -> list[list[Step]]:
+            return [await store.read_steps(id) for id in self.some(which)]
+
+        mine, theirs = self.both(read)
+        assert theirs == mine
 
     @move(
         2, which=st.lists(pick, min_size=1, max_size=3), states=st.none() | st.frozensets(st.sampled_from([*JobState]))
@@ -584,12 +590,11 @@ class Machine(RuleBasedStateMachine):
         mine, theirs = self.both(self.everything)
         assert theirs == mine
 
-    async def everything(self, store: Store) -> tuple[list[Job], list[Job | None], list[QueueStats], list[list[Step]]]:
+    async def everything(self, store: Store) -> tuple[list[Job], list[Job | None], list[QueueStats]]:
         found = [_comparable(job) for job in await find_all(store, limit=100)]
         known = [job and _comparable(job) for job in await store.get(self.ids)]
         stats = [q for q in (await store.stats()).queues if q != QueueStats(queue=q.queue)]
-        journals = [await store.read_steps(id) for id in self.ids] if self.stepped else []
-        return found, known, stats, journals
+        return found, known, stats
 
 
 def _settled(ahead: Ahead) -> Ahead:

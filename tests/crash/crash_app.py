@@ -12,6 +12,7 @@ import time
 from headrace.app import Headrace
 from headrace.task.context import current_job
 from headrace.task.retry import Retry
+from headrace.task.steps import step
 
 app = Headrace()
 
@@ -32,6 +33,16 @@ async def quick(number: int) -> int:
     await asyncio.sleep(0)
     tell("end", number)
     return number
+
+
+def note(number: int, part: int) -> str:
+    tell(f"step {part}", number)
+    return f"{number}.{part}"
+
+
+@app.task(name="stepwise")
+async def stepwise(number: int) -> list[str]:
+    return [await step(note, number, part) for part in range(4)]
 
 
 @app.task(name="nap")

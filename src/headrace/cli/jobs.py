@@ -77,10 +77,11 @@ def show_(target: Target, id: GivenId, as_json: bool) -> None:
         (job,) = await store.get([meant])
         if job is None:
             raise _not_found(meant)
+        steps = await store.read_steps(meant)
         if as_json:
-            emit(show.document(job, target))
+            emit(show.document(job, target) | {"steps": show.journal(job, steps, target)})
         else:
-            click.echo(show.page(job, target, datetime.now(UTC)))
+            click.echo(show.page(job, target, datetime.now(UTC), steps))
 
     run(target.with_store(look))
 

@@ -11,6 +11,7 @@ import msgspec
 from headrace.cli import ids
 from headrace.cli.output import age, clean, short, table
 from headrace.model.job import Failure, Job, JobId, JobState
+from headrace.model.step import Step
 from headrace.operate import shown
 from headrace.task.large_results import reference
 
@@ -107,24 +108,19 @@ def result(job: Job) -> Any:
             "in the storage of large results": f"{stored.size:,} bytes",
             "name": stored.name(str(job.id), job.attempt),
         }
-    return _decoded(job.result)
+    return shown.value_of(job.result)
 
 
-def _decoded(data: bytes | None) -> Any:
-    """Stored bytes without their types: as MessagePack or JSON, else their number."""
-    if data is None:
-        return None
-    for decode in (msgspec.msgpack.decode, msgspec.json.decode):
-        try:
-            value = decode(data)
-            msgspec.json.encode(value)
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            continue
-        return value
-    return {"unreadable": f"{len(data)} bytes"}
+def journal(job: Job, steps: Sequence[Step], target: Target) -> list[dict[str, Any]]:
+    """The finished steps of its task as JSON."""
+    hide = shown.hides_values(target.task(job.task), job)
+    return [
+        {"name": step.name, "number": step.number, "at": step.at, "value": shown.step_value(step, hide=hide)}
+        for step in steps
+    ]
 
 
-def page(job: Job, target: Target, now: datetime) -> str:
+def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) -> str:
     """Everything about one job, for reading."""
     lines = [f"{job.task}  {job.id}", ""]
 
@@ -161,6 +157,12 @@ def page(job: Job, target: Target, now: datetime) -> str:
             f"attempt {entry.attempt} failed {_when(entry.at, now)}: {clean(entry.kind)}: {clean(entry.message)}",
         ]
         lines += [f"    {line}" for line in clean(entry.traceback, lines=True).rstrip().splitlines()]
+    if steps:
+        lines += ["", "steps"]
+        lines += [
+            f"    {one['at'].isoformat(timespec='seconds')}  {clean(one['name'])}  {short(_compact(one['value']), 100)}"
+            for one in journal(job, steps, target)
+        ]
     if job.log:
         lines += ["", "log"]
         lines += [f"    {line.at.isoformat(timespec='seconds')}  {clean(line.text)}" for line in job.log]

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.errors import BadArguments
 from headrace.model.job import Job
+from headrace.model.step import Step
 from headrace.policy.effective import DEFAULTS, effective, usual
 from headrace.task import codec
 
@@ -80,6 +81,31 @@ def hides_values(task: Task[..., Any] | None, job: Job) -> bool:
     except BadArguments:
         return True
     return bool(effective(job, DEFAULTS if task is None else usual(task.options)).redact)
+
+
+HIDDEN = "(hidden: the task has redacted fields)"
+"""Stands for the result of a step."""
+
+
+def step_value(step: Step, *, hide: bool) -> Any:
+    """What a step returned, for display."""
+    if step.value is None:
+        return None
+    return HIDDEN if hide else value_of(step.value)
+
+
+def value_of(data: bytes | None) -> Any:
+    """Stored bytes without their types: as MessagePack or JSON, else their number."""
+    if data is None:
+        return None
+    for decode in (msgspec.msgpack.decode, msgspec.json.decode):
+        try:
+            value = decode(data)
+            msgspec.json.encode(value)
+        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+            continue
+        return value
+    return {"unreadable": f"{len(data)} bytes"}
 
 
 def options(job: Job) -> dict[str, Any]:

@@ -74,6 +74,7 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
+from headrace.model.step import Step
 from headrace.store.history import KeepsHistory
 from headrace.store.journal import KeepsSteps
 
@@ -339,6 +340,10 @@ class Transactional(Protocol):
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]: ...
+
+    def add_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]: ...
+
+    async def aadd_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]: ...
 
 
 @runtime_checkable

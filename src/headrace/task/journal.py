@@ -81,8 +81,6 @@ class Journal:
         self._functions: dict[str, object] = {}
         self._count = 0
         self._bytes = 0
-        self.added = 0
-        """Steps that this attempt has finished."""
 
     def load(self, steps: Iterable[Step]) -> None:
         """Take over what earlier attempts have finished. Before the first `find`."""
@@ -142,7 +140,6 @@ class Journal:
                 number += 1
             step = Step(ticket.name, number, ticket.digest, value, at)
             self._note(step)
-            self.added += 1
             return step
 
     def _note(self, step: Step) -> None:

@@ -42,6 +42,7 @@ class StepOptions(NamedTuple):
     key: str = ""
     name: str = ""
     lazy: bool = False
+    tx: object = None
 
     def begin(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -54,9 +55,12 @@ class StepOptions(NamedTuple):
             return keeper, keeper.journal.call(f"{name}[{self.key}]", b"", code)
         return keeper, keeper.journal.call(name, digest_of(args, kwargs), code)
 
-    def but(self, key: str | int | None, name: str | None, lazy: bool | None) -> StepOptions:
+    def but(self, key: str | int | None, name: str | None, lazy: bool | None, tx: object) -> StepOptions:
         return StepOptions(
-            self.key if key is None else str(key), name or self.name, self.lazy if lazy is None else lazy
+            key=self.key if key is None else str(key),
+            name=name or self.name,
+            lazy=self.lazy if lazy is None else lazy,
+            tx=self.tx if tx is None else tx,
         )
 
 
@@ -70,13 +74,17 @@ class StepCall:
     def __init__(self, options: StepOptions = StepOptions()) -> None:  # noqa: B008  # immutable
         self._options = options
 
-    def using(self, *, key: str | int | None = None, name: str | None = None, lazy: bool | None = None) -> StepCall:
+    def using(
+        self, *, key: str | int | None = None, name: str | None = None, lazy: bool | None = None, tx: object = None
+    ) -> StepCall:
         """The same with options: `await step.using(key=region)(copy, region)`.
 
         `key` tells the calls of one function apart, in place of their order and arguments. `name` replaces the name of
-        the function. A `lazy` step is written with the next step that is not lazy: use it for what may run twice.
+        the function. A `lazy` step is written with the next step that is not lazy: use it for what may run twice. With
+        `tx`, the step is stored inside your own transaction, so what the function wrote there and the step commit
+        together, or neither does. `tx` is what `enqueue` takes.
         """
-        return StepCall(self._options.but(key, name, lazy))
+        return StepCall(self._options.but(key, name, lazy, tx))
 
     @overload
     def __call__(
@@ -111,7 +119,11 @@ class StepCall:
                 value = codec.encode(await _call(function, args, kwargs))
             finally:
                 _inside.reset(outside)
-            await keeper.add(keeper.journal.finish(ticket, value, keeper.now()), lazy=self._options.lazy)
+            finished = keeper.journal.finish(ticket, value, keeper.now())
+            if self._options.tx is None:
+                await keeper.add(finished, lazy=self._options.lazy)
+            else:
+                await keeper.add_in(finished, self._options.tx)
         # What was stored, so that the first attempt sees the same value as the later ones.
         return codec.decode(value)
 
@@ -122,9 +134,11 @@ class SyncStepCall:
     def __init__(self, options: StepOptions = StepOptions()) -> None:  # noqa: B008  # immutable
         self._options = options
 
-    def using(self, *, key: str | int | None = None, name: str | None = None, lazy: bool | None = None) -> SyncStepCall:
+    def using(
+        self, *, key: str | int | None = None, name: str | None = None, lazy: bool | None = None, tx: object = None
+    ) -> SyncStepCall:
         """The same with options, as `step.using` has them."""
-        return SyncStepCall(self._options.but(key, name, lazy))
+        return SyncStepCall(self._options.but(key, name, lazy, tx))
 
     def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         if _inside.get():
@@ -141,7 +155,11 @@ class SyncStepCall:
             value = codec.encode(function(*args, **kwargs))
         finally:
             _inside.reset(outside)
-        keeper.add_sync(keeper.journal.finish(ticket, value, keeper.now()), lazy=self._options.lazy)
+        finished = keeper.journal.finish(ticket, value, keeper.now())
+        if self._options.tx is None:
+            keeper.add_sync(finished, lazy=self._options.lazy)
+        else:
+            keeper.add_in_sync(finished, self._options.tx)
         result: R = codec.decode(value)
         return result
 

@@ -16,6 +16,7 @@ from headrace.errors import ConfigError, LeaseLost, Unsupported
 from headrace.model.job import JobId
 from headrace.model.lease import Ask, Lease, Orphan, Token, WorkerId, new_token, new_worker_id
 from headrace.model.outcome import Lost, Outcome, Settlement
+from headrace.model.step import Step
 from headrace.operate.limits import Limits
 from headrace.policy.effective import DEFAULTS, effective, settlement
 from headrace.policy.flow import Planner
@@ -33,7 +34,7 @@ from headrace.worker.completer import GONE
 from headrace.worker.duties import Duties
 from headrace.worker.executor import UnresolvedTask
 from headrace.worker.failure_hooks import FailureHooks
-from headrace.worker.journal import StepWriter
+from headrace.worker.journal import AttemptSteps, StepWriter
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.outcome_of import encode_result
 from headrace.worker.reporter import Reporter
@@ -89,6 +90,8 @@ class _ClockWatch(DeadlineWatch):
     def now(self) -> float:
         return self.clock.now().timestamp()
 
+    about = now
+
 
 class _Completions:
     """`job.complete(…, tx=)`: the job is done if its task then returns. A task that raises has rolled back."""
@@ -107,6 +110,26 @@ class _Completions:
             raise LeaseLost(GONE)
         self.results[attempt.job.id] = encode_result(attempt, result)
         attempt.completed = True
+
+    async def detach(self, attempt: Attempt) -> None:
+        """Each attempt has a lease of its own already."""
+
+
+class _StepWriter(StepWriter):
+    def keeper(self, attempt: Attempt) -> AttemptSteps:
+        return _AttemptSteps(self, attempt)
+
+
+class _AttemptSteps(AttemptSteps):
+    """`step.using(tx=…)`: the memory store is in no transaction, so the step is stored at once."""
+
+    async def add_in(self, step: Step, tx: object) -> None:
+        del tx
+        await self.add(step, lazy=False)
+
+    def add_in_sync(self, step: Step, tx: object) -> None:
+        del tx
+        self.add_sync(step, lazy=False)
 
 
 class StandIn:
@@ -189,7 +212,7 @@ class StandIn:
             state.watch = _ClockWatch(self.clock)
             state.completer = self.completions
             state.reporter = Reporter(state, lose=lambda _: None)
-            state.step_writer = StepWriter(state, lose=lambda _: None)
+            state.step_writer = _StepWriter(state, lose=lambda _: None)
             self.feedback = LimitFeedback(state, duties.limits, Planner((), duties.queues), opened=lambda: None)
             state.feedback = self.feedback
             state.failure_hooks = FailureHooks(duties.hooks.on_failure)

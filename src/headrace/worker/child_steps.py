@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from headrace.errors import HeadraceError, LeaseLost
+from headrace.errors import HeadraceError, LeaseLost, Unsupported
 from headrace.model.job import Claimed
 from headrace.model.step import Step
 from headrace.task.journal import Journal, Suspended
@@ -61,6 +61,13 @@ class ChildSteps:
 
     async def add(self, step: Step, *, lazy: bool) -> None:
         self.add_sync(step, lazy=lazy)
+
+    def add_in_sync(self, step: Step, tx: object) -> None:
+        del step, tx
+        raise Unsupported('a task with executor="process" cannot keep a step in a transaction: use async or a thread')
+
+    async def add_in(self, step: Step, tx: object) -> None:
+        self.add_in_sync(step, tx)
 
     @contextmanager
     def busy(self) -> Generator[None]:

@@ -44,7 +44,7 @@ class Completer:
             # (A transaction that is the one writer would keep a report waiting for its own end.)
             if attempt.held.reported:
                 await self._state.reporter.flush(attempt.held)
-            await self._detach(attempt)
+            await self.detach(attempt)
         news = self._state.delivery_maker.news(attempt.job, settlement)
         with _completing(attempt) as held:
             if news:
@@ -60,7 +60,7 @@ class Completer:
         if not store.one_writer:
             if attempt.held.reported:
                 asyncio.run_coroutine_threadsafe(self._state.reporter.flush(attempt.held), self._loop).result()
-            asyncio.run_coroutine_threadsafe(self._detach(attempt), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self.detach(attempt), self._loop).result()
         news = self._state.delivery_maker.news(attempt.job, settlement)
         with _completing(attempt) as held:
             if news:
@@ -115,8 +115,8 @@ class Completer:
         if attempt.held.lost:
             raise LeaseLost(GONE)
 
-    async def _detach(self, attempt: Attempt) -> None:
-        """Move the attempt into a lease of its own."""
+    async def detach(self, attempt: Attempt) -> None:
+        """Move the attempt into a lease of its own, so that a user's transaction locks nothing else."""
         old, position, fresh = attempt.held, attempt.position, new_token()
         old.busy += 1
         try:

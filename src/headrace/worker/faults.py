@@ -12,7 +12,8 @@ EXIT_CODE = 137
 POINTS = ("claimed", "start", "ran", "settle", "settled")
 """After a claim's commit; before a task starts; after it ran; before and after a settlement.
 
-Where jobs have webhooks also `announced`: after their deliveries were enqueued, before the settlement.
+Where jobs have webhooks also `announced`: after their deliveries were enqueued, before the settlement. Where tasks have
+steps also `stepped`: after a step was stored, before its task goes on.
 """
 
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.step import Step
 from headrace.runtime import event_loop
+from headrace.store.contract import Transactional
 from headrace.task.journal import Journal
+from headrace.worker import faults
 from headrace.worker.attempt import SUSPEND, Attempt
 from headrace.worker.lost_lease import tell_lost
 from headrace.worker.service import Backoff, OutageLog
@@ -23,7 +25,7 @@ T = TypeVar("T")
 GONE = "another worker holds the job now: this step is not stored, and runs again there"
 
 
-class _Entry(NamedTuple):
+class _Unwritten(NamedTuple):
     attempt: Attempt
     steps: list[Step]
     stored: asyncio.Future[None]
@@ -36,7 +38,7 @@ class StepWriter:
         self._state = state
         self._lose = lose
         self.loop = asyncio.get_running_loop()
-        self._waiting: dict[HeldLease, list[_Entry]] = {}
+        self._waiting: dict[HeldLease, list[_Unwritten]] = {}
         self._calls: dict[HeldLease, asyncio.Task[None]] = {}
         self._outage = OutageLog("storing steps")
 
@@ -61,11 +63,11 @@ class StepWriter:
 
     async def add(self, attempt: Attempt, steps: list[Step]) -> None:
         """Store these steps. Raises LeaseLost, or the error of a store that refuses them."""
-        entry = _Entry(attempt, steps, self.loop.create_future())
+        entry = _Unwritten(attempt, steps, self.loop.create_future())
         self._begin(entry)
         await entry.stored
 
-    def _begin(self, entry: _Entry) -> None:
+    def _begin(self, entry: _Unwritten) -> None:
         held = entry.attempt.held
         self._waiting.setdefault(held, []).append(entry)
         if held not in self._calls:
@@ -83,7 +85,7 @@ class StepWriter:
         # At once, not in a callback: a task that has its answer may add the next step before callbacks run.
         del self._calls[held]
 
-    async def _write_some(self, held: HeldLease, entries: list[_Entry]) -> None:
+    async def _write_some(self, held: HeldLease, entries: list[_Unwritten]) -> None:
         try:
             refused = await self._write(held, entries)
         except Exception as error:  # noqa: BLE001  # each task gets it, whatever the store has raised
@@ -102,7 +104,7 @@ class StepWriter:
             tell_lost(self._state, held)
             self._lose(held)
 
-    async def _write(self, held: HeldLease, entries: list[_Entry]) -> frozenset[int]:
+    async def _write(self, held: HeldLease, entries: list[_Unwritten]) -> frozenset[int]:
         """Repeated until the store answers, or no task waits any more: a step that is stored twice is stored once."""
         backoff = Backoff()
         while True:
@@ -114,17 +116,35 @@ class StepWriter:
                 await self._wait_for_store(error, [entry.attempt for entry in entries], backoff)
                 continue
             self._outage.settle()
+            if faults.ARMED:
+                faults.reach("stepped")
             if refused and not held.lost and (token != held.token or self._state.reaping):
                 # The janitor has renewed the lease under a fresh token, or may do so just now.
                 await asyncio.sleep(backoff.next())
                 continue
             return refused
 
+    def transactional(self) -> Transactional:
+        store = self._state.store
+        if not isinstance(store, Transactional):
+            raise Unsupported("this store cannot keep a step inside a transaction: use SQLite or PostgreSQL")
+        return store
+
+    async def own_lease(self, attempt: Attempt) -> None:
+        """A lease for this attempt alone, so that the user's transaction locks nothing else."""
+        if len(attempt.held.attempts) > 1:
+            await self._state.completer.detach(attempt)
+
     async def _wait_for_store(self, error: HeadraceError, attempts: list[Attempt], backoff: Backoff) -> None:
         self._outage.raise_(error)
         if all(attempt.reason or attempt.slots is None or attempt.held.lost for attempt in attempts):
             raise error
         await asyncio.sleep(backoff.next())
+
+
+def _check_accepted(refused: frozenset[int]) -> None:
+    if refused:
+        raise LeaseLost(GONE)
 
 
 class AttemptSteps:
@@ -138,14 +158,11 @@ class AttemptSteps:
         """Nothing ran before the first attempt."""
         self._loading: asyncio.Lock | None = None
         self._loading_sync = threading.Lock()
+        self.added = 0
+        """Steps that this attempt has stored. One in a user's transaction does not count, because it may be rolled back."""
         self._lazy: list[Step] = []
         self._busy = 0
         self._waits: list[datetime] = []
-
-    @property
-    def added(self) -> int:
-        """Steps that this attempt has finished."""
-        return self.journal.added
 
     @property
     def until(self) -> datetime:
@@ -178,22 +195,42 @@ class AttemptSteps:
     async def write(self, steps: list[Step]) -> None:
         """For the child process that runs the attempt."""
         await self._writer.add(self._attempt, steps)
-        self.journal.added += len(steps)
+        self.added += len(steps)
 
     async def add(self, step: Step, *, lazy: bool) -> None:
         if (steps := self._take(step, lazy=lazy)) is not None:
             await self._in_loop(self._writer.add(self._attempt, steps))
+            self.added += len(steps)
 
     def add_sync(self, step: Step, *, lazy: bool) -> None:
         if (steps := self._take(step, lazy=lazy)) is not None:
             self._from_thread(self._writer.add(self._attempt, steps))
+            self.added += len(steps)
+
+    async def add_in(self, step: Step, tx: object) -> None:
+        store = self._writer.transactional()
+        if not store.one_writer:
+            await self._in_loop(self._writer.own_lease(self._attempt))
+        held, position = self._attempt.held, self._attempt.position
+        _check_accepted(await store.aadd_steps_in(tx, held.token, [(position, one) for one in self._all(step)]))
+
+    def add_in_sync(self, step: Step, tx: object) -> None:
+        store = self._writer.transactional()
+        if not store.one_writer:
+            self._from_thread(self._writer.own_lease(self._attempt))
+        held, position = self._attempt.held, self._attempt.position
+        _check_accepted(store.add_steps_in(tx, held.token, [(position, one) for one in self._all(step)]))
 
     def _take(self, step: Step, *, lazy: bool) -> list[Step] | None:
         """The steps to write now."""
-        self._lazy.append(step)
         if lazy:
+            self._lazy.append(step)
             return None
-        steps, self._lazy = self._lazy, []
+        return self._all(step)
+
+    def _all(self, step: Step) -> list[Step]:
+        """A step, behind the lazy ones before it."""
+        steps, self._lazy = [*self._lazy, step], []
         return steps
 
     @contextmanager

@@ -60,6 +60,8 @@ class Completing(Protocol):
 
     def complete_sync(self, attempt: Attempt, result: Any, tx: object) -> None: ...
 
+    async def detach(self, attempt: Attempt) -> None: ...
+
 
 class Reporting(Protocol):
     """Writes the reports of running tasks."""

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from headrace.model.job import JobState
 from headrace.model.records import CancelAnswer
+from headrace.operate import shown
 from headrace.policy.explain.answer import HelpfulAction, Reason
 from headrace.policy.explain.explain import look
 from headrace.server import visibility
@@ -27,6 +28,33 @@ from headrace.server.http.problems import Problem
 async def show(call: Call) -> Response:
     """GET /v1/jobs/{id}"""
     return answer(whole(call.service.app, await visibility.job(call, call.job_id), call.principal))
+
+
+class StepView(msgspec.Struct):
+    """A finished step of a task."""
+
+    name: str
+    """What was called; with a key, the key follows in brackets."""
+    number: int
+    """Which call of this name, from 0."""
+    at: datetime
+    value: Any
+    """What it returned. A text in its place says so if the task has redacted fields."""
+
+
+class Steps(msgspec.Struct):
+    """The finished steps of a job, in the order of their ends."""
+
+    items: list[StepView]
+    next: None = None
+
+
+async def steps(call: Call) -> Response:
+    """GET /v1/jobs/{id}/steps"""
+    job = await visibility.job(call, call.job_id)
+    hide = shown.hides_values(call.service.app.tasks.get(job.task), job)
+    journal = await call.service.store.read_steps(job.id)
+    return answer(Steps([StepView(text(s.name), s.number, s.at, shown.step_value(s, hide=hide)) for s in journal]))
 
 
 class HelpView(msgspec.Struct, kw_only=True):
@@ -153,6 +181,15 @@ ENDPOINTS = (
         does="Show one job: state, attempts, failures with tracebacks, progress, log and timeline.",
         handler=show,
         answers={200: JobView},
+        problems=_UNKNOWN,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/jobs/{id}/steps",
+        scope=Scope.READ,
+        does="Show the finished steps of a job and what they returned.",
+        handler=steps,
+        answers={200: Steps},
         problems=_UNKNOWN,
     ),
     Endpoint(

@@ -265,3 +265,9 @@ class PostgresStore:
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]:
         return await self._user_transactions.asettle(tx, token, settlements)
+
+    def add_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        return self._user_transactions.add_steps(tx, token, steps)
+
+    async def aadd_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        return await self._user_transactions.aadd_steps(tx, token, steps)

@@ -13,6 +13,7 @@ from headrace.model.job import Batch
 from headrace.model.lease import Token
 from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued
+from headrace.model.step import Step
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import Arguments, fields, types
 from headrace.store.postgres.server import Server
@@ -21,6 +22,8 @@ from headrace.store.postgres.verbs.enqueue import EnqueueArgs, enqueue_args, hin
 from headrace.store.postgres.verbs.settle import FUNCTION as SETTLE
 from headrace.store.postgres.verbs.settle import SettleArgs, settle_args
 from headrace.store.postgres.verbs.settle import hints_of as settle_hints
+from headrace.store.postgres.verbs.steps import FUNCTION as ADD_STEPS
+from headrace.store.postgres.verbs.steps import AddStepsArgs, steps_args
 from headrace.store.tx import (
     Kind,
     Standing,
@@ -65,6 +68,7 @@ class Statement:
 
 _ENQUEUE: Final = Statement.call(ENQUEUE, EnqueueArgs)
 _SETTLE: Final = Statement.call(SETTLE, SettleArgs)
+_ADD_STEPS: Final = Statement.call(ADD_STEPS, AddStepsArgs)
 _PRESENT: Final = Statement.plain("select to_regclass('headrace.identity') is not null")
 _IDENTITY: Final = Statement.plain(IDENTITY)
 
@@ -136,6 +140,18 @@ class UserTransactions:
         answer = await carrier.arow(_SETTLE, args)
         self._settled(settlements)
         return rows.refused(settlements, answer[0])
+
+    def add_steps(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        carrier = sync_carrier(tx)
+        self._check(carrier)
+        return rows.refused(steps, carrier.row(_ADD_STEPS, steps_args(token, steps))[0])
+
+    async def aadd_steps(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        carrier = async_carrier(tx)
+        if carrier is None:
+            return self.add_steps(tx, token, steps)
+        await self._acheck(carrier)
+        return rows.refused(steps, (await carrier.arow(_ADD_STEPS, steps_args(token, steps)))[0])
 
     def _settled(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
         if hints := settle_hints(settlements):

@@ -339,6 +339,18 @@ class SqliteStore:
             )
         )
 
+    def add_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        return self._heard(
+            user_transaction.run(self._guest(tx), lambda t: add_steps(t, token, steps), self._address, self._time)
+        )
+
+    async def aadd_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        return self._heard(
+            await user_transaction.arun(
+                self._guest(tx), lambda t: add_steps(t, token, steps), self._address, self._time
+            )
+        )
+
     def _guest(self, tx: object) -> object:
         """The user's transaction. Raises if the store has lost its file, because workers would not see the jobs."""
         if self._writer is not None:

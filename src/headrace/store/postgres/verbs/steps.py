@@ -25,16 +25,15 @@ class AddStepsArgs(NamedTuple):
     p_at: Times
 
 
-_ADD: Final = call("add_steps", AddStepsArgs)
+FUNCTION: Final = "add_steps"
+_ADD: Final = call(FUNCTION, AddStepsArgs)
 _READ: Final = """
 select name, number, digest, value, at from headrace.step where batch = $1::uuid and ord = $2::int4 order by id
 """
 
 
-async def add_steps(server: Server, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
-    if not steps:
-        return frozenset()
-    args = AddStepsArgs(
+def steps_args(token: Token, steps: Sequence[tuple[int, Step]]) -> AddStepsArgs:
+    return AddStepsArgs(
         p_token=token,
         p_positions=[position for position, _ in steps],
         p_names=[text(step.name) for _, step in steps],
@@ -43,7 +42,12 @@ async def add_steps(server: Server, token: Token, steps: Sequence[tuple[int, Ste
         p_values=[step.value for _, step in steps],
         p_at=[step.at for _, step in steps],
     )
-    answer = await server.pool.rows(_ADD, *args, write=True)
+
+
+async def add_steps(server: Server, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+    if not steps:
+        return frozenset()
+    answer = await server.pool.rows(_ADD, *steps_args(token, steps), write=True)
     return rows.refused(steps, answer[0][0])
 
 
