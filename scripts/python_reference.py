@@ -77,12 +77,21 @@ PAGES = (
         "running.md",
         "Inside a task",
         "A running task can ask about its job, end it early, or guard its effects.\n"
-        "[When things go wrong](../../guide/failures.md) and [Effects that happen once](../../guide/effects.md) explain how.",
+        "[When things go wrong](../../guide/failures.md) and [Effects that happen once](../../guide/effects.md) explain how,\n"
+        "and [Steps and sleeps](../../guide/steps.md) how a retry continues where the last attempt ended.",
         (
             "current_job",
             "JobContext",
             "JobLogFilter",
             "NoCurrentJob",
+            "step",
+            "step_sync",
+            "task.steps.StepCall as StepCall",
+            "task.steps.SyncStepCall as SyncStepCall",
+            "sleep",
+            "sleep_sync",
+            "StepChanged",
+            "StepTooLarge",
             "RetryAfter",
             "Snooze",
             "Cancel",

@@ -22,7 +22,8 @@ from headrace.cli.root import root
 from headrace.model.job import Batch, Failure, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
-from headrace.model.outcome import Finish
+from headrace.model.outcome import Again, Finish
+from headrace.model.step import Step
 from headrace.store import connect
 
 APP = """
@@ -125,6 +126,24 @@ class Shell:
                         failure = Failure(1, "builtins.ValueError", message, "Traceback …\n  line\n", at, "host:1")
                     finish = Finish(state, note="max_attempts" if failure else None, failure=failure, failures=1)  # type: ignore[arg-type]
                     await store.settle(lease.token, [(place, finish) for place in range(len(lease.jobs))])
+            finally:
+                await store.close()
+
+        asyncio.run(act())
+
+    def steps(self, id: JobId, *names: str) -> None:
+        """A worker has finished these steps of the job, each with the result 7, and handed the job back."""
+
+        async def act() -> None:
+            store = connect(self.url)
+            await store.open()
+            try:
+                lease = await store.claim(Ask(new_worker_id(), ("default",), 1, timedelta(minutes=1), new_token()))
+                assert lease is not None
+                assert lease.jobs[0].id == id
+                at = datetime(2026, 1, 1, tzinfo=UTC)
+                await store.add_steps(lease.token, [(0, Step(name, 0, b"", b"\x07", at)) for name in names])
+                await store.settle(lease.token, [(0, Again(0, 0))])
             finally:
                 await store.close()
 

@@ -56,6 +56,14 @@ def test_show(shell: Shell) -> None:
     assert job["payload"] == {"args": [7, "acme"], "kwargs": {"card": "visa-4242"}}
 
 
+def test_show_prints_the_steps_of_a_job(shell: Shell) -> None:
+    (id,) = shell.put(1)
+    shell.steps(id, "charge", "sleep")
+    page = shell("jobs", "show", str(id)).stdout
+    assert [line.split()[1:] for line in page.partition("steps\n")[2].splitlines()] == [["charge", "7"], ["sleep", "7"]]
+    assert [step["name"] for step in shell.json("jobs", "show", str(id))["steps"]] == ["charge", "sleep"]
+
+
 def test_an_app_masks_what_it_redacts(shell: Shell) -> None:
     (id,) = shell.put(1)
     shown = shell("jobs", "show", str(id), "--app", "shop:app").stdout

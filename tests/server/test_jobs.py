@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import httpx2
+import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from headrace import Headrace, QueueFull, Unique
 from headrace.model.job import parse_id
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.step import Step
 from headrace.server import asgi
 from headrace.task.codec import decode_options
 from server.running import Calls, Running, make_app, running
@@ -72,6 +76,28 @@ async def test_everything_that_a_job_may_ask_for(server: Running) -> None:
     (job,) = await server.store.get([parse_id(id)])
     assert job is not None
     assert decode_options(job.options).deadline == due + timedelta(days=1)
+
+
+async def test_the_steps_of_a_job(server: Running) -> None:
+    secret = await make(server, task="login", args=["ada", "hidden-42"])
+    plain = await make(server, task="echo", args=["x"])
+    lease = await server.store.claim(Ask(new_worker_id(), ("default",), 10, timedelta(minutes=1), new_token()))
+    assert lease is not None
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    step = Step("charge[eu]", 0, b"", msgspec.msgpack.encode({"password": "hidden-42"}), at)
+    await server.store.add_steps(lease.token, [(0, step), (1, step), (1, Step("none", 0, b"d", None, at))])
+    answer = (await server.http.get(f"/v1/jobs/{plain}/steps")).json()
+    assert answer == {
+        "items": [
+            {"name": "charge[eu]", "number": 0, "at": "2026-01-01T00:00:00Z", "value": {"password": "hidden-42"}},
+            {"name": "none", "number": 0, "at": "2026-01-01T00:00:00Z", "value": None},
+        ],
+        "next": None,
+    }
+    masked = await server.http.get(f"/v1/jobs/{secret}/steps")
+    assert "hidden-42" not in masked.text
+    assert masked.json()["items"][0]["value"] == "(hidden: the task has redacted fields)"
+    assert code(await server.http.get(f"/v1/jobs/{uuid4()}/steps"))[0] == 404
 
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

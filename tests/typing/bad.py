@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from headrace import FollowUp, Handle, Handles, Headrace, JobContext, Limit, Unique, WorkerInfo, ageing, weighted
+from headrace import (
+    FollowUp,
+    Handle,
+    Handles,
+    Headrace,
+    JobContext,
+    Limit,
+    Unique,
+    WorkerInfo,
+    ageing,
+    sleep,
+    step,
+    step_sync,
+    weighted,
+)
 
 app = Headrace("memory://")
 
@@ -128,3 +142,18 @@ def hooks() -> None:
     app.on_failure(only_job)  # error
     app.on_failure(swapped)  # error
     app.on_event(number)  # error
+
+
+async def book(day: datetime) -> Receipt:
+    return Receipt()
+
+
+async def steps() -> None:
+    await step(book)  # error
+    await step(book, "today")  # error
+    await step.using(key=1.5)(book, datetime.now(UTC))  # error
+    await step.using(delay="1h")  # error
+    number: int = await step(book, datetime.now(UTC))  # error
+    text: str = step_sync(len, "a")  # error
+    await sleep(None)  # error
+    print(number, text)

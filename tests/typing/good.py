@@ -24,6 +24,10 @@ from headrace import (
     Unique,
     WorkerInfo,
     ageing,
+    sleep,
+    sleep_sync,
+    step,
+    step_sync,
     weighted,
 )
 from headrace.model.job import JobId
@@ -233,3 +237,27 @@ def listen(name: str, fields: Mapping[str, Any]) -> None: ...
 
 open_pool()
 unchanged: Callable[[WorkerInfo], Coroutine[Any, Any, str]] = load_model
+
+
+async def book(day: datetime, rooms: int = 1) -> Receipt:
+    return Receipt()
+
+
+def count(words: str) -> int:
+    return len(words)
+
+
+@app.task
+async def travel(day: datetime) -> None:
+    assert_type(await step(book, day, rooms=2), Receipt)
+    assert_type(await step(count, "a b"), int)
+    assert_type(await step.using(key=7, lazy=True)(count, "a b"), int)
+    await sleep("14d")
+    await sleep(day, key="until")
+
+
+@app.task
+def travel_sync(day: datetime) -> None:
+    assert_type(step_sync(count, "a b"), int)
+    assert_type(step_sync.using(name="words")(count, words="a b"), int)
+    sleep_sync(3600)

@@ -67,7 +67,7 @@ class StepOptions(NamedTuple):
 class StepCall:
     """`await step(function, *args)`: runs the function once for this job, whatever happens to its attempts.
 
-    An async function is awaited, and a plain one runs in a thread. Its result is stored, so it has a type that can be
+    An async function is awaited, and a plain one runs in a thread, or in place if `using(tx=…)` is given. Its result is stored, so it has a type that can be
     stored. When the job runs again, the same call returns the stored result and the function does not run.
     """
 
@@ -116,7 +116,7 @@ class StepCall:
         with keeper.busy():
             outside = _inside.set(True)
             try:
-                value = codec.encode(await _call(function, args, kwargs))
+                value = codec.encode(await _call(function, args, kwargs, self._options.tx))
             finally:
                 _inside.reset(outside)
             finished = keeper.journal.finish(ticket, value, keeper.now())
@@ -225,10 +225,13 @@ def _end_of(until: duration.Duration | float | datetime, now: datetime) -> datet
     return now + duration.given_or_seconds(until, name="sleep")
 
 
-async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tx: object = None) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
-    result = await asyncio.to_thread(function, *args, **kwargs)
+    if tx is None:
+        result = await asyncio.to_thread(function, *args, **kwargs)
+    else:
+        result = function(*args, **kwargs)  # The connection of a transaction may be used in one thread only.
     return await result if inspect.isawaitable(result) else result
 
 
