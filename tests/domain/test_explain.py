@@ -12,6 +12,7 @@ import pytest
 from headrace.model.job import Failure, Job, JobId, JobState, job_id, new_batch
 from headrace.model.lane import Ahead, Blocked, LaneView
 from headrace.model.lease import Presence, new_worker_id
+from headrace.model.outcome import ASLEEP
 from headrace.model.outcome import PAUSED as PUT_OFF
 from headrace.model.records import LimitRule, Pause
 from headrace.policy.explain.answer import Explanation, Reason
@@ -249,6 +250,12 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         why(msgspec.structs.replace(RETRYING, history=()), FREE, options=None),
         Reason.RETRYING,
         f"waiting for a retry: attempt 3 begins 2030-01-01 12:05:00 UTC (in 5m); {NOW_RETRY}",
+    ),
+    (
+        "asleep",
+        why(msgspec.structs.replace(RETRYING, note=f"{ASLEEP} 2030-01-01T12:05:00+00:00"), FREE),
+        Reason.ASLEEP,
+        f"its task sleeps until 2030-01-01 12:05:00 UTC (in 5m) and holds no slot; see its steps: headrace jobs show {ID}",
     ),
     (
         "parked",
@@ -523,7 +530,7 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
 def test_the_table(found: Explanation, reason: Reason, sentence: str):
     assert found.sentence == str(found) == sentence
     assert found.reason is reason
-    due = reason in {Reason.SCHEDULED, Reason.RETRYING, Reason.PARKED}
+    due = reason in {Reason.SCHEDULED, Reason.ASLEEP, Reason.RETRYING, Reason.PARKED}
     assert found.until == (NOW + 5 * MINUTE if due else None)
     assert msgspec.json.encode(found)
 

@@ -24,6 +24,8 @@ class Reason(StrEnum):
     """Running, and asked to stop."""
     SCHEDULED = "scheduled"
     """It waits for its time."""
+    ASLEEP = "asleep"
+    """Its task sleeps, and continues at that time."""
     RETRYING = "retrying"
     """It failed and waits for its next attempt."""
     PARKED = "parked"

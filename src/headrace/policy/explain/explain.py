@@ -11,7 +11,7 @@ import msgspec
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Presence
-from headrace.model.outcome import EXPIRED, PARKED, PAUSED
+from headrace.model.outcome import ASLEEP, EXPIRED, PARKED, PAUSED
 from headrace.policy.effective import DEFAULTS, effective, usual
 from headrace.policy.explain import reasons
 from headrace.policy.explain.answer import Explanation, Reason
@@ -223,6 +223,9 @@ class _Case:
         if (job.note or "").startswith(PAUSED):
             paused = reasons.task_paused(job, self._around, self._times) or f"task {job.task} was paused"
             return Explanation(Reason.PAUSED, f"{paused}; looked at again {when}" + self._limits(until), None, details)
+        if (job.note or "").startswith(ASLEEP):
+            sentence = f"{ASLEEP} {when} and holds no slot; see its steps: headrace jobs show {job.id}"
+            return Explanation(Reason.ASLEEP, sentence + self._provisos(until), until, details)
         if job.failures:
             details |= {"attempt": job.failures + 1, "max_attempts": self._max_attempts()} | self._last_failure()
             last = f"; the last failed: {_failure(job)}" if job.history else ""
