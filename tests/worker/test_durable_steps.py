@@ -14,7 +14,7 @@ import pytest
 from conftest import nothing_left_behind
 from headrace.errors import StoreFull, Unavailable
 from headrace.model.job import Job, JobId, JobState
-from headrace.model.lease import Token, new_worker_id
+from headrace.model.lease import Token, WorkerId, new_worker_id
 from headrace.model.outcome import ASLEEP
 from headrace.model.step import MAX_STEP_VALUE, Step
 from headrace.store.memory import MemoryStore
@@ -319,7 +319,7 @@ async def test_a_worker_without_its_lease_stores_nothing(bench: Bench, store: No
         await until(lambda: witness.ran)
         job = await bench.get(id)
         assert job.worker is not None
-        await store.abandon(job.worker, "taken over")
+        await store.abandon(WorkerId(job.worker), "taken over")
         [orphan] = await store.reap(new_worker_id(), timedelta(hours=1))
         store.gate.set()
         await until(lambda: worker.counters.lost)
