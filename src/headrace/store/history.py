@@ -1,8 +1,9 @@
-"""The verbs of history, which are a part of the contract: rollups go in, come out, and are folded into fewer."""
+"""The verbs of history, which are a part of the contract: rollups go in, come out, and are folded; ends may come late."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 
 from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
@@ -39,5 +40,16 @@ class KeepsHistory(Protocol):
         """Replace rollups by others in one step: both happen, or nothing. At most MAX_ROLLUPS of each.
 
         False: one of `gone` does not exist any more, because another caller was faster, and nothing was changed.
+        """
+        ...
+
+
+class LateEnding(Protocol):
+    """Stores in which an end may become visible long after its time, because a user's own transaction makes it."""
+
+    async def ended_until(self) -> datetime:
+        """A time before which `ended` shows every end by now, except those whose call was just beginning at that time.
+
+        While transactions run, it is the time of an earlier call on this object, so the first answer may lie far back.
         """
         ...

@@ -44,7 +44,7 @@ from headrace.store.postgres.verbs.cancel import cancel
 from headrace.store.postgres.verbs.claim import Claims
 from headrace.store.postgres.verbs.delete import delete
 from headrace.store.postgres.verbs.detach import detach
-from headrace.store.postgres.verbs.ended import ended
+from headrace.store.postgres.verbs.ended import EndHorizon, ended
 from headrace.store.postgres.verbs.enqueue import enqueue
 from headrace.store.postgres.verbs.find import find
 from headrace.store.postgres.verbs.get import get
@@ -78,6 +78,7 @@ class PostgresStore:
         self._claims = Claims(self._server, self._leases)
         self._promotion = Promotion(self._server)
         self._lane_views = LaneViews(self._server)
+        self._end_horizon = EndHorizon(self._server)
         self._user_transactions = UserTransactions(self._server)
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -183,6 +184,9 @@ class PostgresStore:
 
     async def ended(self, since: datetime, limit: int = 1000) -> list[Ending]:
         return await ended(self._server, since, limit)
+
+    async def ended_until(self) -> datetime:
+        return await self._end_horizon.ended_until()
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
         return await self._lane_views.lanes(queues, limit)
