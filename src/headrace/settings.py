@@ -20,6 +20,7 @@ from headrace.model.masked_url import mask_url
 from headrace.model.size import read_size, show_size
 from headrace.policy.reserve import parse_reserve
 from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise
+from headrace.sink.address import check_history_url
 from headrace.webhooks.declare import Allow, read_secrets
 
 PREFIX = "HEADRACE_"
@@ -92,6 +93,8 @@ class Settings:
     """How long the store keeps dead jobs. `dead_retention` of a queue overrides it."""
     keep_history: timedelta = timedelta(days=30)
     """How long the store keeps the figures of `headrace history`."""
+    history_url: str = ""
+    """The ClickHouse table that gets a row for every job that ends: `clickhouse://user:password@host:8123/database`."""
     key_ttl: timedelta = timedelta(days=1)
     """How long the store remembers an idempotency key."""
     webhook_secret: str = ""
@@ -174,11 +177,7 @@ class Settings:
         return advise(self, tasks or {})
 
 
-_RELAXED = {
-    "sqlite": "sync=normal",
-    "postgresql": "synchronous_commit=off",
-    "postgres": "synchronous_commit=off",
-}
+_RELAXED = {"sqlite": "sync=normal", **dict.fromkeys(("postgresql", "postgres"), "synchronous_commit=off")}
 
 NAMES = tuple(field.name for field in dataclasses.fields(Settings) if field.name != "sources")
 
@@ -290,6 +289,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "keep_done": _time(timedelta(0)),
     "keep_dead": _time(timedelta(0)),
     "keep_history": _time(timedelta(hours=1)),
+    "history_url": check_history_url,
     "key_ttl": _time(timedelta(seconds=1)),
     "webhook_secret": _webhook_secret,
     "webhook_allow": _webhook_allow,
@@ -395,4 +395,4 @@ def _show(name: str, value: Any) -> str:
         case int() if name.startswith("max_memory"):
             return show_size(value)
         case _:
-            return mask_url(str(value)) if name == "url" else str(value)
+            return mask_url(str(value)) if name.endswith("url") else str(value)

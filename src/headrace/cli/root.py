@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workers": ("headrace.cli.workers", "List the workers seen within the last minute."),
     "stats": ("headrace.cli.stats", "Every queue in figures, once or live."),
     "history": ("headrace.cli.history", "What became of attempts over time, with percentiles."),
+    "sink": ("headrace.cli.sink", "Copy every end of a job to ClickHouse."),
     "tokens": ("headrace.cli.tokens", "Create, list and revoke the tokens of the server."),
     "audit": ("headrace.cli.audit", "List what operators did: author, action, time, number of jobs."),
     "migrate": ("headrace.cli.migrate", "Bring the store's schema up to date."),

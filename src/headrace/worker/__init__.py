@@ -321,6 +321,7 @@ class Worker:
             settings.keep_done,
             settings.keep_dead,
             settings.keep_history,
+            settings.history_url,
             sorted(dead_retentions(self._duties.queues).items()),
             sorted(self._duties.queues),
         )

@@ -22,6 +22,7 @@ from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
 from headrace.policy.explain.sentences import count
 from headrace.policy.history import end_of
 from headrace.policy.queue import QueueOptions, dead_retentions
+from headrace.sink.sink import EVERY, sink_of
 from headrace.store.contract import Hinting
 from headrace.webhooks.deliver import batches_of
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
@@ -43,6 +44,8 @@ LOOK_AGAIN = 1.0
 LISTEN = 30.0
 """Seconds for which the janitor listens in one call."""
 PRUNE_EVERY = 60.0
+SINK_SHARE = 0.25
+"""The part of the time for which a worker copies ends to ClickHouse while many wait. Its jobs come first."""
 BATCH = 1000
 SAY_EVERY = 60.0
 EARLY, MOMENT = timedelta(milliseconds=100), timedelta(milliseconds=1)
@@ -160,6 +163,9 @@ class Janitor:
             # The server folds what its workers write.
             history = HistoryUpkeep(state.store, state.settings.keep_history)
             self.chores.append(self._chore("history", history.tidy, random.uniform(0.2, 1.0) * FOLD_EVERY))
+            if state.settings.history_url:
+                sink = sink_of(state.store, state.settings.history_url, holder=state.name, share=SINK_SHARE)
+                self.chores.append(self._chore("history sink", sink.tidy, random.uniform(0.0, 0.2) * EVERY))
         self.listener: DueListener | None = None
         if hasattr(state.store, "wait_due"):
             self.listener = DueListener(
