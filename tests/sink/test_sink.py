@@ -15,8 +15,9 @@ from headrace.model.job import JobState
 from headrace.model.lease import Presence
 from headrace.model.outcome import Finish
 from headrace.sink import sink as sinks
+from headrace.sink.address import parse
 from headrace.sink.sink import EVERY, HOLD, OVERLAP, STANDBY
-from headrace.sink.state import read_states
+from headrace.sink.state import KIND, SinkState, read_states
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 from sink.kit import Table
@@ -28,6 +29,12 @@ S = timedelta(seconds=1)
 def store_name(request: pytest.FixtureRequest) -> str:
     """The sink reads the store itself, so a server's HTTP store is no place for it."""
     return str(request.param)
+
+
+async def state_of(store: Store) -> SinkState:
+    [(_, state)] = (await read_states(store)).values()
+    assert state is not None
+    return state
 
 
 def time(text: str) -> datetime:
@@ -105,7 +112,7 @@ async def test_a_sink_that_starts_again_goes_on_where_it_was(store: Store, clock
     await last.tidy()
     assert (again.rows, last.rows) == (5, 2)  # Only ends that may have been incomplete are read again.
     assert table.ids() == sorted(ids)
-    [(_, state)] = (await read_states(store)).values()
+    state = await state_of(store)
     assert (state.holder, state.error, state.rows) == ("host:3", "", 10)
     assert state.lag(clock.now()) == 0
 
@@ -225,11 +232,21 @@ async def test_an_error_stays_in_the_store_until_a_pass_works(store: Store, cloc
     with pytest.raises(Unavailable, match="403: Code: 516") as refused:
         await sink.tidy()
     assert "wrong-password" not in str(refused.value)
-    [(_, state)] = (await read_states(store)).values()
+    state = await state_of(store)
     assert "516" in state.error
     assert "wrong-password" not in state.error
     clock.advance(HOLD)
     assert state.lag(clock.now()) >= HOLD.total_seconds()
     await table.sink(store, "host:2").tidy()
-    [(_, state)] = (await read_states(store)).values()
+    state = await state_of(store)
     assert (state.error, state.lag(clock.now()), state.rows) == ("", 0, 1)
+
+
+async def test_a_record_that_cannot_be_read_means_a_new_beginning(store: Store, clock: FakeClock, table: Table):
+    ids = await put(store, 2)
+    await settle_all(store, await take(store))
+    assert await store.record(KIND, parse(table.url).shown, b"\xff{", None) is not None
+    sink = table.sink(store)
+    await sink.tidy()
+    assert table.ids() == sorted(ids)
+    assert (await state_of(store)).rows == 2

@@ -16,6 +16,7 @@ from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import HeadraceError
 from headrace.model.records import Finding
 from headrace.settings import Origin
+from headrace.sink.figures import check_sink
 from headrace.store import REDIS_SCHEMES
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ def _settings(target: Target) -> list[Finding]:
 
 async def _store(target: Target) -> list[Finding]:
     async def look(store: Store) -> list[Finding]:
-        return [Finding("ok", "store", f"{target.shown_url} answers"), *await store.check()]
+        findings = [Finding("ok", "store", f"{target.shown_url} answers"), *await store.check()]
+        settings = target.settings
+        if settings.history_url and not settings.is_remote:
+            findings += await check_sink(store, settings.history_url)
+        return findings
 
     try:
         with _silent_store():

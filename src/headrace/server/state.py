@@ -27,6 +27,7 @@ from headrace.server.leases import Leases
 from headrace.server.queue_names import QueueNames
 from headrace.server.replays import ReplayRunner
 from headrace.server.sessions import SessionSigner
+from headrace.sink.figures import SinkFigures, read_sinks
 from headrace.store.contract import Store
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class FiguresKept:
         self._stats = Cached(store.stats, settings.stats_ttl)
         self._pauses = Cached(store.pauses, settings.stats_ttl)
         self._workers = Cached(store.workers, settings.stats_ttl)
+        self._sinks = Cached(lambda: read_sinks(store), settings.stats_ttl)
         self._recent_work = Cached(AutoscaleOperations(store).recent, HISTORY_TTLS * settings.stats_ttl)
         self._most = settings.max_polls
         self._pace = RateLimit(self._most, 1 / self._most, time.monotonic)
@@ -64,13 +66,17 @@ class FiguresKept:
         """The attempts of the last minutes by queue, up to five seconds old."""
         return await self._recent_work.get()
 
+    async def sinks(self) -> list[SinkFigures]:
+        """The tables that get the ends of jobs, up to a second old."""
+        return await self._sinks.get()
+
     def forget_pauses(self) -> None:
         """Drop the kept pauses after a pause or resume here."""
         self._pauses.forget()
 
     async def aclose(self) -> None:
         """Cancel the reads under way."""
-        for cache in (self._stats, self._pauses, self._workers, self._recent_work):
+        for cache in (self._stats, self._pauses, self._workers, self._sinks, self._recent_work):
             await cache.aclose()
 
     def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:

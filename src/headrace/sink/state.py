@@ -48,9 +48,16 @@ _decode = msgspec.json.Decoder(SinkState).decode
 _encode = msgspec.json.Encoder().encode
 
 
-async def read_states(store: Store) -> dict[str, tuple[int, SinkState]]:
-    """The version and the state of every sink of this store, by the name of its target."""
-    return {name: (record.version, _decode(record.value)) for name, record in (await store.records(KIND)).items()}
+async def read_states(store: Store) -> dict[str, tuple[int, SinkState | None]]:
+    """The version and the state of every sink of this store, by the name of its target. None: it cannot be read."""
+    return {name: (record.version, _read(record.value)) for name, record in (await store.records(KIND)).items()}
+
+
+def _read(value: bytes) -> SinkState | None:
+    try:
+        return _decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None  # The sink then begins again, and the table drops the rows that it has.
 
 
 async def write_state(store: Store, name: str, state: SinkState, expect: int | None) -> int | None:

@@ -12,6 +12,7 @@ from headrace.server import visibility
 from headrace.server.api.queues import seconds
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.sink import figures as sink_figures
 
 
 class QueueFigures(msgspec.Struct, kw_only=True):
@@ -121,7 +122,11 @@ def exposition(queues: Iterable[QueueStats]) -> str:
 
 async def metrics(call: Call) -> Response:
     """GET /metrics"""
-    return Response(exposition(await _seen(call)), media_type="text/plain; version=0.0.4; charset=utf-8")
+    text = exposition(await _seen(call))
+    if not call.principal.bound:
+        # The rows of a sink are those of all queues and tenants.
+        text += sink_figures.exposition(await call.service.figures.sinks())
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 ENDPOINTS = (
