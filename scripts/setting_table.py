@@ -47,6 +47,7 @@ MORE = {
     "log_format": "See [Logs](../operate/logs.md).",
     "job_log_level": "See [Lines about jobs](../operate/logs.md#lines-about-jobs).",
     "reserve": "See [Reserved slots](../guide/priorities.md#reserved-slots).",
+    "history_url": "See [A row for every job](../operate/history.md#a-row-for-every-job-in-clickhouse).",
     "key_ttl": "See [Idempotency keys](../guide/tasks.md#idempotency-keys).",
     "webhook_secret": "See [Verify them](../guide/webhooks.md#verify-them).",
     "webhook_allow": "See [Where webhooks may go](../guide/webhooks.md#where-webhooks-may-go).",

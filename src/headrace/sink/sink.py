@@ -31,10 +31,10 @@ HOLD: Final = timedelta(seconds=30)
 """How long a process that writes keeps its role without a pass. It is longer than a request may take."""
 OVERLAP: Final = timedelta(seconds=5)
 """How long after its time an end may become visible. A store with longer transactions has `ended_until`."""
-PAGE: Final = 1000
-"""Ends of one call."""
-BATCH: Final = 5000
-"""Rows of one insert. The first page beyond it is still in it."""
+PAGE: Final = 4000
+"""Ends of one call. A page begins with the moment at which the last one ended, and a thousand jobs may have ended at once."""
+BATCH: Final = 4000
+"""Rows of one insert, at least, if so many wait. It may have nearly a page more."""
 CHUNK: Final = 100
 """Jobs of one call of `get`, if they are small."""
 CHUNK_BYTES: Final = 2 * 1024 * 1024

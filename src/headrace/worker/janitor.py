@@ -44,7 +44,7 @@ LOOK_AGAIN = 1.0
 LISTEN = 30.0
 """Seconds for which the janitor listens in one call."""
 PRUNE_EVERY = 60.0
-SINK_SHARE = 0.25
+SINK_SHARE = 0.2
 """The part of the time for which a worker copies ends to ClickHouse while many wait. Its jobs come first."""
 BATCH = 1000
 SAY_EVERY = 60.0
