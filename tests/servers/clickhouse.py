@@ -8,10 +8,11 @@ import secrets
 import signal
 import ssl
 import sys
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from headrace.errors import Unavailable
 from servers.process import ServerProcess
@@ -28,16 +29,18 @@ class ClickHouseServer(ServerProcess):
     restart_signal = signal.SIGTERM
     crash_signal = signal.SIGKILL
 
-    def __init__(self, *, tls: tuple[Path, Path] | None = None, ca: Path | None = None) -> None:
+    def __init__(self, tls: tuple[Path, Path] | None, ca: Path | None, password: str | None) -> None:
         super().__init__("headrace-clickhouse-")
-        self.password = secrets.token_urlsafe(18)
+        self.password = password or secrets.token_urlsafe(18)
         self._tls, self._ca = tls, ca
-        (self._home / "password").write_text(self.password)
+        (self._home / "password").write_text(self.password, encoding="utf-8")
 
     @classmethod
-    def start(cls, *, tls: tuple[Path, Path] | None = None, ca: Path | None = None) -> Self:
+    def start(
+        cls, *, tls: tuple[Path, Path] | None = None, ca: Path | None = None, password: str | None = None
+    ) -> Self:
         """A running server. `tls`: its certificate and its key, and `ca` has signed the certificate."""
-        return cls(tls=tls, ca=ca)._started()
+        return cls(tls, ca, password)._started()
 
     def url(
         self, database: str = "default", *, port: int | None = None, password: str | None = None, **options: str
@@ -45,7 +48,7 @@ class ClickHouseServer(ServerProcess):
         scheme = "clickhouse" if self._tls is None else "clickhouses"
         query = f"?{urlencode(options)}" if options else ""
         place = f"127.0.0.1:{port or self.port}/{database}"
-        return f"{scheme}://default:{password or self.password}@{place}{query}"
+        return f"{scheme}://default:{quote(password or self.password, safe='')}@{place}{query}"
 
     def query(self, statement: str) -> list[dict[str, Any]]:
         """The rows that a statement answers."""
@@ -78,8 +81,8 @@ class ClickHouseServer(ServerProcess):
             )
         )
         try:
-            headers = {"X-ClickHouse-User": "default", "X-ClickHouse-Key": self.password}
-            link.request("POST", "/", body.encode(), headers)
+            secret = b64encode(f"default:{self.password}".encode()).decode()
+            link.request("POST", "/", body.encode(), {"Authorization": f"Basic {secret}"})
             answer = link.getresponse()
             text = answer.read().decode()
         finally:

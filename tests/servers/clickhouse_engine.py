@@ -11,6 +11,7 @@ import signal
 import ssl
 import sys
 import threading
+from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = data.decode()
         parameters = dict(parse_qsl(urlsplit(self.path).query))
-        if self.headers["X-ClickHouse-User"] != "default" or self.headers["X-ClickHouse-Key"] != self.password:
+        known = b64encode(f"default:{self.password}".encode()).decode()
+        if self.headers["Authorization"] != f"Basic {known}":
             self._answer("Code: 516. DB::Exception: default: Authentication failed: password is incorrect.")
             return
         statement = "\n".join(part for part in (parameters.pop("query", ""), body) if part)
@@ -44,7 +46,11 @@ class _Handler(BaseHTTPRequestHandler):
             with _turn:
                 for name, value in parameters.items():
                     self.engine.query(f"SET {name} = '{value}'")
-                text = str(self.engine.query(statement, "TabSeparated"))
+                try:
+                    text = str(self.engine.query(statement, "TabSeparated"))
+                finally:
+                    for name in parameters:
+                        self.engine.query(f"SET {name} = DEFAULT")
         except Exception as error:  # noqa: BLE001  # whatever it is, the client gets it
             self._answer(str(error))
         else:
@@ -66,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     port, home = int(sys.argv[1]), Path(sys.argv[2])
-    _Handler.password = (home / "password").read_text()
+    _Handler.password = (home / "password").read_text(encoding="utf-8")
     open_engine: Any = session.Session  # It has no types.
     _Handler.engine = open_engine(str(home / "data"))
     server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)

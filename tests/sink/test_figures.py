@@ -65,6 +65,17 @@ def test_once_and_doctor(shell: Shell, table: Table, monkeypatch: pytest.MonkeyP
     assert "hunter2" not in error + message + shell("doctor").output
 
 
+def test_rows_that_were_deleted_come_back_when_asked(shell: Shell, table: Table):
+    ids = shell.put(3)
+    shell.end("default", JobState.DONE)
+    shell("sink", "--once")
+    # The rows are equal to those of the first insert, and the engine remembers that insert.
+    table.server.run(f"ALTER TABLE {table.name} DELETE WHERE 1 SETTINGS mutations_sync = 2")
+    assert table.ids() == []
+    assert shell("sink", "--once", "--from-start").stderr == "wrote 3 rows\n"
+    assert table.ids() == sorted(ids)
+
+
 def test_without_a_table_and_with_a_server(shell: Shell, monkeypatch: pytest.MonkeyPatch):
     assert "the sink reads the store itself" in shell.error("sink", "--url", "http://127.0.0.1:1", code=78, url=False)
     monkeypatch.delenv("HEADRACE_HISTORY_URL")

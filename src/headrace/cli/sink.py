@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import click
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--once", is_flag=True, help="Copy what has ended by now, then stop.")
+@click.option("--from-start", is_flag=True, help="Begin with the first end that the store still has.")
 @store_command()
-def command(target: Target, once: bool) -> None:
+def command(target: Target, once: bool, from_start: bool) -> None:
     """Copy every end of a job to the ClickHouse table of history_url, until told to stop.
 
     Workers do it, too, with a part of their time. This process takes over from them while it runs.
@@ -39,8 +41,8 @@ def command(target: Target, once: bool) -> None:
     async def copy(store: Store) -> None:
         from headrace.sink.sink import sink_of
 
-        holder = f"{socket.gethostname()}:{os.getpid()}"
-        sink = sink_of(store, settings.history_url, holder=holder, force=True)
+        holder = f"{socket.gethostname()}:{os.getpid()} {uuid4()}"
+        sink = sink_of(store, settings.history_url, holder=holder, force=True, afresh=from_start)
         await (_once(sink) if once else _until_told(sink))
 
     run_long(target.with_store(copy))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
@@ -20,7 +22,8 @@ TIMEOUT: Final = 20.0
 MAX_ANSWER: Final = 64 * 1024
 """Bytes of an answer that are read. Answers to inserts are empty, and errors are short."""
 _EXCERPT: Final = 200
-_UNKNOWN_TABLE: Final = b"60"
+_UNKNOWN_TABLE: Final = "60"
+_ERROR: Final = re.compile(r"Code: (\d+)\. DB::Exception", re.ASCII)
 _SETTINGS: Final = {
     # An insert is answered when the rows are stored, and not earlier.
     "async_insert": "0",
@@ -36,9 +39,14 @@ class ClickHouseAnswer(NamedTuple):
     """The answer to one request."""
 
     status: int
-    error: bytes
-    """The number of ClickHouse's error. Empty: none."""
     text: str
+    """The beginning of the body."""
+
+    @property
+    def error(self) -> str:
+        """The number of ClickHouse's error. Empty: none."""
+        match = _ERROR.match(self.text)
+        return match[1] if match else ""
 
 
 class ClickHouse:
@@ -49,13 +57,17 @@ class ClickHouse:
         self._timeout = timeout
         self._tls: ssl.SSLContext | None = None
 
-    async def insert(self, rows: bytes) -> None:
-        """Store rows, one JSON object per line. Makes the table if there is none. Raises Unavailable."""
+    async def insert(self, rows: bytes, token: str) -> None:
+        """Store rows, one JSON object per line. Makes the table if there is none. Raises Unavailable.
+
+        A call may be repeated with the same token: ClickHouse stores its rows once.
+        """
         place = {"database": self._address.database, "table": self._address.table}
-        answer = await self._post(INSERT.format_map(place), rows, _SETTINGS)
+        settings = {**_SETTINGS, "insert_deduplication_token": token}
+        answer = await self._post(INSERT.format_map(place), rows, settings)
         if answer.error == _UNKNOWN_TABLE:
             self._must_work(await self._post("", CREATE.format_map(place).encode(), {}))
-            answer = await self._post(INSERT.format_map(place), rows, _SETTINGS)
+            answer = await self._post(INSERT.format_map(place), rows, settings)
         self._must_work(answer)
 
     def _must_work(self, answer: ClickHouseAnswer) -> None:
@@ -65,13 +77,13 @@ class ClickHouse:
     async def _post(self, statement: str, body: bytes, settings: Mapping[str, str]) -> ClickHouseAnswer:
         address = self._address
         parameters = {**({"query": statement} if statement else {}), **settings}
-        # The user and the password are headers, because addresses are logged by servers and proxies.
+        # The user and the password are in a header, because servers and proxies log addresses.
+        secret = b64encode(f"{address.user}:{address.password}".encode()).decode()
         headers = [
             ("Host", address.authority),
             ("Connection", "close"),
             ("Content-Length", str(len(body))),
-            ("X-ClickHouse-User", address.user),
-            ("X-ClickHouse-Key", address.password),
+            ("Authorization", f"Basic {secret}"),
         ]
         request = h11.Request(method="POST", target=f"/?{urlencode(parameters)}", headers=headers)
         try:
@@ -112,20 +124,19 @@ class ClickHouse:
 
 
 async def _answer(exchange: h11.Connection, reader: asyncio.StreamReader) -> ClickHouseAnswer:
-    status, error, body = 0, b"", b""
+    status, body = 0, b""
     while True:
         event = exchange.next_event()
         if event is h11.NEED_DATA:
             exchange.receive_data(await reader.read(4096))
         elif isinstance(event, h11.Response):
             status = event.status_code
-            error = next((value for name, value in event.headers if name == b"x-clickhouse-exception-code"), b"")
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > MAX_ANSWER:
-                return ClickHouseAnswer(status, error, _excerpt(body))
+                return ClickHouseAnswer(status, _excerpt(body))
         elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-            return ClickHouseAnswer(status, error, _excerpt(body))
+            return ClickHouseAnswer(status, _excerpt(body))
 
 
 def _excerpt(body: bytes) -> str:

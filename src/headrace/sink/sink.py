@@ -8,10 +8,14 @@ A sink that is killed begins again at that place. Rows that arrive twice are equ
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Final, cast
+from uuid import uuid4
+
+from msgspec.structs import replace
 
 from headrace.errors import HeadraceError, Unavailable
 from headrace.model.job import Job, JobId
@@ -59,30 +63,47 @@ class _Batch:
     sure: Place
     is_last: bool = field(kw_only=True)
     """The store had no further ends."""
+    token: str = field(default_factory=lambda: uuid4().hex)
+    """ClickHouse ignores a second insert with the same token, but takes equal rows of another batch."""
 
 
 class HistorySink:
     """One process's part in writing the ends of one store to one table. One of the processes writes, the others stand by."""
 
     def __init__(
-        self, store: Store, target: ClickHouse, name: str, *, holder: str, share: float = 1.0, force: bool = False
+        self,
+        store: Store,
+        target: ClickHouse,
+        name: str,
+        *,
+        holder: str,
+        share: float = 1.0,
+        force: bool = False,
+        afresh: bool = False,
     ) -> None:
-        """`share`: the part of the time that the sink may work. `force`: take over from another process at the start."""
+        """What a process does with one table.
+
+        `holder`: a name that no other process has. `share`: the part of the time for which the sink works while many ends wait.
+        `force`: take over from another process at the start. `afresh`: begin with the first end that the store has.
+        """
         self._store = store
         self._target = target
         self._name = name
         self._holder = holder
         self._share = share
         self._force = force
+        self._afresh = afresh
         self._state: SinkState | None = None
         """What this process has written to the store. None: it stands by."""
         self._version: int | None = None
         self._read = self._sure = BEGINNING
         """How far the first and the second look got."""
-        self._sent: dict[Place, None] = {}
+        self._sent: set[Place] = set()
         """The ends between these two places that the table has."""
+        self._order: deque[Place] = deque()
+        """The same in the order in which they were sent."""
         self._batch: _Batch | None = None
-        """Rows that the table may not have. The same bytes are sent again, and ClickHouse recognises an insert that it has."""
+        """Rows that the table may not have. The same batch is sent again, because ClickHouse recognises it."""
         self._chunk = CHUNK // 5
         self._clock: tuple[datetime, float] | None = None
         """The store's time and the monotonic time of the last pass."""
@@ -128,38 +149,28 @@ class HistorySink:
         self._state = None
         if state is not None and state.holder != self._holder and state.until > now and not self._force:
             return False
-        self._force = False
-        fresh = SinkState(
-            holder=self._holder,
-            until=now + HOLD,
-            at=BEGINNING[0] if state is None else min(state.at, now - OVERLAP),
-            id=BEGINNING[1] if state is None or state.at > now - OVERLAP else state.id,
-            rows=0 if state is None else state.rows,
-            reached=None if state is None else state.reached,
-            error="" if state is None else state.error,
-        )
+        state = state or SinkState(holder=self._holder, until=now)
+        # A place in the future was kept before the clock was set back.
+        at, id = BEGINNING if self._afresh else min(state.place, (now - OVERLAP, BEGINNING[1]))
+        fresh = replace(state, holder=self._holder, until=now + HOLD, at=at, id=id)
         self._version = await write_state(self._store, self._name, fresh, version)
         if self._version is None:
             return False
+        self._force = self._afresh = False
         self._state = fresh
         self._read = self._sure = fresh.place
         self._batch = None
         self._sent.clear()
+        self._order.clear()
         return True
 
     async def _keep(self, now: datetime, *, rows: int = 0, error: str = "") -> None:
         """Write to the store how far this process got, if that is news."""
         state = self._state
         assert state is not None  # This process writes.
-        fresh = SinkState(
-            holder=self._holder,
-            until=now + HOLD,
-            at=self._sure[0],
-            id=self._sure[1],
-            rows=state.rows + rows,
-            reached=state.reached if error else now if self.caught_up else self._read[0],
-            error=error,
-        )
+        reached = state.reached if error else now if self.caught_up else self._read[0]
+        at, id = self._sure
+        fresh = replace(state, until=now + HOLD, at=at, id=id, rows=state.rows + rows, reached=reached, error=error)
         is_news = (fresh.place, fresh.rows, bool(fresh.error)) != (state.place, state.rows, bool(state.error))
         if not is_news and state.until - now > HOLD / 2:
             return
@@ -183,12 +194,13 @@ class HistorySink:
         if batch is None:
             batch = self._batch = await self._next(await self._complete_until(now))
         if batch.places:
-            await self._target.insert(batch.rows)
+            await self._target.insert(batch.rows, batch.token)
         self._batch = None
         self._read, self._sure, self.caught_up = batch.read, batch.sure, batch.is_last
-        self._sent.update(dict.fromkeys(batch.places))
-        while self._sent and (len(self._sent) > REMEMBERED or next(iter(self._sent)) <= self._sure):
-            del self._sent[next(iter(self._sent))]
+        self._sent.update(batch.places)
+        self._order.extend(batch.places)
+        while self._order and (len(self._order) > REMEMBERED or self._order[0] <= self._sure):
+            self._sent.discard(self._order.popleft())
         return len(batch.places)
 
     async def _next(self, until: datetime) -> _Batch:
@@ -259,10 +271,14 @@ class HistorySink:
         return rows
 
 
-def sink_of(store: Store, url: str, *, holder: str, share: float = 1.0, force: bool = False) -> HistorySink:
+def sink_of(
+    store: Store, url: str, *, holder: str, share: float = 1.0, force: bool = False, afresh: bool = False
+) -> HistorySink:
     """The sink of the setting `history_url`."""
     address = parse(url)
-    return HistorySink(store, ClickHouse(address), address.shown, holder=holder, share=share, force=force)
+    return HistorySink(
+        store, ClickHouse(address), address.shown, holder=holder, share=share, force=force, afresh=afresh
+    )
 
 
 def _size(job: Job | None) -> int:

@@ -22,7 +22,7 @@ from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
 from headrace.policy.explain.sentences import count
 from headrace.policy.history import end_of
 from headrace.policy.queue import QueueOptions, dead_retentions
-from headrace.sink.sink import EVERY, sink_of
+from headrace.sink.sink import sink_of
 from headrace.store.contract import Hinting
 from headrace.webhooks.deliver import batches_of
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
@@ -164,8 +164,9 @@ class Janitor:
             history = HistoryUpkeep(state.store, state.settings.keep_history)
             self.chores.append(self._chore("history", history.tidy, random.uniform(0.2, 1.0) * FOLD_EVERY))
             if state.settings.history_url:
-                sink = sink_of(state.store, state.settings.history_url, holder=state.name, share=SINK_SHARE)
-                self.chores.append(self._chore("history sink", sink.tidy, random.uniform(0.0, 0.2) * EVERY))
+                holder = f"{state.name} {state.id}"
+                sink = sink_of(state.store, state.settings.history_url, holder=holder, share=SINK_SHARE)
+                self.chores.append(self._chore("history sink", sink.tidy, random.uniform(0.0, 1.0)))
         self.listener: DueListener | None = None
         if hasattr(state.store, "wait_due"):
             self.listener = DueListener(
