@@ -14,6 +14,7 @@ from conformance.kit import claim, put, run_one, settle_all, take
 from headrace.model.job import JobId
 from headrace.model.lease import new_token
 from headrace.model.outcome import DONE
+from headrace.sink import sink as sinks
 from headrace.store.contract import Store
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
@@ -100,4 +101,32 @@ class TestLongTransactions:
         await transaction.commit()
         clock.advance(timedelta(minutes=10))
         await table.sink(store, "host:9").tidy()
+        assert table.ids() == sorted(ids)
+
+    async def test_new_ends_do_not_wait_for_a_long_second_look(
+        self, store: PostgresStore, clock: FakeClock, table: Table, sql: Any, monkeypatch: pytest.MonkeyPatch
+    ):
+        for name, value in (("REMEMBERED", 5), ("BATCH", 10), ("PAGE", 10)):
+            monkeypatch.setattr(sinks, name, value)
+        sink = table.sink(store)
+        ids = await put(store, 60)
+        lease, token = await take(store, 1), new_token()
+        assert await store.detach(lease.token, 0, token)
+        transaction = sql.transaction()
+        await transaction.start()
+        await store.asettle_in(sql, token, [(0, DONE)])
+        for _ in range(58):
+            clock.advance(timedelta(seconds=1))
+            await run_one(store)
+        await sink.drain()
+        assert len(table.ids()) == 58
+        await transaction.commit()
+        clock.advance(timedelta(minutes=1))
+        last = await run_one(store)
+        await sink.tidy()
+        assert (
+            not sink.caught_up
+        )  # Most rows are not remembered, so the second look writes them again, a batch at a time.
+        assert last in table.ids()
+        await sink.drain()
         assert table.ids() == sorted(ids)

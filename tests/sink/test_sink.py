@@ -250,3 +250,48 @@ async def test_a_record_that_cannot_be_read_means_a_new_beginning(store: Store, 
     await sink.tidy()
     assert table.ids() == sorted(ids)
     assert (await state_of(store)).rows == 2
+
+
+async def test_a_pass_that_takes_long_keeps_its_role(
+    store: Store, clock: FakeClock, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sinks, "monotonic", clock.monotonic)
+    monkeypatch.setattr(sinks, "CHUNK", 10)
+    ids = await put(store, 50)
+    await settle_all(store, await take(store))
+    first, second = table.sink(store, "host:1"), table.sink(store, "host:2")
+    get, answers = store.get, list[float]()
+
+    async def slow(ids: Any) -> Any:
+        clock.advance(HOLD * 0.6)
+        answers.append(await second.tidy())
+        return await get(ids)
+
+    monkeypatch.setattr(store, "get", slow)
+    await first.tidy()
+    assert len(answers) >= 5
+    assert set(answers) == {STANDBY}
+    assert (await state_of(store)).holder == "host:1"
+    assert table.ids() == sorted(ids)
+
+
+async def test_a_process_that_lost_its_role_in_a_pass_stands_by(
+    store: Store, clock: FakeClock, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sinks, "monotonic", clock.monotonic)
+    ids = await put(store, 50)
+    await settle_all(store, await take(store))
+    first, second = table.sink(store, "host:1"), table.sink(store, "host:2", force=True)
+    get = store.get
+
+    async def slow(ids: Any) -> Any:
+        monkeypatch.setattr(store, "get", get)
+        clock.advance(HOLD * 0.6)
+        assert await second.tidy() == EVERY
+        return await get(ids)
+
+    monkeypatch.setattr(store, "get", slow)
+    await first.tidy()
+    assert await first.tidy() == STANDBY
+    assert (await state_of(store)).holder == "host:2"
+    assert table.ids() == sorted(ids)

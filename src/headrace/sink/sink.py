@@ -32,13 +32,13 @@ EVERY: Final = 4.0
 STANDBY: Final = 10.0
 """Seconds between two looks whether the process that writes is still there."""
 HOLD: Final = timedelta(seconds=30)
-"""How long a process that writes keeps its role without a pass. It is longer than a request may take."""
+"""How long a process that writes keeps its role without a sign of life. It is longer than one call may take."""
 OVERLAP: Final = timedelta(seconds=5)
 """How long after its time an end may become visible. A store with longer transactions has `ended_until`."""
 PAGE: Final = 4000
 """Ends of one call. A page begins with the moment at which the last one ended, and a thousand jobs may have ended at once."""
 BATCH: Final = 4000
-"""Rows of one insert, at least, if so many wait. It may have nearly a page more."""
+"""Rows of one insert, at least, if so many wait. It may have up to a page more of each look."""
 CHUNK: Final = 100
 """Jobs of one call of `get`, if they are small."""
 CHUNK_BYTES: Final = 2 * 1024 * 1024
@@ -62,7 +62,7 @@ class _Batch:
     read: Place
     sure: Place
     is_last: bool = field(kw_only=True)
-    """The store had no further ends."""
+    """The store has shown no further ends to either look."""
     token: str = field(default_factory=lambda: uuid4().hex)
     """ClickHouse ignores a second insert with the same token, but takes equal rows of another batch."""
 
@@ -96,6 +96,8 @@ class HistorySink:
         self._state: SinkState | None = None
         """What this process has written to the store. None: it stands by."""
         self._version: int | None = None
+        self._kept = 0.0
+        """When that was, on the monotonic clock."""
         self._read = self._sure = BEGINNING
         """How far the first and the second look got."""
         self._sent: set[Place] = set()
@@ -157,7 +159,7 @@ class HistorySink:
         if self._version is None:
             return False
         self._force = self._afresh = False
-        self._state = fresh
+        self._state, self._kept = fresh, monotonic()
         self._read = self._sure = fresh.place
         self._batch = None
         self._sent.clear()
@@ -167,7 +169,8 @@ class HistorySink:
     async def _keep(self, now: datetime, *, rows: int = 0, error: str = "") -> None:
         """Write to the store how far this process got, if that is news."""
         state = self._state
-        assert state is not None  # This process writes.
+        if state is None:
+            return  # Another process has taken over in the middle of the pass.
         reached = state.reached if error else now if self.caught_up else self._read[0]
         at, id = self._sure
         fresh = replace(state, until=now + HOLD, at=at, id=id, rows=state.rows + rows, reached=reached, error=error)
@@ -176,6 +179,15 @@ class HistorySink:
             return
         self._version = await write_state(self._store, self._name, fresh, self._version)
         self._state = None if self._version is None else fresh
+        self._kept = monotonic()
+
+    async def _stay(self) -> None:
+        """Keep the role in a pass that takes long."""
+        if self._state is not None and monotonic() - self._kept > HOLD.total_seconds() / 3:
+            fresh = replace(self._state, until=await self._store.now() + HOLD)
+            self._version = await write_state(self._store, self._name, fresh, self._version)
+            self._state = None if self._version is None else fresh
+            self._kept = monotonic()
 
     def _follow_clock(self, now: datetime) -> None:
         """Go back if the store's clock was set back, because new ends have earlier times than those that were read."""
@@ -194,6 +206,7 @@ class HistorySink:
         if batch is None:
             batch = self._batch = await self._next(await self._complete_until(now))
         if batch.places:
+            await self._stay()
             await self._target.insert(batch.rows, batch.token)
         self._batch = None
         self._read, self._sure, self.caught_up = batch.read, batch.sure, batch.is_last
@@ -206,12 +219,14 @@ class HistorySink:
     async def _next(self, until: datetime) -> _Batch:
         """What both looks find next. Every end before `until` was visible before this call."""
         missed, sure = await self._look_again(until)
-        fresh, read, is_last = await self._look(BATCH - len(missed))
+        # New ends do not wait for a second look that has much to add.
+        fresh, read, is_last = await self._look(max(BATCH // 2, BATCH - len(missed)))
         if sure == self._read:
             # The first look has read what is complete already, so a second one has nothing to add.
             sure = max((place_of(ending) for ending in fresh if ending.at < until), default=sure)
         endings = missed + fresh
         rows = b"\n".join(await self._rows(endings))
+        is_last = is_last and len(missed) < BATCH
         return _Batch(rows, [place_of(ending) for ending in endings], read, sure, is_last=is_last)
 
     async def _complete_until(self, now: datetime) -> datetime:
@@ -224,7 +239,7 @@ class HistorySink:
         """The ends that the first look has missed, and how far this one got."""
         missed: list[Ending] = []
         sure, read = self._sure, self._read
-        while sure < read and len(missed) < BATCH:
+        while sure < read and sure[0] < until and len(missed) < BATCH:
             page, more = await self._page(sure)
             complete = [ending for ending in page if ending.at < until and place_of(ending) <= read]
             missed += [ending for ending in complete if place_of(ending) not in self._sent]
@@ -251,6 +266,7 @@ class HistorySink:
         """The next ends after a place, and whether there are more."""
         size = PAGE
         while True:
+            await self._stay()
             page = await self._store.ended(after[0], size)
             fresh = [ending for ending in page if place_of(ending) > after]
             if len(page) < size or 2 * len(fresh) >= size:
@@ -262,6 +278,7 @@ class HistorySink:
         """The rows of these ends. Large jobs are read a few at a time."""
         rows: list[bytes] = []
         while len(rows) < len(endings):
+            await self._stay()
             some = endings[len(rows) : len(rows) + self._chunk]
             jobs = await self._store.get([JobId(ending.id) for ending in some])
             rows += map(row, some, jobs)
