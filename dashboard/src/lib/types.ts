@@ -138,6 +138,13 @@ export interface Job extends JobSummary {
   worker_name: string | null;
 }
 
+export interface Step {
+  name: string;
+  number: number;
+  at: string;
+  value: unknown;
+}
+
 export interface Help {
   label: string;
   method: string;
