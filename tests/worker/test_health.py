@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import resource
 import selectors
 import socket
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from time import monotonic
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.errors import ConfigError
 from headrace.supervisor import health, probe_server
 from headrace.supervisor.figures import AWAY, QUIET, SERVING, WorkerFigures
 from headrace.supervisor.health import WorkerHealth
-from headrace.supervisor.page import SharedPageView
+from headrace.supervisor.page import PAGE_SIZE, SharedPageView, copy_at
 from headrace.supervisor.probe_server import Address, HealthServer, listen
 from headrace.supervisor.process_table import ProcessTable
+from headrace.supervisor.series import LIMIT_UNITS, MOST_LIMITS, MOST_PAIRS, OTHERS, RUN, SECONDS, Series
+from headrace.supervisor.series import WAIT as WAITED
 from headrace.worker.shared_page import SharedPage
 from worker.harness import WAIT, until
 
@@ -167,7 +172,7 @@ def test_no_process(table: ProcessTable, process: Process) -> None:
 def test_totals_never_fall(table: ProcessTable, process: Process) -> None:
     process.show(slots=100, threads=16, running_thread=2, claimed=7, succeeded=4, failed=1, claims=3)
     at = WorkerHealth(table)
-    text = at.exposition().splitlines()
+    text = at.exposition().decode().splitlines()
     for line in (
         'headrace_worker_processes{state="serving"} 1',
         "headrace_worker_slots 100",
@@ -181,10 +186,67 @@ def test_totals_never_fall(table: ProcessTable, process: Process) -> None:
     ):
         assert line in text
     table.remove(process)
-    text = at.exposition().splitlines()
+    text = at.exposition().decode().splitlines()
     assert "headrace_worker_slots 0" in text
     assert "headrace_worker_claimed_total 7" in text
     assert "headrace_worker_process_starts_total 1" in text
+
+
+def read(table: ProcessTable) -> Iterable[Metric]:
+    return text_string_to_metric_families(WorkerHealth(table).exposition().decode())
+
+
+def full_page(first: int = 0) -> list[Series]:
+    """Everything that one process may measure, with the longest names."""
+    pairs = [(f"{'q' * 60}{number % 10:03}", f"{'t' * 125}{number:03}") for number in range(first, first + MOST_PAIRS)]
+    many = (2**60, *range(len(SECONDS)))
+    times = [Series(family, pair, 1e9, many) for pair in pairs for family in (WAITED, RUN)]
+    return [*times, *(Series(LIMIT_UNITS, (f"{number:063}",), 7.0) for number in range(MOST_LIMITS))]
+
+
+def test_series_fit_on_the_page_and_add_up(table: ProcessTable, process: Process) -> None:
+    assert process.page.series == []
+    other = Process("host:2")
+    table.add(other)
+    for writer in (process, other):
+        writer.own.write_series([])
+        writer.own.write_series(full_page())
+        assert writer.page.series == full_page()
+    families = {family.name: family for family in read(table)}
+    waits = families["headrace_worker_wait_seconds"].samples
+    assert len(waits) == MOST_PAIRS * (len(SECONDS) + 3)
+    assert waits[0].value == 2 * 2**60
+    units = families["headrace_worker_limit_units"].samples
+    assert [sample.value for sample in units] == [14.0] * MOST_LIMITS
+    # The counts of a process that has ended stay. What it held is free.
+    table.remove(other)
+    families = {family.name: family for family in read(table)}
+    assert families["headrace_worker_wait_seconds"].samples == waits
+    assert [sample.value for sample in families["headrace_worker_limit_units"].samples] == [7.0] * MOST_LIMITS
+    other.close()
+
+
+def test_tasks_of_many_processes_stay_bounded(table: ProcessTable) -> None:
+    for number in range(6):
+        process = Process(f"host:{number}")
+        process.own.write_series(full_page(number * MOST_PAIRS))
+        table.add(process)
+        table.remove(process)
+        process.close()
+    series = [*table.series().of(WAITED), *table.series().of(RUN)]
+    assert len(series) <= 4 * MOST_PAIRS + 20
+    assert not any(one.counts[1] for one in series)
+    assert sum(one.counts[0] for one in series) == 12 * MOST_PAIRS * 2**60
+    assert {one.labels[1] for one in series} >= {OTHERS}
+
+
+def test_half_written_series_are_not_read(process: Process) -> None:
+    process.own.write_series(full_page())
+    # The worker dies while it writes the other copy.
+    at = copy_at(2)
+    with mmap.mmap(process.page.fd, PAGE_SIZE) as page:
+        page[at : at + 100] = b"\xff" * 100
+        assert process.page.series == full_page()
 
 
 # ── clients ─────────────────────────────────────────────────────────────────

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--health-port",
+    "--metrics-port",
+    "health_port",
     type=click.IntRange(0, 65535),
     help="Answer /livez, /readyz and /metrics here, for all processes; 0: a free port [default: off].",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import ceil
 from typing import Final, Self
@@ -50,7 +50,12 @@ class Histogram:
     def mean(self) -> float | None:
         """The mean of the durations in seconds, within 5 %; None: it is empty."""
         count = self.count
-        return sum(_MIDDLES[index] * number for index, number in self._counts.items()) / count if count else None
+        return self.total / count if count else None
+
+    @property
+    def total(self) -> float:
+        """The sum of the durations in seconds, within 5 %."""
+        return float(sum(_MIDDLES[index] * number for index, number in self._counts.items()))
 
     def add(self, seconds: Iterable[float], weight: int = 1) -> None:
         """Add durations, each as often as `weight` says."""
@@ -68,6 +73,13 @@ class Histogram:
         counts = self._counts
         for index, count in other._counts.items():
             counts[index] = counts.get(index, 0) + count
+
+    def coarse(self, ends: Sequence[int]) -> list[int]:
+        """Counts by larger buckets, which end with the buckets of these indexes. The last count is for what is longer."""
+        counts = [0] * (len(ends) + 1)
+        for index, count in self._counts.items():
+            counts[bisect_left(ends, index)] += count
+        return counts
 
     def percentile(self, share: float) -> float | None:
         """The duration in seconds that this share (0.99: 99 %) of the durations does not exceed; None: it is empty."""

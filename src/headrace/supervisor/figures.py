@@ -31,6 +31,10 @@ class WorkerFigures(NamedTuple):
     claims: int = 0
     settlements: int = 0
     heartbeats: int = 0
+    batches: int = 0
+    """Settle calls that the store has answered."""
+    settled: int = 0
+    """Jobs of those calls."""
 
     @property
     def serving(self) -> bool:

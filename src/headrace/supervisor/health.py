@@ -7,6 +7,7 @@ from time import monotonic
 
 from headrace.supervisor.figures import WorkerFigures
 from headrace.supervisor.process_table import ProcessTable, WorkerProcess
+from headrace.supervisor.series import FAMILIES, family_lines
 
 BLOCKED = 60.0
 """Seconds after which a blocked event loop is no longer alive."""
@@ -36,13 +37,22 @@ class WorkerHealth:
             return ""
         return next(iter(problems), "no worker process runs")
 
-    def exposition(self) -> str:
-        """The figures in Prometheus' text format."""
-        lines: list[str] = []
+    def exposition(self) -> bytes:
+        """The figures in Prometheus' text format. They are written line by line, so that the supervisor stays small."""
+        page = bytearray()
+        for line in self._lines():
+            page += f"{line}\n".encode()
+        return bytes(page)
+
+    def _lines(self) -> Iterator[str]:
         for name, kind, text, label, values in self._metrics():
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-            lines += [f'{name}{{{label}="{key}"}} {value}' if label else f"{name} {value}" for key, value in values]
-        return "\n".join(lines) + "\n"
+            yield f"# HELP {name} {text}"
+            yield f"# TYPE {name} {kind}"
+            for key, value in values:
+                yield f'{name}{{{label}="{key}"}} {value}' if label else f"{name} {value}"
+        series = self._table.series()
+        for place, family in enumerate(FAMILIES):
+            yield from family_lines(family, series.of(place))
 
     def _metrics(self) -> Iterator[tuple[str, str, str, str, list[tuple[str, int]]]]:
         now = [process.page.figures for process in self._table.processes]
@@ -104,6 +114,14 @@ class WorkerHealth:
         )
         calls = {"claim": total.claims, "settle": total.settlements, "heartbeat": total.heartbeats}
         yield "headrace_worker_store_calls_total", "counter", "Calls of the store.", "call", list(calls.items())
+        yield (
+            "headrace_worker_settle_batches_total",
+            "counter",
+            "Settle calls that the store has answered.",
+            "",
+            [("", total.batches)],
+        )
+        yield "headrace_worker_settled_total", "counter", "Jobs that these calls settled.", "", [("", total.settled)]
 
 
 def _silence(process: WorkerProcess) -> float:

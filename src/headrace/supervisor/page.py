@@ -10,6 +10,7 @@ from time import monotonic
 
 from headrace.supervisor.figures import FIGURES_SIZE, WorkerFigures, read_figures
 from headrace.supervisor.handover import open_unnamed
+from headrace.supervisor.series import AREA_SIZE, Series, read_series
 
 HEAD = struct.Struct("=QddI")
 """Whether the worker is ready, its pulse, the earliest deadline, the number of entries in use."""
@@ -24,7 +25,20 @@ PULSE_AT, DEADLINE_AT, USED_AT, FIGURES_AT = 8, 16, 24, 32
 WORKER_AT = FIGURES_AT + FIGURES_SIZE
 FIRST_AT = WORKER_AT + ID_SIZE
 MAX_LEASES = 4000
-PAGE_SIZE = FIRST_AT + ENTRY.size * MAX_LEASES
+SERIES_AT = FIRST_AT + ENTRY.size * MAX_LEASES
+VERSION = struct.Struct("=Q")
+"""Of the series. They lie on the page twice, and the worker writes the copy that the version does not name."""
+COPY = struct.Struct("=Q")
+"""The bytes of a copy that are in use. The copy follows."""
+COPY_SIZE = -(-(COPY.size + AREA_SIZE) // 8) * 8
+PAGE_SIZE = SERIES_AT + VERSION.size + 2 * COPY_SIZE
+_TRIES = 10
+"""How often the supervisor reads the series until it has a whole copy. The worker writes them about once a second."""
+
+
+def copy_at(version: int) -> int:
+    """Where the copy of the series lies that this version names."""
+    return SERIES_AT + VERSION.size + COPY_SIZE * (version % 2)
 
 
 class SharedPageView:
@@ -48,6 +62,17 @@ class SharedPageView:
     @property
     def figures(self) -> WorkerFigures:
         return read_figures(self._map[FIGURES_AT:WORKER_AT])
+
+    @property
+    def series(self) -> list[Series]:
+        """What the worker measured. Only a copy that the worker did not write meanwhile is read."""
+        for _ in range(_TRIES):
+            version = VERSION.unpack_from(self._map, SERIES_AT)[0]
+            at = copy_at(version)
+            content = self._map[at + COPY.size : at + COPY.size + COPY.unpack_from(self._map, at)[0]]
+            if VERSION.unpack_from(self._map, SERIES_AT)[0] == version:
+                return list(read_series(content))
+        return []
 
     @property
     def ready(self) -> bool:

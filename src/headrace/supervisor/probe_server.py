@@ -187,7 +187,7 @@ class HealthServer:
             problem = probes[path]()
             return _refusal(503, problem) if problem else _Reply(200, _JSON, b'{"status":"ok"}')
         if path == "/metrics":
-            return _Reply(200, _TEXT, self._health.exposition().encode())
+            return _Reply(200, _TEXT, self._health.exposition())
         return _refusal(404, "there are /livez, /readyz and /metrics")
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from headrace.supervisor.figures import COUNTED, WorkerFigures
 from headrace.supervisor.page import SharedPageView
+from headrace.supervisor.series import SeriesSum
 
 
 class WorkerProcess(Protocol):
@@ -35,6 +36,7 @@ class ProcessTable:
         self.starts = 0
         self._past = WorkerFigures()
         """The counters of those that have ended, so that totals never fall."""
+        self._past_series = SeriesSum()
 
     def add(self, process: WorkerProcess) -> None:
         self.processes.append(process)
@@ -43,6 +45,7 @@ class ProcessTable:
     def remove(self, process: WorkerProcess) -> None:
         self.processes.remove(process)
         self._past = _sum(self._past, process.page.figures)
+        self._past_series.add(process.page.series, gauges=False)
 
     def totals(self) -> WorkerFigures:
         """The counters of all processes so far."""
@@ -50,6 +53,13 @@ class ProcessTable:
         for process in self.processes:
             totals = _sum(totals, process.page.figures)
         return totals
+
+    def series(self) -> SeriesSum:
+        """What all processes have measured so far, and the gauges of those that live."""
+        series = self._past_series.copy()
+        for process in self.processes:
+            series.add(process.page.series)
+        return series
 
 
 def _sum(past: WorkerFigures, figures: WorkerFigures) -> WorkerFigures:

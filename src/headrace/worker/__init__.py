@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -20,6 +20,7 @@ from headrace.policy.settings_checks import refuse_short_lease
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.supervisor.figures import AWAY, QUIET, SERVING, WorkerFigures
+from headrace.supervisor.series import Series
 from headrace.task.hooks import Listener
 from headrace.webhooks.deliver import QUEUE, TASK, DeliveryMaker, Sender
 from headrace.worker.completer import Completer
@@ -149,6 +150,13 @@ class Worker:
             waiting=executor.waiting,
         )
 
+    def series(self) -> Iterator[Series]:
+        """What the supervisor shows by queue, task, call and limit."""
+        yield from self._state.tally.times().series()
+        yield from self._state.calls.series()
+        if self._running:
+            yield from self._feedback.units()
+
     @property
     def idle(self) -> asyncio.Event:
         """Set while there is nothing to claim and nothing held."""
@@ -174,7 +182,8 @@ class Worker:
             self._start_services([])
             return
         # The pulse comes first. Without it, the supervisor would take a slow hook for a blocked event loop.
-        pulse = PageWriter(page, min(0.25, self._state.settings.heartbeat.total_seconds() / 4), self.figures)
+        seconds = min(0.25, self._state.settings.heartbeat.total_seconds() / 4)
+        pulse = PageWriter(page, seconds, self.figures, self.series)
         pulse.start()
         try:
             await self._lifecycle.start()

@@ -239,8 +239,7 @@ class Fetcher(Service):
             order = await self._feedback().order(limit) if only is None else only
             self._plain = order == PLAIN
             ask = self._ask(limit, order, token, only_bands=only is not None)
-            state.calls.claims += 1
-            lease = await state.store.claim(ask)
+            lease = await state.calls.timed("claim", state.store.claim(ask))
         except OutcomeUnknown as error:
             self._unsure = token
             self._outage.raise_(error)

@@ -84,7 +84,8 @@ class HistoryWriter(Service):
             some = self._some()
             try:
                 if some:
-                    await self._state.store.add_history([waiting.rollup for waiting in some])
+                    adding = self._state.store.add_history([waiting.rollup for waiting in some])
+                    await self._state.calls.timed("history", adding)
             except Unsupported as error:
                 log.warning("this worker writes no history: %s", error)
                 self._refused = True

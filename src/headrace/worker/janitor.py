@@ -204,7 +204,7 @@ class Janitor:
 
     async def _promote(self) -> float:
         self._promoted_at = monotonic()
-        promoted = await self._state.store.promote(BATCH)
+        promoted = await self._state.calls.timed("promote", self._state.store.promote(BATCH))
         wait = self._until_next(promoted)
         self._look_at = monotonic() + wait
         if promoted.moved:
@@ -242,7 +242,7 @@ class Janitor:
             return late
         state.reaping = True
         try:
-            reaped = await state.store.reap(state.id, state.settings.lease)
+            reaped = await state.calls.timed("reap", state.store.reap(state.id, state.settings.lease))
             orphans = [orphan for orphan in reaped if not self._renewed(orphan)]
         finally:
             state.reaping = False
@@ -332,7 +332,7 @@ class Janitor:
     async def _prune(self) -> float:
         settings = self._state.settings
         keep = Retention(done=settings.keep_done, dead=settings.keep_dead, dead_by_queue=dead_retentions(self._queues))
-        pruned = await self._state.store.prune(keep)
+        pruned = await self._state.calls.timed("prune", self._state.store.prune(keep))
         expired = await dropped.expire(self._state.store, keep, by=self._state.name, arguments=self._arguments)
         # Each call prunes a bounded number, so that other calls of the store do not wait long.
         if pruned.more or expired.more:

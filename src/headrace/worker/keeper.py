@@ -54,7 +54,6 @@ class Keeper(Service):
         seconds = self._state.settings.heartbeat.total_seconds()
         backoff = Backoff()
         while True:
-            self._state.calls.heartbeats += 1
             self._state.reachable = await self.beat()
             if self._state.reachable:
                 backoff.reset()
@@ -94,7 +93,8 @@ class Keeper(Service):
             # The worker gives up a half-open connection while there is time for another try.
             async with asyncio.timeout(patience):
                 asked = monotonic()
-                pulse = await state.store.heartbeat(tokens, state.settings.lease, self.presence())
+                beat = state.store.heartbeat(tokens, state.settings.lease, self.presence())
+                pulse = await state.calls.timed("heartbeat", beat)
         except TimeoutError:
             self._outage.raise_(Unavailable(f"no answer within {patience:g} s"))
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import monotonic
@@ -18,6 +18,7 @@ from headrace.model.outcome import Failed, Outcome, Succeeded
 from headrace.operate.limits import Limits
 from headrace.policy.flow import ClaimOrder, Planner
 from headrace.policy.recovery import WELL, LimitHealth, LimitObservation, What, moment, rested, unpack
+from headrace.supervisor.series import LIMIT_UNITS, MOST_LIMITS, Series
 from headrace.task.limit import Limit, LimitDeclaration
 from headrace.worker.attempt import ObservedAttempt
 from headrace.worker.service import Backoff, OutageLog, Service, log
@@ -139,6 +140,17 @@ class LimitFeedback(Service):
             self._lanes_at = monotonic()
             planner.saw(await state.store.lanes(planner.watched), self._now())
         return planner.plan(limit)
+
+    def units(self) -> Iterator[Series]:
+        """The units that jobs of this worker hold, by limit. A job whose cost a function computes counts as one unit."""
+        units = dict.fromkeys(islice(sorted(self._declared), MOST_LIMITS), 0)
+        attempts = (attempt for held in self._state.leases.values() if held.limited for attempt in held.attempts)
+        for attempt in attempts:
+            for limit in () if attempt is None else attempt.known.limits:
+                if limit.name in units:
+                    units[limit.name] += limit.cost if isinstance(limit.cost, int) else 1
+        for name, held in units.items():
+            yield Series(LIMIT_UNITS, (name,), held)
 
     # ── hearing ─────────────────────────────────────────────────────────────
     def saw(self, attempt: ObservedAttempt, outcome: Outcome) -> None:

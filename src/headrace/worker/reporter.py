@@ -136,7 +136,8 @@ class Reporter(Service):
     async def _write(self, held: HeldLease, reports: list[tuple[Attempt, int, Report]]) -> bool:
         token = held.token
         try:
-            refused = await self._state.store.report(token, [(position, report) for _, position, report in reports])
+            writing = self._state.store.report(token, [(position, report) for _, position, report in reports])
+            refused = await self._state.calls.timed("report", writing)
         except (Unavailable, OutcomeUnknown) as error:
             self._outage.raise_(error)
             self._put_back(reports)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from time import monotonic
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from headrace.model.lease import Token, WorkerId
 from headrace.supervisor.figures import WorkerFigures, pack_figures
 from headrace.supervisor.page import (
+    COPY,
     DEADLINE_AT,
     ENTRY,
     FIGURES_AT,
@@ -23,16 +24,22 @@ from headrace.supervisor.page import (
     NUMBER,
     PAGE_SIZE,
     PULSE_AT,
+    SERIES_AT,
     UP,
     USED_AT,
+    VERSION,
     WORKED,
     WORKER_AT,
+    copy_at,
 )
+from headrace.supervisor.series import Series, pack_series
 from headrace.worker.service import Service
 
 _MARK = struct.Struct("=H")
 _MARK_AT = ID_SIZE
 _SUSPECT, _NOTED = 1, 2
+SERIES_EVERY: Final = 1.0
+"""Seconds between two writes of the series."""
 
 
 class PageEntry(NamedTuple):
@@ -59,6 +66,7 @@ class SharedPage:
         self._free: list[int] = []
         self._used = 0
         self._worked = False
+        self._version = 0
         self.deadline = inf
         self.write_deadline(inf)
         self.beat()
@@ -82,6 +90,15 @@ class SharedPage:
 
     def write_figures(self, figures: WorkerFigures) -> None:
         self._map[FIGURES_AT:WORKER_AT] = pack_figures(figures)
+
+    def write_series(self, series: Iterable[Series]) -> None:
+        """Write the copy that the supervisor does not read, then name it. A worker that dies between leaves the other one."""
+        content = pack_series(series)
+        self._version += 1
+        at = copy_at(self._version)
+        COPY.pack_into(self._map, at, len(content))
+        self._map[at + COPY.size : at + COPY.size + len(content)] = content
+        VERSION.pack_into(self._map, SERIES_AT, self._version)
 
     def write_deadline(self, deadline: float) -> None:
         """The earliest deadline of the running jobs. It is aligned, so a reader never sees it half written."""
@@ -143,22 +160,35 @@ def read_holdings(content: bytes) -> Holdings:
 
 
 class PageWriter(Service):
-    """Shows the supervisor that the event loop is not blocked, and the worker's figures."""
+    """Shows the supervisor that the event loop is not blocked, and what the worker counts and measures."""
 
     name = "pulse"
 
-    def __init__(self, page: SharedPage, seconds: float, figures: Callable[[], WorkerFigures]) -> None:
+    def __init__(
+        self,
+        page: SharedPage,
+        seconds: float,
+        figures: Callable[[], WorkerFigures],
+        series: Callable[[], Iterable[Series]],
+    ) -> None:
         super().__init__()
         self._page = page
         self._seconds = seconds
         self._figures = figures
+        self._series = series
 
     async def run(self) -> None:
+        series_at = 0.0
         while True:
             self._page.beat()
             self._page.write_figures(self._figures())
+            if (now := monotonic()) >= series_at:
+                # Less often than the figures, because a worker of many tasks writes some 60 KB.
+                series_at = now + SERIES_EVERY
+                self._page.write_series(self._series())
             await self.bell.wait(self._seconds)
 
     async def stop(self) -> None:
         await super().stop()
         self._page.write_figures(self._figures())
+        self._page.write_series(self._series())

@@ -29,6 +29,7 @@ from headrace.worker.failure_log import FailureLog
 from headrace.worker.job_log import JobLog
 from headrace.worker.open_queues import OpenNow
 from headrace.worker.shared_page import PageEntry, SharedPage
+from headrace.worker.store_calls import StoreCalls
 from headrace.worker.tally import EACH, Kinds, Measured, Tally
 
 if TYPE_CHECKING:
@@ -159,18 +160,6 @@ class Counters:
     crashed: int = 0
     lost: int = 0
     """Another worker took their lease over before they were settled."""
-
-    def as_dict(self) -> dict[str, int]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-@dataclass(slots=True)
-class StoreCalls:
-    """Numbers of calls of the store, by kind."""
-
-    claims: int = 0
-    settlements: int = 0
-    heartbeats: int = 0
 
     def as_dict(self) -> dict[str, int]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

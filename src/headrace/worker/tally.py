@@ -13,6 +13,7 @@ from headrace.model.job import Claimed
 from headrace.model.lease import MAX_LEASE
 from headrace.model.outcome import DONE, Settlement
 from headrace.model.rollup import OTHER_TASKS, AttemptEnd, Rollup
+from headrace.worker.attempt_times import AttemptTimes
 
 if TYPE_CHECKING:
     from headrace.worker.attempt import Attempt
@@ -47,6 +48,12 @@ class _Entry:
         self.wait = Histogram()
         self.run = Histogram()
 
+    def merge(self, other: _Entry) -> None:
+        """Add what the other one holds."""
+        self.count += other.count
+        self.wait.merge(other.wait)
+        self.run.merge(other.run)
+
 
 class _Times:
     """The durations of attempts with one key, before they go into its histograms."""
@@ -65,6 +72,28 @@ class Tally:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._entries: dict[Key, _Entry] = {}
+        self._earlier: dict[Key, _Entry] = {}
+        """What `times` has got already and `take` has not returned yet."""
+        self._times: AttemptTimes | None = None
+
+    def times(self) -> AttemptTimes:
+        """The times of all attempts since the first call. Without a call, nothing is added up."""
+        if self._times is None:
+            self._times = AttemptTimes()
+        self._pass_on(self._times)
+        return self._times
+
+    def _pass_on(self, times: AttemptTimes) -> None:
+        fresh, self._entries = self._entries, {}
+        for key, entry in fresh.items():
+            _, queue, task, end = key
+            # Only successes are measured in part. An attempt that ended in another way may not have run at all.
+            times.add(queue, task, entry.wait, entry.run, entry.count if end is AttemptEnd.DONE else None)
+        if not self._earlier:
+            self._earlier = fresh
+            return
+        for key, entry in fresh.items():
+            _entry(self._earlier, key).merge(entry)
 
     def settled(
         self, held: HeldLease, batch: Sequence[tuple[int, Settlement]], measured: Sequence[Measured], *, plain: bool
@@ -98,10 +127,10 @@ class Tally:
         if not batch:
             return
         if isinstance(kinds, tuple):
-            self._entry((minute, *kinds, AttemptEnd.DONE)).count += len(batch)
+            _entry(self._entries, (minute, *kinds, AttemptEnd.DONE)).count += len(batch)
             return
         for kind, count in Counter([kinds[position] for position, _ in batch]).items():
-            self._entry((minute, *kind, AttemptEnd.DONE)).count += count
+            _entry(self._entries, (minute, *kind, AttemptEnd.DONE)).count += count
 
     def ended(self, attempt: Attempt, end: AttemptEnd) -> None:
         """An attempt ended outside of a batch."""
@@ -119,7 +148,10 @@ class Tally:
 
     def take(self) -> list[Rollup]:
         """What was counted since the last call, as rollups with fresh ids."""
-        entries, self._entries = self._entries, {}
+        if self._times is not None:
+            self._pass_on(self._times)
+        entries = self._entries if self._times is None else self._earlier
+        self._entries, self._earlier = {}, {}
         return [
             Rollup(
                 start=minute,
@@ -136,21 +168,23 @@ class Tally:
         ]
 
     def _add(self, key: Key, times: _Times, weight: int) -> None:
-        entry = self._entry(key)
+        entry = _entry(self._entries, key)
         entry.count += times.count
         entry.wait.add(times.wait, weight)
         entry.run.add(times.run, weight)
 
-    def _entry(self, key: Key) -> _Entry:
-        entry = self._entries.get(key)
+
+def _entry(entries: dict[Key, _Entry], key: Key) -> _Entry:
+    """The entry of this key, or that of further tasks if there are too many keys."""
+    entry = entries.get(key)
+    if entry is None:
+        if len(entries) >= MOST_KEYS:
+            minute, queue, _, end = key
+            key = (minute, queue, OTHER_TASKS, end)
+            entry = entries.get(key)
         if entry is None:
-            if len(self._entries) >= MOST_KEYS:
-                minute, queue, _, end = key
-                key = (minute, queue, OTHER_TASKS, end)
-                entry = self._entries.get(key)
-            if entry is None:
-                entry = self._entries[key] = _Entry()
-        return entry
+            entry = entries[key] = _Entry()
+    return entry
 
 
 def _plain(batch: Sequence[tuple[int, Settlement]], measured: Sequence[Measured]) -> list[tuple[int, Settlement]]:

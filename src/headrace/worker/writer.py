@@ -52,10 +52,9 @@ class Writer:
         while not held.lost:
             if faults.ARMED:
                 faults.reach("settle")
-            token = held.token
+            token, calls = held.token, self._state.calls
             try:
-                self._state.calls.settlements += 1
-                refused = await self._state.store.settle(token, batch)
+                refused = await calls.timed("settle", self._state.store.settle(token, batch))
             except PASSING as error:
                 unsure = unsure or isinstance(error, OutcomeUnknown)
                 self._outage.raise_(error)
@@ -71,6 +70,8 @@ class Writer:
             else:
                 if faults.ARMED:
                     faults.reach("settled")
+                calls.batches += 1
+                calls.settled += len(batch) - len(refused)
                 self._outage.settle()
                 self.failing = False
                 if not refused or (token == held.token and not self._state.reaping):
