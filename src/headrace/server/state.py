@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.app import Headrace
 from headrace.client.client import Client
 from headrace.model.lease import Presence
-from headrace.model.records import Pause, Stats
+from headrace.model.records import LimitRule, Pause, Stats
 from headrace.operate.autoscale import AutoscaleOperations
 from headrace.policy.autoscale import Arrivals, RecentWork
 from headrace.server.api.audit import Audit
@@ -27,8 +27,10 @@ from headrace.server.leases import Leases
 from headrace.server.queue_names import QueueNames
 from headrace.server.replays import ReplayRunner
 from headrace.server.sessions import SessionSigner
+from headrace.server.store_times import StoreTimes
 from headrace.sink.figures import SinkFigures, read_sinks
 from headrace.store.contract import Store
+from headrace.worker.attempt_times import AttemptTimes
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -47,6 +49,8 @@ class FiguresKept:
         self._workers = Cached(store.workers, settings.stats_ttl)
         self._sinks = Cached(lambda: read_sinks(store), settings.stats_ttl)
         self._recent_work = Cached(AutoscaleOperations(store).recent, HISTORY_TTLS * settings.stats_ttl)
+        self._limits = Cached(store.limits, settings.stats_ttl)
+        self._times = Cached(StoreTimes(store).read, HISTORY_TTLS * settings.stats_ttl)
         self._most = settings.max_polls
         self._pace = RateLimit(self._most, 1 / self._most, time.monotonic)
 
@@ -70,13 +74,22 @@ class FiguresKept:
         """The tables that get the ends of jobs, up to a second old."""
         return await self._sinks.get()
 
+    async def limits(self) -> dict[str, LimitRule]:
+        """What limits allow, up to a second old."""
+        return await self._limits.get()
+
+    async def times(self) -> AttemptTimes:
+        """The wait and run times of all jobs, up to a minute and a half old."""
+        return await self._times.get()
+
     def forget_pauses(self) -> None:
         """Drop the kept pauses after a pause or resume here."""
         self._pauses.forget()
 
     async def aclose(self) -> None:
         """Cancel the reads under way."""
-        for cache in (self._stats, self._pauses, self._workers, self._sinks, self._recent_work):
+        caches = (self._stats, self._pauses, self._workers, self._sinks, self._recent_work, self._limits, self._times)
+        for cache in caches:
             await cache.aclose()
 
     def count(self, request: HTTPConnection, principal: Principal, weight: int) -> None:

@@ -1,8 +1,6 @@
-"""`/v1/stats` and `/metrics`: the figures, for programs and Prometheus, read from the store at most once a second."""
+"""`/v1/stats`: the figures for programs, read from the store at most once a second."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterable
 
 import msgspec
 from starlette.responses import Response
@@ -12,7 +10,6 @@ from headrace.server import visibility
 from headrace.server.api.queues import seconds
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
-from headrace.sink import figures as sink_figures
 
 
 class QueueFigures(msgspec.Struct, kw_only=True):
@@ -83,52 +80,6 @@ def _figures(queue: QueueStats) -> QueueFigures:
     )
 
 
-# ── Prometheus ───────────────────────────────────────────────────────────────
-
-_Read = Callable[[QueueStats], float]
-_METRICS: tuple[tuple[str, str, str, _Read], ...] = (
-    ("headrace_jobs_ready", "gauge", "Jobs that wait to be claimed.", lambda queue: queue.ready),
-    ("headrace_jobs_scheduled", "gauge", "Jobs that are due later, retries included.", lambda queue: queue.scheduled),
-    ("headrace_jobs_running", "gauge", "Jobs that run.", lambda queue: queue.running),
-    ("headrace_jobs_dead", "gauge", "Dead letters kept.", lambda queue: queue.dead),
-    ("headrace_jobs_done_total", "counter", "Jobs done, ever.", lambda queue: queue.done_total),
-    ("headrace_jobs_failed_total", "counter", "Attempts failed, ever.", lambda queue: queue.failed_total),
-    ("headrace_jobs_enqueued_total", "counter", "Jobs enqueued, ever.", lambda queue: queue.enqueued_total),
-    (
-        "headrace_oldest_ready_seconds",
-        "gauge",
-        "Age of the longest waiting ready job.",
-        lambda queue: seconds(queue.oldest_ready) or 0,
-    ),
-    (
-        "headrace_oldest_ready_at_least",
-        "gauge",
-        "1: the queue has too many lanes to read all of them, so its longest waiting job may be older.",
-        lambda queue: int(queue.oldest_at_least),
-    ),
-    ("headrace_queue_paused", "gauge", "Whether the queue is paused.", lambda queue: int(queue.paused)),
-)
-
-
-def exposition(queues: Iterable[QueueStats]) -> str:
-    """The figures in Prometheus' text format; queue names need no escaping."""
-    known = list(queues)
-    lines: list[str] = []
-    for name, kind, help_, read in _METRICS:
-        lines += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
-        lines += [f'{name}{{queue="{queue.queue}"}} {read(queue)}' for queue in known]
-    return "\n".join(lines) + "\n"
-
-
-async def metrics(call: Call) -> Response:
-    """GET /metrics"""
-    text = exposition(await _seen(call))
-    if not call.principal.bound:
-        # The rows of a sink are those of all queues and tenants.
-        text += sink_figures.exposition(await call.service.figures.sinks())
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
 ENDPOINTS = (
     Endpoint(
         method="GET",
@@ -138,15 +89,5 @@ ENDPOINTS = (
         handler=stats,
         answers={200: Figures},
         looks=1,
-    ),
-    Endpoint(
-        method="GET",
-        path="/metrics",
-        scope=Scope.READ,
-        does="Show the figures in the text format of Prometheus.",
-        handler=metrics,
-        answers={200: str},
-        looks=1,
-        media="text/plain",
     ),
 )
