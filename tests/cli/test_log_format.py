@@ -13,6 +13,7 @@ from cli.shell import Shell, interrupt
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TALKING = """
 import logging
 from headrace import Headrace, Retry
@@ -49,7 +50,7 @@ def objects(errors: str) -> list[dict[str, Any]]:
 def test_a_worker_writes_one_json_object_per_line(shell: Shell) -> None:
     (shell.folder / "talking.py").write_text(textwrap.dedent(TALKING))
     for task, *args in (("in_loop", '"sesame"'), ("in_thread",), ("in_process",), ("fails", '"sesame"')):
-        shell("enqueue", task, *args, "--app", "talking:app")
+        shell("enqueue", task, *args, "--app", "talking:app", "--trace", TRACE)
     process = shell.process("worker", "talking:app", "--log-format", "json", "--job-log-level", "info")
     shell.reach({"done": 3, "dead": 1})
     _, errors = interrupt(process, signal.SIGTERM)
@@ -64,7 +65,11 @@ def test_a_worker_writes_one_json_object_per_line(shell: Shell) -> None:
     for task, message in (("in_loop", "in the loop"), ("in_thread", "in a thread"), ("in_process", "in a process")):
         line = talked[message]
         assert (line["job_id"], line["task"], line["attempt"]) == (ids[task], task, 1)
-        assert (line["queue"], line["worker"]) == ("default", worker)
+        assert (line["queue"], line["worker"], line["trace_id"]) == ("default", worker, TRACE.split("-")[1])
+    claims = [line for line in found if line.get("event") == "job.claimed"]
+    assert {line["job_id"]: (line["attempt"], line["worker"]) for line in claims} == dict.fromkeys(
+        ids.values(), (1, worker)
+    )
     starts = {line["task"] for line in found if line.get("event") == "attempt.started"}
     assert starts == {"in_loop", "in_thread", "in_process", "fails"}
     assert {line["task"] for line in found if line.get("event") == "attempt.ended"} == starts - {"fails"}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from headrace import Headrace
 from headrace.model.job import Batch, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
@@ -11,7 +15,8 @@ from headrace.task.codec import marked
 from server.running import Running, make_app, running
 
 
-async def test_a_job_shows_its_token_and_its_key(server: Running) -> None:
+async def test_a_job_shows_its_token_and_its_key(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="headrace.job.enqueued")
     reader = await server.token("read", name="watcher")
     producer = await server.token("enqueue", name="billing-api")
     async with server.client(producer) as one, server.client(reader) as two:
@@ -24,6 +29,10 @@ async def test_a_job_shows_its_token_and_its_key(server: Running) -> None:
             assert [each["detail"] for each in shown["timeline"] if each["event"] == "enqueued"] == ["by billing-api"]
         listed = (await two.get("/v1/jobs")).json()["items"]
         assert {each["enqueued_by"] for each in listed} == {"billing-api"}
+    lines = [vars(record) for record in caplog.records if getattr(record, "event", "") == "job.enqueued"]
+    assert [(line["by"], line["key"]) for line in lines] == [
+        ("billing-api", f"order-7-{task}") for task in ("add", "elsewhere")
+    ]
 
 
 async def test_a_tenant_sees_its_own_key_and_no_names_of_others(server: Running) -> None:

@@ -36,6 +36,7 @@ async def test_a_failed_attempt_and_a_dead_job_leave_a_line_each(
     assert failed.levelno == logging.WARNING
     assert f"job {id} of task {pay.name} failed on attempt 1: ValueError: the bank" in failed.getMessage()
     assert "; next try in " in failed.getMessage()
+    assert 0 < vars(failed)["retry_in"] < 60
     assert "\n" not in failed.getMessage()
     assert "\x1b" not in failed.getMessage()
     assert dead.levelno == logging.ERROR

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from headrace import JobLogFilter, current_job
 from headrace.model.job import Claimed, JobState
 from headrace.model.outcome import Cancel, Snooze
 from headrace.runtime.logs import JsonFormatter, TextFormatter, own_name
+from headrace.task.job_options import JobOptions
 from headrace.worker.job_log import JobLog
 from worker.harness import Bench
 
 own = logging.getLogger("shop.tasks")
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
@@ -36,7 +39,12 @@ async def test_start_and_end_leave_a_line_each(bench: Bench, caplog: pytest.LogC
     id = await bench.enqueue(pay, "open sesame")
     async with bench.worker(job_log_level="info"):
         await bench.reach(id, JobState.DONE)
+    [claimed] = lines(caplog, "job.claimed")
+    assert (claimed.name, claimed.levelno) == ("headrace.job.claimed", logging.INFO)
+    assert claimed.getMessage() == f"job {id} of task {pay.name} was claimed by {own_name()}, attempt 1"
+    assert vars(claimed)["worker"] == own_name()
     [started], [ended] = lines(caplog, "attempt.started"), lines(caplog, "attempt.ended")
+    assert caplog.records.index(claimed) < caplog.records.index(started)
     assert (started.name, started.levelno) == ("headrace.job.started", logging.INFO)
     assert started.getMessage() == f"job {id} of task {pay.name} started, attempt 1"
     assert ended.name == "headrace.job.ended"
@@ -83,10 +91,11 @@ async def test_lines_that_no_log_takes_cost_nothing(
         asked.append(1)
         return refresh(log)
 
-    def refuse(log: JobLog, job: Claimed, *rest: Any) -> None:
+    def refuse(log: JobLog, job: Claimed | Sequence[Claimed], *rest: Any) -> None:
         raise AssertionError("a job was told to a log that takes no such lines")
 
     monkeypatch.setattr(JobLog, "refresh", count)
+    monkeypatch.setattr(JobLog, "claimed", refuse)
     monkeypatch.setattr(JobLog, "started", refuse)
     monkeypatch.setattr(JobLog, "ended", refuse)
 
@@ -115,7 +124,7 @@ async def test_a_line_that_a_task_logs_has_the_fields_of_its_job(
         own.warning("half way in %s", current_job().id, extra={"task": "its own"})
 
     work = bench.app.task(name="work")(body if kind == "async" else plain)
-    ids = await bench.enqueue_many(work, [()] * 3)
+    ids = await bench.enqueue_many(work, [()] * 3, options=JobOptions(trace=TRACE))
     try:
         async with bench.worker():
             for id in ids:
@@ -128,6 +137,7 @@ async def test_a_line_that_a_task_logs_has_the_fields_of_its_job(
         fields = vars(record)
         assert record.getMessage() == f"half way in {fields['job_id']}"
         assert (fields["attempt"], fields["queue"], fields["worker"]) == (1, "default", own_name())
+        assert fields["trace_id"] == TRACE.split("-")[1]
         assert fields["task"] == (work.name if kind == "async" else "its own")
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from headrace.client import enqueue_log
 from headrace.client.bulk import gather
 from headrace.client.coalesce import Coalescer
 from headrace.client.queue_guard import QueueGuard, bounded
@@ -99,7 +100,9 @@ class Client:
     async def enqueue(self, jobs: Sequence[NewJob]) -> Placed:
         """Store jobs durably, all or nothing. The call is repeated when its answer is lost, which is safe."""
         await self.admit(jobs)
-        return await self._store_all(jobs)
+        placed = await self._store_all(jobs)
+        enqueue_log.tell_all(jobs, placed)
+        return placed
 
     async def _store_all(self, jobs: Sequence[NewJob]) -> Placed:
         together, ords = gather(jobs)
@@ -123,7 +126,10 @@ class Client:
         if self._guard.bounds:
             await self._guard.admit((job,))
         # Another transaction may hold a key or a lock. Jobs that have neither must not wait for it.
-        return await (self._coalescer if job.key is None and job.unique is None else self._keyed).put(job)
+        put = await (self._coalescer if job.key is None and job.unique is None else self._keyed).put(job)
+        if enqueue_log.is_on():
+            enqueue_log.tell(job, put.id, created=put.created)
+        return put
 
     async def _carry(self, jobs: Sequence[NewJob]) -> list[Put]:
         placed = await self._store_all(jobs)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import contextmanager
 
+from headrace.client import enqueue_log
 from headrace.client.blocking import BlockingClient
 from headrace.client.client import Client
 from headrace.errors import OutcomeUnknown
@@ -131,7 +132,10 @@ class Clients:
             return None
         if opened.client.bounds(job.lane.queue) or event_loop.runs_here():
             return None
-        return opened.blocking.put(job)
+        put = opened.blocking.put(job)
+        if put is not None and enqueue_log.is_on():
+            enqueue_log.tell(job, put.id, created=put.created)
+        return put
 
     def _blocking(self, store: Store, loop: asyncio.AbstractEventLoop) -> BlockingClient | None:
         if self._portal is None or loop is not self._portal.started:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from headrace.client import enqueue_log
 from headrace.client.bulk import BulkLoad, gather, loads
 from headrace.client.client import Placed, transactional
 from headrace.client.enqueue_hooks import Enqueueing
@@ -146,7 +147,9 @@ class Producer:
             writer = transactional(client.store)
             if client.has_bounds:
                 self._portal.run(lambda: client.admit(jobs))
-        return Placed(batch.id, writer.enqueue_in(tx, batch).existing, ords)
+        placed = Placed(batch.id, writer.enqueue_in(tx, batch).existing, ords)
+        enqueue_log.tell_all(jobs, placed)
+        return placed
 
     async def aput_in(self, tx: object, jobs: Sequence[NewJob]) -> Placed:
         """The same for async code."""
@@ -159,7 +162,9 @@ class Producer:
             client = await self._clients.here()
             writer = transactional(client.store)
             await client.admit(jobs)
-        return Placed(batch.id, (await writer.aenqueue_in(tx, batch)).existing, ords)
+        placed = Placed(batch.id, (await writer.aenqueue_in(tx, batch)).existing, ords)
+        enqueue_log.tell_all(jobs, placed)
+        return placed
 
     def outbox(self, database: object) -> Outbox:
         """Jobs with `tx=` go through a table of this database, for stores that cannot join its transactions.

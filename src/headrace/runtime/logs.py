@@ -13,7 +13,7 @@ TEXT, JSON = "text", "json"
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has. All other attributes were given as `extra`, or belong to the job that runs."""
-_FIRST = ("job_id", "task", "attempt", "tenant", "queue", "worker")
+_FIRST = ("job_id", "task", "attempt", "tenant", "queue", "worker", "trace_id")
 
 
 class LogConfig(NamedTuple):
@@ -35,7 +35,7 @@ def bind(fields: Callable[[], Mapping[str, object]]) -> None:
 
 
 class JobLogFilter(logging.Filter):
-    """Gives each line that a task logs the fields `job_id`, `task`, `attempt`, `tenant`, `queue` and `worker`.
+    """Gives each line that a task logs the fields `job_id`, `task`, `attempt`, `tenant`, `queue`, `worker` and `trace_id`.
 
     headrace's own processes have it. An app that sets up its own logging adds it to its handlers.
     """
@@ -110,6 +110,11 @@ def _shown(value: object) -> str:
         return str(value)
     except Exception:  # noqa: BLE001  # whatever a user's type does
         return f"<{type(value).__qualname__}>"
+
+
+def trace_id(trace: str | None) -> str:
+    """The id of the trace in a `traceparent`: its second part. Empty: there is no trace."""
+    return "" if trace is None else trace.split("-")[1]
 
 
 def own_name() -> str:

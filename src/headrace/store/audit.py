@@ -85,11 +85,11 @@ class Audit:
             if self._behind:
                 await self._forget(entry.at - KEPT)
         except Unsupported:
-            log.info("%s", _line(entry))  # The server writes the entry of this action.
+            _tell(entry)  # The server writes the entry of this action.
         except StoreError as error:
             log.error("not kept in the store (%s): %s", error, _line(entry))  # noqa: TRY400 — the cause is the store's
         else:
-            log.info("%s", _line(entry))
+            _tell(entry)
 
     async def read(self, since: datetime, *, limit: int = 1000) -> list[AuditEntry]:
         """The entries from `since` on, the newest first, at most `limit`."""
@@ -160,6 +160,10 @@ def _line(entry: AuditEntry) -> str:
     import json  # imported here, because only an operator's verb needs it
 
     return json.dumps({"event": "audit", **msgspec.to_builtins(entry)})
+
+
+def _tell(entry: AuditEntry) -> None:
+    log.info("%s", _line(entry), extra={"event": entry.action, "by": entry.who, "jobs": entry.jobs})
 
 
 def whoami() -> str:

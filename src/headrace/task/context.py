@@ -12,7 +12,7 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.model.job import Claimed, JobId
 from headrace.model.step import Step
 from headrace.runtime import logs
-from headrace.task.codec import decode_options
+from headrace.task.codec import decode_options, readable_options
 from headrace.task.journal import Journal
 
 
@@ -228,6 +228,7 @@ def _log_fields() -> dict[str, object]:
         "tenant": job.tenant,
         "queue": job.queue,
         "worker": attempt.worker,
+        "trace_id": logs.trace_id(readable_options(attempt.job.options).trace),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 
 from headrace.model import duration
@@ -72,7 +72,7 @@ class FailureLog:
             shown(failure),
             when,
             self._failed.take_hidden(),
-            extra=_extra("attempt.failed", job, failure),
+            extra={**_extra("attempt.failed", job, failure), **_next_try(due)},
         )
 
     def _say_dead(self, job: Claimed, settlement: Finish) -> None:
@@ -93,6 +93,13 @@ class FailureLog:
 def shown(failure: Failure) -> str:
     """A failure on one line that a terminal can show."""
     return line(printable(f"{failure.kind}: {failure.message}" if failure.message else failure.kind))
+
+
+def _next_try(due: object) -> dict[str, object]:
+    """When the job runs again: the seconds until then, or the time."""
+    if isinstance(due, datetime):
+        return {"retry_at": due.isoformat()}
+    return {"retry_in": due.total_seconds() if isinstance(due, timedelta) else 0.0}
 
 
 def _extra(event: str, job: Claimed, failure: Failure | None) -> dict[str, object]:

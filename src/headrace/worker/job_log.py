@@ -1,20 +1,24 @@
-"""One log line for the start and one for the end of each job, at a level of the operator's choice."""
+"""One log line for the claim, the start and the end of each job, at a level of the operator's choice."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from time import monotonic
 
 from headrace.model.job import Claimed
 from headrace.model.outcome import Cancelled, Outcome, Released, Snoozed, Succeeded
 from headrace.policy.explain.sentences import line
+from headrace.runtime.logs import trace_id
+from headrace.task.codec import readable_options
 
+_claimed = logging.getLogger("headrace.job.claimed")
 _started = logging.getLogger("headrace.job.started")
 _ended = logging.getLogger("headrace.job.ended")
 
 
 class JobLog:
-    """Logs starts and good ends. `failure_log` has the lines for failures and deaths."""
+    """Logs claims, starts and good ends. `failure_log` has the lines for failures and deaths."""
 
     __slots__ = ("_level", "on")
 
@@ -24,8 +28,16 @@ class JobLog:
         """Whether the log takes such lines, as of the last lease."""
 
     def refresh(self) -> bool:
-        self.on = _started.isEnabledFor(self._level) or _ended.isEnabledFor(self._level)
+        level = self._level
+        self.on = _started.isEnabledFor(level) or _ended.isEnabledFor(level) or _claimed.isEnabledFor(level)
         return self.on
+
+    def claimed(self, jobs: Sequence[Claimed], worker: str) -> None:
+        """A worker has claimed these jobs."""
+        for job in jobs:
+            extra = {**fields_of("job.claimed", job), "worker": worker}
+            text = "job %s of task %s was claimed by %s, attempt %d"
+            _claimed.log(self._level, text, job.id, job.task, worker, job.attempt, extra=extra)
 
     def started(self, job: Claimed) -> None:
         """An attempt starts. Called from any thread."""
@@ -65,6 +77,7 @@ def fields_of(event: str, job: Claimed) -> dict[str, object]:
         "attempt": job.attempt,
         "tenant": job.tenant,
         "queue": job.queue,
+        "trace_id": trace_id(readable_options(job.options).trace),
     }
 
 

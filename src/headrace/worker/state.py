@@ -293,6 +293,8 @@ class WorkerState:
         self.counters.claimed += len(lease.jobs)
         # Once per lease, so that the level may change while the worker runs and a job costs nothing.
         self.observed = self.job_log.refresh() or bool(self.listeners)
+        if self.job_log.on:
+            self.job_log.claimed(lease.jobs, self.name)
         if self.page is not None:
             self._show(self.page, held, lease)
         if self.listeners:

@@ -13,6 +13,7 @@ from time import monotonic
 
 from msgspec.structs import replace
 
+from headrace.client import enqueue_log
 from headrace.errors import ConfigError, HeadraceError, QueueFull
 from headrace.model.job import Batch, JobId
 from headrace.model.records import Record
@@ -240,10 +241,14 @@ class Ticker(Service):
         met: dict[datetime, JobId] = {}
         for place, slot in enumerate(entry.pending):
             try:
-                answer = await self._store.enqueue(Batch(slot_batch(name, slot), [slot_job(entry.schedule, slot)]))
+                job = slot_job(entry.schedule, slot)
+                answer = await self._store.enqueue(Batch(slot_batch(name, slot), [job]))
             except QueueFull as error:
                 await self._wait_for_room(name, entry, place, met, error)
                 return
+            if enqueue_log.is_on():
+                id = answer.existing.get(0, slot_job_id(name, slot))
+                enqueue_log.tell(job, id, created=not answer.existing, by=f"schedule {name}")
             if 0 in answer.existing:
                 met[slot] = answer.existing[0]
             elif self._emit is not None:
