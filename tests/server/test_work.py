@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -206,6 +207,32 @@ async def test_secrets_of_an_unknown_task_stay_out_of_its_failures(server: Runni
     await settle(server.http, lease, "failed", message="hunter2 is wrong", traceback="login('hunter2')")
     [failure] = (await look(server, id)).history
     assert "hunter2" not in failure.message + failure.traceback
+
+
+async def test_the_log_of_the_server_has_every_step(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="headrace.job")
+    body = {"task": "login", "kwargs": {"user": "eve", "password": "sesame"}}
+    ids = (await post(server.http, "jobs/batch", 201, jobs=[body] * 3))["ids"]
+    lease = await claim(server.http, "default", limit=3, worker="go-1")
+    first, second, third = lease["jobs"]
+    settlements = [
+        ended(first, result=1),
+        ended(second, "failed", kind="Timeout", message="after sesame"),
+        ended(third, "failed", kind="Refused", final=True),
+    ]
+    await post(server.http, "settle", lease=lease["lease"], settlements=settlements)
+    steps: dict[str, list[str]] = {}
+    for record in caplog.records:
+        steps.setdefault(vars(record)["event"], []).append(vars(record)["job_id"])
+    assert steps == {
+        "job.enqueued": ids,
+        "job.claimed": ids,
+        "attempt.ended": ids[:1],
+        "attempt.failed": ids[1:2],
+        "job.dead": ids[2:],
+    }
+    assert {vars(record)["worker"] for record in caplog.records if vars(record)["event"] == "job.claimed"} == {"go-1"}
+    assert "sesame" not in caplog.text
 
 
 async def test_settled_through_a_server_that_did_not_claim_it(server: Running) -> None:

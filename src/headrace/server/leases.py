@@ -187,8 +187,10 @@ class Leases:
             self._calls.pop(token, None)
 
     # ── memory ──────────────────────────────────────────────────────────────
-    def remember(self, lease: Lease) -> None:
-        """Remember a lease, so that its settlements need not read the jobs from the store."""
+    def remember(self, lease: Lease, worker: str) -> None:
+        """Log a claim, and remember the lease, so that its settlements need not read the jobs from the store."""
+        if self._state.job_log.refresh():
+            self._state.job_log.claimed(lease.jobs, worker)
         known = self._claimed[lease.token] = _Remembered(lease)
         self._jobs += len(known.jobs)
         self._bytes += known.size
@@ -268,6 +270,19 @@ class Leases:
         for position, job, _ in ended:
             if (end := end_of(by_position[position])) is not None:
                 self._state.tally.add(job, end, started=started, ended=now)
+
+    def tell(
+        self, token: Token, ended: Iterable[tuple[int, Claimed, Outcome]], settlements: Iterable[tuple[int, Settlement]]
+    ) -> None:
+        """Log these ends, as a worker does. A worker in another language may have no log that an operator reads."""
+        lease, job_log = self._claimed.get(token), self._state.job_log
+        started = self._since.get(token, 0.0) if lease is None else lease.claimed_at
+        by_position = dict(settlements)
+        shown = job_log.refresh()
+        for position, job, outcome in ended:
+            self._state.tell_failure(job, by_position[position])
+            if shown:
+                job_log.ended(job, outcome, started)
 
     async def decide(self, token: Token, ended: Sequence[tuple[int, Claimed, Outcome]]) -> list[tuple[int, Settlement]]:
         """What follows from these outcomes, by the tasks' rules or, for unknown tasks, the default rules."""

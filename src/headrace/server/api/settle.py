@@ -131,6 +131,7 @@ async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Ou
     accepted = [end for end in ended if end[0] not in refused]
     service.leases.observe(token, accepted)
     service.leases.count(token, accepted, settlements)
+    service.leases.tell(token, accepted, settlements)
     service.leases.settled(token, (position for position, _ in settlements))
     written = {position: _state(settlement) for position, settlement in settlements if position not in refused}
     over = {JobState.DONE.value, JobState.DEAD.value, JobState.CANCELLED.value}

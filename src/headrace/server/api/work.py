@@ -108,7 +108,7 @@ async def claim(call: Call) -> Response:
             lease = await leases.claims.claim(ask)
             if lease is None:
                 return None
-            leases.remember(lease)
+            leases.remember(lease, name)
             if await call.request.is_disconnected():
                 await write(call, lease.token, [(at, job, Released()) for at, job in enumerate(lease.jobs)])
                 raise Gone
