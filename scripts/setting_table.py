@@ -46,6 +46,7 @@ MORE = {
     "max_jobs": "See [Replacing processes](../guide/workers.md#replacing-processes).",
     "log_format": "See [Logs](../operate/logs.md).",
     "job_log_level": "See [Lines about jobs](../operate/logs.md#lines-about-jobs).",
+    "trace_url": "See [The trace of a job](../operate/tracing.md#the-trace-of-a-job).",
     "reserve": "See [Reserved slots](../guide/priorities.md#reserved-slots).",
     "history_url": "See [A row for every job](../operate/history.md#a-row-for-every-job-in-clickhouse).",
     "key_ttl": "See [Idempotency keys](../guide/tasks.md#idempotency-keys).",

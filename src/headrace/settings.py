@@ -18,8 +18,8 @@ from headrace.model import duration
 from headrace.model.lane import check_queue
 from headrace.model.masked_url import mask_url
 from headrace.model.size import read_size, show_size
-from headrace.policy.reserve import parse_reserve
-from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise
+from headrace.policy.reserve import check_reserve, parse_reserve
+from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise, check_trace_url
 from headrace.sink.address import check_history_url
 from headrace.webhooks.declare import Allow, read_secrets
 
@@ -106,7 +106,9 @@ class Settings:
     log_format: Literal["text", "json"] = "text"
     """`text`, or `json`: one JSON object per line."""
     job_log_level: str = "debug"
-    """The level of the log lines for the start and the end of each job."""
+    """The level of the log lines for the claim, the start and the end of each job."""
+    trace_url: str = ""
+    """The page of a trace in your tracing backend, such as `https://tempo.example/trace/{trace_id}`, for links of jobs."""
     durability: Literal["strict", "relaxed"] = "strict"
     """`strict`, or `relaxed`: a crash of the store's machine may then lose the last moments."""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], repr=False, compare=False)
@@ -256,15 +258,6 @@ def _webhook_allow(_: str, value: Any) -> tuple[str, ...]:
     return entries
 
 
-def _reserve(_: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, tuple | list):
-        raise ConfigError(f'reserve = {value!r}: a list such as ["high=2"]')
-    entries = tuple(cast("tuple[str, ...]", value))
-    for entry in entries:
-        parse_reserve(entry)
-    return tuple(entry.replace(" ", "") for entry in entries)
-
-
 _MOMENT = timedelta(milliseconds=10)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "url": _url,
@@ -272,7 +265,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "queues": _queues,
     "concurrency": _number(1, 10_000),
     "threads": _number(1, 10_000),
-    "reserve": _reserve,
+    "reserve": check_reserve,
     "processes": _number(1, 512),
     "lease": _time(timedelta(milliseconds=100)),
     "heartbeat": _time(_MOMENT),
@@ -296,6 +289,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "log_level": _choice(*LOG_LEVELS),
     "log_format": _choice(*LOG_FORMATS),
     "job_log_level": _choice(*LOG_LEVELS),
+    "trace_url": check_trace_url,
     "durability": _choice("strict", "relaxed"),
 }
 

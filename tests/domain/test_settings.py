@@ -210,6 +210,15 @@ def test_relaxed_durability_is_told_in_the_stores_words(url, told):
     assert Settings(url=url, durability="relaxed").store_url == told
 
 
+@pytest.mark.parametrize(
+    "value", ["javascript:alert({trace_id})", "tempo.example/{trace_id}", "https://tempo.example/", 7]
+)
+def test_the_page_of_a_trace_is_an_address_with_a_place_for_its_id(tmp_path, value):
+    with pytest.raises(ConfigError, match="trace_url = "):
+        load(project(tmp_path, ""), trace_url=value)
+    assert load(tmp_path, {"HEADRACE_TRACE_URL": "https://tempo.example/{trace_id}?a=b"}).trace_url.endswith("?a=b")
+
+
 # ── advice ───────────────────────────────────────────────────────────────────
 
 

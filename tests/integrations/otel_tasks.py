@@ -53,10 +53,12 @@ sentry_client = sentry_sdk.Client(
 )
 
 
-@app.task(name="in_child", executor="process")
-def in_child() -> str:
+def in_child_body() -> str:
     with provider.get_tracer("user").start_as_current_span("inner"):
         return format(trace.get_current_span().get_span_context().trace_id, "032x")
+
+
+in_child = app.task(name="in_child", executor="process")(in_child_body)
 
 
 @app.task(name="in_child_async", executor="process")

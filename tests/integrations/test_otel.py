@@ -257,6 +257,8 @@ async def test_metrics_count_by_task_and_outcome(observed: Observed) -> None:
     assert processed == {("good", "done", None): 3, ("bad", "failed", "ValueError"): 1}
     assert sorted(point.count for point in points["messaging.client.operation.duration"]) == [1, 1]
     assert sorted(point.value for point in points["messaging.client.sent.messages"]) == [1, 3]
+    consumed = points["messaging.client.consumed.messages"]
+    assert {point.attributes["headrace.task"]: point.value for point in consumed} == {"good": 3, "bad": 1}
     every = {name for all_points in points.values() for point in all_points for name in point.attributes}
     assert not every & {"messaging.message.id", "headrace.attempt", "headrace.tenant"}
 
@@ -282,6 +284,32 @@ async def test_from_an_http_client_through_a_file_into_a_process(
         assert spans[name]["parent_id"] == f"0x{SPAN_ID}"
         assert [link["context"]["span_id"] for link in spans[name]["links"]] == [f"0x{SPAN_ID}"]
     assert spans["inner"]["parent_id"] == spans["process in_child"]["context"]["span_id"]
+
+
+async def test_from_a_producer_of_a_remote_store_into_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One trace: the caller, the producer that enqueues over HTTP, the server's file, and the attempt in a child."""
+    monkeypatch.setenv(otel_tasks.FOLDER, str(tmp_path))
+    app = otel_tasks.app
+    monkeypatch.setattr(app, "settings", app.settings.replace(url=f"sqlite:///{tmp_path / 'jobs.db'}"))
+    async with running(app) as server:
+        token = await server.token("enqueue", "read")
+        producer = Observed(server.url.replace("//", f"//{token}@"))
+        in_child = producer.app.task(name="in_child")(otel_tasks.in_child_body)
+        with producer.provider.get_tracer("user").start_as_current_span("request") as request:
+            handle = await in_child.aenqueue()
+        async with app.worker(app="integrations.otel_tasks:app"):
+            trace_id = await handle.aresult(timeout=120)
+        await producer.app.aclose()
+    (send,) = producer.spans("send in_child")
+    spans = {span["name"]: span for span in map(json.loads, (tmp_path / "spans").read_text().splitlines())}
+    attempt = spans["process in_child"]
+    assert attempt["pid"] != os.getpid()
+    assert trace_id == f"{request.get_span_context().trace_id:032x}" == f"{ids(send)[0]:032x}"
+    assert attempt["context"]["trace_id"] == f"0x{trace_id}"
+    assert attempt["parent_id"] == attempt["links"][0]["context"]["span_id"] == f"0x{ids(send)[1]:016x}"
+    assert spans["inner"]["parent_id"] == attempt["context"]["span_id"]
 
 
 async def test_without_an_sdk_jobs_carry_nothing() -> None:

@@ -171,3 +171,14 @@ async def test_the_keyboard_is_enough(server: Running, page: Page) -> None:
     await page.keyboard.type("work")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+
+
+async def test_a_job_links_to_its_trace(server: Running, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = server.app.settings.replace(trace_url="https://tempo.example/{trace_id}")
+    monkeypatch.setattr(server.app, "settings", settings)
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    body = {"task": "add", "args": [1], "delay": "1h", "trace": f"00-{trace_id}-b7ad6b7169203331-01"}
+    id = (await server.http.post("/v1/jobs", json=body)).json()["id"]
+    await page.goto(f"{server.url}/#/jobs/{id}")
+    link = page.get_by_role("link", name=trace_id)
+    await expect(link).to_have_attribute("href", f"https://tempo.example/{trace_id}")

@@ -14,11 +14,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from headrace import Headrace, QueueFull, Unique
-from headrace.model.job import parse_id
+from headrace.model.job import Batch, NewJob, job_id, new_batch, parse_id
+from headrace.model.lane import Lane
 from headrace.model.lease import Ask, new_token, new_worker_id
 from headrace.model.step import Step
 from headrace.server import asgi
-from headrace.task.codec import decode_options
+from headrace.task.codec import JobOptions, decode_options, encode_options
 from server.running import Calls, Running, make_app, running
 
 
@@ -126,6 +127,19 @@ async def test_the_header_traceparent_goes_with_the_job(server: Running, path: s
     assert await stored_trace(server, id) == TRACE
     seen = await show(server, id)
     assert (seen["trace"], seen["options"]) == (TRACE, {})
+
+
+async def test_a_job_links_to_the_page_of_its_trace(app: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "settings", app.settings.replace(trace_url="https://tempo.example/{trace_id}/view"))
+    strange = NewJob("echo", b"\x92\x90\x80", Lane(), options=encode_options(JobOptions(trace='x" onclick=-y')))
+    batch = Batch(new_batch(), [strange])
+    async with running(app) as server:
+        answer = await server.http.post("/v1/jobs", json={"task": "echo"}, headers={"traceparent": TRACE})
+        await server.store.enqueue(batch)
+        shown = (await server.http.get(f"/v1/jobs/{answer.json()['id']}")).json()
+        assert shown["trace_url"] == f"https://tempo.example/{TRACE.split('-')[1]}/view"
+        shown = (await server.http.get(f"/v1/jobs/{job_id(batch.id, 0)}")).json()
+        assert shown["trace_url"] is None
 
 
 async def test_the_field_trace_counts_before_the_header(server: Running) -> None:

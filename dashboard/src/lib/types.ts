@@ -135,6 +135,8 @@ export interface Job extends JobSummary {
   log: { at: string; text: string }[];
   timeline: { at: string; event: string; detail: string }[];
   result_expired: boolean;
+  trace: string | null;
+  trace_url: string | null;
   worker_name: string | null;
 }
 

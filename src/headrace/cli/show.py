@@ -81,6 +81,7 @@ def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
         fields |= {
             "worker_name": job.worker_name,
             "trace": shown.trace(job),
+            "trace_url": shown.trace_url(job, target.settings.trace_url),
             "result": result(job),
             "result_expired": job.result_expired,
             "history": [failure(entry) for entry in job.history],
@@ -137,6 +138,7 @@ def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) ->
     add("enqueued", _when(job.enqueued_at, now) + (f" by {by}" if by else ""))
     add("key", shown.key(job))
     add("trace", shown.trace(job))
+    add("trace page", shown.trace_url(job, target.settings.trace_url))
     add("due", _when(job.run_at, now))
     add("claimed", _when(job.claimed_at, now))
     add("worker", f"{job.worker_name} ({job.worker})" if job.worker_name else job.worker)

@@ -123,6 +123,9 @@ class _Consumer:
             description="Duration of attempts.",
             explicit_bucket_boundaries_advisory=_BOUNDS,
         )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", unit="{message}", description="Attempts that workers have begun."
+        )
 
     async def around_async(self, job: JobContext, call: AsyncCall) -> Any:
         with self._attempt(job):
@@ -154,6 +157,7 @@ class _Consumer:
             parent = _propagator.extract({"traceparent": job.trace}, parent)
             links = [Link(trace.get_current_span(parent).get_span_context())]
         outcome: dict[str, AttributeValue] = {"headrace.outcome": "done"}
+        self._consumed.add(1, common)
         began = perf_counter()
         with self._tracer.start_as_current_span(
             f"process {job.task}",

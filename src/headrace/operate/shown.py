@@ -11,7 +11,10 @@ from headrace.errors import BadArguments
 from headrace.model.job import Job
 from headrace.model.step import Step
 from headrace.policy.effective import DEFAULTS, effective, usual
+from headrace.policy.settings_checks import TRACE_ID
+from headrace.runtime.logs import trace_id
 from headrace.task import codec
+from headrace.task.job_options import is_trace
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
@@ -60,6 +63,12 @@ def producer(job: Job) -> str | None:
 def trace(job: Job) -> str | None:
     """The trace of its producer, as the text of a W3C traceparent."""
     return codec.readable_options(job.options).trace
+
+
+def trace_url(job: Job, template: str) -> str | None:
+    """The page of its trace, by the setting `trace_url`. None: it has no trace, or the setting is empty."""
+    text = trace(job)
+    return template.replace(TRACE_ID, trace_id(text)) if template and is_trace(text) else None
 
 
 def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from headrace.errors import ConfigError
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
@@ -33,6 +33,16 @@ def parse_reserve(text: str) -> Reserve:
             f"reserve = {text!r}: {name!r} is not a band: {', '.join(ends)}, or the lowest priority of it"
         )
     return Reserve(begin_of(int(name), "reserve"), HIGHEST_PRIORITY, int(number))
+
+
+def check_reserve(_: str, value: Any) -> tuple[str, ...]:
+    """The setting `reserve`, or a ConfigError."""
+    if isinstance(value, str) or not isinstance(value, tuple | list):
+        raise ConfigError(f'reserve = {value!r}: a list such as ["high=2"]')
+    entries = tuple(cast("tuple[str, ...]", value))
+    for entry in entries:
+        parse_reserve(entry)
+    return tuple(entry.replace(" ", "") for entry in entries)
 
 
 class FreeSlots(NamedTuple):

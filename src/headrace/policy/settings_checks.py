@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from headrace.errors import ConfigError
 from headrace.model import duration
+
+TRACE_ID: Final = "{trace_id}"
+"""What the id of a job's trace replaces in the setting `trace_url`."""
 
 
 class SettingsProblem(NamedTuple):
@@ -187,3 +190,12 @@ def _task_problems(at: Values, task: DeclaredTask) -> list[SettingsProblem]:
         ),
     ]
     return [SettingsProblem("warning", f"task {task.name}", message) for bad, message in rules if bad]
+
+
+def check_trace_url(name: str, value: Any) -> str:
+    """The setting `trace_url`, or a ConfigError. A browser follows the link, so that it is an address of the web."""
+    if not isinstance(value, str) or not (value == "" or value.startswith(("https://", "http://"))):
+        raise ConfigError(f"{name} = {value!r}: an address such as https://tempo.example/trace/{TRACE_ID}")
+    if value and TRACE_ID not in value:
+        raise ConfigError(f"{name} = {value!r} does not say where the id of a trace goes: write {TRACE_ID} there")
+    return value

@@ -114,7 +114,7 @@ def _shown(value: object) -> str:
 
 def trace_id(trace: str | None) -> str:
     """The id of the trace in a `traceparent`: its second part. Empty: there is no trace."""
-    return "" if trace is None else trace.split("-")[1]
+    return "" if trace is None else trace.partition("-")[2].partition("-")[0]
 
 
 def own_name() -> str:

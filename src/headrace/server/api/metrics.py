@@ -1,4 +1,4 @@
-"""`/metrics`: the figures for Prometheus, read from the store at most once a second."""from headrace.sink import figures as sink_figures
+"""`/metrics`: the figures for Prometheus, read from the store at most once a second."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from headrace.server import visibility
 from headrace.server.api.queues import seconds
 from headrace.server.http.call import Call
 from headrace.server.http.endpoint import Endpoint, Scope
+from headrace.sink import figures as sink_figures
 from headrace.supervisor.series import MOST_LIMITS, SECONDS, Family, Series, family_lines
 
 _Read = Callable[[QueueStats], float]

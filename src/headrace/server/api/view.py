@@ -83,6 +83,8 @@ class JobView(JobSummary, kw_only=True):
     result_expired: bool = False
     trace: str | None = None
     """The trace of its producer, as the text of a W3C traceparent."""
+    trace_url: str | None = None
+    """The page of that trace, by the setting `trace_url`."""
     worker_name: str | None = None
     """Host and process of the worker that runs the job, or ran it last."""
 
@@ -128,6 +130,7 @@ def whole(app: Headrace, job: Job, who: Principal) -> JobView:
         timeline=_timeline(job, common["enqueued_by"]),
         result_expired=job.result_expired,
         trace=shown.trace(job),
+        trace_url=shown.trace_url(job, app.settings.trace_url),
         worker_name=None if job.worker_name is None else text(job.worker_name),
     )
 
