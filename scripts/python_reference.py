@@ -83,6 +83,7 @@ PAGES = (
             "current_job",
             "JobContext",
             "JobLogFilter",
+            "JobLogHandler",
             "NoCurrentJob",
             "step",
             "step_sync",

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headrace.policy.queue import DeadAlert, QueueOptions
     from headrace.policy.schedule import Schedule
     from headrace.runtime.logs import JobLogFilter
-    from headrace.task.context import JobContext, NoCurrentJob, current_job
+    from headrace.task.context import JobContext, JobLogHandler, NoCurrentJob, current_job
     from headrace.task.handle import Handle
     from headrace.task.hooks import AsyncCall, EnqueueCall, FollowUp, SyncCall, WorkerInfo
     from headrace.task.journal import StepChanged, StepTooLarge
@@ -95,6 +95,7 @@ __all__ = [
     "JobDead",
     "JobId",
     "JobLogFilter",
+    "JobLogHandler",
     "JobNotFound",
     "JobState",
     "KeyHeld",
@@ -158,7 +159,7 @@ _NAMES = {
     "headrace.policy.queue": ("DeadAlert", "QueueOptions"),
     "headrace.policy.schedule": ("Schedule",),
     "headrace.runtime.logs": ("JobLogFilter",),
-    "headrace.task.context": ("JobContext", "NoCurrentJob", "current_job"),
+    "headrace.task.context": ("JobContext", "JobLogHandler", "NoCurrentJob", "current_job"),
     "headrace.task.handle": ("Handle",),
     "headrace.task.hooks": ("AsyncCall", "EnqueueCall", "FollowUp", "SyncCall", "WorkerInfo"),
     "headrace.task.journal": ("StepChanged", "StepTooLarge"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
 from headrace.app import Headrace
 from headrace.model.outcome import Snooze
-from headrace.task.context import current_job
+from headrace.task.context import JobLogHandler, current_job
 
 app = Headrace("memory://")
+log = logging.getLogger("talkative")
+log.addHandler(JobLogHandler(logging.WARNING))
 
 
 @app.task(executor="process")
@@ -30,6 +33,12 @@ async def talk_in_a_loop() -> None:
     job = current_job()
     await job.progress(0.5, "looped")
     job.log("three")
+
+
+@app.task(executor="process", redact=["password"])
+def complain(password: str) -> None:
+    log.info("this is not kept")
+    log.warning("wrong: %s", password)
 
 
 @app.task(executor="process")

@@ -16,7 +16,7 @@ from headrace.model.job import JobId, JobState
 from headrace.model.lease import MAX_LOG, Report, Token, new_worker_id
 from headrace.model.outcome import Settlement
 from headrace.store.memory import MemoryStore
-from headrace.task.context import current_job
+from headrace.task.context import JobLogHandler, current_job
 from headrace.task.retry import Retry
 from worker import talkative_tasks
 from worker.harness import Bench, until
@@ -146,6 +146,42 @@ async def test_tasks_in_processes(bench: Bench, tmp_path: Path) -> None:
     assert [line.text for line in job.log] == ["one", "\\ud800 two"]
     second = await bench.work(talkative_tasks.talk_in_a_loop)
     assert (second.progress, second.doing, len(second.log)) == (0.5, "looped", 1)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_what_a_task_logs_is_copied_to_its_job(bench: Bench, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, handler = logging.getLogger("shop.copied"), JobLogHandler()
+    # The handler of pytest raises an error for a line that cannot be made, where other handlers print it.
+    monkeypatch.setattr(own, "propagate", False)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+
+    async def body(password: str) -> None:
+        own.warning("wrong: %s", password)
+        logging.getLogger("shop.copied.more").error("more")
+        logging.getLogger("headrace.worker").warning("headrace's own line")
+
+    def plain(password: str) -> None:
+        own.warning("wrong: %s", password)
+        own.error("%d is no number", "seven")
+        own.error("more")
+
+    work = bench.app.task(redact=["password"])(body if kind == "async" else plain)
+    for name in ("shop.copied", "headrace.worker"):
+        logging.getLogger(name).addHandler(handler)
+    own.warning("outside of a task")
+    try:
+        job = await bench.work(work, "hunter2")
+    finally:
+        for name in ("shop.copied", "headrace.worker"):
+            logging.getLogger(name).removeHandler(handler)
+    assert job.state is JobState.DONE
+    assert [line.text for line in job.log] == ["WARNING wrong: •••", "ERROR more"]
+
+
+async def test_what_a_task_logs_in_a_process_is_copied_to_its_job(bench: Bench) -> None:
+    bench.app = talkative_tasks.app
+    job = await bench.work(talkative_tasks.complain, "hunter2")
+    assert [line.text for line in job.log] == ["wrong: •••"]
 
 
 async def test_a_thread_that_outlives_its_process_task_is_not_heard(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime
@@ -233,3 +234,21 @@ def _log_fields() -> dict[str, object]:
 
 
 logs.bind(_log_fields)
+
+
+class JobLogHandler(logging.Handler):
+    """Copies each line that a task logs to the job's own log, which is shown with the job: `logging.getLogger("shop").addHandler(…)`.
+
+    Outside a task it does nothing. Values that the task redacts are masked.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Copy one line."""
+        attempt = _running.get(None)
+        # headrace's own lines are about jobs, too, and a line about a report would make another report.
+        if attempt is None or record.name.partition(".")[0] == "headrace":
+            return
+        try:
+            attempt.report(line=self.format(record))
+        except Exception:  # noqa: BLE001  # a handler never fails the code that logs
+            self.handleError(record)
