@@ -244,8 +244,8 @@ def test_alerts_use_metrics_that_exist() -> None:
 
 def test_the_page_names_metrics_that_exist() -> None:
     known = families(set(SERVER | WORKER))
-    for name in ("deploy.md", "server.md", "health.md"):
-        text = (ROOT / "docs" / "operate" / name).read_text(encoding="utf-8")
+    for name in ("operate/deploy.md", "operate/server.md", "operate/health.md", "guide/observe.md"):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert families(set(METRIC.findall(text))) <= known
     pages = {"server.md": SERVER, "health.md": WORKER}
     for name, series in pages.items():
