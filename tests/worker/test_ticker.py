@@ -95,6 +95,21 @@ async def test_each_slot_makes_one_job(store: Store, clock: FakeClock):
     assert ((await entry(store)).fired, (await entry(store)).skipped) == (len(expected), 0)
 
 
+async def test_the_log_says_which_schedule_enqueued_a_job(
+    store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.DEBUG, logger="headrace.job.enqueued")
+    one = ticker(store, rule("nightly", every="10s"))
+    await rounds(one)
+    clock.advance(11)
+    await rounds(one)
+    lines = [vars(record) for record in caplog.records if record.name == "headrace.job.enqueued"]
+    assert [(line["job_id"], line["by"]) for line in lines] == [
+        (str(job.id), "schedule nightly") for job in await jobs(store)
+    ]
+    assert lines
+
+
 async def test_nothing_fires_before_its_time(store: Store, clock: FakeClock):
     one = ticker(store, rule(cron="0 * * * *"))
     await rounds(one)
