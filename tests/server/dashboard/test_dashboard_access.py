@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 
-import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from server.browsing import fill, launched, opened_page, sign_in
+from server.dashboard.browsing import fill, opened_page, sign_in
 from server.running import Running
-
-
-@pytest.fixture
-def store_name() -> str:
-    return "memory"
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with launched() as browser:
-        yield browser
-
-
-@pytest.fixture
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    async with opened_page(browser) as page:
-        yield page
 
 
 def menu(page: Page) -> Locator:

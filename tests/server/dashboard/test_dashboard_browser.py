@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from server.browsing import axe, barriers, dead, fill, launched, opened_page, use_theme
+from server.dashboard.browsing import axe, barriers, dead, fill, opened_page, use_theme
 from server.running import Running
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 HISTORY = ["overview?range=1h", "queues/broken?range=1h", "reports?range=30d"]
 """Pages with charts of history."""
 PAGES = ["overview", "queues", "jobs", "dead", "reports", "schedules", "workers", "limits", "audit", "tokens"]
-
-
-@pytest.fixture
-def store_name() -> str:
-    return "memory"
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with launched() as browser:
-        yield browser
-
-
-@pytest.fixture
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    async with opened_page(browser) as page:
-        yield page
 
 
 async def test_every_page_opens_without_an_error_and_no_page_scrolls_sideways(server: Running, page: Page) -> None:

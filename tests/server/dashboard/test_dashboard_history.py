@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from headrace.model.histogram import Histogram
 from headrace.model.rollup import AttemptEnd, Rollup
-from server.browsing import dead, launched, opened_page, sign_in
+from server.dashboard.browsing import dead, opened_page, sign_in
 from server.running import Running
 
 WEEKS = 20 * 24 * 60
 """Minutes: older than the shorter range of the reports, and kept."""
-
-
-@pytest.fixture
-def store_name() -> str:
-    return "memory"
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with launched() as browser:
-        yield browser
-
-
-@pytest.fixture
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    async with opened_page(browser) as page:
-        yield page
 
 
 async def work(server: Running) -> None:

@@ -17,7 +17,7 @@ from headrace import JobDead, Limit
 from headrace.operate.limits import Limits
 from server.running import Running
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE = 60_000
 """Milliseconds that an expectation waits on a loaded machine. It ends as soon as it holds."""
 PICTURES = "DASHBOARD_PICTURES"

@@ -19,14 +19,9 @@ from headrace.server.http import dashboard
 from server.running import Running
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MOST = 100_000
 """Bytes of the first load, compressed."""
-
-
-@pytest.fixture
-def store_name() -> str:
-    return "memory"
 
 
 async def test_a_browser_gets_the_dashboard_and_a_program_does_not(server: Running) -> None:

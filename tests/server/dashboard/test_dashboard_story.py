@@ -15,24 +15,13 @@ import pytest
 from playwright.async_api import Browser, ViewportSize, expect
 
 from headrace import Headrace, JobDead, Limit, Retry
-from server.browsing import PICTURES, ROOT, launched, opened_page, picture, use_theme
+from server.dashboard.browsing import PICTURES, ROOT, opened_page, picture, use_theme
 from server.running import Running, running
 
 LARGEST = 150_000
 """Bytes of one picture in the repository."""
 NAMES = ("overview-light", "overview-dark", "job-light", "dead-light", "tokens-light", "overview-phone")
 SCREEN: ViewportSize = {"width": 1280, "height": 800}
-
-
-@pytest.fixture
-def store_name() -> str:
-    return "memory"
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with launched() as browser:
-        yield browser
 
 
 SOURCE = """\
