@@ -29,6 +29,40 @@ def test_list_filters(shell: Shell) -> None:
     assert tasks("--since", "2099-01-01T00:00:00Z") == []
 
 
+def test_list_finds_by_argument_and_never_by_a_masked_one(shell: Shell) -> None:
+    shell.put(2)
+    shell.put(1, queue="mail", task="mail.send")
+    by_card = ("jobs", "list", "--text", "card=visa")
+    assert len(shell.json(*by_card)["items"]) == 3
+    assert (
+        shell.json(*by_card, "--app", "shop:app")["items"] == shell.json("jobs", "list", "--task", "mail.send")["items"]
+    )
+    assert len(shell.json("jobs", "list", "--text", "acme", "--app", "shop:app")["items"]) == 3
+
+
+def test_count(shell: Shell) -> None:
+    shell.put(2, queue="billing", tenant="acme")
+    shell.put(1, queue="mail", task="mail.send")
+    shell.dead(1, queue="sad")
+    number = shell.json("jobs", "count", "--text", "acme")
+    assert number == {
+        "count": 4,
+        "looked_at": 4,
+        "states": {"ready": 3, "dead": 1},
+        "queues": {"billing": 2, "sad": 1, "mail": 1},
+        "tasks": {"shop.charge": 3, "mail.send": 1},
+        "tenants": {"acme": 2, "": 2},
+    }
+    assert shell.json("jobs", "count", "--queue", "mail")["count"] == 1
+    assert shell("jobs", "count", "--state", "dead").stdout.startswith("1 job\n")
+    assert shell("jobs", "count", "--text", "no such text").stdout == "0 jobs\n"
+
+
+def test_a_move_by_text_looks_at_arguments(shell: Shell) -> None:
+    shell.put(3)
+    assert shell("jobs", "cancel", "--text", "card=visa").stdout == "cancelled 3\n"
+
+
 def test_list_pages(shell: Shell) -> None:
     ids = [str(id) for id in shell.put(5)]
     first = shell.json("jobs", "list", "--limit", "3")

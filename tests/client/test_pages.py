@@ -6,10 +6,10 @@ import pytest
 
 from conformance.kit import CANCELLED, DEAD, new, put, put_jobs, run_one, settle_all, take
 from headrace.cli.board import Board
-from headrace.client.client import Client
 from headrace.model.job import JobId
 from headrace.model.records import Filter, Page
-from headrace.operate.dead.letters import DeadLetters
+from headrace.operate.dead.letters import DeadLetters, unknown
+from headrace.operate.search import Search
 from headrace.store import pages
 from headrace.store.memory import MemoryStore
 
@@ -33,11 +33,11 @@ async def behind_many(store: MemoryStore) -> JobId:
     return id
 
 
-async def test_a_clients_page_is_full_or_the_last(store: MemoryStore):
+async def test_a_filled_page_is_full_or_the_last(store: MemoryStore):
     id = await behind_many(store)
-    page = await Client(store).find(Filter(task="rare"), limit=5)
+    page = await Search(store, unknown).fill(Filter(task="rare"), limit=5)
     assert ([job.id for job in page.jobs], page.next) == ([id], None)
-    first = await Client(store).find(Filter(), limit=5)
+    first = await Search(store, unknown).fill(Filter(), limit=5)
     assert len(first.jobs) == 5
     assert first.next == first.jobs[-1].id
 

@@ -71,7 +71,7 @@ async def test_a_page_over_http_is_narrowed_by_a_text(server: Running) -> None:
     second = (await server.http.get("/v1/audit", params={"limit": 2, "before": first["next"]})).json()
     assert [entry["what"] for entry in first["items"] + second["items"]] == ["mailing", "billing", "mail"]
     assert second["next"] is None
-    narrowed = (await server.http.get("/v1/audit", params={"q": "MAIL"})).json()["items"]
+    narrowed = (await server.http.get("/v1/audit", params={"text": "MAIL"})).json()["items"]
     assert [entry["what"] for entry in narrowed] == ["mailing", "mail"]
     for wrong in ("x", "_", "2026-11-16_x", "2026-11-16T00:00:00+00:00_"):
         answer = await server.http.get("/v1/audit", params={"before": wrong})

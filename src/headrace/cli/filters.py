@@ -15,6 +15,8 @@ from headrace.cli.ids import listed as shown_id
 from headrace.cli.output import progress
 from headrace.model.job import FINISHED, Job, JobId, JobState
 from headrace.model.records import Filter
+from headrace.operate.dead.letters import TaskSource
+from headrace.operate.search import Search
 from headrace.store.contract import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -24,7 +26,7 @@ PAGE = 500
 
 
 def filter_options(*, state: bool) -> Callable[[Command], Command]:
-    """The options that make a Filter; the command gets it as `where`."""
+    """The options that make a Filter; the command gets it as `where`. Without `state` it is for dead letters."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -37,6 +39,7 @@ def filter_options(*, state: bool) -> Callable[[Command], Command]:
             return command(where=where, **options)
 
         decorated: Any = with_filter
+        decorated = click.option("--text", help=_TEXT if state else _DEAD_TEXT)(decorated)
         for option in reversed(_OPTIONS if state else _OPTIONS[1:]):
             decorated = option(decorated)
         return decorated  # type: ignore[no-any-return]  # click's decorators keep the function
@@ -53,8 +56,9 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--tenant", type=params.TENANT, help="Jobs of this tenant."),
     click.option("--since", type=params.PAST, help='Enqueued since a time, or "2h" ago.'),
     click.option("--until", type=params.PAST, help='Enqueued before a time, or "2h" ago.'),
-    click.option("--text", help="In the task's name, the note or a failure."),
 ]
+_TEXT = "In the task's name, the arguments, the key, the note or a failure."
+_DEAD_TEXT = "In the task's name, the note or a failure."
 
 
 def choice_options(*more: Callable[[Any], Any], state: bool, every: str) -> Callable[[Command], Command]:
@@ -98,7 +102,9 @@ def must_agree(question: str, *, every: bool, yes: bool) -> None:
         click.confirm(question, abort=True, err=True)
 
 
-async def pages(store: Store, ids: Sequence[JobId], where: Filter) -> AsyncIterator[list[Job | JobId]]:
+async def pages(
+    store: Store, ids: Sequence[JobId], where: Filter, task_of: TaskSource
+) -> AsyncIterator[list[Job | JobId]]:
     """The selected jobs, a page at a time. An unknown id is passed on."""
     if ids:
         for start in range(0, len(ids), PAGE):
@@ -107,8 +113,9 @@ async def pages(store: Store, ids: Sequence[JobId], where: Filter) -> AsyncItera
             yield [job or id for job, id in zip(jobs, chunk, strict=True)]
         return
     before: JobId | None = None
+    search = Search(store, task_of)
     while True:
-        page = await store.find(where, before=before, limit=PAGE)
+        page = await search.page(where, before=before, limit=PAGE)
         if page.jobs:
             yield list(page.jobs)
         if page.next is None:
@@ -135,6 +142,7 @@ async def each_page(
     store: Store,
     ids: Sequence[JobId],
     where: Filter,
+    task_of: TaskSource,
     *,
     title: str,
     quiet: bool,
@@ -145,7 +153,7 @@ async def each_page(
     done = 0
     with progress(title, quiet=quiet) as meter:
         meter(0, total, "")
-        async for jobs in pages(store, ids, where):
+        async for jobs in pages(store, ids, where, task_of):
             await move(jobs)
             done += len(jobs)
             meter(done, max(total, done) if total else 0, "")

@@ -11,15 +11,15 @@ import msgspec
 
 from headrace.cli import filters, ids, show
 from headrace.cli.ids import GivenId
-from headrace.cli.output import clean, emit, emit_list, on_terminal, say
+from headrace.cli.output import clean, emit, emit_list, on_terminal, progress, say, table
 from headrace.cli.root import FAILED
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.errors import JobNotFound
 from headrace.model.job import Job, JobId
 from headrace.model.records import CancelAnswer, Filter, Page
 from headrace.operate.audit import chosen
+from headrace.operate.search import JobCount, Search
 from headrace.policy.explain import explain
-from headrace.store import pages
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from headrace.task.task_options import TaskOptions
 
 
+MOST = 20_000
+"""Jobs that one `jobs list` compares with a text."""
+
+
 @click.group()
 def command() -> None:
-    """List, show, explain, cancel, retry and delete jobs."""
+    """List, count, show, explain, cancel, retry and delete jobs."""
 
 
 @command.command("list")
@@ -46,8 +50,10 @@ def list_(target: Target, where: Filter, limit: int, before: GivenId | None, as_
     start = ids.whole_before(target, before)
 
     async def look(store: Store) -> None:
-        page = await pages.fill(store, where, before=start, limit=limit)
-        await print_page(page, target, store, as_json=as_json)
+        page = await Search(store, target.task).fill(where, before=start, limit=limit, most=MOST)
+        if where.text is not None and page.next is not None and len(page.jobs) < limit:
+            say(f"looked at {page.looked_at:,} jobs")
+        await print_page(Page(page.jobs, page.next), target, store, as_json=as_json)
 
     run(target.with_store(look))
 
@@ -63,6 +69,42 @@ async def print_page(page: Page, target: Target, store: Store, *, as_json: bool)
         say("no such jobs")
     if page.next:
         say(f"more: add --before {ids.listed(page.next)}")
+
+
+@command.command()
+@filters.filter_options(state=True)
+@json_option
+@store_command()
+def count(target: Target, where: Filter, as_json: bool) -> None:
+    """How many jobs match, by state, queue, task and tenant."""
+
+    async def look(store: Store) -> JobCount:
+        search, before = Search(store, target.task), None
+        total: JobCount | None = None
+        with progress("count", quiet=as_json) as meter:
+            while total is None or before is not None:
+                part = await search.count(where, before=before)
+                total, before = part if total is None else total.with_more(part), part.next
+                meter(total.looked_at, 0, "")
+        return total
+
+    total = run(target.with_store(look))
+    if as_json:
+        emit({name: value for name, value in msgspec.structs.asdict(total).items() if name not in {"exact", "next"}})
+        return
+    click.echo(f"{filters.named(total.count)}")
+    rows = [
+        (kind, name or "–", f"{number:,}")
+        for kind, counts in (
+            ("state", total.states),
+            ("queue", total.queues),
+            ("task", total.tasks),
+            ("tenant", total.tenants),
+        )
+        for name, number in counts.items()
+    ]
+    if rows:
+        table(("by", "name", "jobs"), rows, right=(2,))
 
 
 @command.command("show")
@@ -192,7 +234,9 @@ def _bulk(
                 answers.update({job: "unknown" for job in page if not isinstance(job, Job)})
                 answers.update(await move(jobs, known))
 
-            await filters.each_page(operations.store, named, where, title=verb, quiet=as_json, move=one_page)
+            await filters.each_page(
+                operations.store, named, where, target.task, title=verb, quiet=as_json, move=one_page
+            )
         return answers
 
     answers = target.operate(act)

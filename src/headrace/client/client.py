@@ -15,9 +15,8 @@ from headrace.client.results import Waiter, not_found
 from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_batch
 from headrace.model.lease import Presence
-from headrace.model.records import Enqueued, Filter, Page, Pause, Stats
+from headrace.model.records import Enqueued, Pause, Stats
 from headrace.policy.queue import QueueOptions
-from headrace.store import pages
 from headrace.store.audit import Audit
 from headrace.store.contract import Store, Transactional
 from headrace.task.handle import Put
@@ -188,10 +187,6 @@ class Client:
     async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
         """One job when it has ended; raises ResultTimeout, or JobNotFound unless `expected`."""
         return await self._waiter.finished(id, timeout, expected=expected)
-
-    async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        """Jobs by filter, newest first, in pages."""
-        return await pages.fill(self.store, where, before=before, limit=limit)
 
     async def stats(self) -> Stats:
         """Counts of every queue."""

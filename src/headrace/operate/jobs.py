@@ -16,6 +16,7 @@ from headrace.model.lease import Presence
 from headrace.model.records import CancelAnswer, Filter, Page, Progress, Retention, Stats
 from headrace.operate.audit import Ledger, chosen, of_retention
 from headrace.operate.dead import dropped
+from headrace.operate.search import Search
 from headrace.policy.queue import QueueOptions
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
@@ -123,12 +124,18 @@ class AppJobs:
         before: JobRef | None = None,
         limit: int = 50,
     ) -> Page:
-        """Jobs by filter, newest first; `page.next` given as `before` turns the page."""
+        """Jobs by filter, newest first; `page.next` given as `before` turns the page.
+
+        `text`: a literal text in the task's name, the arguments, the key, the note, or a failure's kind or message. It is
+        compared with the arguments as they may be shown, so masked values never match.
+        """
         where = Filter(
             states=_states(state), queue=queue, task=task, tenant=tenant, since=since, until=until, text=text
         )
         client = await self._clients.here()
-        return await client.find(where, before=None if before is None else id_of(before), limit=limit)
+        search = Search(client.store, self.tasks.get)
+        page = await search.fill(where, before=None if before is None else id_of(before), limit=limit)
+        return Page(page.jobs, page.next)
 
     find = blocking(afind)
 

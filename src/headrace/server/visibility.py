@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from headrace.model.job import Job, JobId
 from headrace.model.lease import Presence
 from headrace.model.records import Filter, Page, Pause, PauseKind, QueueStats, Stats
+from headrace.operate.search import Search
 from headrace.server.auth import Principal
 from headrace.server.http.call import Call
 from headrace.server.http.problems import Problem, not_found
@@ -112,6 +114,11 @@ async def find(service: ServerState, principal: Principal, where: Filter, *, bef
     asked = _parts(service, principal, where)
     page = pages.merge([await service.store.find(part, before=before, limit=limit) for part in asked], limit)
     return Page([job for job in page.jobs if sees(principal, job)], page.next)
+
+
+def search(service: ServerState, principal: Principal) -> Search:
+    """Searches and counts the jobs that the caller may see, with their arguments masked."""
+    return Search(service.store, service.app.tasks.get, partial(find, service, principal))
 
 
 def _parts(service: ServerState, principal: Principal, where: Filter) -> list[Filter]:

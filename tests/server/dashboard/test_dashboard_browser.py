@@ -123,7 +123,7 @@ async def test_s41_what_users_sent_stays_text(server: Running, page: Page) -> No
     for job in (await server.http.get("/v1/jobs")).json()["items"]:
         await page.goto(f"{server.url}/#/jobs/{job['id']}")
         await expect(page.locator("pre.trace").filter(has_text="<script>alert(2)")).not_to_have_count(0)
-    await page.goto(f"{server.url}/#/jobs?q={MARKUP}")
+    await page.goto(f"{server.url}/#/jobs?text={MARKUP}")
     await expect(page.locator("#find")).to_have_value(MARKUP)
     await page.goto(f"{server.url}/#/queues/{quote(MARKUP, safe='')}")
     await expect(page.locator("main h1")).to_have_text(MARKUP)

@@ -111,7 +111,7 @@ async def test_s72_an_argument_that_is_hidden_is_seen_nowhere(caplog: pytest.Log
             f"/v1/jobs/{id}",
             f"/v1/jobs/{id}/explain",
             "/v1/jobs",
-            "/v1/jobs?q=password",
+            "/v1/jobs?text=password",
             "/v1/dead",
             "/v1/queues",
             "/v1/stats",
@@ -126,7 +126,7 @@ async def test_s72_an_argument_that_is_hidden_is_seen_nowhere(caplog: pytest.Log
         async with server.http.stream("GET", f"/v1/jobs/{id}/events") as events:
             seen += [line async for line in events.aiter_lines()]
         # There is no search by what is hidden.
-        assert (await server.http.get("/v1/jobs", params={"q": "hunter2"})).json()["items"] == []
+        assert (await server.http.get("/v1/jobs", params={"text": "hunter2"})).json()["items"] == []
     assert "wrong password" in "\n".join(seen)  # what was said is there, but for that
     seen += [record.getMessage() + str(record.exc_text or "") for record in caplog.records]
     assert leaks("\n".join(seen), "hunter2") == []

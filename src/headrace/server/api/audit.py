@@ -26,7 +26,7 @@ class AuditQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     before: Annotated[str, msgspec.Meta(max_length=100)] = ""
     """The `next` of the page before."""
-    q: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    text: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """A text in the author, the action or the subject."""
 
 
@@ -51,7 +51,7 @@ async def show(call: Call) -> Response:
         raise Problem(422, "invalid_value", str(error), path="since") from None
     service = call.service
     since = await service.store.now() - back
-    page = await service.audit.page(since, limit=query.limit, before=_place(query.before), text=query.q)
+    page = await service.audit.page(since, limit=query.limit, before=_place(query.before), text=query.text)
     following = None if page.next is None else f"{page.next.at.isoformat()}_{page.next.name}"
     return answer(AuditPage(items=page.entries, next=following))
 

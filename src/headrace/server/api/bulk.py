@@ -69,7 +69,8 @@ async def _chosen(call: Call, asked: BulkRequest) -> tuple[list[Job], JobId | No
     if not where.narrow and not asked.everything:
         raise Problem(422, "invalid_choice", 'no jobs are selected: give ids, a filter, or "everything": true')
     before = None if asked.before is None else read_id(asked.before)
-    page = await visibility.find(call.service, call.principal, where.filter(), before=before, limit=asked.limit)
+    search = visibility.search(call.service, call.principal)
+    page = await search.page(where.filter(), before=before, limit=asked.limit)
     return page.jobs, page.next
 
 

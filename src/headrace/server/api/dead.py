@@ -43,7 +43,8 @@ class DeadQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Enqueued at or after."""
     until: Time | None = None
     """Enqueued before."""
-    q: Annotated[str, Meta(max_length=256)] | None = None
+    text: Annotated[str, Meta(max_length=256)] | None = None
+    """A literal text in the task's name, the note, or a failure's kind or message."""
 
     def where(self) -> Where:
         return Where(
@@ -53,7 +54,7 @@ class DeadQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             tenant=self.tenant,
             since=self.since,
             until=self.until,
-            q=self.q,
+            text=self.text,
         )
 
 

@@ -292,6 +292,11 @@ class Signature:
             masked.pop()
         return tuple(dict.fromkeys((*hide, *stored, *sorted(whole)))), tuple(masked)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parameters that positional arguments are for."""
+        return self._names
+
     def show(self, payload: bytes, hide: Iterable[str] = ()) -> dict[str, Any]:
         """`{"args": […], "kwargs": {…}}` as JSON values, with the fields named in `hide` masked. Never raises."""
         try:
