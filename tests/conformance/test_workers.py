@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from conformance.kit import TTL, counts, put, take
-from headrace.model.lease import UPKEEP_PLACES, Presence, WorkerId, new_worker_id
+from headrace.model.lease import ORDERS, UPKEEP_PLACES, Presence, WorkerId, WorkerOrder, new_worker_id
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
@@ -92,10 +93,29 @@ async def test_retire_forgets_a_worker_and_nothing_else(store: Store):
     assert await counts(store) == {"running": 1}
 
 
-async def test_claiming_alone_lists_nobody(store: Store):
+async def test_claiming_alone_lists_no_worker(store: Store):
     await put(store)
     await take(store)
     assert await store.workers() == []
+
+
+# ── orders ──────────────────────────────────────────────────────────────────
+async def test_a_heartbeat_answers_the_order_of_its_worker(store: Store):
+    me, other = presence(), presence()
+    assert (await store.heartbeat([], TTL, me)).order == b""
+    value = msgspec.json.encode(WorkerOrder("quiet", "ann", await store.now()))
+    version = await store.record(ORDERS, str(me.id), value, None)
+    await put(store)
+    lease = await take(store)
+    assert lease is not None
+    for upkeep in (None, "group"):
+        order = (await store.heartbeat([lease.token], TTL, replace(me, upkeep=upkeep))).order
+        assert order == (await store.records(ORDERS))[str(me.id)].value
+        assert msgspec.json.decode(order, type=WorkerOrder).kind == "quiet"
+        assert (await store.heartbeat([], TTL, replace(other, upkeep=upkeep))).order == b""
+    assert (await store.heartbeat([lease.token], TTL)).order == b""
+    await store.record(ORDERS, str(me.id), None, version)
+    assert (await store.heartbeat([], TTL, me)).order == b""
 
 
 # ── upkeep ──────────────────────────────────────────────────────────────────

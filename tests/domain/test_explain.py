@@ -359,7 +359,7 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         Reason.HINDERED,
         (
             "next in its lane, but worker host:1 cannot store its results and claims nothing until it can; its log says why; "
-            "worker host:2 was told to claim nothing more (TSTP, or it is stopping) and has free slots only for other "
+            "worker host:2 was told to claim nothing more (`headrace workers quiet`, TSTP, or it is stopping) and has free slots only for other "
             "priorities (reserve)"
         ),
     ),
@@ -381,7 +381,7 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         Reason.BEHIND,
         (
             "behind 2 jobs of its own lane; 3 of 10 slots of the worker of queue billing busy; worker host:1 was told to "
-            "claim nothing more (TSTP, or it is stopping)"
+            "claim nothing more (`headrace workers quiet`, TSTP, or it is stopping)"
         ),
     ),
     (

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
+from conformance.test_workers import presence
 from headrace import Headrace, Limit
 from headrace.cli.root import root
 from headrace.model.job import JobId, JobState
@@ -90,6 +91,9 @@ class CommandLine:
     async def jobs(self, verb: str, id: UUID) -> None:
         await self.call("jobs", verb, str(id))
 
+    async def worker(self, verb: str, id: UUID) -> None:
+        await self.call("workers", verb, str(id))
+
     async def pause(self, kind: str, name: str) -> None:
         await self.call("pause", f"--{kind}", name)
 
@@ -131,6 +135,9 @@ class Http:
             if verb == "delete"
             else self.call(f"/v1/jobs/{id}/{verb}", reason=None)
         )
+
+    async def worker(self, verb: str, id: UUID) -> None:
+        await self.call(f"/v1/workers/{id}/{verb}")
 
     async def pause(self, kind: str, name: str) -> None:
         await self.call("/v1/pauses", **{kind: name})
@@ -255,3 +262,16 @@ async def test_a_handles_cancel_is_in_the_audit_log_and_a_late_one_is_not(server
     (entry,) = await Audit(server.store).read(await server.store.now() - DAY)
     assert (entry.who, entry.action, entry.what, entry.jobs) == (whoami(), "jobs.cancel", str(handle.id), 1)
     await server.app.aclose()
+
+
+@pytest.mark.parametrize("make", [CommandLine, Http])
+async def test_orders_to_a_worker_leave_the_same_entries(server: Running, make: type[Any]) -> None:
+    door = make(server)
+    worker = presence()
+    await server.store.heartbeat([], DAY, worker)
+    for verb in ("quiet", "resume", "drain"):
+        await door.worker(verb, worker.id)
+    entries = await Audit(server.store).read(await server.store.now() - DAY)
+    expected = [(f"workers.{verb}", worker.name, make.who) for verb in ("quiet", "resume", "drain")]
+    assert [(entry.action, entry.what, entry.who) for entry in reversed(entries)] == expected
+    assert b'"drain"' in (await server.store.heartbeat([], DAY, worker)).order

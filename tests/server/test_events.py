@@ -324,7 +324,7 @@ def every() -> Listener:
     return Listener(Feed(), lambda _: True)
 
 
-async def test_asked_only_while_somebody_listens(quick: None):
+async def test_asked_only_while_a_client_listens(quick: None):
     store = Written()
     store.end(-1)  # before the first listener
     looking = Tail(store)
@@ -387,7 +387,7 @@ async def test_what_was_missed_is_told_up_to_a_page(quick: None):
     assert (told[-1].name, told[-1].data, told[-1].id) == ("skipped", {"count": 7, "more": False}, event_id(missed[-1]))
 
 
-async def test_more_than_anybody_can_read(quick: None):
+async def test_more_than_a_client_can_read(quick: None):
     store = Written()
     looking, listener = Tail(store), every()
     await looking.join(listener, None)

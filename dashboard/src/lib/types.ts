@@ -52,6 +52,8 @@ export interface Worker {
   seen_at: string | null;
   tasks: string[];
   hindered: string[];
+  order: "quiet" | "drain" | null;
+  ordered_by: string | null;
 }
 
 export interface Figures {
@@ -110,6 +112,7 @@ export interface JobSummary {
   run_at: string | null;
   claimed_at: string | null;
   finished_at: string | null;
+  worker: string | null;
   cancelling: boolean;
   note: string | null;
   key: string | null;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import NewType
+from typing import Literal, NewType
 from uuid import UUID, uuid4
 
 import msgspec
@@ -110,6 +110,8 @@ class Pulse(msgspec.Struct, frozen=True):
     """This worker is one of the few of its group that do the upkeep now."""
     now: datetime | None = None
     """The store's clock while it answered. None: the answer does not tell."""
+    order: bytes = b""
+    """The value of the worker's record of the kind ORDERS, which is a WorkerOrder. Empty: there is none."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +123,21 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What it is doing; None: as before."""
     lines: tuple[LogLine, ...] = ()
     """Added to the job's log, of which the last MAX_LOG lines are kept."""
+
+
+ORDERS = "orders"
+"""The kind of records that say what workers should do. Their names are the ids of workers."""
+
+
+class WorkerOrder(msgspec.Struct, frozen=True):
+    """What an operator wants of one worker."""
+
+    kind: Literal["quiet", "drain"]
+    """`quiet`: claim nothing, finish what runs, and stay. `drain`: finish what runs, and end."""
+    by: str
+    """The operator that gave the order."""
+    at: datetime
+    """When it was given, by the store's clock."""
 
 
 MAX_LOG = 100

@@ -15,6 +15,7 @@ from headrace.operate.limits import LimitOperations
 from headrace.operate.pauses import PauseOperations
 from headrace.operate.schedules import ScheduleOperations
 from headrace.operate.tokens import TokenOperations
+from headrace.operate.workers import WorkerOperations
 from headrace.store.audit import Audit
 from headrace.store.contract import Store
 
@@ -37,3 +38,4 @@ class Operations:
         self.limits = LimitOperations(store, ledger)
         self.schedules = ScheduleOperations(store, ledger)
         self.tokens = TokenOperations(store, ledger)
+        self.workers = WorkerOperations(store, ledger)

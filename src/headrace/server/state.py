@@ -8,13 +8,15 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.app import Headrace
 from headrace.client.client import Client
-from headrace.model.lease import Presence
+from headrace.model.lease import Presence, WorkerOrder
 from headrace.model.records import LimitRule, Pause, Stats
 from headrace.operate.autoscale import AutoscaleOperations
+from headrace.operate.workers import orders_of
 from headrace.policy.autoscale import Arrivals, RecentWork
 from headrace.server.api.audit import Audit
 from headrace.server.auth import LOCAL, Auth, Principal, address_of
@@ -48,6 +50,7 @@ class FiguresKept:
         self._pauses = Cached(store.pauses, settings.stats_ttl)
         self._workers = Cached(store.workers, settings.stats_ttl)
         self._sinks = Cached(lambda: read_sinks(store), settings.stats_ttl)
+        self._orders = Cached(partial(orders_of, store), settings.stats_ttl)
         self._recent_work = Cached(AutoscaleOperations(store).recent, HISTORY_TTLS * settings.stats_ttl)
         self._limits = Cached(store.limits, settings.stats_ttl)
         self._times = Cached(StoreTimes(store).read, HISTORY_TTLS * settings.stats_ttl)
@@ -65,6 +68,10 @@ class FiguresKept:
     async def workers(self) -> list[Presence]:
         """The workers, up to a second old."""
         return await self._workers.get()
+
+    async def orders(self) -> dict[str, WorkerOrder]:
+        """The orders to workers by their ids, up to a second old."""
+        return await self._orders.get()
 
     async def recent_work(self) -> dict[str, RecentWork]:
         """The attempts of the last minutes by queue, up to five seconds old."""
@@ -86,9 +93,22 @@ class FiguresKept:
         """Drop the kept pauses after a pause or resume here."""
         self._pauses.forget()
 
+    def forget_orders(self) -> None:
+        """Drop the kept orders after one was given here."""
+        self._orders.forget()
+
     async def aclose(self) -> None:
         """Cancel the reads under way."""
-        caches = (self._stats, self._pauses, self._workers, self._sinks, self._recent_work, self._limits, self._times)
+        caches: tuple[Cached[Any], ...] = (
+            self._stats,
+            self._pauses,
+            self._workers,
+            self._orders,
+            self._sinks,
+            self._recent_work,
+            self._limits,
+            self._times,
+        )
         for cache in caches:
             await cache.aclose()
 

@@ -72,6 +72,11 @@ def workers(principal: Principal, presences: Sequence[Presence]) -> list[Presenc
     return [presence for presence in seen if presence.queues]
 
 
+def owns_worker(principal: Principal, presence: Presence) -> bool:
+    """Whether the caller may give orders to a worker, because it may see all jobs that the worker runs."""
+    return not principal.bound or (bool(presence.queues) and _known(principal, presence.queues) == presence.queues)
+
+
 def _known(principal: Principal, queues: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in queues if principal.sees(name, None))
 

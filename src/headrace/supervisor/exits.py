@@ -8,6 +8,8 @@ EXIT_CONFIG = 78
 """Starting again would not help."""
 EXIT_DAMAGED = 74
 """The store's file is missing or damaged. A new process would create an empty file, so none is started."""
+EXIT_DISMISSED = 77
+"""An operator ordered this worker to drain and end, so no process replaces it."""
 EXIT_HOOK = 75
 """A hook for the start failed, perhaps because the service that it needs is away for a moment."""
 

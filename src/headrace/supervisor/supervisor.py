@@ -15,7 +15,7 @@ from time import monotonic
 
 from headrace.supervisor.child_process import ChildProcess
 from headrace.supervisor.errands import Errands
-from headrace.supervisor.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_HOOK, cause_of
+from headrace.supervisor.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_DISMISSED, EXIT_HOOK, cause_of
 from headrace.supervisor.handover import Handover
 from headrace.supervisor.health import WorkerHealth
 from headrace.supervisor.log import log
@@ -217,6 +217,9 @@ class Supervisor:
 
     def _replace(self, place: ProcessPlace, child: ChildProcess, code: int) -> None:
         """Decide what follows from the end of a process."""
+        if code == EXIT_DISMISSED:
+            self._dismiss(place, child)
+            return
         if code == EXIT_DAMAGED:
             # The worker's jobs are not freed, because opening the store would create an empty file.
             self._code = code
@@ -236,6 +239,13 @@ class Supervisor:
         pause = min(slowest, FIRST_RESTART * 2 ** min(place.crashes, 10)) * _between(0.5, 1.0)
         log.info("a new worker process starts in %.1f s", pause)
         place.due = monotonic() + pause
+
+    def _dismiss(self, place: ProcessPlace, child: ChildProcess) -> None:
+        """Start no process in this place. Without any place the supervisor ends."""
+        log.info("worker process %d has drained as an operator ordered, and is not replaced", child.pid)
+        place.due = float("inf")
+        if not self._table.stopping and all(other.child is None and other.due == place.due for other in self._places):
+            self.stop()
 
     def _free_jobs(self, child: ChildProcess, code: int) -> None:
         """Log the cause of the process's death, and free its jobs at once."""

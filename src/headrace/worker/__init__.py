@@ -36,6 +36,7 @@ from headrace.worker.keeper import Keeper
 from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.open_queues import OpenNow
+from headrace.worker.orders import Orders
 from headrace.worker.relay import RelayService
 from headrace.worker.reporter import Reporter
 from headrace.worker.service import Service, log
@@ -103,6 +104,9 @@ class Worker:
         self._running = False
         self._drain: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
+        self.dismissed = asyncio.Event()
+        """An operator has ordered this worker to drain and end. It drains by itself; its process should end afterwards."""
+        self._orders = Orders(self._state, hush=self._hush, go_on=self._go_on, drain=self._dismiss)
 
     # ── looking ─────────────────────────────────────────────────────────────
     @property
@@ -210,6 +214,7 @@ class Worker:
             lambda: self._settler.failing,
             upkeep_group=self._upkeep_group(),
             upkeep=self._begin_upkeep,
+            orders=self._orders.hear,
         )
         alert_log = DeadAlertLog(state, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
         self._janitor = Janitor(state, work=self._fetcher.nudge.ring, alert_log=alert_log, queues=self._duties.queues)
@@ -245,15 +250,37 @@ class Worker:
         await self.drain()
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Run until told to stop, then drain."""
+        """Run until told to stop, by the event or by an operator's order, then drain."""
         async with self:
-            await stop.wait()
+            waits = [asyncio.create_task(event.wait()) for event in (stop, self.dismissed)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
 
     def quiet(self) -> None:
         """Claim nothing more. Jobs that the worker holds go on."""
+        self._orders.forget()
+        self._hush()
+
+    def _hush(self) -> None:
         self._state.quiet = True
         if self._running:
             self._fetcher.hush()
+
+    def _go_on(self) -> None:
+        if self._drain is None:
+            self._state.quiet = False
+            self._fetcher.bell.ring()
+            self._fetcher.nudge.ring()
+
+    def _dismiss(self) -> None:
+        """Drain in a task of its own, because the drain stops the service that read the order."""
+        self.dismissed.set()
+        if self._drain is None:
+            seconds = self._state.settings.drain.total_seconds()
+            self._drain = asyncio.create_task(self._wind_down(seconds), name="headrace-drain")
 
     def hurry(self) -> None:
         """Drain without waiting for running jobs. A worker that has not started yet interrupts its hooks and ends."""

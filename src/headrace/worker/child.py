@@ -22,7 +22,7 @@ from headrace.runtime.sighup import leave_to_parent
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.store.contract import Store
-from headrace.supervisor.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_HOOK
+from headrace.supervisor.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_DISMISSED, EXIT_HOOK
 from headrace.worker import Worker, parent_watch, wire
 from headrace.worker.service import Backoff, OutageLog, log
 from headrace.worker.shared_page import SharedPage
@@ -73,7 +73,8 @@ class Stopping:
         self.stop()
 
 
-async def work(config: ChildConfig, control: socket.socket, page: SharedPage) -> None:
+async def work(config: ChildConfig, control: socket.socket, page: SharedPage) -> int:
+    """Run the worker until its end. Returns the exit code."""
     stopping = Stopping()
     stopping.install(control)
     page.ready()
@@ -82,7 +83,7 @@ async def work(config: ChildConfig, control: socket.socket, page: SharedPage) ->
     id = new_worker_id()
     page.show_worker(id)
     if not await _open(store, stopping.asked):
-        return
+        return 0
     try:
         worker = Worker(
             app.tasks,
@@ -97,6 +98,7 @@ async def work(config: ChildConfig, control: socket.socket, page: SharedPage) ->
         damage.add_done_callback(_leave_damaged)
         await worker.run_until(stopping.asked)
         damage.cancel()
+        return EXIT_DISMISSED if worker.dismissed.is_set() and not stopping.asked.is_set() else 0
     finally:
         await store.close()
 
@@ -123,7 +125,7 @@ async def _open(store: Store, stop: asyncio.Event) -> bool:
     return False
 
 
-def runner() -> Callable[[Coroutine[Any, Any, None]], None]:
+def runner() -> Callable[[Coroutine[Any, Any, int]], int]:
     """uvloop's, where it is installed."""
     try:
         import uvloop
@@ -148,7 +150,7 @@ def main() -> None:
     control.setblocking(False)
     code = 0
     try:
-        runner()(work(config, control, page))
+        code = runner()(work(config, control, page))
     except StoreDamaged as error:
         log.critical("this worker cannot start: %s", error)
         code = EXIT_DAMAGED

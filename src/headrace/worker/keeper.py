@@ -1,4 +1,4 @@
-"""KEEP: the heartbeat renews leases. The store answers which leases are lost and which jobs to stop."""
+"""KEEP: the heartbeat renews leases. The store answers which leases are lost, which jobs to stop, and an operator's order."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class Keeper(Service):
         *,
         upkeep_group: str | None = None,
         upkeep: Callable[[], None] = lambda: None,
+        orders: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self._state = state
@@ -45,6 +46,7 @@ class Keeper(Service):
         self._failing = failing
         self._upkeep_group = upkeep_group
         self._begin_upkeep = upkeep
+        self._obey = orders
         self._reported: tuple[str, ...] = ()
         self._outage = OutageLog("the heartbeat")
         self._started_at = datetime.now(UTC)
@@ -156,3 +158,4 @@ class Keeper(Service):
         for stop in pulse.stops:
             if (held := self._state.leases.get(stop.token)) is not None:
                 executor.stop_job(held, stop.position)
+        self._obey(pulse.order)

@@ -120,7 +120,7 @@ def _cut_down(rule: LimitRuleFields) -> bool:
 
 
 STOPS = {
-    "quiet": "was told to claim nothing more (TSTP, or it is stopping)",
+    "quiet": "was told to claim nothing more (`headrace workers quiet`, TSTP, or it is stopping)",
     "settling": "cannot store its results and claims nothing until it can; its log says why",
     "quarantine": "runs a job alone that was running when a worker died, and claims nothing meanwhile",
     "reserved": "has free slots only for other priorities (reserve)",

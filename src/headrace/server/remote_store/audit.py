@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from headrace.errors import ConfigError
 from headrace.model.duration import show
+from headrace.model.lease import WorkerOrder
 from headrace.model.records import LimitRule, Record, Retention
-from headrace.operate import audit, tokens
+from headrace.operate import audit, tokens, workers
 from headrace.policy.recovery import unpack
 from headrace.policy.schedule_entry import ScheduleEntry
 from headrace.settings import Settings
@@ -48,6 +51,18 @@ async def token(store: Store, id: str, value: bytes | None) -> OperatorAction | 
 
 def _revoked(token: tokens.Token) -> OperatorAction:
     return OperatorAction("tokens.revoke", tokens.label(token))
+
+
+async def order(store: Store, actor: str, id: str, value: bytes | None) -> tuple[bytes | None, OperatorAction | None]:
+    """An order with its author, and the action of giving it. None: the worker has gone, and its order is tidied up."""
+    name = {str(worker.id): worker.name for worker in await store.workers()}.get(id)
+    if value is None:
+        return None, None if name is None else OperatorAction("workers.resume", name)
+    written = workers.read(value)
+    if written is None or name is None:
+        raise ConfigError("that is not an order to a worker: give one with `headrace workers quiet`")
+    own = WorkerOrder(written.kind, actor, await store.now())
+    return msgspec.json.encode(own), OperatorAction(f"workers.{own.kind}", name)
 
 
 def pruning(keep: Retention, usual: Settings, jobs: int) -> OperatorAction | None:

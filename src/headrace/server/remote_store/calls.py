@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from headrace.errors import IdempotencyConflict
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView, check_key
-from headrace.model.lease import MAX_LEASE, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
+from headrace.model.lease import MAX_LEASE, ORDERS, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
 from headrace.model.records import (
     CancelAnswer,
     Ending,
@@ -130,7 +130,7 @@ class Calls(HistoryCalls):
         theirs = {self._own(token): token for token in tokens}
         pulse = await self._store.heartbeat(list(theirs), ttl, presence)
         stops = tuple(Stop(theirs[stop.token], stop.position) for stop in pulse.stops)
-        return Pulse(frozenset(theirs[token] for token in pulse.lost), stops, now=pulse.now)
+        return Pulse(frozenset(theirs[token] for token in pulse.lost), stops, now=pulse.now, order=pulse.order)
 
     async def settle(self, token: Token, packed: wire.Positions) -> frozenset[int]:
         settlements = [(position, wire.read_settlement(data)) for position, data in packed if 0 <= position < MAX_LEASE]
@@ -310,9 +310,12 @@ class Calls(HistoryCalls):
             value, operator_action = await schedule_records.schedule(self._service, self._who, name, value)
         elif kind == TOKENS:
             operator_action = await store_audit.token(self._store, name, value)
+        elif kind == ORDERS:
+            value, operator_action = await store_audit.order(self._store, self._who.name, name, value)
         written = await self._store.record(kind, name, value, expect)
         if written is not None:
             await self._did(operator_action)
+            self._service.figures.forget_orders()
         return written
 
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
@@ -359,7 +362,7 @@ class Calls(HistoryCalls):
     def _may_know(self, kind: str) -> bool:
         if kind == SECRET:
             return False
-        return kind in HARMLESS or self._who.may(Scope.ADMIN)
+        return kind in HARMLESS or self._who.may(Scope.OPERATE if kind == ORDERS else Scope.ADMIN)
 
     def _must(self, scope: Scope) -> None:
         if not self._who.may(scope):

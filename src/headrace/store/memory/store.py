@@ -12,6 +12,7 @@ from headrace.errors import IdempotencyConflict
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, split_id
 from headrace.model.lease import (
     MAX_LOG,
+    ORDERS,
     UPKEEP_PLACES,
     Ask,
     Lease,
@@ -155,7 +156,9 @@ class MemoryStore(Looking, Operating, Remembering, Journaling):
             lease.expires_at = now + ttl
         stops = [Stop(lease.token, position) for lease in alive for position, job in lease.open() if job.cancelling]
         upkeep = presence is not None and self._takes_upkeep(presence, ttl)
-        return Pulse(frozenset(tokens) - self._leases.keys(), tuple(stops), upkeep, now)
+        order = None if presence is None else self._records.get((ORDERS, str(presence.id)))
+        lost = frozenset(tokens) - self._leases.keys()
+        return Pulse(lost, tuple(stops), upkeep, now, b"" if order is None else order.value)
 
     def _takes_upkeep(self, presence: Presence, ttl: timedelta) -> bool:
         if presence.upkeep is None:

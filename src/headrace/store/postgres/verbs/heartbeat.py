@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from headrace.model.lease import UPKEEP_PLACES, Presence, Pulse, Stop, Token
+from headrace.model.lease import ORDERS, UPKEEP_PLACES, Presence, Pulse, Stop, Token
 from headrace.store.postgres.arguments import (
     Int4,
     Interval,
@@ -63,11 +63,13 @@ _PLACES: Final = fields(HeartbeatArgs)
 _GIVEN: Final = f"${_PLACES.index('p_now') + 1}"
 _NOW: Final = f"p_now => {_GIVEN}"
 _ANSWER: Final = f"alive, stop_token, stop_position, coalesce({_GIVEN}::timestamptz, clock_timestamp()) as now"
-_HEARTBEAT: Final = call("heartbeat", HeartbeatArgs, f"{_ANSWER}, false as upkeep")
+_HEARTBEAT: Final = call("heartbeat", HeartbeatArgs, f"{_ANSWER}, false as upkeep, null::bytea as order_given")
+_WORKER: Final = f"${len(_PLACES) + fields(PresentArgs).index('p_id') + 1}"
+_ORDER: Final = f"(select r.value from headrace.records r where r.kind = '{ORDERS}' and r.name = {_WORKER}::uuid::text)"
 _BEFORE_UPKEEP: Final = len(_PLACES) + len(fields(PresentArgs))
 _WITH_PRESENCE: Final = ", ".join(
     [
-        call("heartbeat", HeartbeatArgs, f"{_ANSWER}, upkeep"),
+        call("heartbeat", HeartbeatArgs, f"{_ANSWER}, upkeep, {_ORDER} as order_given"),
         expression("present", PresentArgs, after=len(_PLACES), more=_NOW),
         expression("upkeep", UpkeepArgs, after=_BEFORE_UPKEEP, more=_NOW) + " upkeep",
     ]
@@ -89,12 +91,13 @@ async def heartbeat(
     answer: list[Any] = await server.pool.repeatable(
         lambda: server.pool.rows(statement, *args, write=True, timeout=patience, use="heartbeat")
     )
-    alive, stopped, positions, now, upkeep = answer[0]
+    alive, stopped, positions, now, upkeep, order = answer[0]
     lost = frozenset(tokens) - set(alive or ())
     for token in lost:
         leases.forget_size(token)
     stops = zip(stopped or (), positions or (), strict=True)
-    return Pulse(lost, tuple(Stop(Token(token), position) for token, position in stops), upkeep, now)
+    stopping = tuple(Stop(Token(token), position) for token, position in stops)
+    return Pulse(lost, stopping, upkeep, now, bytes(order or b""))
 
 
 def _present_args(presence: Presence) -> PresentArgs:

@@ -11,14 +11,14 @@ from typing import Final
 from uuid import UUID
 
 from headrace.errors import StoreError, StoreFull
-from headrace.model.lease import UPKEEP_PLACES, Presence, Pulse, Stop, Token
+from headrace.model.lease import ORDERS, UPKEEP_PLACES, Presence, Pulse, Stop, Token
 from headrace.store.redis.arguments import microseconds
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.element import from_us
 from headrace.store.redis.lease_homes import LeaseHomes
-from headrace.store.redis.records import presence_bytes, text_bytes
+from headrace.store.redis.records import presence_bytes, record_of, text_bytes
 from headrace.store.redis.store_clock import StoreClock
 
 _MOST_GIVEN_UP: Final = 20_000
@@ -70,8 +70,10 @@ class Heartbeat:
             raise trouble
         for token in lost:
             self._leases.known.pop(token, None)
-        upkeep, now = (False, None) if presence is None else await self._present(presence, ttl, renewed=bool(tokens))
-        return Pulse(lost, tuple(stops), upkeep, now)
+        if presence is None:
+            return Pulse(lost, tuple(stops))
+        upkeep, now, order = await self._present(presence, ttl, renewed=bool(tokens))
+        return Pulse(lost, tuple(stops), upkeep, now, order)
 
     def _run_out(
         self, tokens: Sequence[Token], alive: set[Token], unheard: set[Token], ttl: timedelta
@@ -96,17 +98,25 @@ class Heartbeat:
         self._leases.given_up |= gone
         return gone
 
-    async def _present(self, presence: Presence, ttl: timedelta, *, renewed: bool) -> tuple[bool, datetime | None]:
-        """Write that the worker is alive. Answers whether it does upkeep, and the time.
+    async def _present(
+        self, presence: Presence, ttl: timedelta, *, renewed: bool
+    ) -> tuple[bool, datetime | None, bytes]:
+        """Write that the worker is alive. Answers whether it does upkeep, the time, and its order.
 
         A failure reaches only a worker without leases: renewed leases are renewed.
         """
         try:
             record = presence_bytes(await self._time.now_us(), presence)
-            keys = self._keys.workers, self._keys.upkeep(presence.upkeep or "")
+            keys = [self._keys.workers, self._keys.upkeep(presence.upkeep or "")]
+            orders = f"{self._keys.records[0]}r:{ORDERS}"
+            if not self._keys.clustered:
+                keys.append(orders)
             places = 0 if presence.upkeep is None else UPKEEP_PLACES
-            args = (presence.id.bytes, record, self._time.given, microseconds(ttl), places)
-            upkeep, now_us = map(int, await self._wire.run(scripts.PRESENCE, keys, *args))
+            name = str(presence.id)
+            args = (presence.id.bytes, record, self._time.given, microseconds(ttl), places, name)
+            upkeep, now_us, order = await self._wire.run(scripts.PRESENCE, keys, *args)
+            if self._keys.clustered:
+                order = await self._wire.command(orders, "HGET", orders, name)
             if monotonic() >= self._named.get(presence.id, 0.0):
                 key = self._keys.name(presence.id)
                 # A full server gets the worker's name later.
@@ -118,5 +128,5 @@ class Heartbeat:
         except StoreError:
             if not renewed:
                 raise
-            return False, None
-        return bool(upkeep), from_us(now_us)
+            return False, None, b""
+        return bool(int(upkeep)), from_us(int(now_us)), record_of(order)[1] if order else b""

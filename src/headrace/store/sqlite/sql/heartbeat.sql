@@ -15,3 +15,6 @@ delete from headrace_upkeep where until <= ?;
 insert into headrace_upkeep (workers, worker, until)
 select ?1, ?2, ?3 where (select count(*) from headrace_upkeep where workers = ?1 and worker <> ?2) < ?4
 on conflict (workers, worker) do update set until = excluded.until;
+
+-- name: order
+select value from headrace_record where kind = ? and name = ?;

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import msgspec
 
-from headrace.model.lease import UPKEEP_PLACES, Presence, Pulse, Stop, Token, WorkerId
+from headrace.model.lease import ORDERS, UPKEEP_PLACES, Presence, Pulse, Stop, Token, WorkerId
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -17,9 +17,10 @@ _SQL = load("heartbeat")
 
 
 def heartbeat(tx: Tx, tokens: Sequence[Token], ttl: timedelta, presence: Presence | None) -> Pulse:
-    upkeep = False
+    upkeep, order = False, b""
     if presence is not None:
         _note_presence(tx, presence)
+        (order,) = tx.cur.execute(_SQL["order"], (ORDERS, str(presence.id))).fetchone() or (b"",)
         upkeep = presence.upkeep is not None and _takes_upkeep(tx, presence.upkeep, presence.id, ttl)
     expires_at = tx.now + micros(ttl)
     asked = {token.bytes: token for token in tokens}
@@ -31,7 +32,7 @@ def heartbeat(tx: Tx, tokens: Sequence[Token], ttl: timedelta, presence: Presenc
         alive.update({name: asked[name] for (name,) in tx.cur.execute(statement, (expires_at, *some)).fetchall()})
     stops = [Stop(alive[name], position) for name, position in leases.stops(tx, alive)]
     lost = frozenset(token for name, token in asked.items() if name not in alive)
-    return Pulse(lost, tuple(stops), upkeep, moment(tx.now))
+    return Pulse(lost, tuple(stops), upkeep, moment(tx.now), order)
 
 
 def _takes_upkeep(tx: Tx, group: str, worker: WorkerId, ttl: timedelta) -> bool:
