@@ -72,6 +72,17 @@ export interface Limit {
   half_open: boolean;
 }
 
+export interface Holder {
+  id: string;
+  task: string;
+  queue: string;
+  tenant: string;
+  key: string;
+  units: number;
+  since: string | null;
+  worker: string | null;
+}
+
 export interface Decision {
   answer: string;
   slot: string;

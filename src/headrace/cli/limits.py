@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headrace.cli import params
+from headrace.cli import ids, params
 from headrace.cli.output import age, emit, emit_list, say, table
 from headrace.cli.target import Target, json_option, run, store_command
 from headrace.model import rate as rates
@@ -24,7 +24,7 @@ NAME = params.Checked("limit", check_limit)
 
 @click.group()
 def command() -> None:
-    """List limits, set other figures, reset them, and remove those that no code declares any more."""
+    """List and show limits, set other figures, reset them, and remove those that no code declares any more."""
 
 
 @command.command("list")
@@ -50,6 +50,39 @@ def list_(target: Target, as_json: bool) -> None:
             )
         else:
             say("no limits: declare one with @app.task(limits=[Limit(…)]) and start a worker")
+
+    run(target.with_store(look))
+
+
+@command.command()
+@click.argument("name", type=NAME)
+@click.option("--before", type=ids.JOB_ID, help="The next page: jobs older than this id.")
+@json_option
+@store_command()
+def show(target: Target, name: str, before: ids.GivenId | None, as_json: bool) -> None:
+    """Show one limit, or one key of it, with the running jobs that hold its units."""
+    start = ids.whole_before(target, before)
+
+    async def look(store: Store) -> None:
+        limits = Limits(store)
+        page = await limits.holders(name, before=start)
+        entries = await limits.all()
+        entry = entries.get(name) or entries[name.partition(":")[0]]
+        if as_json:
+            emit({**_document(entry), "name": name, **msgspec.structs.asdict(page)})
+            return
+        now = await store.now()
+        held = ", ".join(f"{key} {units:,}" for key, units in page.held.items()) or "none"
+        click.echo(f"{name}: {allows(entry)}; units held: {held}")
+        if page.items:
+            rows = [
+                (ids.listed(one.id), one.task, one.key, one.units, one.tenant, age(one.since, now), one.worker or "")
+                for one in page.items
+            ]
+            headers = ("id", "task", "key", "units", "tenant", "for", "worker")
+            table(headers, rows, right=(3, 5), cut={"task": 20, "key": 20}, drop=("worker", "tenant"))
+        if page.next:
+            say(f"looked at {page.looked_at:,} running jobs; more: add --before {ids.listed(page.next)}")
 
     run(target.with_store(look))
 

@@ -16,9 +16,11 @@ from msgspec.structs import replace
 
 from headrace.client.per_loop import Clients
 from headrace.errors import ConfigError, HeadraceError, LimitNotFound
+from headrace.model.job import JobId
 from headrace.model.lane import check_key
 from headrace.model.records import LimitRule
 from headrace.operate.audit import Ledger, of_limit
+from headrace.operate.holders import LimitHolders, holders
 from headrace.policy.recovery import (
     WELL,
     LimitHealth,
@@ -143,6 +145,11 @@ class Limits:
                 await self._change(
                     key, lambda state, _: State(override=state.override, health=WELL if heal else state.health)
                 )
+
+    async def holders(self, name: str, *, before: JobId | None = None) -> LimitHolders:
+        """The running jobs that hold units of a limit or of one key; raises LimitNotFound."""
+        await self._must_know(name)
+        return await holders(self._store, name, before=before)
 
     async def _must_know(self, name: str) -> None:
         rules = await self._store.limits()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from headrace.errors import ConfigError, LimitNotFound
 from headrace.operate.limits import LimitEntry, Limits, check_limit, figures
 from headrace.server.api.job_request import check, read_options
-from headrace.server.http.call import Call, answer
+from headrace.server.http.call import Call, answer, read_id
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
 from headrace.task.limit import LimitFigures
@@ -115,6 +116,52 @@ async def reset(call: Call) -> Response:
     return answer(LimitAnswer(None if entry is None else _view(entry)))
 
 
+class HoldersQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which page of holders."""
+
+    before: str | None = None
+    """The `next` of the page before."""
+
+
+class HolderView(msgspec.Struct, kw_only=True):
+    """A running job that holds units of a limit."""
+
+    id: UUID
+    task: str
+    queue: str
+    tenant: str
+    key: str
+    """The key whose units it holds: the limit's name, or one key of it such as `shop:acme`."""
+    units: int
+    since: datetime | None
+    """When a worker claimed it."""
+    worker: UUID | None
+
+
+class HolderPage(msgspec.Struct, kw_only=True):
+    """Running jobs that hold units of a limit, the newest first."""
+
+    items: list[HolderView]
+    held: dict[str, int]
+    """The units that these jobs hold, by key."""
+    looked_at: int
+    """The running jobs that were read. One call reads about 2,000."""
+    next: UUID | None
+    """Give it as `before` for the next page. null: this was the last page."""
+
+
+async def holders(call: Call) -> Response:
+    """GET /v1/limits/{name}/holders"""
+    query: HoldersQuery = call.query
+    before = None if query.before is None else read_id(query.before)
+    try:
+        page = await Limits(call.service.store).holders(_name(call), before=before)
+    except LimitNotFound:
+        raise _unknown() from None
+    items = [HolderView(**msgspec.structs.asdict(holder)) for holder in page.items]
+    return answer(HolderPage(items=items, held=page.held, looked_at=page.looked_at, next=page.next))
+
+
 _NAMED = ((404, "limit_not_found"), (422, "invalid_limit_name"))
 
 ENDPOINTS = (
@@ -126,6 +173,18 @@ ENDPOINTS = (
         handler=all_of,
         looks=1,
         answers={200: LimitList},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/limits/{name}/holders",
+        scope=Scope.READ,
+        does="List the running jobs that hold units of a limit, or of one key of it.",
+        handler=holders,
+        looks=1,
+        long=True,
+        query=HoldersQuery,
+        answers={200: HolderPage},
+        problems=(*_NAMED, (422, "invalid_job_id")),
     ),
     Endpoint(
         method="PUT",
