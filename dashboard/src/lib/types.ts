@@ -33,6 +33,18 @@ export interface Queue {
   max_length: number | null;
 }
 
+export interface QueueDetail extends Queue {
+  fair: string | null;
+  open_hours: string | null;
+  workers: number;
+  seconds_to_drain: number | null;
+  tenants: { tenant: string; ready: number; oldest: number | null; running: number; share: number | null; weight: number; paused: boolean }[];
+  all_tenants: number;
+  tasks: { task: string; ready: number; running: number; paused: boolean }[];
+  limits: string[];
+  whole: boolean;
+}
+
 export interface Pause {
   kind: "queue" | "task" | "tenant";
   name: string;

@@ -7,13 +7,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+import msgspec
 
 from headrace.cli import params, stats
-from headrace.cli.output import emit_list
-from headrace.cli.target import Target, json_option, store_command
+from headrace.cli.output import age, emit, emit_list, say, table
+from headrace.cli.target import Target, json_option, run, store_command
+from headrace.operate.queue_detail import QueueDetail, detail
 
 if TYPE_CHECKING:
     from headrace.operate.operations import Operations
+    from headrace.store.contract import Store
 
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -21,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 @click.group()
 def command() -> None:
-    """List, pause and resume queues."""
+    """List, show, pause and resume queues."""
 
 
 @command.command("list")
@@ -30,6 +33,36 @@ def command() -> None:
 def list_(target: Target, as_json: bool) -> None:
     """Every queue in figures."""
     stats.once(target, as_json=as_json)
+
+
+@command.command()
+@click.argument("name", type=params.QUEUE)
+@json_option
+@store_command()
+def show(target: Target, name: str, as_json: bool) -> None:
+    """Show which tenants and tasks wait and run in one queue, and which limits their jobs need."""
+
+    async def look(store: Store) -> tuple[QueueDetail, datetime]:
+        return await detail(store, name), await store.now()
+
+    queue, now = run(target.with_store(look))
+    if as_json:
+        emit({"queue": name, **msgspec.to_builtins(queue, builtin_types=(datetime,))})
+        return
+    if not queue.tenants and not queue.tasks:
+        say(f"{name}: no job waits or runs")
+        return
+    rows = [(one.tenant or "–", f"{one.ready:,}", age(one.oldest, now), f"{one.running:,}") for one in queue.tenants]
+    table(("tenant", "ready", "oldest", "running"), rows, right=(1, 2, 3))
+    if queue.all_tenants > len(queue.tenants):
+        say(f"{queue.all_tenants - len(queue.tenants):,} more tenants")
+    click.echo("")
+    tasks = [(one.task, f"{one.ready:,}", f"{one.running:,}") for one in queue.tasks]
+    table(("task", "ready", "running"), tasks, right=(1, 2))
+    if queue.limits:
+        click.echo(f"\nlimits: {', '.join(queue.limits)}")
+    if not queue.whole:
+        say("tasks, running jobs and limits are those of a part of the jobs, because the queue has many")
 
 
 def until_options(function: Command) -> Command:
