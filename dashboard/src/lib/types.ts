@@ -190,6 +190,16 @@ export interface Explained {
   help: Help[];
 }
 
+export interface Change {
+  at: string;
+  kind: "action" | "deploy" | "failure";
+  action: string;
+  what: string;
+  by: string;
+  jobs: number;
+  id: string;
+}
+
 export interface AuditEntry {
   at: string;
   who: string;

@@ -39,3 +39,12 @@ async def test_a_backlog_leads_to_the_job_that_holds_the_limit(server: Running, 
         gate.set()
         for job in jobs:
             await job.aresult(timeout=60)
+
+
+async def test_the_overview_says_what_changed(server: Running, page: Page) -> None:
+    await server.http.post("/v1/queues/mail/pause")
+    await page.goto(server.url)
+    changes = page.get_by_role("region", name="Changes of the last hour")
+    await expect(changes.get_by_role("row", name=re.compile("queues pause"))).to_contain_text("mail")
+    await changes.get_by_role("link", name="queues pause").click()
+    await expect(page.get_by_role("heading", name="mail")).to_be_visible()
