@@ -583,3 +583,56 @@ def test_every_change_of_state_is_told():
         "note": "later",
     }
     assert read_id(heard[-1][0][2]).over
+
+
+# ── figures ──────────────────────────────────────────────────────────────────
+
+
+async def ready(heard: AsyncIterator[Event], queue: str, count: int) -> Event:
+    """The first figures in which so many jobs of the queue wait."""
+    async with asyncio.timeout(60):
+        async for found in heard:
+            if found.name == "stats" and count in [one["ready"] for one in found.data["items"] if one["name"] == queue]:
+                return found
+    raise AssertionError("the stream has ended")
+
+
+async def test_figures_come_when_they_change(server: Running) -> None:
+    async with stream(server.http, "/v1/events?event=stats") as heard:
+        await ready(heard, "default", 0)
+        await server.app.tasks["add"].aenqueue(1)
+        found = await ready(heard, "default", 1)
+        assert found.data.keys() == (await server.http.get("/v1/queues")).json().keys()
+        await server.app.tasks["add"].aenqueue(2)
+        await ready(heard, "default", 2)
+
+
+async def test_figures_and_ends_share_a_stream(server: Running) -> None:
+    async with stream(server.http, "/v1/events?event=stats&event=ended") as heard:
+        await ready(heard, "default", 0)
+        async with server.app.worker():
+            await server.app.tasks["add"].aenqueue(1)
+            async with asyncio.timeout(60):
+                async for found in heard:
+                    if found.name == "ended":
+                        break
+
+
+async def test_a_bound_token_gets_the_figures_of_its_queues(server: Running) -> None:
+    token = await server.token("read", queues=["billing"])
+    async with (
+        server.client(token) as client,
+        stream(client, "/v1/events?event=stats") as heard,
+        asyncio.timeout(60),
+    ):
+        found = await anext(heard)
+        assert [one["name"] for one in found.data["items"]] == ["billing"]
+    assert server.service.hub.listening == 0
+
+
+async def test_figures_end_when_the_server_stops(server: Running) -> None:
+    async with stream(server.http, "/v1/events?event=stats") as heard, asyncio.timeout(60):
+        await anext(heard)
+        server.service.hub.dismiss()
+        async for _ in heard:
+            pass

@@ -49,7 +49,7 @@ export const get = <T>(path: string, signal?: AbortSignal): Promise<T> => call<T
 export const post = <T>(path: string, body: unknown = {}): Promise<T> => call<T>("POST", path, body);
 
 /** Follow a stream of server-sent events until the signal ends it. Unlike EventSource, fetch does not begin again by itself. */
-export async function follow(path: string, heard: (name: string) => void, signal: AbortSignal): Promise<void> {
+export async function follow(path: string, heard: (name: string, data: string) => void, signal: AbortSignal): Promise<void> {
   const answer = await fetch(address(path), { signal, cache: "no-store" });
   if (!answer.ok || answer.status === 204 || !answer.body) return;
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -61,7 +61,7 @@ export async function follow(path: string, heard: (name: string) => void, signal
     rest = parts.pop() ?? "";
     for (const part of parts) {
       const name = /^event: (.*)$/m.exec(part)?.[1];
-      if (name) heard(name);
+      if (name) heard(name, /^data: (.*)$/m.exec(part)?.[1] ?? "");
     }
   }
 }

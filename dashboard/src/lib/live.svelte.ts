@@ -1,11 +1,14 @@
 // The figures that every page shares, read again and again while the page is visible and not held.
 
-import { get, Refused } from "./api";
+import { follow, get, Refused } from "./api";
 import { caller } from "./session.svelte";
 import type { Limit, List, Pause, Queue, Worker } from "./types";
 
 const KEPT = 600;
 const WINDOW = 15;
+/** Milliseconds: the server sends figures at least every five seconds, so a stream that is silent for longer is broken. */
+const SILENT = 15_000;
+const AGAIN = 10_000;
 
 export interface Sample {
   at: number;
@@ -68,11 +71,37 @@ class Live {
 
   private round = 0;
   private busy = false;
+  private stream: AbortController | undefined;
+  /** When the stream brought figures; 0: there is no stream, so the page asks. */
+  private heard = 0;
+  private listenAt = 0;
 
   start(): void {
     setInterval(() => void this.step(), 1000);
     addEventListener("visibilitychange", () => void this.step());
     void this.step();
+  }
+
+  /** Follow the figures while they are shown. A hidden tab has no stream, because a browser has few connections to a server. */
+  private listen(): void {
+    if (document.hidden || this.held || this.asked || !caller.shown || (this.heard && Date.now() - this.heard > SILENT)) return this.deafen();
+    if (this.stream || Date.now() < this.listenAt) return;
+    const stop = (this.stream = new AbortController());
+    this.listenAt = Date.now() + AGAIN;
+    const hear = (name: string, data: string): void => {
+      if (name !== "stats" || stop.signal.aborted) return;
+      this.heard = this.answered = Date.now();
+      this.queues = (JSON.parse(data) as List<Queue>).items;
+    };
+    follow("/v1/events?event=stats", hear, stop.signal)
+      .catch(() => undefined)
+      .finally(() => this.stream === stop && this.deafen());
+  }
+
+  private deafen(): void {
+    this.stream?.abort();
+    this.stream = undefined;
+    this.heard = 0;
   }
 
   /** Sign in with a token. Returns why it failed, or an empty text. */
@@ -94,6 +123,7 @@ class Live {
 
   /** Sign out, and forget every figure of this caller. */
   async leave(): Promise<void> {
+    this.deafen();
     await caller.signOut();
     this.queues = this.pauses = this.workers = this.limits = [];
     this.total = [];
@@ -109,6 +139,7 @@ class Live {
   }
 
   private async step(now = false): Promise<void> {
+    this.listen();
     if (this.asked || (!now && document.hidden)) return;
     this.now = Date.now();
     if ((this.held && !now) || this.busy) return;
@@ -117,19 +148,19 @@ class Live {
       if (!caller.shown) await caller.read();
       const rare = this.round++ % 3 === 0;
       const [queues, pauses, workers, limits] = await Promise.all([
-        get<List<Queue>>("/v1/queues"),
+        this.heard && !now ? undefined : get<List<Queue>>("/v1/queues"),
         rare ? get<List<Pause>>("/v1/pauses") : undefined,
         rare && caller.tenant === null ? get<List<Worker>>("/v1/workers") : undefined,
         rare && !caller.bound ? get<List<Limit>>("/v1/limits") : undefined,
       ]);
-      this.queues = queues.items;
+      if (queues) this.queues = queues.items;
       if (pauses) this.pauses = pauses.items;
       if (workers) this.workers = workers.items;
       if (limits) this.limits = limits.items;
-      this.keep(queues.items);
+      this.keep(this.queues);
       this.loaded = true;
       this.asked = this.away = "";
-      this.answered = Date.now();
+      if (queues) this.answered = Date.now();
     } catch (error) {
       if (error instanceof Refused && error.status === 401) {
         caller.shown = undefined;

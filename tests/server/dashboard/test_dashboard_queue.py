@@ -48,3 +48,22 @@ async def test_the_overview_says_what_changed(server: Running, page: Page) -> No
     await expect(changes.get_by_role("row", name=re.compile("queues pause"))).to_contain_text("mail")
     await changes.get_by_role("link", name="queues pause").click()
     await expect(page.get_by_role("heading", name="mail")).to_be_visible()
+
+
+async def test_figures_come_by_the_stream_and_are_not_asked_for(server: Running, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.goto(f"{server.url}/#/queues")
+    async with asyncio.timeout(60):
+        while True:  # until the stream has brought its first figures
+            async with page.expect_request(re.compile("/v1/workers")):
+                asked.clear()
+            async with page.expect_request(re.compile("/v1/workers")):
+                pass
+            if not any(url.endswith("/v1/queues") for url in asked):
+                break
+    waiting = page.get_by_role("row", name=re.compile("billing")).locator("[data-l=waiting]")
+    for number in (1, 2):
+        await server.app.tasks["charge"].aenqueue(number, "acme")
+        await expect(waiting).to_have_text(str(number))
+    assert [url for url in asked if url.endswith("/v1/queues")] == []

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from starlette.responses import Response
 
 from headrace.model.job import JobState
 from headrace.model.records import Ending
 from headrace.server import visibility
+from headrace.server.api.queues import Queues, views
 from headrace.server.api.results import shown
 from headrace.server.auth import check_origin
 from headrace.server.events import follow, tail
-from headrace.server.events.feed import MEDIA
+from headrace.server.events.feed import MEDIA, event
 from headrace.server.http.call import Call, nothing
 from headrace.server.http.endpoint import Endpoint, Scope
 
@@ -31,8 +34,11 @@ async def follow_one(call: Call) -> Response:
 
 
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which ends to report. All given conditions must hold."""
+    """Which events, and which ends to report. All given conditions must hold."""
 
+    event: list[Literal["ended", "stats"]] = []
+    """`ended`: the ends of jobs, which is the default. `stats`: the figures of every queue when they change, at most once a
+    second."""
     queue: str | None = None
     task: str | None = None
     state: JobState | None = None
@@ -54,7 +60,16 @@ async def follow_all(call: Call) -> Response:
         )
 
     after = tail.read_id(call.request.headers.get("last-event-id"))
-    return await call.service.hub.follow_all(wants, after, call.still_welcome)
+
+    async def figures() -> bytes:
+        return event("stats", Queues(await views(call.service, principal)))
+
+    return await call.service.hub.follow_all(
+        wants if "ended" in query.event or not query.event else None,
+        after,
+        call.still_welcome,
+        figures=figures if "stats" in query.event else None,
+    )
 
 
 ENDPOINTS = (
@@ -75,7 +90,7 @@ ENDPOINTS = (
         path="/v1/events",
         scope=Scope.READ,
         does="Follow the ends of all jobs. The events are `ended`, and `skipped` with a count when there are too many. "
-        "Last-Event-ID continues a broken stream.",
+        "Last-Event-ID continues a broken stream. With `event=stats` also the figures of queues, as `stats`.",
         handler=follow_all,
         query=EventsQuery,
         answers={200: str},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
@@ -18,9 +18,13 @@ from headrace.server import visibility
 from headrace.server.api import pauses
 from headrace.server.api.job_request import check
 from headrace.server.api.pauses import Turned
+from headrace.server.auth import Principal
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import not_found
+
+if TYPE_CHECKING:
+    from headrace.server.state import ServerState
 
 
 class QueueView(msgspec.Struct, kw_only=True):
@@ -58,16 +62,20 @@ class Queues(msgspec.Struct):
 
 async def all_of(call: Call) -> Response:
     """GET /v1/queues"""
-    service, app = call.service, call.service.app
+    return answer(Queues(await views(call.service, call.principal)))
+
+
+async def views(service: ServerState, principal: Principal) -> list[QueueView]:
+    """The queues that the caller may see, by name."""
+    app = service.app
     stats = {queue.queue: queue for queue in (await service.figures.stats()).queues}
     paused = {pause.name: pause for pause in await service.figures.pauses() if pause.kind == "queue"}
     names = {*stats, *paused, *app.queues, *(task.options.queue for task in app.tasks.values())}
-    seen = sorted(name for name in names if call.principal.sees(name, None))
-    views = [
+    seen = sorted(name for name in names if principal.sees(name, None))
+    return [
         QueueView(**_figures(stats.get(name) or QueueStats(queue=name), paused.get(name), app.queues.get(name)))
         for name in seen
     ]
-    return answer(Queues(views))
 
 
 def _figures(stats: QueueStats, pause: Pause | None, declared: QueueOptions | None) -> dict[str, Any]:

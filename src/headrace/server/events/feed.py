@@ -43,6 +43,11 @@ class Feed:
         self._bell = asyncio.Event()
         self.ended = False
 
+    @property
+    def empty(self) -> bool:
+        """Whether the listener has received everything."""
+        return not self._waiting
+
     def put(self, event_: bytes) -> None:
         """Add an event. A listener that is too slow gets a last event instead, and its stream ends."""
         if self.ended:

@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError, JobNotFound, ResultTimeout
 from headrace.model.job import Job, JobId
 from headrace.model.records import Ending
 from headrace.server.events.feed import EventStream, Feed
+from headrace.server.events.figures import FigureSender
 from headrace.server.events.follow import Follower, Heard
 from headrace.server.events.tail import Listener, Place, Tail
 from headrace.store.contract import Store
@@ -53,6 +54,8 @@ class Hub:
         self._tail = Tail(store)
         self._ear: _EndListener | None = None
         self._stopping = False
+        self._feeds: set[Feed] = set()
+        """Feeds with figures, which the tail does not know."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,18 +128,42 @@ class Hub:
         return EventStream(feed, lambda: self._waiter.leave(id, follower), welcome)
 
     async def follow_all(
-        self, wants: Callable[[Ending], bool], after: Place | None, welcome: Callable[[], Awaitable[None]]
+        self,
+        wants: Callable[[Ending], bool] | None,
+        after: Place | None,
+        welcome: Callable[[], Awaitable[None]],
+        *,
+        figures: Callable[[], Awaitable[bytes]] | None = None,
     ) -> EventStream:
-        """The ends of all jobs that match the listener's filter, from now on or from that position."""
-        listener = Listener(Feed(), wants)
+        """The ends of all jobs that match the listener's filter, from now on or from that position.
+
+        `wants`: None for no ends. `figures` makes an event with the figures of queues, which is sent when they change.
+        """
+        feed = Feed()
+        listener = None if wants is None else Listener(feed, wants)
+        sender: FigureSender | None = None
+
+        def leave() -> None:
+            if listener is not None:
+                self._tail.leave(listener)
+            if sender is not None:
+                sender.stop()
+            self._feeds.discard(feed)
+
         if self._stopping:
-            listener.feed.end()
-        else:
+            feed.end()
+            return EventStream(feed, leave, welcome)
+        if listener is not None:
             await self._tail.join(listener, after)
-        return EventStream(listener.feed, lambda: self._tail.leave(listener), welcome)
+        if figures is not None:
+            sender = FigureSender(feed, figures)
+            self._feeds.add(feed)
+        return EventStream(feed, leave, welcome)
 
     def dismiss(self) -> None:
         """Answer every long poll and end every stream, because the server stops."""
         self._stopping = True
         self._waiter.dismiss(_Stopping())
         self._tail.close()
+        for feed in self._feeds:
+            feed.end()
