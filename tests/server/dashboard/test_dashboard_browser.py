@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from headrace import sleep, step
 from server.dashboard.browsing import axe, barriers, dead, fill, opened_page, use_theme
 from server.running import Running
 
@@ -164,3 +165,20 @@ async def test_a_job_links_to_its_trace(server: Running, page: Page, monkeypatch
     await page.goto(f"{server.url}/#/jobs/{id}")
     link = page.get_by_role("link", name=trace_id)
     await expect(link).to_have_attribute("href", f"https://tempo.example/{trace_id}")
+
+
+async def test_a_job_shows_its_steps_and_that_it_sleeps(server: Running, page: Page) -> None:
+    @server.app.task(name="trial")
+    async def trial(user: str) -> None:
+        await step.using(key=user)(str.upper, user)
+        await sleep("14d")
+
+    handle = await trial.aenqueue(MARKUP)
+    async with server.app.worker():
+        await page.goto(f"{server.url}/#/jobs/{handle.id}")
+        steps = page.get_by_role("list", name="Steps").get_by_role("listitem")
+        await expect(steps).to_have_count(2)
+        await expect(steps.first).to_contain_text(f"str.upper[{MARKUP}]")
+        await expect(steps.first).to_contain_text(MARKUP.upper())
+        await expect(steps.last).to_contain_text("sleep")
+        await expect(page.locator(".why")).to_contain_text("its task sleeps until")
