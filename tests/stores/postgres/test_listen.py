@@ -172,15 +172,18 @@ async def test_closing_ends_a_connection_that_is_being_made(pg: PostgresStore, m
     assert [connection.is_closed() for connection in made] == [True]
 
 
-def test_a_trickle_of_enqueues_keeps_the_gap_between_notifications_short():
-    shortest = wakeup.next_gap(1.0, 0)
-    assert wakeup.next_gap(shortest, 1) == wakeup.next_gap(10 * shortest, 2) == shortest
+@pytest.mark.parametrize("gap", [0.001, 0.01])
+def test_a_trickle_of_enqueues_keeps_the_gap_between_notifications_short(gap: float):
+    shortest = wakeup.next_gap(gap, 0, gap)
+    assert shortest == 0.001
+    # Five hundred jobs per second are five hints in a long gap.
+    assert wakeup.next_gap(gap, round(500 * gap), gap) == shortest
 
 
 def test_the_gap_grows_while_many_enqueues_go_on():
-    gaps = [wakeup.next_gap(1.0, 0)]
+    gaps = [wakeup.next_gap(1.0, 0, 1.0)]
     for _ in range(20):
-        gaps.append(wakeup.next_gap(gaps[-1], 50))
+        gaps.append(wakeup.next_gap(gaps[-1], 50, gaps[-1]))
     assert gaps[0] < gaps[1] < gaps[2]
     assert gaps[-1] == gaps[-2] <= 0.01
 

@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final
 
 from headrace.errors import HeadraceError
@@ -25,8 +26,8 @@ ALL: Final = "*"
 """Stands for every queue."""
 _GAP, _LONGEST_GAP = 0.001, 0.01
 """Seconds between two NOTIFYs. The gap grows while many enqueues go on, because workers that are busy need no waking."""
-_FEW: Final = 2
-"""Hints in one gap up to which it stays short: each of them may be for an idle worker."""
+_FEW: Final = 1000.0
+"""Hints per second up to which the gap stays short: each of them may be for an idle worker."""
 _LATER: Final = 0.05
 """Seconds between two NOTIFYs to all queues about free units: workers of other queues rarely wait for them."""
 _NOTIFY: Final = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
@@ -227,6 +228,7 @@ class Bell:
                 self._work.clear()
                 self._sending, self._dirty = self._dirty, set()
                 self._hints = 0
+                began = monotonic()
                 try:
                     if connection is None or connection.is_closed():
                         connection = await self._connect()
@@ -239,7 +241,7 @@ class Bell:
                 self._sending = set()
                 await asyncio.sleep(gap)
                 self._ring_for_threads()
-                gap = next_gap(gap, self._hints)
+                gap = next_gap(gap, self._hints, monotonic() - began)
         finally:
             self._attentive = False
             if connection is not None:
@@ -354,9 +356,12 @@ def _delay_of(hint: str) -> int:
     return min(int(after), _LONGEST_DELAY) if after.isascii() and after.isdecimal() and len(after) < 20 else 0
 
 
-def next_gap(gap: float, hints: int) -> float:
-    """The gap before the next NOTIFY, after so many hints since the last one."""
-    return min(gap * 1.5, _LONGEST_GAP) if hints > _FEW else _GAP
+def next_gap(gap: float, hints: int, seconds: float) -> float:
+    """The gap before the next NOTIFY, after so many hints in the seconds since the last one.
+
+    Their rate decides, not their number: a long gap collects several hints of a slow producer, too.
+    """
+    return min(gap * 1.5, _LONGEST_GAP) if hints > _FEW * seconds else _GAP
 
 
 async def _notify(fetch: Fetch, queues: Iterable[str]) -> None:
