@@ -62,6 +62,7 @@ from headrace.store.postgres.verbs.retry import retry
 from headrace.store.postgres.verbs.settle import settle
 from headrace.store.postgres.verbs.stats import stats, workers
 from headrace.store.postgres.verbs.steps import add_steps, read_steps
+from headrace.store.postgres.verbs.wake import Wake
 
 _MIGRATION: Final = 3600.0
 """Seconds for one statement of a migration, which may rewrite much."""
@@ -76,6 +77,7 @@ class PostgresStore:
         self._server = Server(url, clock)
         self._leases = LeaseMemory()
         self._claims = Claims(self._server, self._leases)
+        self._wake = Wake(self._server, self._leases, self._claims)
         self._promotion = Promotion(self._server)
         self._lane_views = LaneViews(self._server)
         self._end_horizon = EndHorizon(self._server)
@@ -142,6 +144,9 @@ class PostgresStore:
 
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         return await self._server.bell.wait(queues, timeout)
+
+    async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
+        return await self._wake.wait_to_claim(ask, timeout)
 
     @property
     def hears(self) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
@@ -81,9 +81,9 @@ class Bell:
         self.count = 0
         """Hints so far."""
         self.seen = 0
-        """Hints before the last claim that found nothing. Later hints are new."""
+        """Hints before the last claim that left nothing. Later hints are new."""
         self.searched = False
-        """Whether a claim has found nothing."""
+        """Whether a claim has left nothing."""
         self.due = DueHints()
         self.hears = False
         """Whether LISTEN is in force, so that hints of other processes arrive."""
@@ -263,25 +263,38 @@ class Bell:
 
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         """Wait until there may be a job, at most `timeout` seconds."""
-        wanted = frozenset(queues)
+        with self.hearing(queues) as hint:
+            if self.heard_since(self.seen, queues):
+                # Rung between the claim that left nothing and now.
+                self.seen = self.count
+                return True
+            return await self.until(hint, asyncio.get_running_loop().time() + timeout)
+
+    @contextlib.contextmanager
+    def hearing(self, queues: Sequence[str]) -> Generator[asyncio.Event]:
+        """An event that each hint for one of these queues sets."""
         self._start_listening()
-        if any(self._heard.get(name, 0) > self.seen for name in (*wanted, ALL)):
-            # Rung between the claim that found nothing and now.
-            self.seen = self.count
-            return True
-        bell = asyncio.Event()
-        self._sleepers[bell] = wanted
-        until = asyncio.get_running_loop().time() + timeout
+        hint = asyncio.Event()
+        self._sleepers[hint] = frozenset(queues)
+        try:
+            yield hint
+        finally:
+            del self._sleepers[hint]
+
+    async def until(self, hint: asyncio.Event, until: float) -> bool:
+        """Wait for the hint, or for the time at which a skipped job may run. False: the time `until` comes first."""
         opens = self._opens if self._opens is not None and self._opens < until else None
         try:
             async with asyncio.timeout_at(until if opens is None else opens):
-                return await bell.wait()
+                return await hint.wait()
         except TimeoutError:
             if opens is not None:
                 self._opens = None
             return opens is not None
-        finally:
-            del self._sleepers[bell]
+
+    def heard_since(self, count: int, queues: Sequence[str]) -> bool:
+        """Whether a hint for one of these queues came after the first `count` hints."""
+        return any(self._heard.get(name, 0) > count for name in (*queues, ALL))
 
     async def wait_due(self, timeout: float) -> timedelta | None:
         self._start_listening()
@@ -316,9 +329,9 @@ class Bell:
                 connection = await self._connect(listen=True)
                 await connection.add_listener(CHANNEL, self._on_notify)
                 self.hears = True
-                # This connection missed the hints between the last search and now.
+                # This connection missed the hints between the last search, which may still go on, and now.
                 self.due.hint(AT_ONCE)
-                if self.searched:
+                if self.searched or self._sleepers:
                     self._wake({ALL})
                 trouble = 0
                 await self._stay(connection)

@@ -30,7 +30,7 @@
 -- of the search (`wasted` index entries, `spent` seconds), when a skipped lane opens, and whether there is `more` to
 -- read. If nothing was taken, it also has whether the token has a lease already (`held`: this claim was made before),
 -- and which limit key another claim was counting while this one could not wait for it (`busy`): then there may be jobs
--- when that claim has ended. If jobs were taken, it has their ranges as well (r_*; null where all are the same), and
+-- when that claim has ended. If jobs were taken, `more` says whether others may have been left, and the row has their ranges as well (r_*; null where all are the same), and
 -- the rows have the jobs in their order, at most 128 each, so that no array gets too large for memory.
 -- A payload of more than 2,000 bytes is null in these arrays. The large ones follow in their order, each as `large` of a
 -- row of its own (that of a single job in the first row). There it is a reference until the server sends it, so it is
@@ -278,6 +278,10 @@ begin
         return;
     end if;
     busy := null;
+    -- A claim may take fewer jobs than it was asked for and leave some: behind a suspect, or of tenants that other claims
+    -- are taking from.
+    more := v_left = 0 or v_many or head_seq is not null or wasted > p_many
+        or exists (select from headrace.ready r where r.queue = any (p_queues));
 
     v_now := coalesce(p_now, clock_timestamp());
     if r_attempt is not null then

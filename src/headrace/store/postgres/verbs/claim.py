@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from headrace.errors import OutcomeUnknown, StoreError, Unavailable
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from headrace.model.lease import LEASE_BYTES, MAX_LEASE, Ask, Band, Lease, Token
+from headrace.model.lease import LEASE_BYTES, MAX_LEASE, Ask, Band, Lease, Token, WorkerId
 from headrace.store.claim_size import ClaimSize
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import (
@@ -98,6 +99,9 @@ class Claims:
         self._size = ClaimSize()
         # Blocked lanes that the next claim looks at: as many as the last one had to.
         self._looks = _LOOKS
+        self._swept: tuple[WorkerId, Sequence[str], int] | None = None
+        """The worker and the queues of the last claim, if it left nothing, and the hints before it. A claim that begins
+        while no hints of other processes arrive does not count."""
 
     async def claim(self, ask: Ask) -> Lease | None:
         limit = min(ask.limit, MAX_LEASE)
@@ -107,6 +111,7 @@ class Claims:
         asked = ask_args(ask, fitting)
         bell = self._server.bell
         seen = bell.count
+        self._swept = None
         looks, self._looks = self._looks, _LOOKS
         waits, busy = 0, None
         while True:
@@ -130,7 +135,10 @@ class Claims:
             self._heads.learn_owed(first, owed)
             bell.opens(first["opens"])
             if first["r_batch"] is not None:
-                return self._lease(ask.token, answer, fitting if fitting < limit else None)
+                lease = self._lease(ask.token, answer, fitting if fitting < limit else None)
+                if not first["more"]:
+                    self._left_nothing(ask, seen)
+                return lease
             busy = first["busy"]
             if busy is not None and waits < _MOST_WAITS:
                 waits += 1
@@ -141,7 +149,26 @@ class Claims:
         self._looks = looks
         self._heads.forget()
         bell.seen, bell.searched = seen, True
+        if not first["more"] and busy is None:
+            self._left_nothing(ask, seen)
         return await self._held(ask.token) if first["held"] else None
+
+    def has_left_nothing(self, ask: Ask) -> bool:
+        """Whether this worker's last claim left nothing in these queues, and every job since then would have sent a hint."""
+        bell, swept = self._server.bell, self._swept
+        return (
+            swept is not None
+            and bell.hears
+            and (ask.worker, ask.queues) == swept[:2]
+            and not bell.heard_since(swept[2], ask.queues)
+        )
+
+    def _left_nothing(self, ask: Ask, hints: int) -> None:
+        """A claim that began after so many hints has left nothing that it may take."""
+        bell = self._server.bell
+        bell.seen, bell.searched = hints, True
+        if bell.hears and ask.tenant is None and not ask.only_bands:
+            self._swept = ask.worker, ask.queues, hints
 
     async def _claim(self, args: ClaimArgs, token: Token) -> list[Any] | Lease:
         pool = self._server.pool
