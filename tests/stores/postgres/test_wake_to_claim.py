@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conformance.kit import rule
 from headrace.model.job import JobState
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, Lease, new_token, new_worker_id
@@ -207,15 +208,77 @@ async def test_an_idle_worker_claims_once_per_job(
         loop.call_soon_threadsafe(ran.add)
 
     task = bench.app.task(name="quick")(in_loop if kind == "async" else in_thread)
+    # LISTEN is in force before the worker starts, because the hint about that would cost a claim at any time.
+    (await asleep(pg, claims)).cancel()
     async with bench.worker() as worker:
         await worker.idle.wait()
         bench.store = other
-        await bench.enqueue(task)
-        await ran.reach(1)
-        await worker.idle.wait()
         before = claims.count
-        for number in range(2, 7):
+        for number in range(1, 6):
             await bench.enqueue(task)
             await ran.reach(number)
             await worker.idle.wait()
     assert claims.count == before + 5
+
+
+async def swept(store: PostgresStore, claims: Tally) -> None:
+    """After this, the next claim expects one range."""
+    (await asleep(store, claims)).cancel()
+    assert await store.claim(ask()) is None
+
+
+@pytest.mark.parametrize("count", [1, 3, 200])
+async def test_the_only_range_is_taken_without_a_search(pg: PostgresStore, sql: Any, claims: Tally, count: int):
+    await swept(pg, claims)
+    ids = await put(pg, count, lane=Lane(tenant="acme", priority=3))
+    lease = await pg.claim(ask(500, "default", "other"))
+    assert lease is not None
+    assert [job.id for job in lease.jobs] == ids
+    assert {(job.tenant, job.priority, job.attempt) for job in lease.jobs} == {("acme", 3, 1)}
+    assert await sql.fetchval("select count(*) from headrace.ready") == 0
+    [counts] = (await pg.stats()).queues
+    assert (counts.ready, counts.running) == (0, count)
+    await pg.settle(lease.token, [(at, DONE) for at in range(count)])
+    [counts] = (await pg.stats()).queues
+    assert (counts.running, counts.done_total) == (0, count)
+
+
+@pytest.mark.parametrize("lies", ["limit", "more", "failed", "suspect", "limited", "paused", "paused tenant"])
+async def test_other_cases_are_searched(pg: PostgresStore, sql: Any, claims: Tally, lies: str):
+    await swept(pg, claims)
+    if lies == "limited":
+        await rule(pg, "few", concurrency=1)
+    lane = Lane(tenant="acme", limits=("few",) if lies == "limited" else ())
+    ids = await put(pg, 2, lane=lane)
+    if lies == "more":
+        ids = [*await put(pg, 1, lane=Lane(priority=5)), *ids]
+    elif lies == "failed":
+        await sql.execute("update headrace.ready set attempt = 1, failures = 1")
+    elif lies == "suspect":
+        await sql.execute("update headrace.ready set suspect = true, crashes = 1, attempt = 1, hi = 0")
+    elif lies == "paused":
+        await pg.pause("default")
+    elif lies == "paused tenant":
+        await pg.pause("acme", kind="tenant")
+    lease = await pg.claim(ask(1 if lies == "limit" else 10))
+    if lies.startswith("paused"):
+        assert lease is None
+        return
+    assert lease is not None
+    assert [job.id for job in lease.jobs] == (ids[:1] if lies in {"limit", "suspect", "limited"} else ids)
+    assert lease.suspect is (lies == "suspect")
+    assert lease.jobs[0].attempt == (2 if lies in {"failed", "suspect"} else 1)
+
+
+async def test_a_range_that_another_claim_holds_is_left_to_it(pg: PostgresStore, url: str, claims: Tally):
+    await swept(pg, claims)
+    [held] = await put(pg, 1, lane=Lane(tenant="a"))
+    locker = await asyncpg.connect(url)
+    await locker.execute("begin; select from headrace.ready for update")
+    [free] = await put(pg, 1, lane=Lane(tenant="b"))
+    lease = await pg.claim(ask())
+    assert lease is not None
+    assert [job.id for job in lease.jobs] == [free]
+    await locker.execute("rollback")
+    await locker.close()
+    assert (await take(pg)).jobs[0].id == held

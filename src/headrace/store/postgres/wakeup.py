@@ -83,7 +83,7 @@ class Bell:
         self.seen = 0
         """Hints before the last claim that left nothing. Later hints are new."""
         self.searched = False
-        """Whether a claim has left nothing."""
+        """Whether a claim has begun."""
         self.due = DueHints()
         self.hears = False
         """Whether LISTEN is in force, so that hints of other processes arrive."""
@@ -331,7 +331,7 @@ class Bell:
                 self.hears = True
                 # This connection missed the hints between the last search, which may still go on, and now.
                 self.due.hint(AT_ONCE)
-                if self.searched or self._sleepers:
+                if self.searched:
                     self._wake({ALL})
                 trouble = 0
                 await self._stay(connection)

@@ -20,6 +20,7 @@
 --   p_bytes     the payloads of several jobs are together at most this long (null: of any length). A claim that finds
 --               more fails with HR001 and has then taken nothing
 --   p_fewer     such a claim does not fail: it is repeated inside with as many jobs as fit, in a subtransaction
+--   p_sole      the last claim left nothing, so one new range is the likely case: it is taken without a search and without turns
 --
 -- In each band strictly higher priority first, over all asked queues. Inside a priority queues take turns, and inside a
 -- queue tenants (`take_turns`, `take_limited`); FIFO inside a lane. A suspect is taken alone: if it is met first, only
@@ -43,7 +44,7 @@ create or replace function headrace.claim(
     head_priority int2[], head_queue text[], head_tenant text[], head_lane int8[], head_seq int8[], p_many int4,
     p_looks int4, p_now timestamptz default null, p_await int4 default null, p_probe bool default false,
     owed_priority int2[] default null, owed_queue text[] default null, owed_tenant text[] default null, owed_jobs int4[] default null,
-    p_bytes int8 default null, p_fewer bool default false
+    p_bytes int8 default null, p_fewer bool default false, p_sole bool default false
 ) returns table (
     turn_priority int2[], turn_queue text[], turn_tenant text[], turn_owed int4[],
     served_priority int2[], served_queue text[], served_tenant text[], served_lane int8[],
@@ -75,6 +76,7 @@ declare
     v_named   text[] := '{}';                         -- queues from which jobs were taken
     v_one     bool := true;                           -- all of it from one queue and priority: r_queue and r_priority have one element
     v_stop    bool := false;                          -- a suspect was met
+    v_alone   bool := false;                          -- the only range was taken
     v_opens   timestamptz;
     v_begins int4[]; v_ends int4[]; v_batches uuid[];
     v_large   bool := false;                          -- a payload is too large for the arrays
@@ -121,7 +123,23 @@ begin
             and (p.until is null or p.until > v_now);
     end if;
 
+    if p_sole and b_share is null and p_tenant is null and v_paused is null and v_halted is null and not v_many then
+        select r.ctid as tid, r.queue, r.priority, r.tenant, r.lane, r.batch, r.lo, r.hi,
+            r.attempt + r.failures + r.crashes + r.suspect::int4 as past
+        into x from headrace.ready r where r.queue = any (p_queues) limit 1 for update skip locked;
+        if x.past = 0 and x.lane = 0 and x.hi - x.lo < p_limit
+            and not exists (select from headrace.ready r where r.queue = any (p_queues) and r.ctid <> x.tid)
+        then
+            delete from headrace.ready r where r.ctid = x.tid;
+            v_left := p_limit - (x.hi - x.lo + 1); v_alone := true; v_named := array[x.queue];
+            r_queue := v_named; r_priority := array[x.priority]; r_tenant := array[x.tenant];
+            r_batch := array[x.batch]; r_lo := array[x.lo]; r_hi := array[x.hi];
+            turn_priority := r_priority; turn_queue := v_named; turn_tenant := r_tenant; turn_owed := array[0];
+        end if;
+    end if;
+
     <<search>> loop
+        exit search when v_alone;
         v_queues := p_queues;
         if v_many then
             v_queues := headrace.live_queues(p_queues[1], case when v_heads then head_queue end);
@@ -280,8 +298,8 @@ begin
     busy := null;
     -- A claim may take fewer jobs than it was asked for and leave some: behind a suspect, or of tenants that other claims
     -- are taking from.
-    more := v_left = 0 or v_many or head_seq is not null or wasted > p_many
-        or exists (select from headrace.ready r where r.queue = any (p_queues));
+    more := not v_alone and (v_left = 0 or v_many or head_seq is not null or wasted > p_many
+        or exists (select from headrace.ready r where r.queue = any (p_queues)));
 
     v_now := coalesce(p_now, clock_timestamp());
     if r_attempt is not null then

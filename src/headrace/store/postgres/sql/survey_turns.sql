@@ -66,8 +66,13 @@ begin
         rows := rows + 1; jobs := jobs + f.len; v_usual := v_usual + least(f.len, p_quota / 25);
     end loop;
     whole := rows < v_most;
+    if whole and jobs <= p_quota then
+        -- There is nothing to divide. A walk that may read one range more knows that it has come to the end.
+        unit := p_quota; first := p_quota; stretch := rows + 1;
+        return;
+    end if;
     unit := case when whole then p_quota when rows > 0 then greatest(1, p_quota / 50, v_usual / rows) end;
-    if whole and n > 1 and jobs > p_quota then
+    if whole and n > 1 then
         -- The longest turns that together give no more than the wanted number.
         v_paid := least(v_paid, t_jobs[1], p_quota); t_jobs[1] := t_jobs[1] - v_paid;
         unit := 0; v_open := (select sum(w) from unnest(t_weight) w);

@@ -77,6 +77,7 @@ class ClaimArgs(NamedTuple):
     owed_jobs: Int4s | None = None
     p_bytes: Int8 | None = LEASE_BYTES
     p_fewer: Bool = False
+    p_sole: Bool = False
 
 
 class HeldArgs(NamedTuple):
@@ -111,7 +112,8 @@ class Claims:
         asked = ask_args(ask, fitting)
         bell = self._server.bell
         seen = bell.count
-        self._swept = None
+        bell.searched = True
+        swept, self._swept = self._swept, None
         looks, self._looks = self._looks, _LOOKS
         waits, busy = 0, None
         while True:
@@ -126,6 +128,7 @@ class Claims:
                 p_await=busy,
                 p_probe=self._heads.probe,
                 p_fewer=self._size.careful,
+                p_sole=swept is not None and full,
             )
             answer = await self._claim(args, ask.token)
             if isinstance(answer, Lease):
@@ -148,7 +151,7 @@ class Claims:
                 break
         self._looks = looks
         self._heads.forget()
-        bell.seen, bell.searched = seen, True
+        bell.seen = seen
         if not first["more"] and busy is None:
             self._left_nothing(ask, seen)
         return await self._held(ask.token) if first["held"] else None
@@ -166,7 +169,7 @@ class Claims:
     def _left_nothing(self, ask: Ask, hints: int) -> None:
         """A claim that began after so many hints has left nothing that it may take."""
         bell = self._server.bell
-        bell.seen, bell.searched = hints, True
+        bell.seen = hints
         if bell.hears and ask.tenant is None and not ask.only_bands:
             self._swept = ask.worker, ask.queues, hints
 
