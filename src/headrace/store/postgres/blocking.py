@@ -1,4 +1,8 @@
-"""The enqueue of sync code: the calling thread runs the driver by itself, on a connection of its own."""
+"""The enqueue of sync code: the calling thread does it by itself, on a connection of its own.
+
+A single plain job is sent without the driver. For other batches, and where the connection is encrypted, the thread runs the
+driver in an event loop.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,17 @@ from headrace.errors import Unavailable
 from headrace.model.job import Batch
 from headrace.model.records import Enqueued
 from headrace.store.postgres import faults, rows
+from headrace.store.postgres.direct import DirectCall, direct, int2, int8
 from headrace.store.postgres.driver import TROUBLE, Connection, socket_of
 from headrace.store.postgres.pool import connect
 from headrace.store.postgres.server import Server
-from headrace.store.postgres.verbs.enqueue import ENQUEUE, enqueue_args, hints_of
+from headrace.store.postgres.verbs.enqueue import ENQUEUE, ENQUEUE_ONE, enqueue_args, hints_of, one_args
 
 T = TypeVar("T")
 
 _PATIENCE: Final = 3.0
 """Seconds to wait for the server. After that the store's pool repeats the batch, and asks whether the server still works."""
+_TRUE: Final = b"\x01"
 _TURNS: Final = 3
 """Turns of the loop in which the driver lets go of a connection that ends."""
 
@@ -34,6 +40,7 @@ class BlockingEnqueue:
         self._address = server.address
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Connection = None
+        self._direct: DirectCall | None = None
         self._unread: select.poll | None = None
         self._closed = False
 
@@ -42,9 +49,42 @@ class BlockingEnqueue:
             raise Unavailable("the store is closed")
         if not batch.jobs:
             return Enqueued({})
-        answer = rows.enqueued(batch, self._row(enqueue_args(batch, self._server.injected)))
+        if self._enqueue_directly(batch):
+            answer = Enqueued({})
+        else:
+            answer = rows.enqueued(batch, self._row(enqueue_args(batch, self._server.injected)))
         self._server.bell.ring_from_thread(hints_of(batch))
         return answer
+
+    def _enqueue_directly(self, batch: Batch) -> bool:
+        """False: nothing was stored. The driver stores the batch, or learns why the server refuses it."""
+        now = self._server.injected
+        if (one := one_args(batch, now)) is None or now is not None:
+            return False
+        self._ready()
+        if self._direct is None:
+            return False
+        values = (
+            one.p_batch.bytes,
+            one.p_task.encode(),
+            one.p_payload,
+            one.p_options,
+            one.p_queue.encode(),
+            int2(one.p_priority),
+            one.p_tenant.encode(),
+            int8(one.p_lane),
+            None if one.p_limits is None else one.p_limits.encode(),
+            None,
+        )
+        try:
+            return self._direct.call(values, _PATIENCE) == _TRUE
+        except TROUBLE as error:
+            self._drop()
+            raise faults.in_call(error, self._address.shown, wrote=True) from error
+        except BaseException:
+            # An interrupt: what the server still sends would be the next call's answer.
+            self._drop()
+            raise
 
     def close(self) -> None:
         self._closed = True
@@ -77,6 +117,7 @@ class BlockingEnqueue:
             if wire is not None:
                 self._unread = select.poll()
                 self._unread.register(wire, select.POLLIN)
+            self._direct = direct(self._connection, ENQUEUE_ONE)
         return self._connection
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -87,6 +128,9 @@ class BlockingEnqueue:
 
     def _drop(self) -> None:
         connection, self._connection, self._unread = self._connection, None, None
+        call, self._direct = self._direct, None
+        if call is not None:
+            call.close()
         if connection is not None:
             connection.terminate()
         if self._loop is not None:

@@ -35,6 +35,12 @@ def socket_of(connection: Connection) -> Any:
     return transport.get_extra_info("socket") if transport is not None else None
 
 
+def is_encrypted(connection: Connection) -> bool:
+    """Whether what the socket carries is encrypted."""
+    transport = getattr(connection, "_transport", None)
+    return transport is None or transport.get_extra_info("ssl_object") is not None
+
+
 def keep_alive(connection: Connection) -> None:
     """Let the kernel notice a lost peer, and keep idle connections alive in routers."""
     # Without the socket, the deadlines of calls still work.

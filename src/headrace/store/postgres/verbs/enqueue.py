@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from headrace.errors import KeyHeld, Unavailable
+from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable
 from headrace.model.job import Batch
 from headrace.model.records import Enqueued
 from headrace.store.batches import segments
@@ -13,11 +13,15 @@ from headrace.store.due import hint_of
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import (
     Bools,
+    Bytes,
     Byteses,
+    Int2,
     Int2s,
     Int4s,
+    Int8,
     Int8s,
     Intervals,
+    Text,
     Texts,
     Time,
     Times,
@@ -65,8 +69,24 @@ class EnqueueArgs(NamedTuple):
         return self.k_ord is not None or self.u_ord is not None
 
 
+class EnqueueOneArgs(NamedTuple):
+    """See `sql/enqueue_one.sql`."""
+
+    p_batch: Uuid
+    p_task: Text
+    p_payload: Bytes
+    p_options: Bytes | None
+    p_queue: Text
+    p_priority: Int2
+    p_tenant: Text
+    p_lane: Int8
+    p_limits: Text | None
+    p_now: Time | None = None
+
+
 FUNCTION: Final = "enqueue_batch"
 ENQUEUE: Final = call(FUNCTION, EnqueueArgs)
+ENQUEUE_ONE: Final = call("enqueue_one", EnqueueOneArgs)
 _PATIENCE: Final = "3s"
 """How long an enqueue waits for a transaction that holds one of its keys or unique locks."""
 _ENQUEUE_KEYED: Final = (
@@ -83,6 +103,9 @@ _ENQUEUE_KEYED: Final = (
 async def enqueue(server: Server, batch: Batch) -> Enqueued:
     if not batch.jobs:
         return Enqueued({})
+    if (one := one_args(batch, server.injected)) is not None and await _enqueue_one(server, one):
+        server.bell.ring(hints_of(batch))
+        return Enqueued({})
     args = enqueue_args(batch, server.injected)
     if args.keyed:
         reply = await _enqueue_keyed(server, args)
@@ -91,6 +114,15 @@ async def enqueue(server: Server, batch: Batch) -> Enqueued:
     answer = rows.enqueued(batch, reply[0])
     server.bell.ring(hints_of(batch))
     return answer
+
+
+async def _enqueue_one(server: Server, args: EnqueueOneArgs) -> bool:
+    """False: an earlier call may have stored the job. `enqueue_batch` knows its answer."""
+    try:
+        stored: bool = (await server.pool.rows(ENQUEUE_ONE, *args, write=True, timeout=60))[0][0]
+    except OutcomeUnknown:
+        return False
+    return stored
 
 
 async def _enqueue_keyed(server: Server, args: EnqueueArgs) -> list[Any]:
@@ -105,6 +137,29 @@ async def _enqueue_keyed(server: Server, args: EnqueueArgs) -> list[Any]:
             "a transaction that has not ended has enqueued with the same key or unique lock: commit or roll back "
             f"that transaction; nothing was stored after waiting {_PATIENCE}, and trying again is safe"
         ) from error.__cause__
+
+
+def one_args(batch: Batch, now: datetime | None) -> EnqueueOneArgs | None:
+    """The arguments for a single job that is due at once and has neither a key nor a unique lock. None: it is not like that."""
+    if len(batch.jobs) != 1:
+        return None
+    job = batch.jobs[0]
+    if job.due is not None or job.key is not None or job.unique is not None:
+        return None
+    lane = job.lane
+    limits = "\n".join(lane.limits) or None
+    return EnqueueOneArgs(
+        p_batch=batch.id,
+        p_task=job.task,
+        p_payload=job.payload,
+        p_options=job.options,
+        p_queue=lane.queue,
+        p_priority=lane.priority,
+        p_tenant=lane.tenant,
+        p_lane=lane.id if limits else 0,
+        p_limits=limits,
+        p_now=now,
+    )
 
 
 def enqueue_args(batch: Batch, now: datetime | None) -> EnqueueArgs:
