@@ -259,3 +259,46 @@ async def test_an_enqueue_in_somebodys_transaction_is_no_concern_of_heartbeats(p
     await asyncio.gather(*calls)
     assert (await pg.stats()).queues[0].enqueued_total == 2
     await pg.enqueue(a_batch())
+
+
+async def _last(sql: Any, function: str) -> set[int]:
+    """The sessions whose last statement called this function."""
+    rows = await sql.fetch(
+        "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        " and query like '%headrace.' || $1 || '(%'",
+        function,
+    )
+    return {row["pid"] for row in rows}
+
+
+async def test_claims_stay_on_their_connection(pg: PostgresStore, sql: Any):
+    """The first claim on a connection is slow, and no job should meet one."""
+    await put(pg)
+    lease = await take(pg)
+    claimed = await _last(sql, "claim")
+    assert len(claimed) == 1
+    for _ in range(3):
+        await pg.settle(lease.token, [(0, DONE)])
+        # As many as the pool has besides.
+        await asyncio.gather(*(put(pg) for _ in range(3)))
+        assert await _last(sql, "claim") == claimed
+        await take(pg, 2)
+        lease = await take(pg, 1)
+        assert await _last(sql, "claim") == claimed
+        assert not claimed & await _last(sql, "settle")
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_small_pool_is_shared_by_claims_and_other_calls(url: str, sql: Any, size: int):
+    store = PostgresStore(f"{url}?pool={size}")
+    await store.open()
+    for _ in range(3):
+        await asyncio.gather(*(put(store) for _ in range(5)))
+        leases = await asyncio.gather(*(take(store, 1) for _ in range(5)))
+        await asyncio.gather(*(store.settle(lease.token, [(0, DONE)]) for lease in leases))
+    sessions = await sql.fetchval(
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        " and query not like '%pg_notify%'"
+    )
+    assert sessions == size
+    await store.close()

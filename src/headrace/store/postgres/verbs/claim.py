@@ -177,16 +177,16 @@ class Claims:
         pool = self._server.pool
         try:
             try:
-                return await pool.rows(_CLAIM, *args, write=True)
+                return await pool.rows(_CLAIM, *args, write=True, use="claim")
             except StoreError as error:
                 if error.__cause__ is None or faults.sqlstate(error.__cause__) != faults.TOO_LARGE:
                     raise
                 self._size.expect_large()
                 args = args._replace(p_fewer=True)
-                return await pool.rows(_CLAIM, *args, write=True)
+                return await pool.rows(_CLAIM, *args, write=True, use="claim")
         except OutcomeUnknown:
             # The answer is what the token holds. If the claim never happened, the store claims again.
-            return await self._held(token) or await pool.rows(_CLAIM, *args, write=True)
+            return await self._held(token) or await pool.rows(_CLAIM, *args, write=True, use="claim")
         except Unavailable:
             # The server also refuses a token that has a lease already, claimed before through another store object.
             if (held := await self._held(token)) is not None:

@@ -103,26 +103,27 @@ _ENQUEUE_KEYED: Final = (
 async def enqueue(server: Server, batch: Batch) -> Enqueued:
     if not batch.jobs:
         return Enqueued({})
-    if (one := one_args(batch, server.injected)) is not None and await _enqueue_one(server, one):
-        server.bell.ring(hints_of(batch))
-        return Enqueued({})
-    args = enqueue_args(batch, server.injected)
-    if args.keyed:
-        reply = await _enqueue_keyed(server, args)
-    else:
-        reply = await server.pool.repeatable(lambda: server.pool.rows(ENQUEUE, *args, write=True, timeout=60))
-    answer = rows.enqueued(batch, reply[0])
+    reply = await _stored(server, batch)
+    answer = Enqueued({}) if reply is None else rows.enqueued(batch, reply[0])
     server.bell.ring(hints_of(batch))
     return answer
 
 
-async def _enqueue_one(server: Server, args: EnqueueOneArgs) -> bool:
-    """False: an earlier call may have stored the job. `enqueue_batch` knows its answer."""
-    try:
-        stored: bool = (await server.pool.rows(ENQUEUE_ONE, *args, write=True, timeout=60))[0][0]
-    except OutcomeUnknown:
-        return False
-    return stored
+async def _stored(server: Server, batch: Batch) -> list[Any] | None:
+    """Store the batch; None: it was not there before."""
+    repeats = False
+    if (one := one_args(batch, server.injected)) is not None:
+        try:
+            if (await server.pool.rows(ENQUEUE_ONE, *one, write=True, timeout=60))[0][0]:
+                return None
+        except OutcomeUnknown:
+            repeats = True
+    args = enqueue_args(batch, server.injected)
+    if args.keyed:
+        return await _enqueue_keyed(server, args)
+    if repeats:
+        return await server.pool.rows(ENQUEUE, *args, write=True, timeout=60)
+    return await server.pool.repeatable(lambda: server.pool.rows(ENQUEUE, *args, write=True, timeout=60))
 
 
 async def _enqueue_keyed(server: Server, args: EnqueueArgs) -> list[Any]:
