@@ -11,7 +11,18 @@ import pytest
 
 import headrace
 
-NOT_FOR_THE_PACKAGE = {"asyncio", "ssl", "logging", "msgspec", "click", "rich", "sqlite3", "dataclasses", "zoneinfo"}
+NOT_FOR_THE_PACKAGE = {
+    "asyncio",
+    "ssl",
+    "logging",
+    "msgspec",
+    "click",
+    "rich",
+    "sqlite3",
+    "dataclasses",
+    "zoneinfo",
+    "textual",
+}
 NOT_FOR_HELP = NOT_FOR_THE_PACKAGE - {"click"} | {"importlib.metadata", "concurrent.futures", "socket"}
 HELP = (
     "sys.argv = ['headrace', '--help']\nfrom headrace.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass"

@@ -19,7 +19,6 @@ from headrace.model.job import Job, JobId
 from headrace.model.records import CancelAnswer, Filter, Page
 from headrace.operate.audit import chosen
 from headrace.operate.search import JobCount, Search
-from headrace.policy.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.operate.jobs import JobOperations
     from headrace.operate.operations import Operations
     from headrace.store.contract import Store
-    from headrace.task.task_options import TaskOptions
 
 
 MOST = 20_000
@@ -136,14 +134,8 @@ def explain_(target: Target, id: GivenId, as_json: bool) -> None:
     """Why a job is not running and, where that can be known, when it will."""
     meant = ids.whole_one(target, id)
 
-    def options_of(name: str) -> TaskOptions | None:
-        task = target.task(name)
-        return None if task is None else task.options
-
-    queues = {} if target.app is None else target.app.queues
-
     async def look(store: Store) -> None:
-        explanation = await explain.look(store, meant, options_of, queues.get)
+        explanation = await show.explanation(store, meant, target)
         if explanation is None:
             raise _not_found(meant)
         job, why = explanation

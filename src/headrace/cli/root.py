@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schedules": ("headrace.cli.schedules", "List, add, pause, resume, run and remove schedules."),
     "workers": ("headrace.cli.workers", "List workers, and tell one to be quiet, to go on or to drain."),
     "stats": ("headrace.cli.stats", "Every queue in figures, once or live."),
+    "top": ("headrace.cli.top", "Queues, workers and jobs live in a terminal, down to why a job waits."),
     "history": ("headrace.cli.history", "What became of attempts over time, with percentiles."),
     "sink": ("headrace.cli.sink", "Copy every end of a job to ClickHouse."),
     "tokens": ("headrace.cli.tokens", "Create, list and revoke the tokens of the server."),

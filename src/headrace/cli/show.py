@@ -17,7 +17,9 @@ from headrace.task.large_results import reference
 
 if TYPE_CHECKING:
     from headrace.cli.target import Target
+    from headrace.policy.explain.answer import Explanation
     from headrace.store.contract import Store
+    from headrace.task.task_options import TaskOptions
 
 HEADERS = ("id", "task", "queue", "state", "attempt", "age", "note")
 
@@ -27,7 +29,7 @@ _AT_ONCE = 100
 
 def table_of(jobs: Sequence[Job], now: datetime) -> None:
     """Jobs as a list."""
-    rows = [_row(job, now) for job in jobs]
+    rows = [(ids.listed(job.id), *cells(job, now)) for job in jobs]
     table(HEADERS, rows, right=(4, 5), cut={"task": 20, "queue": 12, "note": 32}, drop=("attempt", "queue", "age"))
 
 
@@ -46,13 +48,14 @@ def _failed(job: Job) -> bool:
     return job.state is JobState.DEAD or (job.state is JobState.SCHEDULED and job.failures > 0)
 
 
-def _row(job: Job, now: datetime) -> tuple[object, ...]:
+def cells(job: Job, now: datetime) -> tuple[str, ...]:
+    """A row of a list of jobs, without the id."""
     state = "retrying" if job.state is JobState.SCHEDULED and job.failures else job.state.value
     note = cause(job) if _failed(job) else job.note or ""
     if job.state is JobState.SCHEDULED and job.run_at:
         due = "now" if job.run_at <= now else age(job.run_at, now)
         note = f"due {due}{f': {note}' if note else ''}"
-    return (ids.listed(job.id), job.task, job.queue, state, job.attempt, age(job.enqueued_at, now), short(note, 60))
+    return (job.task, job.queue, state, str(job.attempt), age(job.enqueued_at, now), short(note, 60))
 
 
 def cause(job: Job) -> str:
@@ -169,6 +172,18 @@ def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) ->
         lines += ["", "log"]
         lines += [f"    {line.at.isoformat(timespec='seconds')}  {clean(line.text)}" for line in job.log]
     return "\n".join(lines)
+
+
+async def explanation(store: Store, id: JobId, target: Target) -> tuple[Job, Explanation] | None:
+    """One job, and why it is not running. None: there is no such job."""
+    from headrace.policy.explain import explain
+
+    def options_of(name: str) -> TaskOptions | None:
+        task = target.task(name)
+        return None if task is None else task.options
+
+    queues = {} if target.app is None else target.app.queues
+    return await explain.look(store, id, options_of, queues.get)
 
 
 def _when(moment: datetime | None, now: datetime) -> str:
