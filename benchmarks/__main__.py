@@ -20,11 +20,18 @@ from headrace.errors import ConfigError
 @click.option("--http", is_flag=True, help="Measure the server on this store instead, beside a bare route.")
 @bench.options
 def main(
-    store: str, http: bool, quick: bool, jobs: int | None, tenants: int | None, everyday: bool, as_json: bool
+    store: str,
+    http: bool,
+    quick: bool,
+    jobs: int | None,
+    tenants: int | None,
+    everyday: bool,
+    observed: bool,
+    as_json: bool,
 ) -> None:
     """Measure a store beside its own raw floor: what the engine writes per second without a queue."""
-    if http and (everyday or tenants is not None):
-        raise ConfigError("--http, --everyday and --tenants measure different things: give one of them")
+    if http and (everyday or observed or tenants is not None):
+        raise ConfigError("--http, --everyday, --observed and --tenants measure different things: give one of them")
     if http:
         plan = http_run.plan(quick=quick, jobs=jobs)
         bench.show(
@@ -35,7 +42,7 @@ def main(
             remark=remarks,
         )
         return
-    kind = bench.chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday, beside=BESIDE)
+    kind = bench.chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday, observed=observed, beside=BESIDE)
     bench.show(store, kind, as_json=as_json, stands=STANDS, remark=remarks)
 
 

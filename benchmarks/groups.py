@@ -86,5 +86,6 @@ BESIDE = Beside(
     floor=floors.of,
     groups=(open_transaction, usual_layout),
     workloads=("open_transaction",),
+    traces=True,
 )
 """What `make bench` measures beside a store."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from benchmarks import floors
 from benchmarks.hash_layout import HashLayoutApp
@@ -11,6 +15,7 @@ from headrace.app import Headrace
 from headrace.bench.load import Load
 from headrace.bench.member import main
 from headrace.bench.roles import BULK, ROLES, Line, Role, RoleName, RoleReport, Spec
+from headrace.integrations import otel
 
 SETTLE = 500
 """Done rows per floor write: what a busy worker settles at once."""
@@ -40,7 +45,22 @@ async def floor(spec: Spec, _load: Load, line: Line) -> RoleReport:
         return RoleReport(began=began, ended=time.monotonic(), samples=samples)
 
 
+class Discard(SpanExporter):
+    """Takes spans and sends them nowhere, because the network is not measured."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        del spans
+        return SpanExportResult.SUCCESS
+
+
+def trace(app: Headrace, share: float) -> None:
+    """Trace an app as an application does: sampled where the trace begins, exported in batches by a thread."""
+    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(share))
+    provider.add_span_processor(BatchSpanProcessor(Discard()))
+    otel.instrument(app, provider)
+
+
 ALL_ROLES: Mapping[RoleName, Role] = {**ROLES, "floor_jobs": floor, "floor_done": floor, "floor_single": floor}
 
 if __name__ == "__main__":
-    main(ALL_ROLES, LAYOUTS)
+    main(ALL_ROLES, LAYOUTS, trace)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import floors
+from benchmarks import floors, pages
 from benchmarks.__main__ import main
 from benchmarks.groups import USUAL
 from headrace.bench.crew import Crew
@@ -23,7 +23,7 @@ from headrace.bench.floor import NOTHING
 from headrace.bench.fork_server import BenchFailed
 from headrace.bench.load import Load, Traffic
 from headrace.bench.plan import FULL, QUICK, make
-from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, percentile
+from headrace.bench.result import EVERYDAY, FLOW, OBSERVED, WORKLOADS, percentile
 from headrace.bench.roles import Spec
 from headrace.bench.stand import _file_system, open_stand, prepare, shown
 from headrace.bench.workloads import Workloads
@@ -69,6 +69,40 @@ def check(found: list[dict[str, Any]], store: str, *, floor: bool, more: tuple[s
     assert by_name["backlog_1m"]["claim_p99_ms_at_1k"] > 0
     if floor:
         assert by_name["open_transaction"]["slowdown"] > 0
+
+
+def test_observed() -> None:
+    measurements = {measurement["workload"]: measurement for measurement in bench("--observed")}
+    assert list(measurements) == list(OBSERVED)
+    for name, measurement in measurements.items():
+        assert measurement["jobs_per_s"] > 0
+        if name != "unobserved":
+            assert measurement["beside"] == "unobserved"
+            assert 0 < measurement["lowest_ratio"] <= measurement["ratio"] <= measurement["highest_ratio"]
+    browsers = measurements["browsers"]
+    assert browsers["answers_per_s"] > 0
+    assert browsers["events_per_s"] > 0
+    assert browsers["server_cpu"] > 0
+
+
+def test_the_installed_package_measures_browsers_and_no_traces() -> None:
+    assert [measurement["workload"] for measurement in installed("--observed")] == ["unobserved", "rollups", "browsers"]
+
+
+def test_a_store_of_one_process_cannot_be_observed() -> None:
+    result = CliRunner().invoke(root, ["bench", "--store", "memory", "--observed", "--jobs", "50"])
+    assert result.exit_code == 78
+    assert "--observed measures a server in a process of its own" in result.stderr
+
+
+def test_the_calls_of_pages_over_a_long_history() -> None:
+    result = CliRunner().invoke(pages.main, ["--jobs", "20000", "--days", "0", "--rounds", "1", "--json"])
+    # 1: a call took longer than it may, which this test does not ask.
+    assert result.exit_code in {0, 1}, result.output
+    calls = json.loads(result.stdout)
+    assert {call["jobs"] for call in calls} == {2000, 20000}
+    assert all(0 < call["p50_ms"] <= call["most_ms"] for call in calls)
+    assert {"/v1/queues", "/v1/dead", "/v1/jobs?state=dead&limit=50"} < {call["call"] for call in calls}
 
 
 def test_sqlite() -> None:

@@ -48,6 +48,8 @@ class Beside:
     """Workloads after the usual ones, each group on a fresh store."""
     workloads: tuple[str, ...] = ()
     """The names of those workloads, for the progress bar."""
+    traces: bool = False
+    """Whether the member can trace with OpenTelemetry."""
 
 
 NOTHING = Beside()

@@ -64,20 +64,34 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-async def serve(spec: Spec, roles: Mapping[RoleName, Role], app: Callable[[str], Headrace]) -> None:
+async def play(
+    spec: Spec, roles: Mapping[RoleName, Role], app: Callable[[str], Headrace], trace: Callable[[Headrace, float], None]
+) -> None:
     """Play the role to its end."""
-    report = await roles[spec.role](spec, Load(spec.url, spec.queue, app=app), PipeLine())
+    load = Load(spec.url, spec.queue, app=app)
+    if spec.traced is not None:
+        trace(load.app, spec.traced)
+    report = await roles[spec.role](spec, load, PipeLine())
     tell("report " + msgspec.json.encode(report).decode())
 
 
-def main(roles: Mapping[RoleName, Role], layouts: Mapping[str, Callable[[str], Headrace]]) -> None:
-    """`layouts`: by engine, the app for a spec with `usual`."""
+def no_trace(app: Headrace, share: float) -> None:
+    """The installed package measures no tracing, because the integrations are above it."""
+    del app, share
+
+
+def main(
+    roles: Mapping[RoleName, Role],
+    layouts: Mapping[str, Callable[[str], Headrace]],
+    trace: Callable[[Headrace, float], None] = no_trace,
+) -> None:
+    """`layouts`: by engine, the app for a spec with `usual`. `trace`: traces an app, with this share of traces sampled."""
     logging.basicConfig(level=logging.WARNING)
     if not fork_members(*sys.argv[1:]):
         return
     # The orders contain the URL, which may have a password that must not be in the list of processes.
     spec = msgspec.json.decode(sys.stdin.readline(), type=Spec)
-    run(serve(spec, roles, layouts[spec.engine] if spec.usual else Headrace))
+    run(play(spec, roles, layouts[spec.engine] if spec.usual else Headrace, trace))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ EVERYDAY = (
 because only the engine can count the calls."""
 
 
+OBSERVED = ("unobserved", "rollups", "browsers", "traced_1", "traced_100")
+"""What `--observed` measures instead. `traced_…` needs a member that can trace."""
+
+
 class Measurement(msgspec.Struct, kw_only=True):
     """One workload on one store. None: does not apply."""
 
@@ -79,6 +83,16 @@ class Measurement(msgspec.Struct, kw_only=True):
     """`one_shot`: from the end of the enqueue call to the end of the script's process."""
     server_calls_per_s: float | None = None
     """`idle_chatter`: transactions or commands that one idle worker sends to the server."""
+    lowest_ratio: float | None = None
+    """`--observed`: the lowest ratio of a round. `ratio` is their median."""
+    highest_ratio: float | None = None
+    """`--observed`: the highest ratio of a round."""
+    answers_per_s: float | None = None
+    """`browsers`: answers that all browsers got per second, without events."""
+    events_per_s: float | None = None
+    """`browsers`: events that all browsers got per second."""
+    server_cpu: float | None = None
+    """`browsers`: the server's share of one core."""
 
 
 def median(values: Sequence[float]) -> float | None:

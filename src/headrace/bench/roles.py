@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import msgspec
@@ -17,6 +19,7 @@ from headrace.model.lease import Ask, Token, new_token, new_worker_id
 from headrace.model.outcome import DONE, Settlement
 from headrace.store.contract import Store
 from headrace.worker import Worker
+from headrace.worker.tally import Tally
 
 RoleName = Literal[
     "bulk",
@@ -26,6 +29,7 @@ RoleName = Literal[
     "paced",
     "trickle",
     "work",
+    "serve",
     "claim",
     "floor_jobs",
     "floor_done",
@@ -59,6 +63,12 @@ class Spec(msgspec.Struct, kw_only=True):
     """`bulk` and `work`: in the layout that is usual on this engine; only a member that knows such layouts can do it."""
     late: bool = False
     """`work`: start the worker with the signal to go, not before the member is ready."""
+    counted: bool = True
+    """`work`: count the attempts for history. False: to measure what that costs."""
+    traced: float | None = None
+    """`bulk` and `work`: with OpenTelemetry, and this share of the traces sampled; only a member that knows it can do it."""
+    port_file: str = ""
+    """`serve`: the file to which the member writes its port before it is ready."""
 
 
 class RoleReport(msgspec.Struct, kw_only=True):
@@ -72,6 +82,8 @@ class RoleReport(msgspec.Struct, kw_only=True):
     """`work`: (time, jobs settled) of each settlement."""
     marks: list[tuple[int, float]] = []
     """`work`: (number, time) of each marked job's start."""
+    cpu: float = 0.0
+    """`serve`: seconds of CPU time."""
 
 
 class Line(Protocol):
@@ -202,6 +214,8 @@ async def work(spec: Spec, load: Load, line: Line) -> RoleReport:
     try:
         settings, duties = load.app.settings, load.app.duties
         worker = Worker(load.app.tasks, cast("Store", store), settings, queues=(spec.queue,), duties=duties)
+        if not spec.counted:
+            worker._state.tally = NoTally(time.time)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # no setting does it
         if spec.late:
             await line.ready()
         began = time.monotonic()
@@ -212,6 +226,37 @@ async def work(spec: Spec, load: Load, line: Line) -> RoleReport:
         return RoleReport(began=began, ended=time.monotonic(), trace=store.trace, marks=load.began)
     finally:
         await inner.close()
+
+
+class NoTally(Tally):
+    """Counts nothing, so that a run shows what counting costs."""
+
+    def settled(self, *_: Any, **__: Any) -> None:
+        """Count nothing."""
+
+    def ended(self, *_: Any, **__: Any) -> None:
+        """Count nothing."""
+
+    def add(self, *_: Any, **__: Any) -> None:
+        """Count nothing."""
+
+
+async def serve(spec: Spec, load: Load, line: Line) -> RoleReport:
+    """Run a server until stopped, on a port of the system's choice."""
+    from headrace.server import ServerSettings, asgi
+    from headrace.server.http.listener import Server
+
+    settings = ServerSettings(port=0, access_log=False)
+    server = Server(asgi(load.app, settings=settings), settings)
+    here = socket.create_server(("127.0.0.1", 0), backlog=server.config.backlog)
+    Path(spec.port_file).write_text(str(here.getsockname()[1]), encoding="ascii")  # noqa: ASYNC240 — nothing runs yet
+    began, cpu = time.monotonic(), time.process_time()
+    serving = asyncio.create_task(server.serve([here]))
+    await line.ready()
+    await line.stopped()
+    server.stop()
+    await serving
+    return RoleReport(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
 
 
 async def claim(spec: Spec, load: Load, line: Line) -> RoleReport:
@@ -246,6 +291,7 @@ ROLES: Mapping[RoleName, Role] = {
     "paced": paced,
     "trickle": trickle,
     "work": work,
+    "serve": serve,
     "claim": claim,
 }
 """The roles of the installed package. The `floor_` roles write raw rows; `Beside.member` names a module that has them."""

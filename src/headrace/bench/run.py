@@ -9,9 +9,11 @@ from headrace.bench import stand
 from headrace.bench.crew import Crew
 from headrace.bench.everyday import Everyday
 from headrace.bench.floor import NOTHING, Beside, Group
+from headrace.bench.observed import Observed
 from headrace.bench.plan import Plan
 from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, Measurement
 from headrace.bench.workloads import Workloads
+from headrace.errors import ConfigError
 
 Progress = Callable[[int, int, str], None]
 """(done, total, what)."""
@@ -57,6 +59,17 @@ async def measure_everyday(
             progress(len(measurements), len(EVERYDAY), measurement.workload)
     progress(len(EVERYDAY), len(EVERYDAY), "")
     return measurements
+
+
+async def measure_observed(
+    place: stand.Stand, plan: Plan, progress: Progress, beside: Beside = NOTHING
+) -> list[Measurement]:
+    """What it costs to be observed, on this stand."""
+    if not place.shared:
+        raise ConfigError(f"--observed measures a server in a process of its own, which cannot use {place.engine}")
+    async with _ground(place, plan, beside) as workloads:
+        observed = Observed(workloads, traces=beside.traces)
+        return await observed.all(lambda done: progress(done, observed.rounds, "rounds"))
 
 
 @asynccontextmanager

@@ -198,16 +198,19 @@ class Workloads:
         tenants: int = 1,
         apart: bool = False,
         usual: bool = False,
+        counted: bool = True,
+        traced: float | None = None,
     ) -> float:
         """One producer and one worker at the same time: jobs per second from the first enqueue to the last settlement.
 
-        `busy`: jobs wait already, so the worker must not begin before the clock does.
+        `busy`: jobs wait already, so the worker must not begin before the clock does. `Spec` has the other arguments.
         """
         producing = msgspec.structs.replace(
             self.spec("bulk", queue, count), traffic=traffic, tenants=tenants, apart=apart
         )
         specs = [
-            msgspec.structs.replace(spec, usual=usual) for spec in (self.spec("work", queue, late=busy), producing)
+            msgspec.structs.replace(spec, usual=usual, counted=counted, traced=traced)
+            for spec in (self.spec("work", queue, late=busy), producing)
         ]
         async with self.crew.members(specs) as members:
             worker, producer = members

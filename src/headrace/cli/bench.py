@@ -41,6 +41,11 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
                 is_flag=True,
                 help="Measure sync code, large payloads, a trickle, scripts and an idle worker instead.",
             ),
+            click.option(
+                "--observed",
+                is_flag=True,
+                help="Measure what history, a server and ten browsers that watch it cost instead.",
+            ),
             json_option,
         )
     ):
@@ -56,18 +61,31 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     help="sqlite or memory (made for the run), or the URL of an empty store.",
 )
 @options
-def command(store: str, quick: bool, jobs: int | None, tenants: int | None, everyday: bool, as_json: bool) -> None:
+def command(
+    store: str, quick: bool, jobs: int | None, tenants: int | None, everyday: bool, observed: bool, as_json: bool
+) -> None:
     """Measure a store: how fast it takes, hands out and settles jobs on this machine."""
-    show(store, chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday), as_json=as_json)
+    kind = chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday, observed=observed)
+    show(store, kind, as_json=as_json)
 
 
-def chosen(*, quick: bool, jobs: int | None, tenants: int | None, everyday: bool, beside: Beside | None = None) -> Kind:
+def chosen(
+    *,
+    quick: bool,
+    jobs: int | None,
+    tenants: int | None,
+    everyday: bool,
+    observed: bool,
+    beside: Beside | None = None,
+) -> Kind:
     """The run that the options ask for."""
     from headrace.bench import floor, plan, run
 
     much, more = plan.make(quick=quick, jobs=jobs), beside or floor.NOTHING
-    if everyday and tenants is not None:
-        raise ConfigError("--everyday and --tenants measure different things: give one of them")
+    if everyday + observed + (tenants is not None) > 1:
+        raise ConfigError("--everyday, --observed and --tenants measure different things: give one of them")
+    if observed:
+        return lambda place, meter: run.measure_observed(place, much, meter, more)
     if everyday:
         return lambda place, meter: run.measure_everyday(place, much, meter, more)
     if tenants is not None:
@@ -153,9 +171,23 @@ def remarks(measurement: Measurement) -> str:
         f"floor p50 {measurement.floor_p50_ms} ms" if measurement.floor_p50_ms is not None else "",
         f"enqueued {measurement.bulk_per_s:,.0f}/s" if measurement.bulk_per_s is not None else "",
         f"process ends {measurement.exit_p50_ms} ms after the commit" if measurement.exit_p50_ms is not None else "",
+        _spread(measurement),
+        _watched(measurement),
         f"{measurement.server_calls_per_s:g} server calls/s" if measurement.server_calls_per_s is not None else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _spread(measurement: Measurement) -> str:
+    low, high = measurement.lowest_ratio, measurement.highest_ratio
+    return "" if low is None or high is None else f"ratios {low:.2f} to {high:.2f}"
+
+
+def _watched(measurement: Measurement) -> str:
+    answers, events, cpu = measurement.answers_per_s, measurement.events_per_s, measurement.server_cpu
+    if answers is None or events is None or cpu is None:
+        return ""
+    return f"{answers:.0f} answers/s, {events:,.0f} events/s, server {cpu:.0%} of a core"
 
 
 def _rate(value: float | None) -> str:
