@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode, TraceFlags
 
 from headrace import Cancel, ConfigError, Headrace, JobCancelled, JobDead, Retry, Snooze, current_job
@@ -202,6 +202,52 @@ async def test_a_timeout_is_a_failure_and_a_cancel_is_an_interruption(observed: 
     assert ((first.attributes or {})["error.type"], first.status.status_code) == ("timeout", StatusCode.ERROR)
     assert (second.attributes or {})["headrace.outcome"] == "interrupted"
     assert second.status.status_code is StatusCode.UNSET
+
+
+async def test_an_attempt_without_a_span_keeps_its_trace_and_is_measured(store_url: str) -> None:
+    observed = Observed(store_url, TracerProvider(sampler=ParentBased(ALWAYS_OFF)))
+    tracer = observed.provider.get_tracer("user")
+    traces: list[int] = []
+
+    @observed.app.task(name="slow", retry=Retry(max_attempts=1))
+    async def slow(fails: bool) -> None:
+        # A library that traces by itself finds the trace here, and does not begin one of its own.
+        with tracer.start_as_current_span("inner") as span:
+            traces.append(span.get_span_context().trace_id)
+        if fails:
+            raise ValueError("no")
+
+    @observed.app.task(name="plain")
+    def plain() -> None:
+        traces.append(trace.get_current_span().get_span_context().trace_id)
+
+    async with observed.app.worker():
+        await (await slow.using(trace=f"{TRACE[:-2]}00").aenqueue(fails=False)).aresult(timeout=60)
+        with pytest.raises(JobDead):
+            await (await slow.using(trace=f"{TRACE[:-2]}00").aenqueue(fails=True)).aresult(timeout=60)
+        await (await plain.using(trace=f"{TRACE[:-2]}00").aenqueue()).aresult(timeout=60)
+    assert traces == [int(TRACE_ID, 16)] * 3
+    assert observed.spans_out.get_finished_spans() == ()
+    outcomes = {
+        (point.attributes["headrace.task"], point.attributes["headrace.outcome"], point.attributes.get("error.type"))
+        for point in observed.points()["messaging.process.duration"]
+    }
+    assert outcomes == {("slow", "done", None), ("slow", "failed", "ValueError"), ("plain", "done", None)}
+    await observed.app.aclose()
+
+
+async def test_a_sampler_that_decides_by_itself_is_asked_for_every_attempt(store_url: str) -> None:
+    observed = Observed(store_url, TracerProvider(sampler=ALWAYS_ON))
+
+    @observed.app.task(name="slow")
+    async def slow() -> None:
+        pass
+
+    async with observed.app.worker():
+        await (await slow.using(trace=f"{TRACE[:-2]}00").aenqueue()).aresult(timeout=60)
+    (process,) = observed.spans("process slow")
+    assert ids(process)[0] == int(TRACE_ID, 16)
+    await observed.app.aclose()
 
 
 async def test_a_trace_that_is_not_sampled_goes_on_without_spans(store_url: str) -> None:

@@ -7,9 +7,10 @@ attributes. In messages and tracebacks of errors, values that the task redacts a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -27,8 +28,9 @@ from headrace.task.context import running
 from headrace.worker.outcome_of import MAX_MESSAGE, MAX_TRACEBACK, bounded, describe, kind_of
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import Meter, MeterProvider
-    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
     from headrace.app import Headrace
@@ -39,6 +41,9 @@ _NAME = "headrace"
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 """Seconds, as the conventions for messaging advise."""
 _SLACK = timedelta(seconds=1)
+_FOLLOWS = "remoteParentNotSampled:AlwaysOffSampler"
+"""Part of the description of a sampler that drops what a remote parent has not sampled."""
+_DONE: Mapping[str, AttributeValue] = {"headrace.outcome": "done"}
 _propagator = TraceContextTextMapPropagator()
 _instrumented: WeakSet[Headrace] = WeakSet()
 
@@ -56,7 +61,7 @@ def instrument(
     _instrumented.add(app)
     tracer = trace.get_tracer(_NAME, __version__, tracer_provider)
     meter = metrics.get_meter(_NAME, __version__, meter_provider)
-    producer, consumer = _Producer(tracer, meter), _Consumer(app, tracer, meter)
+    producer, consumer = _Producer(tracer, meter), _Consumer(app, tracer, meter, tracer_provider)
     app.on_enqueue(producer.around)
     app.middleware(consumer.around_async)
     app.middleware(consumer.around_sync)
@@ -114,9 +119,11 @@ class _Producer:
 class _Consumer:
     """The spans and the metrics of attempts."""
 
-    def __init__(self, app: Headrace, tracer: Tracer, meter: Meter) -> None:
+    def __init__(self, app: Headrace, tracer: Tracer, meter: Meter, provider: TracerProvider | None) -> None:
         self._app = app
         self._tracer = tracer
+        self._provider = provider
+        self._drops: bool | None = None
         self._duration = meter.create_histogram(
             "messaging.process.duration",
             unit="s",
@@ -128,22 +135,59 @@ class _Consumer:
         )
 
     async def around_async(self, job: JobContext, call: AsyncCall) -> Any:
-        with self._attempt(job):
+        if (parent := self._unsampled(job)) is None:
+            with self._attempt(job):
+                return await call()
+        common = _common(job)
+        self._consumed.add(1, common)
+        began, token, outcome = perf_counter(), context.attach(parent), _DONE
+        try:
             return await call()
+        except BaseException as error:
+            outcome = _outcome(job, error)
+            raise
+        finally:
+            context.detach(token)
+            self._duration.record(perf_counter() - began, {**common, **outcome})
 
     def around_sync(self, job: JobContext, call: SyncCall) -> Any:
-        with self._attempt(job):
+        if (parent := self._unsampled(job)) is None:
+            with self._attempt(job):
+                return call()
+        common = _common(job)
+        self._consumed.add(1, common)
+        began, token, outcome = perf_counter(), context.attach(parent), _DONE
+        try:
             return call()
+        except BaseException as error:
+            outcome = _outcome(job, error)
+            raise
+        finally:
+            context.detach(token)
+            self._duration.record(perf_counter() - began, {**common, **outcome})
+
+    def _unsampled(self, job: JobContext) -> Context | None:
+        """The context of an attempt that needs no span, because the trace of its producer is not sampled.
+
+        Most traces of a busy application are not sampled, and a span that the SDK drops costs ten times as much as this.
+        """
+        if (text := job.trace) is None or not self._drops_unsampled():
+            return None
+        parent, span_context = _continued(text)
+        return None if span_context.trace_flags.sampled or not span_context.is_valid else parent
+
+    def _drops_unsampled(self) -> bool:
+        """Whether the sampler follows a remote parent that is not sampled, as the default sampler of the SDK does."""
+        if self._drops is None:
+            sampler: Any = getattr(self._provider or trace.get_tracer_provider(), "sampler", None)
+            if sampler is None:
+                return False  # There is no SDK, or not yet.
+            self._drops = _FOLLOWS in str(sampler.get_description())
+        return self._drops
 
     @contextmanager
     def _attempt(self, job: JobContext) -> Generator[None]:
-        common: dict[str, AttributeValue] = {
-            "messaging.system": "headrace",
-            "messaging.operation.name": "process",
-            "messaging.operation.type": "process",
-            "messaging.destination.name": job.queue,
-            "headrace.task": job.task,
-        }
+        common = _common(job)
         of_job: dict[str, AttributeValue] = {
             "messaging.message.id": str(job.id),
             "headrace.attempt": job.attempt,
@@ -154,9 +198,9 @@ class _Consumer:
         parent = context.Context()
         links: list[Link] = []
         if job.trace is not None:
-            parent = _propagator.extract({"traceparent": job.trace}, parent)
-            links = [Link(trace.get_current_span(parent).get_span_context())]
-        outcome: dict[str, AttributeValue] = {"headrace.outcome": "done"}
+            parent, span_context = _continued(job.trace)
+            links = [Link(span_context)]
+        outcome = _DONE
         self._consumed.add(1, common)
         began = perf_counter()
         with self._tracer.start_as_current_span(
@@ -177,7 +221,25 @@ class _Consumer:
                 raise
             finally:
                 span.set_attribute("headrace.outcome", outcome["headrace.outcome"])
-                self._duration.record(perf_counter() - began, common | outcome)
+                self._duration.record(perf_counter() - began, {**common, **outcome})
+
+
+def _common(job: JobContext) -> dict[str, AttributeValue]:
+    """The attributes that the span and the metrics of an attempt share."""
+    return {
+        "messaging.system": "headrace",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": job.queue,
+        "headrace.task": job.task,
+    }
+
+
+@lru_cache(maxsize=1024)
+def _continued(text: str) -> tuple[Context, SpanContext]:
+    """The context that continues a trace. Jobs of one call share it, so it is read once."""
+    parent = _propagator.extract({"traceparent": text}, context.Context())
+    return parent, trace.get_current_span(parent).get_span_context()
 
 
 def _text_of(span: Span) -> str | None:
@@ -187,7 +249,7 @@ def _text_of(span: Span) -> str | None:
     return carrier.get("traceparent")
 
 
-def _outcome(job: JobContext, error: BaseException) -> dict[str, AttributeValue]:
+def _outcome(job: JobContext, error: BaseException) -> Mapping[str, AttributeValue]:
     """What an attempt that raised counts as. The worker decides what follows."""
     match error:
         case Snooze():
