@@ -12,7 +12,7 @@ import pytest
 
 from headrace.model.job import Claimed, Failure, JobState
 from headrace.model.outcome import Again, Failed, Finish, Released, Succeeded
-from headrace.policy.effective import DEFAULTS, Effective, effective, settlement, usual
+from headrace.policy.effective import DEFAULTS, Effective, effective, only_marks, settlement, usual
 from headrace.task.codec import JobOptions, encode_options
 from headrace.task.retry import Retry
 from headrace.task.task_options import TaskOptions
@@ -82,6 +82,31 @@ def test_an_option_of_the_job_replaces_that_of_its_task_and_no_other(
 def test_options_that_cannot_be_read_count_as_none() -> None:
     found = effective(job(b"\xc1"), TASK)
     assert msgspec.structs.asdict(found) == msgspec.structs.asdict(TASK)
+
+
+@pytest.mark.parametrize(
+    ("options", "marks"),
+    [
+        ({"trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}, True),
+        ({"by": "website", "key": "order-1"}, True),
+        ({"trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", "timeout": 5.0}, False),
+        ({"max_attempts": 3}, False),
+        ({"result_ttl": 60.0}, False),
+        ({"expires": 60.0}, False),
+        ({"deadline": 60.0}, False),
+        ({"webhook": "https://example.com/"}, False),
+        ({"redact": ("card",)}, False),
+    ],
+)
+def test_options_that_only_say_where_a_job_comes_from(options: dict[str, Any], marks: bool) -> None:
+    data = encode_options(JobOptions(**options))
+    assert data is not None
+    assert only_marks(data) is marks
+
+
+def test_options_that_cannot_be_read_are_more_than_marks() -> None:
+    # The worker decodes them with the arguments, and makes the job dead.
+    assert not only_marks(b"\xff")
 
 
 @pytest.mark.parametrize(("given", "holds"), [(-5, 1), (0, 1), (10**9, 1000)])

@@ -13,11 +13,13 @@ from math import inf
 
 import msgspec
 
+from headrace.errors import BadArguments
 from headrace.model.duration import LONGEST
 from headrace.model.job import Claimed, Job
 from headrace.model.outcome import Outcome, Released, Settlement
 from headrace.policy import retry as rule
-from headrace.task.codec import readable_options
+from headrace.task.codec import decode_options, readable_options
+from headrace.task.job_options import JobOptions
 from headrace.task.retry import MOST_ATTEMPTS, Retry
 from headrace.task.task_options import TaskOptions
 
@@ -107,6 +109,19 @@ def _merged(options: bytes, task: Effective) -> Effective:
         redact=tuple(dict.fromkeys((*task.redact, *own.redact))),
         names=own.names,
     )
+
+
+@lru_cache(maxsize=1024)
+def only_marks(options: bytes) -> bool:
+    """Whether these options only say where the job comes from, so that it runs like a job without options.
+
+    With OpenTelemetry every job has a trace, and the jobs of one call share these bytes.
+    """
+    try:
+        own = decode_options(options)
+    except BadArguments:
+        return False
+    return own == JobOptions(trace=own.trace, by=own.by, key=own.key)
 
 
 def _tried(policy: Retry, max_attempts: int) -> Retry:

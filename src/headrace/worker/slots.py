@@ -10,6 +10,7 @@ from math import inf
 from time import monotonic
 
 from headrace.model.outcome import Outcome, Released, Succeeded
+from headrace.policy.effective import only_marks
 from headrace.policy.explain.sentences import count
 from headrace.task import context
 from headrace.worker import faults, outcome_of
@@ -217,7 +218,7 @@ class LoopSlots:
     async def _run(self, slot: LoopSlot, attempt: Attempt, now: float) -> Outcome | None:
         """Decode and run; None: it succeeded and returned nothing."""
         known, job = attempt.known, attempt.job
-        plain = job.options is None and not known.has_webhook
+        plain = (job.options is None or only_marks(job.options)) and not known.has_webhook
         if plain and not known.timed:
             timeout = known.timeout
         elif (late := outcome_of.too_late(attempt)) is not None:
@@ -236,7 +237,7 @@ class LoopSlots:
             faults.reach("start")
         outcome: Outcome | None = None
         try:
-            args, kwargs = known.decode(job.payload) if job.options is None else attempt.arguments()
+            args, kwargs = known.decode(job.payload) if plain or job.options is None else attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
             outcome = outcome_of.bad_arguments(attempt, error)
         else:

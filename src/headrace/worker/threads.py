@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from headrace.model.outcome import Outcome, Succeeded
+from headrace.policy.effective import only_marks
 from headrace.task import context
 from headrace.worker import faults, outcome_of
 from headrace.worker.attempt import Attempt
@@ -179,7 +180,7 @@ class ThreadSlots:
         if attempt.reason:
             return outcome_of.of_error(attempt, asyncio.CancelledError())
         known, job = attempt.known, attempt.job
-        plain = job.options is None and not known.has_webhook
+        plain = (job.options is None or only_marks(job.options)) and not known.has_webhook
         if plain and not known.timed:
             timeout = known.timeout
         elif (late := outcome_of.too_late(attempt)) is not None:
@@ -194,7 +195,7 @@ class ThreadSlots:
         if faults.ARMED:
             faults.reach("start")
         try:
-            args, kwargs = known.decode(job.payload) if job.options is None else attempt.arguments()
+            args, kwargs = known.decode(job.payload) if plain or job.options is None else attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
             return outcome_of.bad_arguments(attempt, error)
         try:
