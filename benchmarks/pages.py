@@ -61,12 +61,12 @@ def pages(sample: Mapping[str, str]) -> dict[str, list[str]]:
         "every page": ["/v1/queues", "/v1/pauses", "/v1/workers", "/v1/limits"],
         "overview": [f"/v1/history?since={since}&by=end" for since in ("1h", "24h", "7d&step=2h")],
         "queue": [
-            f"/v1/history?since={since}&by={by}&queue=queue-3"
+            f"/v1/history?since={since}&by={by}&queue=queue-1"
             for since in ("1h", "24h", "7d&step=2h")
             for by in ("queue", "task&step=all")
             if not ("step=2h" in since and "step=all" in by)
         ]
-        + ["/v1/history?since=7d&by=task&queue=queue-3&step=all"],
+        + ["/v1/history?since=7d&by=task&queue=queue-1&step=all"],
         "jobs": [
             f"/v1/jobs?{query}&limit=50"
             for query in (
@@ -76,11 +76,11 @@ def pages(sample: Mapping[str, str]) -> dict[str, list[str]]:
                 "state=ready",
                 "state=running",
                 "state=cancelled",
-                "queue=queue-3",
-                "task=task-7",
+                "queue=queue-1",
+                "task=task-3",
                 "tenant=tenant-9",
-                "queue=queue-3&state=dead",
-                "q=task-7",
+                "queue=queue-1&state=dead",
+                "q=task-3",
                 "q=no+such+text",
                 f"before={old}",
             )
@@ -89,12 +89,12 @@ def pages(sample: Mapping[str, str]) -> dict[str, list[str]]:
             *(f"/v1/jobs/{id}{more}" for id in (done, dead, waiting) for more in ("", "/explain")),
             f"/v1/jobs/{done}/result",
         ],
-        "dead letters": ["/v1/dead", "/v1/dead?queue=queue-3", f"/v1/jobs/{dead}", "/v1/dead/replays"],
+        "dead letters": ["/v1/dead", "/v1/dead?queue=queue-1", f"/v1/jobs/{dead}", "/v1/dead/replays"],
         "reports": [
             "/v1/history?since=7d&by=task&step=all",
             "/v1/history?since=30d&by=task&step=all",
-            "/v1/history?since=7d&step=2h&by=task&task=task-7",
-            "/v1/history?since=30d&by=task&task=task-7",
+            "/v1/history?since=7d&step=2h&by=task&task=task-3",
+            "/v1/history?since=30d&by=task&task=task-3",
         ],
         "others": ["/v1/schedules", "/v1/audit?limit=50", "/v1/tokens"],
     }
@@ -138,10 +138,10 @@ class Fill:
                 return
             yield lease
 
-    async def history(self, days: int) -> None:
-        """Rollups of so many days: by hour, and of the last day by minute."""
+    async def history(self, days: int, tasks: int) -> None:
+        """Rollups of so many days and tasks: by hour, and of the last day by minute."""
         now = int((await self.store.now()).timestamp())
-        rollups = [*_rollups(now, days)] if days else []
+        rollups = [*_rollups(now, days, tasks)] if days else []
         for start in range(0, len(rollups), _AT_ONCE):
             await self.store.add_history(rollups[start : start + _AT_ONCE])
         say(f"{len(rollups):,} rollups")
@@ -175,7 +175,7 @@ def _endings(lease: Lease, count: int) -> Iterator[tuple[int, Settlement]]:
             yield place, DONE
 
 
-def _rollups(now: int, days: int) -> Iterator[Rollup]:
+def _rollups(now: int, days: int, tasks: int) -> Iterator[Rollup]:
     minute = now // 60
     times = Histogram()
     # 200 attempts whose times spread over a factor of about 50, as those of one task in one minute do.
@@ -185,8 +185,9 @@ def _rollups(now: int, days: int) -> Iterator[Rollup]:
     first = (minute - _DAY) // HOUR * HOUR
     starts += [(first - offset, HOUR) for offset in range(HOUR, (days - 1) * _DAY, HOUR)]
     for start, span in starts:
-        for place, task in enumerate(TASKS):
-            for end in (AttemptEnd.DONE, AttemptEnd.FAILED):
+        for place, task in enumerate(TASKS[:tasks]):
+            # Every tenth minute has failures, and every hour.
+            for end in (AttemptEnd.DONE, AttemptEnd.FAILED)[: 2 if span == HOUR or start % 10 == place % 10 else 1]:
                 yield Rollup(
                     start=start,
                     id=uuid4(),
@@ -257,7 +258,7 @@ async def _get(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path:
     return length
 
 
-async def measure(place: stand.Stand, sizes: Sequence[int], *, days: int, rounds: int) -> list[CallTime]:
+async def measure(place: stand.Stand, sizes: Sequence[int], *, days: int, tasks: int, rounds: int) -> list[CallTime]:
     """Fill and ask, at each of these numbers of jobs."""
     url = place.fresh()
     await stand.prepare(url)
@@ -266,7 +267,7 @@ async def measure(place: stand.Stand, sizes: Sequence[int], *, days: int, rounds
     times: list[CallTime] = []
     try:
         fill = Fill(store)
-        await fill.history(days)
+        await fill.history(days, tasks)
         old = ""
         for jobs in sizes:
             began, before = time.monotonic(), fill.count
@@ -286,12 +287,13 @@ async def measure(place: stand.Stand, sizes: Sequence[int], *, days: int, rounds
 )
 @click.option("--jobs", type=click.IntRange(20_000), default=10_000_000, show_default=True)
 @click.option("--days", type=click.IntRange(0, 30), default=30, show_default=True, help="Days of history.")
+@click.option("--tasks", type=click.IntRange(1, 30), default=10, show_default=True, help="Tasks that history has.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="How often each call is made.")
 @click.option("--json", "as_json", is_flag=True)
-def main(store: str, jobs: int, days: int, rounds: int, as_json: bool) -> None:
+def main(store: str, jobs: int, days: int, tasks: int, rounds: int, as_json: bool) -> None:
     """Measure the calls of the dashboard over a long history."""
     with stand.open_stand(store, STANDS) as place:
-        times = run(measure(place, (jobs // 10, jobs), days=days, rounds=rounds))
+        times = run(measure(place, (jobs // 10, jobs), days=days, tasks=tasks, rounds=rounds))
     if as_json:
         emit(times)
     else:
