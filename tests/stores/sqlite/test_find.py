@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from conformance.kit import batch, new, put, put_jobs
+from conformance.kit import batch, claim, new, put, put_jobs
 from headrace.model.job import JobId, JobState
+from headrace.model.outcome import DONE, Finish, Settlement
 from headrace.model.records import Filter
 from headrace.store.sqlite.store import SqliteStore
 from headrace.store.sqlite.verbs import find
@@ -95,7 +96,59 @@ async def test_a_call_looks_at_a_bounded_number_of_jobs(
     assert calls >= 270 // max(most, 4)
 
 
-async def test_no_statement_of_a_search_reads_a_long_batch_whole(sqlite_store: SqliteStore):
+async def end_all(store: SqliteStore, dies: set[JobId]) -> None:
+    """Every ready job is done, and these are dead."""
+    while (lease := await claim(store, limit=1000)) is not None:
+        ends: list[tuple[int, Settlement]] = [
+            (place, Finish(JobState.DEAD, note="max_attempts") if job.id in dies else DONE)
+            for place, job in enumerate(lease.jobs)
+        ]
+        assert not await store.settle(lease.token, ends)
+
+
+@pytest.mark.parametrize("looks", [1, 3, 64, 4096])
+@pytest.mark.parametrize("limit", [1, 4, 50])
+async def test_dead_jobs_among_many_that_are_done(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, looks: int, limit: int
+):
+    monkeypatch.setattr(find, "_FEW", 1)
+    monkeypatch.setattr(find, "_LOOKS", looks)
+    monkeypatch.setattr(find, "_MOST_RARE", 40 * looks)
+    ids: list[JobId] = []
+    for size in (1, 7, 300, 1, 1, 90, 5):
+        ids += await put_jobs(sqlite_store, *[new()] * size)
+    dies = {*ids[::37], ids[1], ids[-1]}
+    await end_all(sqlite_store, dies)
+    [waiting] = await put(sqlite_store)
+    await sqlite_store.cancel([waiting])
+    found: list[JobId] = []
+    before: JobId | None = None
+    while True:
+        page = await sqlite_store.find(Filter(states=frozenset({JobState.DEAD})), before=before, limit=limit)
+        found += [job.id for job in page.jobs]
+        if (before := page.next) is None:
+            break
+    assert found == sorted(dies, key=lambda job: job.int, reverse=True)
+    both = await sqlite_store.find(Filter(states=frozenset({JobState.DEAD, JobState.CANCELLED})), limit=1)
+    assert [job.id for job in both.jobs] == [waiting]
+
+
+async def test_a_page_of_dead_jobs_is_found_in_one_call_among_very_many(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(find, "_FEW", 1)
+    ids = await put_jobs(sqlite_store, *[new()] * 30_000)
+    await end_all(sqlite_store, {ids[0], ids[1]})
+    page = await sqlite_store.find(Filter(states=frozenset({JobState.DEAD})), limit=50)
+    assert [job.id for job in page.jobs] == [ids[1], ids[0]]
+    assert page.next is None
+
+
+@pytest.mark.parametrize("where", [Filter(task="rare"), Filter(states=frozenset({JobState.CANCELLED}))])
+async def test_no_statement_of_a_search_reads_a_long_batch_whole(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, where: Filter
+):
+    monkeypatch.setattr(find, "_FEW", 0)
     await sqlite_store.enqueue(batch(*[new(task="usual")] * 20_000))
     steps: list[int] = []
     reader = sqlite_store._reader
@@ -106,7 +159,7 @@ async def test_no_statement_of_a_search_reads_a_long_batch_whole(sqlite_store: S
         tx.cur.connection.set_progress_handler(lambda: steps.append(1) and None, 1000)
 
     await reader.call(count)
-    search = find.Search(Filter(task="rare"), None, 50)
+    search = find.Search(where, None, 50)
     most = 0
     while True:
         steps.clear()
