@@ -346,7 +346,8 @@ async def test_the_picture_of_the_documentation(shop: Shop) -> None:
         shop.resized.set()
 
 
-def test_on_a_terminal_q_ends_it_and_leaves_the_terminal_in_order(shell: Shell) -> None:
+@pytest.mark.parametrize("how", ["q", "Ctrl C", "SIGTERM"])
+def test_it_ends_and_leaves_the_terminal_in_order(shell: Shell, how: str) -> None:
     shell.put(3, queue="billing")
     ours, theirs = open_terminal(100, 30)
     with subprocess.Popen(
@@ -361,7 +362,10 @@ def test_on_a_terminal_q_ends_it_and_leaves_the_terminal_in_order(shell: Shell) 
         printed = b""
         while b"waiting 3" not in printed:
             printed += os.read(ours, 65_536)
-        os.write(ours, b"q")
+        if how == "SIGTERM":
+            process.terminate()
+        else:
+            os.write(ours, b"q" if how == "q" else b"\x03")
         try:
             while part := os.read(ours, 65_536):
                 printed += part

@@ -33,13 +33,13 @@ EVERY = 1.0
 """Seconds between two readings."""
 _KEYS = (
     ("↑ ↓", "selects a row"),
-    ("Enter", "opens it: a queue, a job, the jobs of a worker's queues or of a bug"),
+    ("Enter", "opens the jobs of a queue, worker or bug; a job"),
     ("Tab", "goes to the next table"),
-    ("1 2 3", "shows running jobs, workers, dead jobs by bug"),
+    ("1 2 3", "running jobs, workers, dead jobs by bug"),
     ("/", "filters the rows by a text"),
-    ("p", "pauses or resumes the selected queue, after a question"),
+    ("p", "pauses or resumes the queue, after a question"),
     ("s", "in a list of jobs: the next state"),
-    ("n, b", "in a list of jobs: older jobs, and back to the newest"),
+    ("n, b", "in a list of jobs: older ones, the newest again"),
     ("Escape", "goes back"),
     ("q", "ends"),
 )
@@ -176,6 +176,7 @@ class TopApp(App[None]):
     """Queues, workers and jobs live in a terminal."""
 
     ENABLE_COMMAND_PALETTE = False
+    TITLE = "headrace top"
     CSS = """
     #title, #totals { height: 1; padding: 0 1; }
     #totals { margin-bottom: 1; }
