@@ -25,6 +25,7 @@ from headrace.integrations.masking import hidden_values
 from headrace.model.outcome import Cancel, Snooze
 from headrace.task.codec import scrub
 from headrace.task.context import running
+from headrace.task.journal import Suspended
 from headrace.worker.outcome_of import MAX_MESSAGE, MAX_TRACEBACK, bounded, describe, kind_of
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def _text_of(span: Span) -> str | None:
 def _outcome(job: JobContext, error: BaseException) -> Mapping[str, AttributeValue]:
     """What an attempt that raised counts as. The worker decides what follows."""
     match error:
-        case Snooze():
+        case Snooze() | Suspended():
             return {"headrace.outcome": "snoozed"}
         case Cancel():
             return {"headrace.outcome": "cancelled"}
