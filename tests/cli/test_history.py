@@ -65,10 +65,14 @@ def test_history(shell: Shell) -> None:
     assert [point["name"] for point in shell.json("history", "--by", "end")["items"]] == ["dead", "done", "failed"]
     assert [point["count"] for point in shell.json("history", "--by", "task", "--step", "15m")["items"]] == [13]
     assert shell.json("history", "--until", "30m")["items"] == []
+    whole = shell.json("history", "--since", "9d", "--by", "task", "--step", "all")
+    assert [(point["name"], point["count"]) for point in whole["items"]] == [("shop.charge", 13)]
+    assert whole["step"] >= 9 * 86_400
+    assert "--step" in shell.error("history", "--step", "always", code=2)
 
 
 def test_a_history_with_too_many_steps_is_refused(shell: Shell) -> None:
-    assert "at most 1500 steps" in shell.error("history", "--since", "300d", "--step", "1h", code=78)
+    assert "at most 1500 steps" in shell.error("history", "--since", "2001-01-01T00:00:00Z", "--step", "1h", code=78)
 
 
 def test_stats_tell_how_soon_a_queue_drains_and_what_it_needs(shell: Shell) -> None:

@@ -6,6 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -13,8 +14,23 @@ from msgspec.structs import replace
 from headrace.model.histogram import Histogram
 from headrace.model.job import Failure, JobState
 from headrace.model.outcome import DONE, Again, Finish
-from headrace.model.rollup import HOUR, MINUTE, AttemptEnd, Rollup
-from headrace.policy.history import FOLD_AFTER, KEEP_MINUTES, Merged, end_of, last_dropped, plan_fold, ranges_to_fold
+from headrace.model.rollup import DAY, HOUR, HOURS_FROM, MAX_ROLLUPS, MINUTE, MINUTES_FROM, AttemptEnd, Rollup
+from headrace.policy.history import (
+    FOLD_AFTER,
+    KEEP_HOURS,
+    KEEP_MINUTES,
+    RECENT,
+    Merged,
+    Piece,
+    counts_in,
+    end_of,
+    exact_to,
+    pieces,
+    plan_fold,
+    ranges_to_drop,
+    ranges_to_fold,
+    ranges_to_read,
+)
 
 NOW = 29_454_480 * 60.0
 MINUTE_NOW = 29_454_480
@@ -64,19 +80,53 @@ def test_a_young_rollup_is_not_folded_because_its_writer_may_send_it_again() -> 
     assert plan_fold([young, replace(young, id=uuid4())], NOW) is None
 
 
-def test_after_a_day_minutes_become_an_hour() -> None:
-    hour = (MINUTE_NOW - KEEP_MINUTES) // HOUR * HOUR - HOUR
+def test_minutes_become_an_hour_and_stay_as_details() -> None:
+    hour = (MINUTE_NOW - RECENT) // HOUR * HOUR - HOUR
     page = [rollup(hour + minute) for minute in (0, 17, 59)] + [rollup(hour + HOUR + 1)]
     fold = plan_fold(page, NOW)
     assert fold is not None
     assert fold.gone == [one.key for one in page[:3]]
-    [whole] = fold.rollups
+    whole, *details = fold.rollups
     assert (whole.start, whole.span, whole.count) == (hour, HOUR, 3)
+    assert details == [replace(one, start=MINUTES_FROM + one.start) for one in page[:3]]
+    assert [one.minute for one in details] == [one.start for one in page[:3]]
     assert plan_fold([whole, page[3]], NOW) is None
     late = rollup(hour + 3)
     again = plan_fold([whole, late], NOW)
     assert again is not None
-    assert [one.count for one in again.rollups] == [4]
+    assert [(one.start, one.count) for one in again.rollups] == [(hour, 4), (MINUTES_FROM + late.start, 1)]
+
+
+def test_hours_become_a_day_and_stay_as_details() -> None:
+    day = (MINUTE_NOW - RECENT) // DAY * DAY - DAY
+    hours = [replace(rollup(day + hour * HOUR), span=HOUR) for hour in (0, 5, 23)]
+    fold = plan_fold([*hours, replace(rollup(day + DAY), span=HOUR)], NOW)
+    assert fold is not None
+    whole, *details = fold.rollups
+    assert (whole.start, whole.span, whole.count) == (day, DAY, 3)
+    assert details == [replace(one, start=HOURS_FROM + one.start) for one in hours]
+
+
+def test_old_details_are_not_kept() -> None:
+    day = (MINUTE_NOW - KEEP_HOURS) // DAY * DAY - DAY
+    fold = plan_fold([replace(rollup(day), span=HOUR), rollup(day + HOUR)], NOW)
+    assert fold is not None
+    assert sorted((one.start, one.span) for one in fold.rollups) == [(day, DAY), (day + HOUR, HOUR)]
+
+
+@pytest.mark.parametrize(("tasks", "left", "calls"), [(MAX_ROLLUPS, MAX_ROLLUPS, 2), (1, 1, 2), (300, 300, 2)])
+def test_a_fold_never_holds_more_than_a_call_may(tasks: int, left: int, calls: int) -> None:
+    hour = (MINUTE_NOW - RECENT) // HOUR * HOUR - HOUR
+    page = [rollup(hour + number % HOUR, task=f"t{number % tasks}") for number in range(MAX_ROLLUPS)]
+    folds = 0
+    while (fold := plan_fold(page[:MAX_ROLLUPS], NOW)) is not None:
+        assert len(fold.gone) <= MAX_ROLLUPS
+        assert len(fold.rollups) <= MAX_ROLLUPS
+        gone = set(fold.gone)
+        page = [one for one in page if one.key not in gone] + [one for one in fold.rollups if one.span == HOUR]
+        folds += 1
+    assert {one.span for one in page} == {HOUR}
+    assert (len(page), folds) == (left, calls)
 
 
 def test_a_histogram_of_a_newer_version_stays_as_it_is() -> None:
@@ -91,19 +141,51 @@ def test_folding_loses_nothing_in_whatever_pages_it_happens(
     ends: list[tuple[int, str, AttemptEnd]], data: st.DataObject
 ) -> None:
     rollups = [
-        rollup(MINUTE_NOW - KEEP_MINUTES - 100 + minute, task=task, end=end, seconds=random.uniform(0.001, 100))
+        rollup(MINUTE_NOW - DAY - 100 + minute, task=task, end=end, seconds=random.uniform(0.001, 100))
         for minute, task, end in ends
     ]
     before = totals(rollups)
     for _ in range(5):
         rollups.sort(key=lambda one: one.key)
-        first = data.draw(st.integers(0, len(rollups)))
-        fold = plan_fold(rollups[first:], NOW)
+        main = [one for one in rollups if one.start < MINUTES_FROM]
+        first = data.draw(st.integers(0, len(main)))
+        fold = plan_fold(main[first:], NOW)
         if fold is not None:
             gone = set(fold.gone)
             rollups = [one for one in rollups if one.key not in gone] + fold.rollups
-    assert totals(rollups) == before
-    assert plan_fold(rollups, NOW) is None or len(rollups) > 1
+        # Whatever is folded so far, and however fine the reader asks: every attempt counts once.
+        for longest in (MINUTE, HOUR, DAY):
+            start = MINUTE_NOW - 2 * DAY if longest == DAY else MINUTE_NOW - DAY - 120
+            parts = pieces(start, MINUTE_NOW + 1, longest)
+            assert totals(read(rollups, parts)) == before
+
+
+def read(rollups: list[Rollup], parts: list[Piece]) -> list[Rollup]:
+    ranges = list(ranges_to_read(parts, MINUTE_NOW))
+    return [one for first, last in ranges for one in rollups if first <= one.start < last and counts_in(one, parts)]
+
+
+@given(st.integers(0, 4 * DAY), st.integers(0, 4 * DAY), st.sampled_from([MINUTE, HOUR, DAY]))
+def test_pieces_cover_the_time_without_gaps(first: int, length: int, longest: int) -> None:
+    last = first + length
+    parts = pieces(first, last, longest)
+    minute = first
+    for part in parts:
+        assert part.first == minute
+        assert part.first < part.last
+        assert not part.first % part.span
+        assert not part.last % part.span
+        assert part.span <= longest
+        minute = part.last
+    assert minute == last
+    assert len(parts) <= 5
+
+
+def test_history_is_exact_to_the_minute_then_to_the_hour_then_to_the_day() -> None:
+    assert exact_to(MINUTE_NOW - DAY - 1, MINUTE_NOW) == MINUTE
+    assert exact_to(MINUTE_NOW - KEEP_MINUTES - 1, MINUTE_NOW) == HOUR
+    assert exact_to(MINUTE_NOW - 7 * DAY - 1, MINUTE_NOW) == HOUR
+    assert exact_to(MINUTE_NOW - KEEP_HOURS - 1, MINUTE_NOW) == DAY
 
 
 def totals(rollups: list[Rollup]) -> dict[tuple[str, AttemptEnd], tuple[int, bytes]]:
@@ -113,12 +195,16 @@ def totals(rollups: list[Rollup]) -> dict[tuple[str, AttemptEnd], tuple[int, byt
     return {key: (entry.count, entry.run.pack()) for key, entry in merged.items()}
 
 
-def test_passes_look_where_rollups_arrive_and_where_they_become_hours() -> None:
+def test_passes_look_where_rollups_arrive_and_where_they_become_hours_and_days() -> None:
     assert list(ranges_to_fold(NOW, everything=True)) == [(0, MINUTE_NOW + 1)]
-    old, recent = ranges_to_fold(NOW, everything=False)
-    assert old[1] == MINUTE_NOW - KEEP_MINUTES
-    assert recent[1] == MINUTE_NOW + 1
+    recent, hours, days = ranges_to_fold(NOW, everything=False)
+    assert recent == (MINUTE_NOW - RECENT, MINUTE_NOW + 1)
+    assert hours == (MINUTE_NOW - 3 * HOUR, MINUTE_NOW - HOUR)
+    assert days == (MINUTE_NOW // DAY * DAY - 2 * DAY, MINUTE_NOW // DAY * DAY)
 
 
-def test_an_hour_is_kept_until_its_last_minute_is_past_retention() -> None:
-    assert last_dropped(NOW, timedelta(days=30)) == MINUTE_NOW - 30 * 24 * 60 - HOUR
+def test_a_day_is_kept_until_its_last_minute_is_past_retention() -> None:
+    main, minutes, hours = ranges_to_drop(NOW, timedelta(days=30))
+    assert main == (0, MINUTE_NOW - 31 * DAY)
+    assert minutes == (MINUTES_FROM, MINUTES_FROM + MINUTE_NOW - KEEP_MINUTES - HOUR)
+    assert hours == (HOURS_FROM, HOURS_FROM + MINUTE_NOW - KEEP_HOURS - HOUR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import httpx2
@@ -19,10 +19,11 @@ from headrace.model.job import Batch, NewJob, new_batch
 from headrace.model.lane import Lane
 from headrace.model.rollup import HOUR, AttemptEnd, HistoryPage, Rollup, RollupKey
 from headrace.operate import history
-from headrace.operate.history import HistoryOperations
+from headrace.operate.history import HistoryOperations, Percentiles
 from headrace.store.http.store import HttpStore
 from headrace.store.memory import MemoryStore
 from headrace.testing.clock import FakeClock
+from headrace.worker.history import HistoryUpkeep
 from server.running import Running, running
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -100,14 +101,18 @@ async def test_steps_fit_the_length_of_time(store: MemoryStore) -> None:
         timedelta(hours=8): 300,
         timedelta(hours=23): 900,
         timedelta(days=3): 3600,
-        timedelta(days=30): 6 * 3600,
+        timedelta(days=8): 6 * 3600,
+        timedelta(days=30): 24 * 3600,
     }
     for length, step in steps.items():
         assert (await operations.read(NOW - length)).step == step
-    # What is older than a day is exact to the hour.
+    # What is older than a day is exact to the hour, and what is older than a week to the day.
     assert (await operations.read(NOW - timedelta(days=2), step=timedelta(minutes=1))).step == 3600
+    assert (await operations.read(NOW - timedelta(days=20), step=timedelta(hours=50))).step == 48 * 3600
+    # A chart of 24 hours is asked for a moment before it is read.
+    assert (await operations.read(NOW - timedelta(hours=24, minutes=1))).step == 900
     with pytest.raises(ConfigError, match="at most 1500 steps"):
-        await operations.read(NOW - timedelta(days=300), step=timedelta(hours=1))
+        await operations.read(NOW - timedelta(days=3000), step=timedelta(hours=1))
 
 
 async def test_one_step_may_cover_the_whole_time(store: MemoryStore) -> None:
@@ -132,6 +137,42 @@ async def test_an_hour_counts_although_the_time_asked_for_begins_inside_it(store
     await store.add_history([replace(old, span=HOUR)])
     answer = await HistoryOperations(store).read(NOW - timedelta(days=3) + timedelta(minutes=30))
     assert [point.count for point in answer.items] == [1]
+
+
+async def test_folded_history_is_read_without_loss_in_every_step(store: MemoryStore) -> None:
+    clock = FakeClock(NOW)
+    store = MemoryStore(clock=clock)
+    now = int(NOW.timestamp())
+    ages = [*range(0, 180, 7), *range(180, 26 * 60, 61), *range(26 * 60, 12 * 24 * 60, 607)]
+    await store.add_history([replace(rollup(ago, count=ago + 1), sent=now) for ago in ages])
+    operations = HistoryOperations(store)
+    clock.advance(timedelta(minutes=3))
+    # The first one has its details dropped by the fold. The others lie whole in what is asked for.
+    asked: list[tuple[timedelta, timedelta | None, timedelta | Literal["all"] | None]] = [
+        (timedelta(days=13), None, None),
+        (timedelta(days=13), None, "all"),
+        (timedelta(days=5), None, timedelta(hours=2)),
+        (timedelta(days=5), timedelta(days=2), "all"),
+        (timedelta(days=5), timedelta(days=2), timedelta(hours=1)),
+        (timedelta(hours=24), None, timedelta(minutes=5)),
+        (timedelta(hours=24), timedelta(hours=5), "all"),
+        (timedelta(minutes=90), None, None),
+    ]
+
+    async def answers() -> list[dict[datetime, tuple[int, Percentiles]]]:
+        end = clock.now()
+        histories = [
+            await operations.read(end - since, None if until is None else end - until, step=step)
+            for since, until, step in asked
+        ]
+        return [{point.at: (point.count, point.run) for point in one.items} for one in histories]
+
+    before = await answers()
+    assert sum(count for count, _ in before[0].values()) == sum(ago + 1 for ago in ages)
+    upkeep = HistoryUpkeep(store, timedelta(days=30))
+    while await upkeep.tidy() <= 1.0:
+        pass
+    assert await answers() == before
 
 
 async def test_pages_end_between_two_steps(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +256,7 @@ async def test_history_over_http(server: Running) -> None:
         {"since": "2026-01-01T06:00:00"},
         {"step": "often"},
         {"by": "tenant"},
-        {"since": "300d", "step": "1h"},
+        {"since": "2001-01-01T06:00:00Z", "step": "1h"},
         {"other": "1"},
     ],
 )

@@ -17,7 +17,7 @@ from headrace.model.histogram import Histogram
 from headrace.model.job import FINISHED, Claimed, JobState
 from headrace.model.lease import new_worker_id
 from headrace.model.outcome import Cancel, Dead, Snooze
-from headrace.model.rollup import HOUR, OTHER_TASKS, AttemptEnd, Rollup
+from headrace.model.rollup import DAY, HOUR, MINUTE, MINUTES_FROM, OTHER_TASKS, AttemptEnd, Rollup
 from headrace.policy.history import FOLD_AFTER, REPEAT_FOR
 from headrace.settings import Settings
 from headrace.store.memory import MemoryStore
@@ -33,7 +33,8 @@ FOREVER = 2**31 - 1
 
 
 async def rollups_of(store: Any) -> list[Rollup]:
-    page = await store.read_history(0, FOREVER)
+    """Without details: each attempt once."""
+    page = await store.read_history(0, MINUTES_FROM)
     assert page.next is None
     return page.rollups
 
@@ -298,7 +299,7 @@ async def test_a_store_that_never_answers_does_not_keep_a_worker_from_leaving(mo
 # ── upkeep ───────────────────────────────────────────────────────────────────
 
 
-async def test_upkeep_folds_minutes_then_hours_and_drops_what_is_old() -> None:
+async def test_upkeep_folds_minutes_into_hours_and_these_into_days_and_drops_what_is_old() -> None:
     clock = FakeClock()
     store = MemoryStore(clock=clock)
     upkeep = HistoryUpkeep(store, timedelta(days=30))
@@ -314,14 +315,22 @@ async def test_upkeep_folds_minutes_then_hours_and_drops_what_is_old() -> None:
     clock.advance(timedelta(seconds=FOLD_AFTER))
     await tidy(upkeep)
     assert sorted(one.count for one in await rollups_of(store)) == [1, 2, 3]
-    clock.advance(timedelta(hours=26))
-    await tidy(upkeep)
-    hours = await rollups_of(store)
-    assert {one.span for one in hours} == {HOUR}
-    assert sum(one.count for one in hours) == 6
+    for later, span, details in (
+        (timedelta(hours=2), HOUR, {MINUTE}),
+        (timedelta(hours=22), DAY, {MINUTE, HOUR}),
+        (timedelta(hours=3), DAY, {HOUR}),
+        (timedelta(days=8), DAY, set[int]()),
+    ):
+        clock.advance(later)
+        await tidy(upkeep)
+        whole = await rollups_of(store)
+        assert {one.span for one in whole} == {span}
+        assert sum(one.count for one in whole) == 6
+        kept = (await store.read_history(MINUTES_FROM, FOREVER)).rollups
+        assert {one.span for one in kept} == details
     clock.advance(timedelta(days=30))
     await tidy(upkeep)
-    assert await rollups_of(store) == []
+    assert (await store.read_history(0, FOREVER)).rollups == []
 
 
 async def test_upkeep_folds_more_than_a_page() -> None:

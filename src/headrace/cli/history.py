@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
@@ -36,7 +36,11 @@ _HEADERS = (
 )
 @click.option("--since", type=params.PAST, default="1h", show_default=True, help='A time, or an age such as "7d".')
 @click.option("--until", type=params.PAST, help="A time or an age. [default: now]")
-@click.option("--step", type=params.DURATION, help="The length of a step. [default: fits the length of time]")
+@click.option(
+    "--step",
+    type=params.STEP,
+    help='The length of a step, or "all" for one step of the whole time. [default: fits the length of time]',
+)
 @click.option("--queue", help="This queue only.")
 @click.option("--task", help="This task only.")
 @json_option
@@ -46,7 +50,7 @@ def command(
     by: HistoryBy,
     since: datetime,
     until: datetime | None,
-    step: timedelta | None,
+    step: timedelta | Literal["all"] | None,
     queue: str | None,
     task: str | None,
     as_json: bool,

@@ -75,6 +75,11 @@ def past(text: str) -> datetime:
     return datetime.now(UTC) - duration.parse(text)
 
 
+def _step(text: str) -> timedelta | str:
+    """The length of a step; `all`: one step of the whole time."""
+    return "all" if text == "all" else duration.parse(text)
+
+
 QUEUE = Checked("queue", lane.check_queue)
 RESERVE = Checked("band=slots,…", _reserve)
 QUEUES = Checked("queue,…", _queues)
@@ -84,6 +89,7 @@ DURATION = Checked("duration", duration.parse)
 SIZE = Checked("size", lambda text: read_size("size", text))
 MOMENT = Checked("time", read_time)
 PAST = Checked("time or age", past)
+STEP = Checked("duration or all", _step)
 
 
 def _storable(value: object, path: str) -> None:

@@ -71,6 +71,9 @@ class Histogram:
     def merge(self, other: Histogram) -> None:
         """Add everything that the other one holds."""
         counts = self._counts
+        if not counts:
+            counts.update(other._counts)
+            return
         for index, count in other._counts.items():
             counts[index] = counts.get(index, 0) + count
 
@@ -83,12 +86,16 @@ class Histogram:
 
     def percentile(self, share: float) -> float | None:
         """The duration in seconds that this share (0.99: 99 %) of the durations does not exceed; None: it is empty."""
-        rank = max(1, ceil(share * self.count))
-        for index in sorted(self._counts):
-            rank -= self._counts[index]
-            if rank <= 0:
-                return _MIDDLES[index] if index else SHORTEST
-        return None
+        return self.percentiles((share,))[0]
+
+    def percentiles(self, shares: Sequence[float]) -> list[float | None]:
+        """The percentiles of these shares. One pass computes all of them."""
+        if not self._counts:
+            return [None] * len(shares)
+        indices = sorted(self._counts)
+        ranks = list(accumulate([self._counts[index] for index in indices]))
+        places = [bisect_left(ranks, max(1, ceil(share * ranks[-1]))) for share in shares]
+        return [_MIDDLES[indices[place]] if indices[place] else SHORTEST for place in places]
 
     def pack(self) -> bytes:
         """As bytes: for each bucket that holds something, the distance from the bucket before it, and the count."""
@@ -109,6 +116,9 @@ class Histogram:
     def merge_packed(self, packed: bytes) -> None:
         """Add everything that a packed one holds. Raises ValueError, and adds nothing, if these bytes are none."""
         counts = self._counts
+        if not counts:
+            counts.update(_buckets(packed))  # Runs in C: most histograms of a chart are the first of their step.
+            return
         get = counts.get
         for index, count in _buckets(packed):
             counts[index] = get(index, 0) + count

@@ -1,4 +1,4 @@
-"""Rollups: what became of the attempts of one task in one minute or hour, as counts and histograms."""
+"""Rollups: what became of the attempts of one task in one minute, hour or day, as counts and histograms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from headrace.model.histogram import EMPTY
 
 MINUTE: Final = 1
 HOUR: Final = 60
-"""The lengths of time that a rollup covers, in minutes."""
+DAY: Final = 24 * HOUR
+"""The lengths of time that a rollup covers, in minutes. Hours and days begin as they do in UTC."""
+SECTION: Final = 1 << 28
+"""Minutes that one section of history can hold: some five centuries."""
+MINUTES_FROM: Final = 1 << 30
+"""Starts from here on are minutes that an hour holds, too. They are kept for charts in steps of minutes."""
+HOURS_FROM: Final = MINUTES_FROM + SECTION
+"""Starts from here on are hours that a day holds, too."""
 OTHER_TASKS: Final = "*"
 """Stands for further tasks, where a worker has met more of them than it counts apart. No task can have this name."""
 MAX_ROLLUPS: Final = 1000
@@ -38,7 +45,7 @@ class RollupKey(NamedTuple):
     """The name of a rollup, and its place in the order in which a store returns rollups."""
 
     start: int
-    """Minutes since 1970, UTC."""
+    """Minutes since 1970, UTC, plus the beginning of the section."""
     id: UUID
     """Random, made by the writer: a rollup that is added twice counts once."""
 
@@ -47,10 +54,10 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts of one task in one queue that ended alike, within one length of time."""
 
     start: int
-    """The first minute, counted from 1970, UTC."""
+    """The first minute, counted from 1970, UTC. Before MINUTES_FROM, every attempt counts once. Other sections have details."""
     id: UUID
     span: int = MINUTE
-    """How many minutes it covers: MINUTE or HOUR."""
+    """How many minutes it covers: MINUTE, HOUR or DAY."""
     queue: str
     task: str
     """OTHER_TASKS: of several tasks."""
@@ -68,6 +75,11 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> RollupKey:
         return RollupKey(self.start, self.id)
 
+    @property
+    def minute(self) -> int:
+        """The first minute, whatever the section."""
+        return minute_of(self.start)
+
 
 class HistoryPage(msgspec.Struct, frozen=True):
     """Rollups in the order of their keys."""
@@ -77,3 +89,8 @@ class HistoryPage(msgspec.Struct, frozen=True):
     """Pass as `after` for the next page, also after a short or empty page; None: this was the last."""
     folds: int
     """How often rollups were folded so far. If it changes between two pages, begin again: some may be missing or twice."""
+
+
+def minute_of(start: int) -> int:
+    """The minute of a start, whatever its section."""
+    return start if start < MINUTES_FROM else (start - MINUTES_FROM) % SECTION

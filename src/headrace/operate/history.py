@@ -11,8 +11,9 @@ import msgspec
 from headrace.errors import ConfigError
 from headrace.model.duration import show
 from headrace.model.histogram import Histogram
-from headrace.model.rollup import HOUR, AttemptEnd, Rollup, RollupKey
-from headrace.policy.history import KEEP_MINUTES, Merged
+from headrace.model.rollup import DAY, HOUR, AttemptEnd, Rollup
+from headrace.operate.rollups import read_rollups
+from headrace.policy.history import Merged, aligned, counts_in, exact_to, longest_in, pieces, ranges_to_read
 from headrace.store.contract import Store
 
 HistoryBy = Literal["queue", "task", "end"]
@@ -21,12 +22,10 @@ MOST_STEPS: Final = 1500
 """Steps of one answer, at most."""
 MOST_POINTS: Final = 5000
 """Points of one answer, at most, unless the first step alone has more."""
-_STEPS: Final = (1, 5, 15, HOUR, 6 * HOUR, 24 * HOUR)
+_STEPS: Final = (1, 5, 15, HOUR, 6 * HOUR, DAY)
 """Minutes that a step may take if the caller does not choose."""
 _WANTED: Final = 120
 """Steps that a chart shows, at most, if the caller does not choose."""
-_TRIES: Final = 3
-"""How often the pages are read, until no fold comes between two of them."""
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +37,8 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, histogram: Histogram) -> Percentiles:
-        return cls(**{name: _rounded(histogram.percentile(share)) for name, share in _SHARES.items()})
-
-
-_SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+        p50, p95, p99 = map(_rounded, histogram.percentiles((0.5, 0.95, 0.99)))
+        return cls(p50=p50, p95=p95, p99=p99)
 
 
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,10 +86,10 @@ class HistoryOperations:
         sees: Callable[[str], bool] = lambda _: True,
     ) -> HistoryAnswer:
         """The history between two times. `sees`: whether the caller may know of a queue. `step="all"`: one step for all of it."""
-        now = await self._store.now()
-        first, last = _minute(since), _minute(now if until is None else min(until, now)) + 1
-        old = first < _minute(now) - KEEP_MINUTES
-        at_least = HOUR if old else 1
+        now = _minute(await self._store.now())
+        first, last = _minute(since), (now if until is None else min(_minute(until), now)) + 1
+        at_least = exact_to(first, now)
+        last = aligned(last, exact_to(last, now))
         if step == "all":
             first -= first % at_least
             minutes = max(1, last - first)
@@ -103,40 +100,21 @@ class HistoryOperations:
             raise ConfigError(
                 f"a history has at most {MOST_STEPS} steps: give a longer step than {show(_length(minutes))}"
             )
-        groups = await self._groups(first, last, minutes, by, queue, task, sees)
+        parts = pieces(first, last, DAY if step == "all" else longest_in(minutes))
+        groups: Groups = {}
+
+        def take(rollup: Rollup) -> None:
+            if sees(rollup.queue) and counts_in(rollup, parts):
+                _add(groups, rollup, first, minutes, by)
+
+        if parts:
+            ranges = list(ranges_to_read(parts, now))
+            await read_rollups(self._store, ranges, take, restart=groups.clear, queue=queue, task=task)
         points = list(_points(groups))
         kept = _whole_steps(points)
         return HistoryAnswer(
             items=points[:kept], next=points[kept].at if kept < len(points) else None, step=60.0 * minutes
         )
-
-    async def _groups(
-        self,
-        first: int,
-        last: int,
-        minutes: int,
-        by: HistoryBy,
-        queue: str | None,
-        task: str | None,
-        sees: Callable[[str], bool],
-    ) -> Groups:
-        """Read all pages. A fold between two pages may hide rollups or show them twice, so that the reading begins again."""
-        groups: Groups = {}
-        for _ in range(_TRIES):
-            groups.clear()
-            after: RollupKey | None = None
-            folds: int | None = None
-            while True:
-                page = await self._store.read_history(first, last, queue=queue, task=task, after=after)
-                if folds is not None and folds != page.folds:
-                    break
-                for rollup in page.rollups:
-                    if sees(rollup.queue):
-                        _add(groups, rollup, first, minutes, by)
-                folds, after = page.folds, page.next
-                if after is None:
-                    return groups
-        return groups
 
 
 Groups = dict[tuple[int, str], dict[AttemptEnd, Merged]]
@@ -145,7 +123,7 @@ Groups = dict[tuple[int, str], dict[AttemptEnd, Merged]]
 
 def _add(groups: Groups, rollup: Rollup, first: int, minutes: int, by: HistoryBy) -> None:
     name = rollup.queue if by == "queue" else rollup.task if by == "task" else rollup.end.value
-    ends = groups.setdefault((rollup.start - (rollup.start - first) % minutes, name), {})
+    ends = groups.setdefault((rollup.minute - (rollup.minute - first) % minutes, name), {})
     if (merged := ends.get(rollup.end)) is None:
         merged = ends[rollup.end] = Merged()
     try:
@@ -180,11 +158,11 @@ def _whole_steps(points: list[HistoryPoint]) -> int:
 
 
 def _step(step: timedelta | None, length: int, *, at_least: int) -> int:
-    """Minutes of a step. History that is older than a day is exact to the hour."""
+    """Minutes of a step, whole hours or days where history is exact to these."""
     if step is None:
         return next((minutes for minutes in _STEPS if minutes >= at_least and length <= minutes * _WANTED), _STEPS[-1])
-    minutes = max(1, round(step.total_seconds() / 60), at_least)
-    return minutes if minutes < HOUR else minutes - minutes % HOUR if at_least == HOUR else minutes
+    minutes = max(round(step.total_seconds() / 60), at_least)
+    return minutes - minutes % at_least
 
 
 def _length(minutes: int) -> timedelta:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Unsupported
 from headrace.model.rollup import Rollup, RollupKey
-from headrace.policy.history import REPEAT_FOR, earliest, last_dropped, plan_fold, ranges_to_fold
+from headrace.policy.history import REPEAT_FOR, earliest, plan_fold, ranges_to_drop, ranges_to_fold
 from headrace.store.contract import Store
 from headrace.worker.service import OutageLog, Service, log
 from headrace.worker.state import WorkerState
@@ -160,11 +160,12 @@ class HistoryUpkeep:
 
     async def _drop_page(self) -> None:
         """Drop rollups past retention."""
-        page = await self._store.read_history(0, max(0, last_dropped(self._now, self._keep)))
-        if page.rollups:
-            await self._store.fold_history([rollup.key for rollup in page.rollups], [])
-        else:
-            self._drop_at = self._now + DROP_EVERY
+        for since, until in ranges_to_drop(self._now, self._keep):
+            page = await self._store.read_history(since, until)
+            if page.rollups:
+                await self._store.fold_history([rollup.key for rollup in page.rollups], [])
+                return
+        self._drop_at = self._now + DROP_EVERY
 
     async def _fold_page(self) -> bool:
         """Read a page and fold it. False: this pass is over."""

@@ -27,7 +27,7 @@ class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The end, in the same form. Left out: now."""
     step: str | None = None
     """The length of a step, such as `5m`. Left out: one that gives at most 120 steps. For times before yesterday, it is at least
-    an hour. `all`: one step for the whole time, because percentiles of several steps cannot be added up."""
+    an hour, and for times of more than a week ago at least a day. `all`: one step for the whole time, because percentiles of several steps cannot be added up."""
     queue: str | None = None
     """This queue only."""
     task: str | None = None

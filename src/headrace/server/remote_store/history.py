@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from headrace.errors import ConfigError
 from headrace.model.histogram import Histogram
 from headrace.model.lane import check_task_name
-from headrace.model.rollup import HOUR, MAX_ROLLUPS, MINUTE, OTHER_TASKS, HistoryPage, Rollup, RollupKey
+from headrace.model.rollup import (
+    DAY,
+    HOUR,
+    MAX_ROLLUPS,
+    MINUTE,
+    OTHER_TASKS,
+    HistoryPage,
+    Rollup,
+    RollupKey,
+)
 from headrace.server.auth import Principal
 from headrace.server.http.problems import Problem, not_found
 from headrace.server.remote_store import checks
@@ -104,8 +113,8 @@ def _check(rollup: Rollup) -> None:
     """Raises ConfigError or ValueError for what no worker counts."""
     checks.check_queue(rollup.queue)
     _check_task(rollup.task)
-    if rollup.span not in {MINUTE, HOUR}:
-        raise ConfigError(f"a rollup covers {MINUTE} or {HOUR} minutes")
+    if rollup.span not in {MINUTE, HOUR, DAY}:
+        raise ConfigError(f"a rollup covers {MINUTE}, {HOUR} or {DAY:,} minutes")
     if not (0 <= rollup.start <= _LAST and 0 <= rollup.sent <= _MOST and 0 < rollup.count <= _MOST):
         raise ConfigError("a rollup has a minute, a time and a count that no worker sends")
     Histogram.unpack(rollup.wait)
