@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.model.histogram import Histogram
-from headrace.model.rollup import HOUR, AttemptEnd, Rollup, RollupKey
+from headrace.model.rollup import HOUR, HOURS_FROM, MINUTES_FROM, USAGE_FROM, AttemptEnd, Rollup, RollupKey
+from headrace.model.usage import Usage
 from headrace.store.contract import Store
 
 START = 29_454_480
@@ -76,6 +77,19 @@ async def test_rollups_come_back_as_they_were_added(store: Store):
     rollups.append(replace(rollup(task="a.b-c", queue="mails"), span=HOUR, count=2**40))
     await store.add_history(rollups)
     assert await everything(store) == in_order(rollups)
+
+
+async def test_sections_are_kept_apart(store: Store):
+    main, minutes, hours, usage = (
+        replace(rollup(section + START), sent=START * 60) for section in (0, MINUTES_FROM, HOURS_FROM, USAGE_FROM)
+    )
+    usage = replace(usage, run=Usage({"acme": 1.0}).pack())
+    await store.add_history([usage, main])
+    assert await store.fold_history([], [hours, minutes])
+    assert await everything(store) == [main]
+    assert await everything(store, MINUTES_FROM, HOURS_FROM) == [minutes]
+    assert await everything(store, HOURS_FROM, USAGE_FROM) == [hours]
+    assert await everything(store, USAGE_FROM, 2**31 - 1) == [usage]
 
 
 async def test_a_rollup_that_is_added_twice_counts_once(store: Store):

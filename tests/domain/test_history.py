@@ -14,7 +14,17 @@ from msgspec.structs import replace
 from headrace.model.histogram import Histogram
 from headrace.model.job import Failure, JobState
 from headrace.model.outcome import DONE, Again, Finish
-from headrace.model.rollup import DAY, HOUR, HOURS_FROM, MAX_ROLLUPS, MINUTE, MINUTES_FROM, AttemptEnd, Rollup
+from headrace.model.rollup import (
+    DAY,
+    HOUR,
+    HOURS_FROM,
+    MAX_ROLLUPS,
+    MINUTE,
+    MINUTES_FROM,
+    USAGE_FROM,
+    AttemptEnd,
+    Rollup,
+)
 from headrace.policy.history import (
     FOLD_AFTER,
     KEEP_HOURS,
@@ -196,15 +206,18 @@ def totals(rollups: list[Rollup]) -> dict[tuple[str, AttemptEnd], tuple[int, byt
 
 
 def test_passes_look_where_rollups_arrive_and_where_they_become_hours_and_days() -> None:
-    assert list(ranges_to_fold(NOW, everything=True)) == [(0, MINUTE_NOW + 1)]
-    recent, hours, days = ranges_to_fold(NOW, everything=False)
+    usage = USAGE_FROM + MINUTE_NOW + 1
+    assert list(ranges_to_fold(NOW, everything=True)) == [(0, MINUTE_NOW + 1), (USAGE_FROM, usage)]
+    recent, hours, days, usages = ranges_to_fold(NOW, everything=False)
     assert recent == (MINUTE_NOW - RECENT, MINUTE_NOW + 1)
     assert hours == (MINUTE_NOW - 3 * HOUR, MINUTE_NOW - HOUR)
     assert days == (MINUTE_NOW // DAY * DAY - 2 * DAY, MINUTE_NOW // DAY * DAY)
+    assert usages == (USAGE_FROM + days[0], usage)
 
 
 def test_a_day_is_kept_until_its_last_minute_is_past_retention() -> None:
-    main, minutes, hours = ranges_to_drop(NOW, timedelta(days=30))
+    main, usage, minutes, hours = ranges_to_drop(NOW, timedelta(days=30))
     assert main == (0, MINUTE_NOW - 31 * DAY)
+    assert usage == (USAGE_FROM, USAGE_FROM + MINUTE_NOW - 31 * DAY)
     assert minutes == (MINUTES_FROM, MINUTES_FROM + MINUTE_NOW - KEEP_MINUTES - HOUR)
     assert hours == (HOURS_FROM, HOURS_FROM + MINUTE_NOW - KEEP_HOURS - HOUR)

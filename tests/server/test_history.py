@@ -17,7 +17,18 @@ from headrace.errors import ConfigError, Unsupported
 from headrace.model.histogram import Histogram
 from headrace.model.job import Batch, NewJob, new_batch
 from headrace.model.lane import Lane
-from headrace.model.rollup import HOUR, AttemptEnd, HistoryPage, Rollup, RollupKey
+from headrace.model.rollup import (
+    ALL_QUEUES,
+    HOUR,
+    MINUTES_FROM,
+    USAGE_FROM,
+    AttemptEnd,
+    HistoryPage,
+    Rollup,
+    RollupKey,
+    usage_rollup,
+)
+from headrace.model.usage import Usage
 from headrace.operate import history
 from headrace.operate.history import HistoryOperations, Percentiles
 from headrace.store.http.store import HttpStore
@@ -310,6 +321,36 @@ async def test_a_bound_worker_adds_for_its_queues_only(server: Running) -> None:
     assert len((await server.store.read_history(0, FOREVER)).rollups) == 1
 
 
+def usage(tenants: dict[str, float], *, queue: str = ALL_QUEUES) -> Rollup:
+    packed = Usage(tenants, busy=1.0, available=2.0).pack()
+    return usage_rollup(packed, minute=int(time.time()) // 60, span=HOUR, queue=queue)
+
+
+async def test_a_bound_worker_adds_its_slots_and_the_usage_that_it_may_know(server: Running) -> None:
+    for token, good, bad in (
+        (await server.token("work", queues=["a"]), usage({"acme": 1.0}, queue="a"), usage({}, queue="b")),
+        (await server.token("work", tenant="acme"), usage({"acme": 1.0}, queue="a"), usage({"zenith": 1.0}, queue="a")),
+    ):
+        remote = HttpStore(server.url.replace("http://", f"http://{token}@"))
+        await remote.open()
+        try:
+            await remote.add_history([usage({}), good])
+            with pytest.raises(Unsupported):
+                await remote.add_history([bad])
+        finally:
+            await remote.close()
+    rollups = (await server.store.read_history(USAGE_FROM, FOREVER)).rollups
+    assert sorted(one.queue for one in rollups) == [ALL_QUEUES, ALL_QUEUES, "a", "a"]
+    token = await server.token("read", queues=["a"])
+    remote = HttpStore(server.url.replace("http://", f"http://{token}@"))
+    await remote.open()
+    try:
+        page = await remote.read_history(USAGE_FROM, FOREVER)
+    finally:
+        await remote.close()
+    assert {one.queue for one in page.rollups} == {"a"}
+
+
 async def test_a_reader_sees_its_queues_through_the_http_store(server: Running) -> None:
     await server.store.add_history([recent(queue="a"), recent(queue="b")])
     for queues, names in (["a"], {"a"}), ([], {"a", "b"}):
@@ -333,6 +374,11 @@ async def test_a_reader_sees_its_queues_through_the_http_store(server: Running) 
         {"task": "no task"},
         {"queue": "no queue!"},
         {"start": -1},
+        {"queue": ALL_QUEUES},
+        {"start": MINUTES_FROM + 1},
+        {"start": USAGE_FROM + 1},
+        {"start": USAGE_FROM + 1, "run": Usage({"a tenant": 1.0}).pack()},
+        {"run": Usage().pack()},
     ],
 )
 async def test_rollups_that_no_worker_sends_are_refused(server: Running, wrong: dict[str, Any]) -> None:

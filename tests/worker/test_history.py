@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,21 +12,36 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.histogram import Histogram
-from headrace.model.job import FINISHED, Claimed, JobState
-from headrace.model.lease import new_worker_id
-from headrace.model.outcome import Cancel, Dead, Snooze
-from headrace.model.rollup import DAY, HOUR, MINUTE, MINUTES_FROM, OTHER_TASKS, AttemptEnd, Rollup
-from headrace.policy.history import FOLD_AFTER, REPEAT_FOR
+from headrace.model.job import FINISHED, Batch, Claimed, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Lease, new_token, new_worker_id
+from headrace.model.outcome import DONE, Cancel, Dead, Snooze
+from headrace.model.rollup import (
+    ALL_QUEUES,
+    DAY,
+    HOUR,
+    MINUTE,
+    MINUTES_FROM,
+    OTHER_TASKS,
+    USAGE_FROM,
+    AttemptEnd,
+    Rollup,
+)
+from headrace.model.usage import Usage
+from headrace.policy.history import FOLD_AFTER, REPEAT_FOR, merged_usage
 from headrace.settings import Settings
 from headrace.store.memory import MemoryStore
 from headrace.task.context import current_job
 from headrace.task.retry import Retry
 from headrace.testing.clock import FakeClock
-from headrace.worker import history, tally
+from headrace.worker import history, slot_meter, tally
+from headrace.worker.attempt import Attempt, ResolvedTask
 from headrace.worker.history import HistoryUpkeep, HistoryWriter
+from headrace.worker.slot_meter import SlotMeter
 from headrace.worker.state import WorkerState
 from worker.harness import Bench
 
@@ -132,6 +148,113 @@ def test_of_a_large_lease_each_task_is_measured_by_its_share() -> None:
     assert totals == {"odd": 250, "even": 249, "rare": 1}
     assert kinds == [("default", one.task) for one in jobs]
     assert sum(weight > 0 for weight in weights) == 33
+
+
+# ── usage ────────────────────────────────────────────────────────────────────
+
+
+async def usage_of(store: Any) -> dict[str, Usage]:
+    """Usage by queue."""
+    page = await store.read_history(USAGE_FROM, FOREVER)
+    queues = {rollup.queue for rollup in page.rollups}
+    return {queue: merged_usage([one for one in page.rollups if one.queue == queue]) for queue in queues}
+
+
+async def test_a_worker_writes_the_run_seconds_of_each_tenant_and_of_its_slots() -> None:
+    bench = Bench()
+
+    @bench.app.task(name="plain")
+    async def plain() -> None:
+        pass
+
+    jobs = [NewJob("plain", b"\x92\x90\x80", Lane(tenant=tenant)) for tenant in ("acme", "zenith", "acme")]
+    batch = Batch(new_batch(), jobs)
+    await bench.store.enqueue(batch)
+    ids = [job_id(batch.id, number) for number in range(3)]
+    async with bench.worker():
+        for id in ids:
+            await bench.reach(id, *FINISHED)
+    usage = await usage_of(bench.store)
+    assert set(usage["default"].tenants) == {"acme", "zenith"}
+    slots = usage[ALL_QUEUES]
+    assert 0 < slots.busy <= slots.available
+    assert slots.busy == pytest.approx(usage["default"].seconds, rel=0.01, abs=1e-4)
+
+
+async def test_run_seconds_count_by_queue_and_tenant() -> None:
+    writer, state = writer_on(store := MemoryStore())
+    now = monotonic()
+    for queue, tenant, seconds in (("a", "acme", 2.0), ("a", "", 3.0), ("b", "acme", 4.0), ("a", "acme", 1.5)):
+        one = replace(job(queue=queue), tenant=tenant)
+        state.tally.add(one, AttemptEnd.FAILED, started=now - seconds, ended=now)
+    await writer.flush()
+    usage = await usage_of(store)
+    assert usage["a"].tenants == pytest.approx({"acme": 3.5, "": 3.0})
+    assert usage["b"].tenants == pytest.approx({"acme": 4.0})
+    assert ALL_QUEUES not in usage  # The server counts for workers elsewhere, and does not know their slots.
+
+
+def test_slots_are_busy_while_attempts_run_and_until_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(slot_meter, "monotonic", lambda: clock[0])
+    state = WorkerState({}, MemoryStore(), Settings(url="memory://"), id=new_worker_id(), queues=())
+    meter = SlotMeter(state, 4)
+    held = state.take(Lease(token=new_token(), jobs=[job(), job(), job()], suspect=False))
+    long, short, waiting = [Attempt(held, position, job(), ResolvedTask.__new__(ResolvedTask)) for position in range(3)]
+    held.attempts = [long, short, waiting]
+
+    def read() -> tuple[float, float]:
+        meter.read()
+        usages = [Usage.unpack(one.run) for one in state.tally.take() if one.queue == ALL_QUEUES]
+        return sum(one.busy for one in usages), sum(one.available for one in usages)
+
+    long.started, short.started = 1001.0, 1002.0
+    clock[0] = 1010.0
+    assert read() == (9.0 + 8.0, 40.0)
+    # It ends, and the store has its outcome before the next count.
+    held.attempts[1] = None
+    state.tally.settled(held, [(1, DONE)], [(short, 1013.0, None)], plain=True)
+    clock[0] = 1020.0
+    assert read() == (3.0 + 10.0, 40.0)
+    # It ends, and the store does not have its outcome yet.
+    held.attempts[0] = None
+    held.measured.append((long, 1024.0, None))
+    clock[0] = 1030.0
+    assert read() == (4.0, 40.0)
+    state.tally.settled(held, [(0, DONE)], held.measured, plain=True)
+    assert waiting.started == 0
+    clock[0] = 1040.0
+    assert read() == (0.0, 40.0)
+
+
+def test_an_idle_worker_writes_its_slots_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(slot_meter, "monotonic", lambda: clock[0])
+    state = WorkerState({}, MemoryStore(), Settings(url="memory://"), id=new_worker_id(), queues=())
+    meter = SlotMeter(state, 2)
+    written: list[float] = []
+    for _ in range(65):
+        clock[0] += 10.0
+        meter.read()
+        written += [Usage.unpack(one.run).available for one in state.tally.take()]
+    assert written == [600.0, 600.0]
+    meter.read(final=True)
+    assert [Usage.unpack(one.run).available for one in state.tally.take()] == [100.0]
+
+
+@pytest.mark.parametrize("one_kind", [True, False])
+def test_tenants_that_take_turns_in_large_leases_are_measured_alike(
+    one_kind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally, "random", random.Random(7).random)
+    jobs = [replace(job(), tenant="even" if number % 2 else "odd") for number in range(512)]
+    totals: Counter[str] = Counter()
+    for _ in range(400):
+        _, weights = tally.sample(jobs, one_kind=one_kind)
+        for one, weight in zip(jobs, weights, strict=True):
+            totals[one.tenant] += weight
+    assert totals["even"] + totals["odd"] == 400 * 512
+    assert totals["even"] / totals["odd"] == pytest.approx(1.0, abs=0.25)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────

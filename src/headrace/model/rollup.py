@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -14,12 +14,16 @@ MINUTE: Final = 1
 HOUR: Final = 60
 DAY: Final = 24 * HOUR
 """The lengths of time that a rollup covers, in minutes. Hours and days begin as they do in UTC."""
-SECTION: Final = 1 << 28
-"""Minutes that one section of history can hold: some five centuries."""
-MINUTES_FROM: Final = 1 << 30
+SECTION: Final = 200_000 * DAY
+"""Minutes that one section of history can hold: some five centuries, and whole days."""
+MINUTES_FROM: Final = 4 * SECTION
 """Starts from here on are minutes that an hour holds, too. They are kept for charts in steps of minutes."""
-HOURS_FROM: Final = MINUTES_FROM + SECTION
+HOURS_FROM: Final = 5 * SECTION
 """Starts from here on are hours that a day holds, too."""
+USAGE_FROM: Final = 6 * SECTION
+"""Starts from here on are hours and days of usage. See `usage_rollup`."""
+ALL_QUEUES: Final = "*"
+"""The queue of a usage that is not about one queue: the slots of a worker serve several. No queue can have this name."""
 OTHER_TASKS: Final = "*"
 """Stands for further tasks, where a worker has met more of them than it counts apart. No task can have this name."""
 MAX_ROLLUPS: Final = 1000
@@ -67,7 +71,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
     wait: bytes = EMPTY
     """A packed Histogram: the seconds between the enqueue and the start of the first attempt."""
     run: bytes = EMPTY
-    """A packed Histogram: the seconds between the start and the end of each attempt."""
+    """A packed Histogram: the seconds between the start and the end of each attempt. From USAGE_FROM on, a packed Usage."""
     sent: int
     """When its writer first sent it, in seconds since 1970 by the store's clock. Young rollups are not folded."""
 
@@ -93,4 +97,19 @@ class HistoryPage(msgspec.Struct, frozen=True):
 
 def minute_of(start: int) -> int:
     """The minute of a start, whatever its section."""
-    return start if start < MINUTES_FROM else (start - MINUTES_FROM) % SECTION
+    return start % SECTION
+
+
+def usage_rollup(packed: bytes, *, minute: int, span: int, queue: str, sent: int = 0) -> Rollup:
+    """A rollup that carries a packed Usage. Stores keep it as they keep every other one."""
+    return Rollup(
+        start=USAGE_FROM + minute - minute % span,
+        id=uuid4(),
+        span=span,
+        queue=queue,
+        task=OTHER_TASKS,
+        end=AttemptEnd.DONE,
+        count=1,
+        run=packed,
+        sent=sent,
+    )

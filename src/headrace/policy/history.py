@@ -18,10 +18,14 @@ from headrace.model.rollup import (
     MAX_ROLLUPS,
     MINUTE,
     MINUTES_FROM,
+    USAGE_FROM,
     AttemptEnd,
     Rollup,
     RollupKey,
+    minute_of,
+    usage_rollup,
 )
+from headrace.model.usage import Usage
 
 REPEAT_FOR: Final = 60.0
 """Seconds for which a writer sends a rollup again, when it does not know whether the store has it."""
@@ -112,11 +116,39 @@ def plan_fold(page: Sequence[Rollup], now: float) -> Fold | None:
     return fold if fold.gone else None
 
 
+def plan_usage_fold(page: Sequence[Rollup], now: float) -> Fold | None:
+    """As `plan_fold`, for rollups of the section USAGE_FROM. Their hours become days without details."""
+    groups: dict[tuple[int, int, str], list[Rollup]] = {}
+    for rollup in page:
+        if rollup.sent <= now - FOLD_AFTER:
+            groups.setdefault((*_target(rollup, int(now // 60)), rollup.queue), []).append(rollup)
+    fold = Fold([], [])
+    for (start, span, queue), rollups in groups.items():
+        if len(rollups) == 1 and rollups[0].span == span:
+            continue
+        try:
+            packed = merged_usage(rollups).pack()
+        except ValueError:
+            continue  # A newer version folds them.
+        fold.gone.extend(rollup.key for rollup in rollups)
+        sent = max(rollup.sent for rollup in rollups)
+        fold.rollups.append(usage_rollup(packed, minute=minute_of(start), span=span, queue=queue, sent=sent))
+    return fold if fold.gone else None
+
+
+def merged_usage(rollups: Iterable[Rollup]) -> Usage:
+    """What these rollups of usage hold together. Raises ValueError if a newer version has packed one in another way."""
+    usage = Usage()
+    for rollup in rollups:
+        usage.merge(Usage.unpack(rollup.run))
+    return usage
+
+
 def _target(rollup: Rollup, minute: int) -> tuple[int, int]:
     """The start and the span of the rollup that this one belongs into. A minute reaches its day in two folds."""
     span = _COARSER.get(rollup.span, rollup.span)
     start = rollup.start - rollup.start % span
-    return (start, span) if start + span <= minute - RECENT else (rollup.start, rollup.span)
+    return (start, span) if minute_of(start) + span <= minute - RECENT else (rollup.start, rollup.span)
 
 
 def _detail(rollup: Rollup, minute: int) -> Rollup | None:
@@ -128,7 +160,9 @@ def _detail(rollup: Rollup, minute: int) -> Rollup | None:
 def ranges_to_drop(now: float, keep: timedelta) -> Iterator[tuple[int, int]]:
     """The starts that are past retention, by section. A day is kept until its last minute is past it."""
     minute = int(now // 60)
-    yield 0, max(0, int((now - keep.total_seconds()) // 60) - DAY)
+    past = max(0, int((now - keep.total_seconds()) // 60) - DAY)
+    yield 0, past
+    yield USAGE_FROM, USAGE_FROM + past
     for section, details in _DETAILS.values():
         yield section, section + max(0, minute - details - HOUR)
 
@@ -136,13 +170,15 @@ def ranges_to_drop(now: float, keep: timedelta) -> Iterator[tuple[int, int]]:
 def ranges_to_fold(now: float, *, everything: bool) -> Iterator[tuple[int, int]]:
     """The minutes in which a pass looks: where rollups arrive and where they become hours and days, or all minutes."""
     minute = int(now // 60)
+    ended = {span: _down(minute - RECENT, span) for span in (HOUR, DAY)}
     if everything:
         yield 0, minute + 1
+        yield USAGE_FROM, USAGE_FROM + minute + 1
     else:
         yield minute - RECENT, minute + 1
-        for span in (HOUR, DAY):
-            ended = _down(minute - RECENT, span)
-            yield ended - 2 * span, ended
+        for span, end in ended.items():
+            yield end - 2 * span, end
+        yield USAGE_FROM + ended[DAY] - 2 * DAY, USAGE_FROM + minute + 1
 
 
 # ── reading ──────────────────────────────────────────────────────────────────

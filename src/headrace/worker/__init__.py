@@ -227,7 +227,12 @@ class Worker:
             on_duty=lambda: state.upkeep,
         )
         self._services: list[Service] = [self._settler, self._executor, self._keeper, self._ticker, self._fetcher]
-        self._services += [reporter, self._feedback, *self._janitor.services, HistoryWriter(state)]
+        self._services += [
+            reporter,
+            self._feedback,
+            *self._janitor.services,
+            HistoryWriter(state, slots=state.settings.concurrency),
+        ]
         if self._duties.outbox is not None:
             self._services.append(RelayService(self._duties.outbox, bounded(state.store, self._duties.queues)))
         if self._duties.hooks.on_failure:

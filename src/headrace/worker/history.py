@@ -12,10 +12,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Unsupported
-from headrace.model.rollup import Rollup, RollupKey
-from headrace.policy.history import REPEAT_FOR, earliest, plan_fold, ranges_to_drop, ranges_to_fold
+from headrace.model.rollup import USAGE_FROM, Rollup, RollupKey
+from headrace.policy.history import REPEAT_FOR, earliest, plan_fold, plan_usage_fold, ranges_to_drop, ranges_to_fold
 from headrace.store.contract import Store
 from headrace.worker.service import OutageLog, Service, log
+from headrace.worker.slot_meter import SlotMeter
 from headrace.worker.state import WorkerState
 
 EVERY: Final = 10.0
@@ -51,9 +52,11 @@ class HistoryWriter(Service):
 
     name = "history"
 
-    def __init__(self, state: WorkerState) -> None:
+    def __init__(self, state: WorkerState, *, slots: int = 0) -> None:
+        """`slots`: how many jobs the worker runs at the same time; 0: the jobs run elsewhere, so nothing is known of it."""
         super().__init__()
         self._state = state
+        self._slots = SlotMeter(state, slots) if slots else None
         self._waiting: deque[_Waiting] = deque()
         self._outage = OutageLog("writing history")
         self._refused = False
@@ -69,10 +72,12 @@ class HistoryWriter(Service):
         await super().stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
-                await self.flush()
+                await self.flush(final=True)
 
-    async def flush(self) -> None:
+    async def flush(self, *, final: bool = False) -> None:
         """Write everything that was counted. What the store does not take waits for the next call."""
+        if self._slots is not None:
+            self._slots.read(final=final)
         rollups = self._state.tally.take()
         if self._refused:
             return
@@ -171,7 +176,7 @@ class HistoryUpkeep:
         """Read a page and fold it. False: this pass is over."""
         since, until = self._ranges[0]
         page = await self._store.read_history(since, until, after=self._after)
-        fold = plan_fold(page.rollups, self._now)
+        fold = (plan_usage_fold if since >= USAGE_FROM else plan_fold)(page.rollups, self._now)
         if fold is not None:
             # Whether this fold or that of another worker came first: what is there now begins at the same place.
             await self._store.fold_history(fold.gone, fold.rollups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -12,7 +13,8 @@ from headrace.model.histogram import Histogram
 from headrace.model.job import Claimed
 from headrace.model.lease import MAX_LEASE
 from headrace.model.outcome import DONE, Settlement
-from headrace.model.rollup import OTHER_TASKS, AttemptEnd, Rollup
+from headrace.model.rollup import ALL_QUEUES, HOUR, OTHER_TASKS, AttemptEnd, Rollup, usage_rollup
+from headrace.model.usage import Usage
 from headrace.worker.attempt_times import AttemptTimes
 
 if TYPE_CHECKING:
@@ -31,9 +33,10 @@ Kinds = tuple[str, str] | list[tuple[str, str]]
 EACH: Final = bytes([1] * MAX_LEASE)
 """Every attempt of a lease is measured and stands for itself."""
 _EVERY: Final = {
-    stride: bytes([0 if place % stride else stride for place in range(MAX_LEASE)]) for stride in (2, 4, 8, 16, 32)
+    stride: bytes([0 if place % stride else stride for place in range(MAX_LEASE + stride)])
+    for stride in (2, 4, 8, 16, 32)
 }
-"""stride → for how many attempts the one at each place stands."""
+"""stride → for how many attempts the one at each place stands. A lease begins at one of the first places."""
 Measured = tuple["Attempt", float, AttemptEnd | None]
 """An attempt, when it ended on the monotonic clock, and how. None: it succeeded, and stands for others of its lease."""
 
@@ -75,6 +78,11 @@ class Tally:
         self._earlier: dict[Key, _Entry] = {}
         """What `times` has got already and `take` has not returned yet."""
         self._times: AttemptTimes | None = None
+        self._seconds: dict[tuple[str, str], float] = {}
+        """Queue and tenant → run seconds."""
+        self._slots = Usage()
+        self.credited = 0.0
+        """Slots are counted as busy up to this time of the monotonic clock, also those of attempts that go on."""
 
     def times(self) -> AttemptTimes:
         """The times of all attempts since the first call. Without a call, nothing is added up."""
@@ -103,6 +111,9 @@ class Tally:
         minute, ahead = int(now // 60), now - monotonic()
         groups: dict[tuple[Key, int], _Times] = {}
         enqueued_at, enqueued = None, 0.0
+        queue, tenant, ran = "", "", 0.0
+        users: dict[tuple[str, str], float] = {}
+        credited = self.credited
         for attempt, ended, end in measured:
             job = attempt.job
             weight = held.weights[attempt.position] if end is None else 1
@@ -111,12 +122,23 @@ class Tally:
                 times = groups[group] = _Times()
             times.count += end is not None or held.kinds is None
             if started := attempt.started:
-                times.run.append(ended - started)
+                seconds = ended - started
+                times.run.append(seconds)
+                if job.tenant != tenant or job.queue != queue:
+                    # Neighbours often have the same tenant.
+                    users[queue, tenant] = users.get((queue, tenant), 0.0) + ran
+                    queue, tenant, ran = job.queue, job.tenant, 0.0
+                ran += seconds * weight
+                if started < credited:
+                    self._slots.busy -= (min(ended, credited) - started) * weight
                 if job.attempt == 1:
                     if job.enqueued_at is not enqueued_at:
                         enqueued_at = job.enqueued_at
                         enqueued = enqueued_at.timestamp() - ahead
                     times.wait.append(started - enqueued)
+        users[queue, tenant] = users.get((queue, tenant), 0.0) + ran
+        for (queue, tenant), ran in users.items():
+            self._run(queue, tenant, ran)
         for (key, weight), times in groups.items():
             self._add(key, times, weight)
         if held.kinds is not None:
@@ -141,6 +163,8 @@ class Tally:
         now, times = self._now(), _Times()
         if started:
             times.run.append(ended - started)
+            self._run(job.queue, job.tenant, ended - started)
+            self._slots.busy -= max(0.0, min(ended, self.credited) - started)
             if job.attempt == 1:
                 times.wait.append(started + now - monotonic() - job.enqueued_at.timestamp())
         times.count = 1
@@ -148,11 +172,12 @@ class Tally:
 
     def take(self) -> list[Rollup]:
         """What was counted since the last call, as rollups with fresh ids."""
+        usage = self._take_usage()
         if self._times is not None:
             self._pass_on(self._times)
         entries = self._entries if self._times is None else self._earlier
         self._entries, self._earlier = {}, {}
-        return [
+        return usage + [
             Rollup(
                 start=minute,
                 id=uuid4(),
@@ -166,6 +191,33 @@ class Tally:
             )
             for (minute, queue, task, end), entry in entries.items()
         ]
+
+    def _run(self, queue: str, tenant: str, seconds: float) -> None:
+        """Count run seconds, as if none of them were credited."""
+        if seconds:
+            user = (queue, tenant)
+            self._seconds[user] = self._seconds.get(user, 0.0) + seconds
+            self._slots.busy += seconds
+
+    @property
+    def counted(self) -> bool:
+        """Attempts have ended since the last call of `take`."""
+        return bool(self._entries or self._earlier)
+
+    def use_slots(self, busy: float, *, available: float) -> None:
+        """Count seconds of slots, besides those of attempts that have ended."""
+        self._slots.busy += busy
+        self._slots.available += available
+
+    def _take_usage(self) -> list[Rollup]:
+        """A rollup for each queue in which attempts ended, and one for the slots."""
+        seconds, self._seconds = self._seconds, {}
+        slots, self._slots = self._slots, Usage()
+        usages: dict[str, Usage] = {ALL_QUEUES: slots} if slots.available else {}
+        for (queue, tenant), time in seconds.items():
+            usages.setdefault(queue, Usage()).tenants[tenant] = time
+        minute = int(self._now() // 60)
+        return [usage_rollup(usage.pack(), minute=minute, span=HOUR, queue=queue) for queue, usage in usages.items()]
 
     def _add(self, key: Key, times: _Times, weight: int) -> None:
         entry = _entry(self._entries, key)
@@ -194,21 +246,31 @@ def _plain(batch: Sequence[tuple[int, Settlement]], measured: Sequence[Measured]
 
 
 def sample(jobs: Sequence[Claimed], *, one_kind: bool) -> tuple[Kinds, bytes]:
-    """The kinds of the jobs of a large lease, and for how many jobs each one stands."""
+    """The kinds of the jobs of a large lease, and for how many jobs each one stands.
+
+    The places are random, because tenants take turns in a lease: a fixed place could be always that of the same tenant.
+    """
     stride = 1 << (len(jobs) // MEASURED_WHOLE).bit_length()
     if one_kind:
-        return (jobs[0].queue, jobs[0].task), _EVERY[stride]
+        first = int(random() * stride)
+        return (jobs[0].queue, jobs[0].task), _EVERY[stride][first : first + len(jobs)]
     # Each kind is counted by itself, because kinds may alternate and a fixed stride would then miss one of them.
     kinds = [(job.queue, job.task) for job in jobs]
     left = Counter(kinds)
-    since: dict[tuple[str, str], int] = {}
+    next_: dict[tuple[str, str], tuple[int, int]] = {}
     weights = bytearray(len(jobs))
     for position, kind in enumerate(kinds):
-        number = since.get(kind, 0)
+        # Of each `stride` jobs of a kind one is measured. `number` counts them, and `chosen` is the one.
+        number, chosen = next_.get(kind, (0, 0))
         if not number:
+            chosen = int(random() * min(stride, left[kind]))
+        if number == chosen:
             weights[position] = min(stride, left[kind])
+        number += 1
+        if number == stride:
+            number = 0
             left[kind] -= stride
-        since[kind] = number + 1 if number + 1 < stride else 0
+        next_[kind] = (number, chosen)
     return kinds, bytes(weights)
 
 

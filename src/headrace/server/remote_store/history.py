@@ -9,17 +9,21 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model.histogram import Histogram
-from headrace.model.lane import check_task_name
+from headrace.model.lane import check_task_name, check_tenant
 from headrace.model.rollup import (
+    ALL_QUEUES,
     DAY,
     HOUR,
     MAX_ROLLUPS,
     MINUTE,
+    MINUTES_FROM,
     OTHER_TASKS,
+    USAGE_FROM,
     HistoryPage,
     Rollup,
     RollupKey,
 )
+from headrace.model.usage import Usage
 from headrace.server.auth import Principal
 from headrace.server.http.problems import Problem, not_found
 from headrace.server.remote_store import checks
@@ -43,12 +47,16 @@ class HistoryCalls:
 
     async def add_history(self, rollups: list[Rollup]) -> None:
         _check_count(rollups)
-        self._see_queues([rollup.queue for rollup in rollups])
+        self._see_queues([rollup.queue for rollup in rollups if not is_of_slots(rollup)])
         latest = (await self._store.now()).timestamp() + 60 * _AHEAD
         for rollup in rollups:
             _check(rollup)
-            if rollup.start * 60 > latest or rollup.sent > latest:
+            if MINUTES_FROM <= rollup.start < USAGE_FROM:
+                raise ConfigError("only a fold writes details of history")
+            if rollup.minute * 60 > latest or rollup.sent > latest:
                 raise ConfigError("a rollup is about the future: compare the clocks of the worker and the store")
+            if self._who.tenant is not None and rollup.start >= USAGE_FROM:
+                self._see_tenants(Usage.unpack(rollup.run))
         await self._store.add_history(rollups)
 
     async def read_history(
@@ -88,6 +96,10 @@ class HistoryCalls:
         if self._who.tenant is not None:
             raise not_yours()
 
+    def _see_tenants(self, usage: Usage) -> None:
+        if usage.other or set(usage.tenants) - {self._who.tenant}:
+            raise not_found("a token that is bound to a tenant can only add the usage of this tenant")
+
     def _see_queues(self, queues: Sequence[str]) -> None:
         allowed = self._who.queues
         for queue in queues:
@@ -111,11 +123,21 @@ def _check_task(task: str) -> None:
 
 def _check(rollup: Rollup) -> None:
     """Raises ConfigError or ValueError for what no worker counts."""
-    checks.check_queue(rollup.queue)
+    if not is_of_slots(rollup):
+        checks.check_queue(rollup.queue)
     _check_task(rollup.task)
     if rollup.span not in {MINUTE, HOUR, DAY}:
         raise ConfigError(f"a rollup covers {MINUTE}, {HOUR} or {DAY:,} minutes")
     if not (0 <= rollup.start <= _LAST and 0 <= rollup.sent <= _MOST and 0 < rollup.count <= _MOST):
         raise ConfigError("a rollup has a minute, a time and a count that no worker sends")
     Histogram.unpack(rollup.wait)
-    Histogram.unpack(rollup.run)
+    if rollup.start < USAGE_FROM:
+        Histogram.unpack(rollup.run)
+    else:
+        for tenant in Usage.unpack(rollup.run).tenants:
+            check_tenant(tenant)
+
+
+def is_of_slots(rollup: Rollup) -> bool:
+    """Whether it is about the slots of a worker, which serve several queues."""
+    return rollup.start >= USAGE_FROM and rollup.queue == ALL_QUEUES
