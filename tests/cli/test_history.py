@@ -6,9 +6,13 @@ import asyncio
 import time
 from uuid import uuid4
 
+import pytest
+
 from cli.shell import Shell
+from headrace.cli.report import sparkline
 from headrace.model.histogram import Histogram
-from headrace.model.rollup import AttemptEnd, Rollup
+from headrace.model.rollup import ALL_QUEUES, HOUR, AttemptEnd, Rollup, usage_rollup
+from headrace.model.usage import Usage
 from headrace.store import connect
 
 
@@ -88,3 +92,36 @@ def test_stats_tell_how_soon_a_queue_drains_and_what_it_needs(shell: Shell) -> N
     header, mail, _ = shell("stats").stdout.splitlines()
     assert header.rstrip().endswith("oldest  drains in")
     assert mail.split()[-1][-1] in "sm"
+
+
+def test_a_report(shell: Shell) -> None:
+    assert "no attempt ended in this time" in shell("report").stderr
+    minute = int(time.time()) // 60
+    slots = Usage(busy=900.0, available=3600.0).pack()
+    tenants = Usage({"acme": 7200.0, "": 1.5}).pack()
+    add(
+        shell,
+        rollup("mail", AttemptEnd.DONE, 97, 0.25),
+        rollup("mail", AttemptEnd.FAILED, 3, 0.25),
+        usage_rollup(slots, minute=minute, span=HOUR, queue=ALL_QUEUES),
+        usage_rollup(tenants, minute=minute, span=HOUR, queue="mail"),
+    )
+    document = shell.json("report")
+    assert [(task["task"], task["failure_rate"]) for task in document["items"]] == [("shop.charge", 0.03)]
+    assert (document["next"], document["step"]) == (None, 7 * 86_400)
+    lines = [line.split() for line in shell("report").stdout.splitlines()]
+    assert lines[0][0] == "from"
+    assert lines[0][-1] == "week"
+    assert ["shop.charge", "100", "3.00", "%", "█", "252", "ms", "252", "ms", "█"] in lines
+    assert ["Use", "of", "slots:", "25.0", "%"] in lines
+    assert ["acme", "2", "h", "0", "min", "100.0", "%", "█" * 20] in lines
+    assert ["(none)", "1.5", "s", "0.02", "%"] in lines
+    assert shell.json("report", "--queue", "other")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [([], ""), ([0.0, None, 1.0], "▁ █"), ([1.0, 0.5, 0.25], "█▅▃"), ([0.001], "▂"), ([None], "")],
+)
+def test_sparklines(values: list[float | None], line: str) -> None:
+    assert sparkline(values, least=0.01) == line

@@ -208,11 +208,12 @@ def totals(rollups: list[Rollup]) -> dict[tuple[str, AttemptEnd], tuple[int, byt
 def test_passes_look_where_rollups_arrive_and_where_they_become_hours_and_days() -> None:
     usage = USAGE_FROM + MINUTE_NOW + 1
     assert list(ranges_to_fold(NOW, everything=True)) == [(0, MINUTE_NOW + 1), (USAGE_FROM, usage)]
-    recent, hours, days, usages = ranges_to_fold(NOW, everything=False)
+    recent, hours, days, usages, old = ranges_to_fold(NOW, everything=False)
     assert recent == (MINUTE_NOW - RECENT, MINUTE_NOW + 1)
     assert hours == (MINUTE_NOW - 3 * HOUR, MINUTE_NOW - HOUR)
     assert days == (MINUTE_NOW // DAY * DAY - 2 * DAY, MINUTE_NOW // DAY * DAY)
-    assert usages == (USAGE_FROM + days[0], usage)
+    assert usages == (USAGE_FROM + MINUTE_NOW - 2 * HOUR, usage)
+    assert old == (USAGE_FROM + days[0] - KEEP_HOURS, USAGE_FROM + days[1] - KEEP_HOURS)
 
 
 def test_a_day_is_kept_until_its_last_minute_is_past_retention() -> None:

@@ -91,10 +91,12 @@ async def test_upkeep_folds_hours_of_usage_into_days_and_drops_what_is_old() -> 
     await store.add_history([*rollups, replace(rollups[0], id=uuid4())])
     clock.advance(timedelta(seconds=FOLD_AFTER))
     assert len(await tidied()) == 3
+    clock.advance(timedelta(days=8))
+    assert len(await tidied()) == 3
     clock.advance(timedelta(days=1))
     [day] = await tidied()
     assert (day.span, day.start % DAY) == (DAY, 0)
     merged = merged_usage([day])
     assert (merged.tenants, merged.busy, merged.available) == ({"a": 5.0, "b": 10.0}, 15.0, 45.0)
-    clock.advance(timedelta(days=32))
+    clock.advance(timedelta(days=24))
     assert await tidied() == []

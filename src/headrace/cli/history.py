@@ -87,11 +87,11 @@ def _row(point: HistoryPoint) -> tuple[object, ...]:
         point.count,
         point.ends.get("failed", 0),
         point.ends.get("dead", 0),
-        *(_seconds(share) for times in (point.wait, point.run) for share in (times.p50, times.p95, times.p99)),
+        *(show_seconds(share) for times in (point.wait, point.run) for share in (times.p50, times.p95, times.p99)),
     )
 
 
-def _seconds(seconds: float | None) -> str:
+def show_seconds(seconds: float | None) -> str:
     """In the unit that gives the fewest figures."""
     if seconds is None:
         return "-"

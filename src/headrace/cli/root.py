@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("headrace.cli.top", "Queues, workers and jobs live in a terminal, down to why a job waits."),
     "history": ("headrace.cli.history", "What became of attempts over time, with percentiles."),
     "sink": ("headrace.cli.sink", "Copy every end of a job to ClickHouse."),
+    "report": ("headrace.cli.report", "Failure rates, run times, use of slots and of tenants, over weeks."),
     "tokens": ("headrace.cli.tokens", "Create, list and revoke the tokens of the server."),
     "changes": ("headrace.cli.changes", "List what changed lately: actions, deploys, new failures."),
     "audit": ("headrace.cli.audit", "List what operators did: author, action, time, number of jobs."),

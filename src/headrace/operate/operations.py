@@ -13,6 +13,7 @@ from headrace.operate.history import HistoryOperations
 from headrace.operate.jobs import JobOperations
 from headrace.operate.limits import LimitOperations
 from headrace.operate.pauses import PauseOperations
+from headrace.operate.report import ReportOperations
 from headrace.operate.schedules import ScheduleOperations
 from headrace.operate.tokens import TokenOperations
 from headrace.operate.workers import WorkerOperations
@@ -32,6 +33,7 @@ class Operations:
         self.actor = ledger.actor
         self.jobs = JobOperations(store, ledger)
         self.history = HistoryOperations(store)
+        self.report = ReportOperations(store)
         self.autoscale = AutoscaleOperations(store)
         self.pauses = PauseOperations(store, ledger)
         self.dead = DeadLetterOperations(store, ledger, task_of)

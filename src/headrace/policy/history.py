@@ -117,11 +117,12 @@ def plan_fold(page: Sequence[Rollup], now: float) -> Fold | None:
 
 
 def plan_usage_fold(page: Sequence[Rollup], now: float) -> Fold | None:
-    """As `plan_fold`, for rollups of the section USAGE_FROM. Their hours become days without details."""
+    """As `plan_fold`, for rollups of the section USAGE_FROM. Their hours stay for KEEP_HOURS and then become days."""
     groups: dict[tuple[int, int, str], list[Rollup]] = {}
     for rollup in page:
         if rollup.sent <= now - FOLD_AFTER:
-            groups.setdefault((*_target(rollup, int(now // 60)), rollup.queue), []).append(rollup)
+            target = _target(rollup, int(now // 60) - KEEP_HOURS)
+            groups.setdefault((*target, rollup.queue), []).append(rollup)
     fold = Fold([], [])
     for (start, span, queue), rollups in groups.items():
         if len(rollups) == 1 and rollups[0].span == span:
@@ -178,7 +179,9 @@ def ranges_to_fold(now: float, *, everything: bool) -> Iterator[tuple[int, int]]
         yield minute - RECENT, minute + 1
         for span, end in ended.items():
             yield end - 2 * span, end
-        yield USAGE_FROM + ended[DAY] - 2 * DAY, USAGE_FROM + minute + 1
+        yield USAGE_FROM + ended[HOUR] - HOUR, USAGE_FROM + minute + 1
+        old = USAGE_FROM + ended[DAY] - KEEP_HOURS
+        yield old - 2 * DAY, old
 
 
 # ── reading ──────────────────────────────────────────────────────────────────

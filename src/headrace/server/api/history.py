@@ -43,8 +43,8 @@ async def show(call: Call) -> Response:
     now = await call.service.store.now()
     try:
         history = await call.operations.history.read(
-            _time(query.since, now, "since"),
-            None if query.until is None else _time(query.until, now, "until"),
+            read_time(query.since, now, "since"),
+            None if query.until is None else read_time(query.until, now, "until"),
             by=query.by,
             step=_step(query.step),
             queue=query.queue,
@@ -63,7 +63,7 @@ def _step(text: str | None) -> timedelta | Literal["all"] | None:
     return "all" if text == "all" else duration.parse(text, name="step")
 
 
-def _time(text: str, now: datetime, name: str) -> datetime:
+def read_time(text: str, now: datetime, name: str) -> datetime:
     """An age, or a time. Raises ConfigError."""
     try:
         at = datetime.fromisoformat(text)
