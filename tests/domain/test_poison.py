@@ -178,6 +178,7 @@ BY_NAME = {
     "cli/root.py",
     "cli/target.py",
     "integrations/django/backend.py",
+    "operate/archive/parquet.py",
     "outbox/database.py",
     "store/postgres/driver.py",
     "store/tx.py",

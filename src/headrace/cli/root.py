@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "changes": ("headrace.cli.changes", "List what changed lately: actions, deploys, new failures."),
     "audit": ("headrace.cli.audit", "List what operators did: author, action, time, number of jobs."),
     "migrate": ("headrace.cli.migrate", "Bring the store's schema up to date."),
+    "archive": ("headrace.cli.archive", "Move ended jobs into Parquet files."),
     "prune": ("headrace.cli.prune", "Drop finished jobs past their retention now."),
     "doctor": ("headrace.cli.doctor", "Check the settings and the store, and say what to do."),
     "bench": ("headrace.cli.bench", "Measure a store."),

@@ -13,7 +13,6 @@ from headrace.cli.output import age, clean, short, table
 from headrace.model.job import Failure, Job, JobId, JobState
 from headrace.model.step import Step
 from headrace.operate import shown
-from headrace.task.large_results import reference
 
 if TYPE_CHECKING:
     from headrace.cli.target import Target
@@ -85,7 +84,7 @@ def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
             "worker_name": job.worker_name,
             "trace": shown.trace(job),
             "trace_url": shown.trace_url(job, target.settings.trace_url),
-            "result": result(job),
+            "result": shown.result(job),
             "result_expired": job.result_expired,
             "history": [failure(entry) for entry in job.history],
             "progress": job.progress,
@@ -103,16 +102,6 @@ def failure(entry: Failure) -> dict[str, Any]:
 def payload(job: Job, target: Target) -> dict[str, Any]:
     """The arguments, masked by the rules of the task if the app is known."""
     return shown.arguments(target.task(job.task), job)
-
-
-def result(job: Job) -> Any:
-    """What the job returned."""
-    if (stored := reference(job.result)) is not None:
-        return {
-            "in the storage of large results": f"{stored.size:,} bytes",
-            "name": stored.name(str(job.id), job.attempt),
-        }
-    return shown.value_of(job.result)
 
 
 def journal(job: Job, steps: Sequence[Step], target: Target) -> list[dict[str, Any]]:
@@ -153,7 +142,7 @@ def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) ->
     if options := shown.options(job):
         add("options", _compact(options))
     if job.result is not None:
-        add("result", _compact(result(job)))
+        add("result", _compact(shown.result(job)))
     elif job.result_expired:
         add("result", "expired")
     for entry in job.history:

@@ -5,6 +5,7 @@ Each verb leaves its entry in the audit log, with the same text whichever way it
 
 from __future__ import annotations
 
+from headrace.operate.archive.move import ArchiveOperations
 from headrace.operate.audit import Ledger
 from headrace.operate.autoscale import AutoscaleOperations
 from headrace.operate.dead.letters import TaskSource, unknown
@@ -35,6 +36,7 @@ class Operations:
         self.history = HistoryOperations(store)
         self.report = ReportOperations(store)
         self.autoscale = AutoscaleOperations(store)
+        self.archive = ArchiveOperations(store, ledger, task_of)
         self.pauses = PauseOperations(store, ledger)
         self.dead = DeadLetterOperations(store, ledger, task_of)
         self.limits = LimitOperations(store, ledger)

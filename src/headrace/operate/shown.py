@@ -15,6 +15,7 @@ from headrace.policy.settings_checks import TRACE_ID
 from headrace.runtime.logs import trace_id
 from headrace.task import codec
 from headrace.task.job_options import is_trace
+from headrace.task.large_results import reference
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
@@ -101,6 +102,16 @@ def step_value(step: Step, *, hide: bool) -> Any:
     if step.value is None:
         return None
     return HIDDEN if hide else value_of(step.value)
+
+
+def result(job: Job) -> Any:
+    """What the job returned."""
+    if (stored := reference(job.result)) is not None:
+        return {
+            "in the storage of large results": f"{stored.size:,} bytes",
+            "name": stored.name(str(job.id), job.attempt),
+        }
+    return value_of(job.result)
 
 
 def value_of(data: bytes | None) -> Any:

@@ -1,0 +1,1 @@
+"""Moves ended jobs from a store into Parquet files."""
