@@ -288,3 +288,17 @@ export interface History extends List<HistoryPoint> {
   /** Seconds. */
   step: number;
 }
+
+export interface SlotSeconds {
+  busy_seconds: number;
+  available_seconds: number;
+  utilisation: number | null;
+}
+
+/** The part of a report that the page shows. */
+export interface WorkReport {
+  /** Null: the token may not know of all queues. */
+  slots: (SlotSeconds & { steps: (SlotSeconds & { at: string })[] }) | null;
+  /** A null name stands for all tenants that are not named, and an empty one for jobs without a tenant. */
+  tenants: { tenant: string | null; run_seconds: number; share: number | null }[];
+}

@@ -10,7 +10,8 @@ from uuid import uuid4
 from playwright.async_api import Browser, Locator, Page, expect
 
 from headrace.model.histogram import Histogram
-from headrace.model.rollup import AttemptEnd, Rollup
+from headrace.model.rollup import ALL_QUEUES, HOUR, AttemptEnd, Rollup, usage_rollup
+from headrace.model.usage import Usage
 from server.dashboard.browsing import dead, opened_page, sign_in
 from server.running import Running
 
@@ -140,6 +141,22 @@ async def test_reports_show_which_tasks_fail_and_how_long_they_run(server: Runni
     await expect(chart.locator("tbody td.n")).to_have_text([seconds] * 3)
     await page.reload()
     await expect(chart.get_by_role("img")).to_be_visible()
+
+
+async def test_reports_show_the_use_of_slots_and_of_tenants(server: Running, page: Page) -> None:
+    await work(server)
+    minute = int(time.time()) // 60 - 26 * 60
+    for queue, usage in (
+        (ALL_QUEUES, Usage(busy=3 * 3600.0, available=12 * 3600.0)),
+        ("old", Usage({"acme": 90 * 60.0, "": 30 * 60.0})),
+    ):
+        await server.store.add_history([usage_rollup(usage.pack(), minute=minute, span=HOUR, queue=queue)])
+    await page.goto(f"{server.url}/#/reports")
+    slots = page.get_by_role("region", name="Slots").locator("tbody tr")
+    await expect(slots.first.locator("td.n")).to_have_text(["3h", "12h", "25 %"])
+    tenants = page.get_by_role("region", name="Tenants").locator("tbody tr")
+    await expect(tenants.nth(0).locator("td")).to_have_text(["acme", "1h 30m", "75 %"])
+    await expect(tenants.nth(1).locator("td")).to_have_text(["no tenant", "30m", "25 %"])
 
 
 async def test_a_token_reads_the_history_of_its_queues_and_a_tenant_reads_none(
