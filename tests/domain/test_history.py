@@ -21,6 +21,8 @@ from headrace.model.rollup import (
     MAX_ROLLUPS,
     MINUTE,
     MINUTES_FROM,
+    QUARTER,
+    QUARTERS_FROM,
     USAGE_FROM,
     AttemptEnd,
     Rollup,
@@ -90,52 +92,47 @@ def test_a_young_rollup_is_not_folded_because_its_writer_may_send_it_again() -> 
     assert plan_fold([young, replace(young, id=uuid4())], NOW) is None
 
 
-def test_minutes_become_an_hour_and_stay_as_details() -> None:
-    hour = (MINUTE_NOW - RECENT) // HOUR * HOUR - HOUR
-    page = [rollup(hour + minute) for minute in (0, 17, 59)] + [rollup(hour + HOUR + 1)]
-    fold = plan_fold(page, NOW)
+@pytest.mark.parametrize(
+    ("span", "longer", "section"),
+    [(MINUTE, QUARTER, MINUTES_FROM), (QUARTER, HOUR, QUARTERS_FROM), (HOUR, DAY, HOURS_FROM)],
+)
+def test_short_rollups_become_a_longer_one_and_stay_as_details(span: int, longer: int, section: int) -> None:
+    start = (MINUTE_NOW - RECENT) // longer * longer - longer
+    page = [replace(rollup(start + place), span=span) for place in (0, span, longer - span)]
+    later = replace(rollup((MINUTE_NOW - RECENT) // longer * longer), span=span)
+    fold = plan_fold([*page, later], NOW)
     assert fold is not None
-    assert fold.gone == [one.key for one in page[:3]]
+    assert fold.gone == [one.key for one in page]
     whole, *details = fold.rollups
-    assert (whole.start, whole.span, whole.count) == (hour, HOUR, 3)
-    assert details == [replace(one, start=MINUTES_FROM + one.start) for one in page[:3]]
-    assert [one.minute for one in details] == [one.start for one in page[:3]]
-    assert plan_fold([whole, page[3]], NOW) is None
-    late = rollup(hour + 3)
+    assert (whole.start, whole.span, whole.count) == (start, longer, 3)
+    assert details == [replace(one, start=section + one.start) for one in page]
+    assert [one.minute for one in details] == [one.start for one in page]
+    assert plan_fold([later], NOW) is None
+    late = replace(rollup(start), span=span)
     again = plan_fold([whole, late], NOW)
     assert again is not None
-    assert [(one.start, one.count) for one in again.rollups] == [(hour, 4), (MINUTES_FROM + late.start, 1)]
-
-
-def test_hours_become_a_day_and_stay_as_details() -> None:
-    day = (MINUTE_NOW - RECENT) // DAY * DAY - DAY
-    hours = [replace(rollup(day + hour * HOUR), span=HOUR) for hour in (0, 5, 23)]
-    fold = plan_fold([*hours, replace(rollup(day + DAY), span=HOUR)], NOW)
-    assert fold is not None
-    whole, *details = fold.rollups
-    assert (whole.start, whole.span, whole.count) == (day, DAY, 3)
-    assert details == [replace(one, start=HOURS_FROM + one.start) for one in hours]
+    assert [(one.start, one.count) for one in again.rollups] == [(start, 4), (section + late.start, 1)]
 
 
 def test_old_details_are_not_kept() -> None:
     day = (MINUTE_NOW - KEEP_HOURS) // DAY * DAY - DAY
     fold = plan_fold([replace(rollup(day), span=HOUR), rollup(day + HOUR)], NOW)
     assert fold is not None
-    assert sorted((one.start, one.span) for one in fold.rollups) == [(day, DAY), (day + HOUR, HOUR)]
+    assert sorted((one.start, one.span) for one in fold.rollups) == [(day, DAY), (day + HOUR, QUARTER)]
 
 
 @pytest.mark.parametrize(("tasks", "left", "calls"), [(MAX_ROLLUPS, MAX_ROLLUPS, 2), (1, 1, 2), (300, 300, 2)])
 def test_a_fold_never_holds_more_than_a_call_may(tasks: int, left: int, calls: int) -> None:
-    hour = (MINUTE_NOW - RECENT) // HOUR * HOUR - HOUR
-    page = [rollup(hour + number % HOUR, task=f"t{number % tasks}") for number in range(MAX_ROLLUPS)]
+    quarter = (MINUTE_NOW - RECENT) // QUARTER * QUARTER - QUARTER
+    page = [rollup(quarter + number % QUARTER, task=f"t{number % tasks}") for number in range(MAX_ROLLUPS)]
     folds = 0
     while (fold := plan_fold(page[:MAX_ROLLUPS], NOW)) is not None:
         assert len(fold.gone) <= MAX_ROLLUPS
         assert len(fold.rollups) <= MAX_ROLLUPS
         gone = set(fold.gone)
-        page = [one for one in page if one.key not in gone] + [one for one in fold.rollups if one.span == HOUR]
+        page = [one for one in page if one.key not in gone] + [one for one in fold.rollups if one.span == QUARTER]
         folds += 1
-    assert {one.span for one in page} == {HOUR}
+    assert {one.span for one in page} == {QUARTER}
     assert (len(page), folds) == (left, calls)
 
 
@@ -164,7 +161,7 @@ def test_folding_loses_nothing_in_whatever_pages_it_happens(
             gone = set(fold.gone)
             rollups = [one for one in rollups if one.key not in gone] + fold.rollups
         # Whatever is folded so far, and however fine the reader asks: every attempt counts once.
-        for longest in (MINUTE, HOUR, DAY):
+        for longest in (MINUTE, QUARTER, HOUR, DAY):
             start = MINUTE_NOW - 2 * DAY if longest == DAY else MINUTE_NOW - DAY - 120
             parts = pieces(start, MINUTE_NOW + 1, longest)
             assert totals(read(rollups, parts)) == before
@@ -175,7 +172,7 @@ def read(rollups: list[Rollup], parts: list[Piece]) -> list[Rollup]:
     return [one for first, last in ranges for one in rollups if first <= one.start < last and counts_in(one, parts)]
 
 
-@given(st.integers(0, 4 * DAY), st.integers(0, 4 * DAY), st.sampled_from([MINUTE, HOUR, DAY]))
+@given(st.integers(0, 4 * DAY), st.integers(0, 4 * DAY), st.sampled_from([MINUTE, QUARTER, HOUR, DAY]))
 def test_pieces_cover_the_time_without_gaps(first: int, length: int, longest: int) -> None:
     last = first + length
     parts = pieces(first, last, longest)
@@ -188,7 +185,7 @@ def test_pieces_cover_the_time_without_gaps(first: int, length: int, longest: in
         assert part.span <= longest
         minute = part.last
     assert minute == last
-    assert len(parts) <= 5
+    assert len(parts) <= 7
 
 
 def test_history_is_exact_to_the_minute_then_to_the_hour_then_to_the_day() -> None:
@@ -208,8 +205,9 @@ def totals(rollups: list[Rollup]) -> dict[tuple[str, AttemptEnd], tuple[int, byt
 def test_passes_look_where_rollups_arrive_and_where_they_become_hours_and_days() -> None:
     usage = USAGE_FROM + MINUTE_NOW + 1
     assert list(ranges_to_fold(NOW, everything=True)) == [(0, MINUTE_NOW + 1), (USAGE_FROM, usage)]
-    recent, hours, days, usages, old = ranges_to_fold(NOW, everything=False)
+    recent, quarters, hours, days, usages, old = ranges_to_fold(NOW, everything=False)
     assert recent == (MINUTE_NOW - RECENT, MINUTE_NOW + 1)
+    assert quarters == (MINUTE_NOW - RECENT - 2 * QUARTER, MINUTE_NOW - RECENT)
     assert hours == (MINUTE_NOW - 3 * HOUR, MINUTE_NOW - HOUR)
     assert days == (MINUTE_NOW // DAY * DAY - 2 * DAY, MINUTE_NOW // DAY * DAY)
     assert usages == (USAGE_FROM + MINUTE_NOW - 2 * HOUR, usage)
@@ -217,8 +215,9 @@ def test_passes_look_where_rollups_arrive_and_where_they_become_hours_and_days()
 
 
 def test_a_day_is_kept_until_its_last_minute_is_past_retention() -> None:
-    main, usage, minutes, hours = ranges_to_drop(NOW, timedelta(days=30))
+    main, usage, minutes, quarters, hours = ranges_to_drop(NOW, timedelta(days=30))
     assert main == (0, MINUTE_NOW - 31 * DAY)
     assert usage == (USAGE_FROM, USAGE_FROM + MINUTE_NOW - 31 * DAY)
     assert minutes == (MINUTES_FROM, MINUTES_FROM + MINUTE_NOW - KEEP_MINUTES - HOUR)
+    assert quarters[1] - QUARTERS_FROM == minutes[1] - MINUTES_FROM
     assert hours == (HOURS_FROM, HOURS_FROM + MINUTE_NOW - KEEP_HOURS - HOUR)

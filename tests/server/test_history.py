@@ -186,6 +186,31 @@ async def test_folded_history_is_read_without_loss_in_every_step(store: MemorySt
     assert await answers() == before
 
 
+# 31 days, 23 hours, 3 quarters and 30 minutes. A week has another 24 hours at its beginning.
+@pytest.mark.parametrize(("days", "step", "most"), [(30, "all", 87), (30, None, 87), (7, "all", 87), (1, None, 200)])
+async def test_a_long_time_is_read_in_few_rollups(days: int, step: Literal["all"] | None, most: int) -> None:
+    class Counting(MemoryStore):
+        rollups = 0
+
+        async def read_history(self, *args: Any, **options: Any) -> HistoryPage:
+            page = await super().read_history(*args, **options)
+            self.rollups += len(page.rollups)
+            return page
+
+    clock = FakeClock(NOW + timedelta(hours=11, minutes=44))
+    store = Counting(clock=clock)
+    now = int(clock.now().timestamp()) // 60
+    starts = [*range(now - 6 * HOUR, now), *range(now - 30 * 24 * HOUR, now - 6 * HOUR, 60)]
+    await store.add_history([rollup(now - start) for start in starts])
+    upkeep = HistoryUpkeep(store, timedelta(days=30))
+    while await upkeep.tidy() <= 1.0:
+        pass
+    store.rollups = 0
+    answer = await HistoryOperations(store).read(clock.now() - timedelta(days=days), step=step)
+    assert sum(point.count for point in answer.items) > 300
+    assert store.rollups <= most
+
+
 async def test_pages_end_between_two_steps(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_POINTS", 3)
     await store.add_history([rollup(ago, queue=queue) for ago in (3, 2, 1) for queue in ("a", "b")])

@@ -27,6 +27,7 @@ from headrace.model.rollup import (
     MINUTE,
     MINUTES_FROM,
     OTHER_TASKS,
+    QUARTER,
     USAGE_FROM,
     AttemptEnd,
     Rollup,
@@ -424,6 +425,7 @@ async def test_a_store_that_never_answers_does_not_keep_a_worker_from_leaving(mo
 
 async def test_upkeep_folds_minutes_into_hours_and_these_into_days_and_drops_what_is_old() -> None:
     clock = FakeClock()
+    clock.advance(timedelta(minutes=5))
     store = MemoryStore(clock=clock)
     upkeep = HistoryUpkeep(store, timedelta(days=30))
     now = int(clock.now().timestamp())
@@ -439,8 +441,9 @@ async def test_upkeep_folds_minutes_into_hours_and_these_into_days_and_drops_wha
     await tidy(upkeep)
     assert sorted(one.count for one in await rollups_of(store)) == [1, 2, 3]
     for later, span, details in (
-        (timedelta(hours=2), HOUR, {MINUTE}),
-        (timedelta(hours=22), DAY, {MINUTE, HOUR}),
+        (timedelta(minutes=32), QUARTER, {MINUTE}),
+        (timedelta(hours=1), HOUR, {MINUTE, QUARTER}),
+        (timedelta(hours=23), DAY, {MINUTE, QUARTER, HOUR}),
         (timedelta(hours=3), DAY, {HOUR}),
         (timedelta(days=8), DAY, set[int]()),
     ):

@@ -11,16 +11,19 @@ import msgspec
 from headrace.model.histogram import EMPTY
 
 MINUTE: Final = 1
+QUARTER: Final = 15
 HOUR: Final = 60
 DAY: Final = 24 * HOUR
 """The lengths of time that a rollup covers, in minutes. Hours and days begin as they do in UTC."""
 SECTION: Final = 200_000 * DAY
 """Minutes that one section of history can hold: some five centuries, and whole days."""
 MINUTES_FROM: Final = 4 * SECTION
-"""Starts from here on are minutes that an hour holds, too. They are kept for charts in steps of minutes."""
-HOURS_FROM: Final = 5 * SECTION
+"""Starts from here on are minutes that a quarter of an hour holds, too. They are kept for charts in steps of minutes."""
+QUARTERS_FROM: Final = 5 * SECTION
+"""Starts from here on are quarters of an hour that an hour holds, too."""
+HOURS_FROM: Final = 6 * SECTION
 """Starts from here on are hours that a day holds, too."""
-USAGE_FROM: Final = 6 * SECTION
+USAGE_FROM: Final = 7 * SECTION
 """Starts from here on are hours and days of usage. See `usage_rollup`."""
 ALL_QUEUES: Final = "*"
 """The queue of a usage that is not about one queue: the slots of a worker serve several. No queue can have this name."""
@@ -61,7 +64,7 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
     """The first minute, counted from 1970, UTC. Before MINUTES_FROM, every attempt counts once. Other sections have details."""
     id: UUID
     span: int = MINUTE
-    """How many minutes it covers: MINUTE, HOUR or DAY."""
+    """How many minutes it covers: MINUTE, QUARTER, HOUR or DAY."""
     queue: str
     task: str
     """OTHER_TASKS: of several tasks."""

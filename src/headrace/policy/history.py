@@ -18,6 +18,8 @@ from headrace.model.rollup import (
     MAX_ROLLUPS,
     MINUTE,
     MINUTES_FROM,
+    QUARTER,
+    QUARTERS_FROM,
     USAGE_FROM,
     AttemptEnd,
     Rollup,
@@ -36,11 +38,15 @@ KEEP_MINUTES: Final = 25 * HOUR
 KEEP_HOURS: Final = 8 * DAY
 """Minutes for which history is exact to the hour. After that, it is exact to the day."""
 RECENT: Final = 15
-"""Minutes in which rollups usually arrive. Hours and days that ended before them are folded."""
-_DETAILS: Final = {MINUTE: (MINUTES_FROM, KEEP_MINUTES), HOUR: (HOURS_FROM, KEEP_HOURS)}
+"""Minutes in which rollups usually arrive. Quarters, hours and days that ended before them are folded."""
+_DETAILS: Final = {
+    MINUTE: (MINUTES_FROM, KEEP_MINUTES),
+    QUARTER: (QUARTERS_FROM, KEEP_MINUTES),
+    HOUR: (HOURS_FROM, KEEP_HOURS),
+}
 """span → the section that keeps rollups of this length after they were folded, and for how many minutes."""
-_COARSER: Final = {MINUTE: HOUR, HOUR: DAY, DAY: DAY}
-_FINER: Final = {DAY: HOUR, HOUR: MINUTE}
+_COARSER: Final = {MINUTE: QUARTER, QUARTER: HOUR, HOUR: DAY, DAY: DAY}
+_FINER: Final = {DAY: HOUR, HOUR: QUARTER, QUARTER: MINUTE}
 
 
 def end_of(settlement: Settlement) -> AttemptEnd | None:
@@ -146,7 +152,7 @@ def merged_usage(rollups: Iterable[Rollup]) -> Usage:
 
 
 def _target(rollup: Rollup, minute: int) -> tuple[int, int]:
-    """The start and the span of the rollup that this one belongs into. A minute reaches its day in two folds."""
+    """The start and the span of the rollup that this one belongs into. A minute reaches its day in three folds."""
     span = _COARSER.get(rollup.span, rollup.span)
     start = rollup.start - rollup.start % span
     return (start, span) if minute_of(start) + span <= minute - RECENT else (rollup.start, rollup.span)
@@ -171,7 +177,7 @@ def ranges_to_drop(now: float, keep: timedelta) -> Iterator[tuple[int, int]]:
 def ranges_to_fold(now: float, *, everything: bool) -> Iterator[tuple[int, int]]:
     """The minutes in which a pass looks: where rollups arrive and where they become hours and days, or all minutes."""
     minute = int(now // 60)
-    ended = {span: _down(minute - RECENT, span) for span in (HOUR, DAY)}
+    ended = {span: _down(minute - RECENT, span) for span in (QUARTER, HOUR, DAY)}
     if everything:
         yield 0, minute + 1
         yield USAGE_FROM, USAGE_FROM + minute + 1
@@ -204,7 +210,7 @@ def exact_to(minute: int, now: int) -> int:
 
 def longest_in(step: int) -> int:
     """The longest span that such steps are made of."""
-    return next(span for span in (DAY, HOUR, MINUTE) if not step % span)
+    return next(span for span in (DAY, HOUR, QUARTER, MINUTE) if not step % span)
 
 
 def pieces(first: int, last: int, longest: int) -> list[Piece]:

@@ -18,6 +18,7 @@ from headrace.model.rollup import (
     MINUTE,
     MINUTES_FROM,
     OTHER_TASKS,
+    QUARTER,
     USAGE_FROM,
     HistoryPage,
     Rollup,
@@ -126,8 +127,8 @@ def _check(rollup: Rollup) -> None:
     if not is_of_slots(rollup):
         checks.check_queue(rollup.queue)
     _check_task(rollup.task)
-    if rollup.span not in {MINUTE, HOUR, DAY}:
-        raise ConfigError(f"a rollup covers {MINUTE}, {HOUR} or {DAY:,} minutes")
+    if rollup.span not in {MINUTE, QUARTER, HOUR, DAY}:
+        raise ConfigError(f"a rollup covers {MINUTE}, {QUARTER}, {HOUR} or {DAY:,} minutes")
     if not (0 <= rollup.start <= _LAST and 0 <= rollup.sent <= _MOST and 0 < rollup.count <= _MOST):
         raise ConfigError("a rollup has a minute, a time and a count that no worker sends")
     Histogram.unpack(rollup.wait)
