@@ -27,9 +27,10 @@ from conformance.kit import (
     states,
     take,
 )
+from conformance.test_workers import presence
 from headrace.errors import IdempotencyConflict, StoreError, Unavailable
 from headrace.model.job import JobId, JobState, job_id
-from headrace.model.lease import Ask, Band, new_token
+from headrace.model.lease import ORDERS, Ask, Band, new_token
 from headrace.model.outcome import DONE
 from headrace.model.rollup import AttemptEnd, Rollup
 from headrace.store.redis.store import RedisStore
@@ -264,3 +265,10 @@ async def test_rollups_are_added_read_and_folded_on_a_cluster(store: RedisStore)
     assert not await store.fold_history([rollup.key for rollup in old], [whole])
     page = await store.read_history(0, 100)
     assert (page.rollups, page.folds) == ([whole], 1)
+
+
+async def test_an_order_reaches_a_worker_although_records_are_on_another_node(store: RedisStore):
+    worker = presence()
+    assert (await store.heartbeat([], TTL, worker)).order == b""
+    await store.record(ORDERS, str(worker.id), b"order", None)
+    assert (await store.heartbeat([], TTL, worker)).order == b"order"
