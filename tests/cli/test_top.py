@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from server.browsing import PICTURES, ROOT
 from textual.pilot import Pilot
 from textual.widgets import Static, TabbedContent
 
@@ -31,6 +30,7 @@ from headrace.cli.top.widgets import FilterLine, KeyHelp, LiveTable, Question
 from headrace.errors import Unavailable
 from headrace.model.records import Stats
 from headrace.store.contract import Store
+from server.dashboard.browsing import PICTURES, ROOT
 
 EVERY = 0.2
 """Seconds between two readings: the tests wait for what they show."""

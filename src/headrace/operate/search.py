@@ -6,7 +6,6 @@ arguments as a reader may see them. A masked value therefore never matches.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -203,6 +202,9 @@ def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return dict((Counter(counts) + Counter(more)).most_common(TOP))
 
 
+_JSON_WORDS = {None: "null", True: "true", False: "false"}
+
+
 def _may_have_failed(job: Job) -> bool:
     if job.failures or job.crashes or job.attempt > 1:
         return True
@@ -219,5 +221,5 @@ def _values(value: Any, name: str = "") -> Iterator[str]:
         for inner in value:  # pyright: ignore[reportUnknownVariableType]
             yield from _values(inner, name)
     else:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        text = _JSON_WORDS.get(value, str(value)) if value is None or isinstance(value, bool) else str(value)
         yield f"{name}={text}" if name else text

@@ -20,14 +20,14 @@ from headrace.server.remote_store.shown import masked_template
 from headrace.server.state import ServerState
 
 
-class Change(NamedTuple):
+class ScheduleChange(NamedTuple):
     """What is written, and the action for the audit log."""
 
     value: bytes | None
     operator_action: OperatorAction | None
 
 
-async def schedule(service: ServerState, principal: Principal, name: str, value: bytes | None) -> Change:
+async def schedule(service: ServerState, principal: Principal, name: str, value: bytes | None) -> ScheduleChange:
     """What this caller may write as this schedule. Raises Problem or ConfigError."""
     old = (await service.store.records(KIND)).get(name)
     before = None if old is None else decode(name, old)
@@ -41,13 +41,13 @@ async def schedule(service: ServerState, principal: Principal, name: str, value:
         if operator_action is not None or after is None or not _by_worker(name, before, after):
             raise missing_scope(Scope.OPERATE)
     if after is None:
-        return Change(None, operator_action)
+        return ScheduleChange(None, operator_action)
     zone(after.schedule.tz)
     if before is None or before.schedule != after.schedule:
         after = replace(after, schedule=await admit_schedule(service, principal, after.schedule))
     if after.paused and principal is not LOCAL and (before is None or not before.paused):
         after = replace(after, paused_by=principal.name)
-    return Change(encode(after), operator_action)
+    return ScheduleChange(encode(after), operator_action)
 
 
 def _unmasked(service: ServerState, before: ScheduleEntry, after: ScheduleEntry) -> ScheduleEntry:
