@@ -8,8 +8,9 @@ from conformance.kit import CANCELLED, DEAD, new, put, put_jobs, run_one, settle
 from headrace.cli.board import Board
 from headrace.model.job import JobId
 from headrace.model.records import Filter, Page
-from headrace.operate.dead.letters import DeadLetters, unknown
+from headrace.operate.dead.letters import DeadLetters
 from headrace.operate.search import Search
+from headrace.operate.shown import unknown
 from headrace.store import pages
 from headrace.store.memory import MemoryStore
 

@@ -15,8 +15,8 @@ from headrace.cli.ids import listed as shown_id
 from headrace.cli.output import progress
 from headrace.model.job import FINISHED, Job, JobId, JobState
 from headrace.model.records import Filter
-from headrace.operate.dead.letters import TaskSource
 from headrace.operate.search import Search
+from headrace.operate.shown import TaskSource
 from headrace.store.contract import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from headrace.operate.archive.move import ArchiveOperations
 from headrace.operate.audit import Ledger
 from headrace.operate.autoscale import AutoscaleOperations
-from headrace.operate.dead.letters import TaskSource, unknown
 from headrace.operate.dead.moves import DeadLetterOperations
 from headrace.operate.history import HistoryOperations
 from headrace.operate.jobs import JobOperations
@@ -16,6 +15,7 @@ from headrace.operate.limits import LimitOperations
 from headrace.operate.pauses import PauseOperations
 from headrace.operate.report import ReportOperations
 from headrace.operate.schedules import ScheduleOperations
+from headrace.operate.shown import TaskSource, unknown
 from headrace.operate.tokens import TokenOperations
 from headrace.operate.workers import WorkerOperations
 from headrace.store.audit import Audit

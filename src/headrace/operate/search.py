@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from headrace.model.job import FINISHED, Job, JobId, JobState
 from headrace.model.records import Filter, Page
 from headrace.operate import shown
-from headrace.operate.dead.letters import TaskSource
+from headrace.operate.shown import TaskSource
 from headrace.store.contract import Store
 
 LOOK = 2_000

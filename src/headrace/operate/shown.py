@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,14 @@ from headrace.task.large_results import reference
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
+
+TaskSource = Callable[[str], "Task[..., Any] | None"]
+"""The task of a name, where it is known."""
+
+
+def unknown(_: str) -> None:
+    """No task: for code without an app."""
+
 
 _PLAIN = (
     "id",

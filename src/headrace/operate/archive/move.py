@@ -20,7 +20,7 @@ from headrace.operate import shown
 from headrace.operate.archive.folder import ArchiveFolder
 from headrace.operate.audit import Ledger
 from headrace.operate.dead import dropped
-from headrace.operate.dead.letters import TaskSource
+from headrace.operate.shown import TaskSource
 from headrace.store.contract import Store
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ that is replayed and dies again meanwhile is not met a second time, because page
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -17,23 +17,14 @@ from headrace.errors import ConfigError, JobNotFound
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.records import Filter, Page, Progress
 from headrace.operate import shown
+from headrace.operate.shown import TaskSource, unknown
 from headrace.policy import fingerprint
 from headrace.store import pages
 from headrace.store.contract import Store
 
-if TYPE_CHECKING:
-    from headrace.task.task import Task
-
 PAGE = 250
 """Dead jobs read at once, each with every traceback."""
 _DEAD = frozenset({JobState.DEAD})
-
-TaskSource = Callable[[str], "Task[..., Any] | None"]
-"""The task of a name, where it is known."""
-
-
-def unknown(_: str) -> None:
-    """No task: for code without an app."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from headrace.model.rate import Pacer
 from headrace.model.records import Progress
 from headrace.operate.audit import Ledger, chosen
 from headrace.operate.dead import dropped
-from headrace.operate.dead.letters import PAGE, Choice, DeadLetters, ProgressCount, TaskSource, unknown
+from headrace.operate.dead.letters import PAGE, Choice, DeadLetters, ProgressCount
+from headrace.operate.shown import TaskSource, unknown
 from headrace.policy.canary import Canary, Trial, count, too_many, verdict
 from headrace.policy.effective import effective, usual
 from headrace.store.contract import Store

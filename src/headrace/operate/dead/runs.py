@@ -21,8 +21,9 @@ from headrace.model.job import Job, JobId, JobState
 from headrace.model.rate import Pacer
 from headrace.model.records import Filter, Page
 from headrace.operate.audit import Ledger, chosen
-from headrace.operate.dead.letters import PAGE, TaskSource, unknown
+from headrace.operate.dead.letters import PAGE
 from headrace.operate.dead.moves import DeadLetterOperations
+from headrace.operate.shown import TaskSource, unknown
 from headrace.policy import fingerprint
 from headrace.policy.canary import Canary, Trial, count, too_many, verdict
 from headrace.store.contract import Store
