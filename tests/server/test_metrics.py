@@ -20,6 +20,7 @@ from headrace.server.store_times import StoreTimes
 from headrace.store.memory import MemoryStore
 from headrace.supervisor.series import MOST_PAIRS, RUN, WAIT
 from headrace.testing.clock import FakeClock
+from headrace.worker.history import HistoryUpkeep
 from server.running import Running, running
 from server.test_history import NOW, rollup
 
@@ -127,6 +128,22 @@ async def test_tasks_of_a_store_stay_bounded(store: MemoryStore, clock: FakeCloc
     waits = [series for series in (await times.read()).series() if series.family == WAIT]
     assert len(waits) == MOST_PAIRS + 1
     assert sum(sum(series.counts) for series in waits) == 1500
+
+
+async def test_minutes_that_are_folded_already_count_once(store: MemoryStore, clock: FakeClock) -> None:
+    first = int(NOW.timestamp()) // 60
+    times = StoreTimes(store)
+    for number in range(6):
+        await store.add_history([rollup(0, count=2**number, now=first + 7 * number)])
+    clock.advance(timedelta(minutes=8))
+    await times.read()
+    # The client comes back when the quarter that it has read in part is folded.
+    clock.advance(timedelta(minutes=42))
+    upkeep = HistoryUpkeep(store, timedelta(days=30))
+    while await upkeep.tidy() <= 1.0:
+        pass
+    runs = [sum(series.counts) for series in (await times.read()).series() if series.family == RUN]
+    assert runs == [2 + 4 + 8 + 16 + 32]
 
 
 class Folding(MemoryStore):

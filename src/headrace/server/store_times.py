@@ -6,7 +6,9 @@ from typing import Final
 
 from headrace.errors import Unsupported
 from headrace.model.histogram import Histogram
-from headrace.model.rollup import AttemptEnd, Rollup, RollupKey
+from headrace.model.rollup import MINUTE, AttemptEnd, Rollup
+from headrace.operate.rollups import read_rollups
+from headrace.policy.history import counts_in, pieces, ranges_to_read
 from headrace.store.contract import Store
 from headrace.worker.attempt_times import AttemptTimes
 
@@ -14,8 +16,6 @@ LATE: Final = 30.0
 """Seconds after the end of a minute at which it is read. Workers write history every ten seconds."""
 BEHIND: Final = 60
 """Minutes that are read at once, at most. If no client has read the metrics for longer, the times of older minutes are left out."""
-_TRIES: Final = 3
-"""How often the pages are read, until no fold comes between two of them."""
 
 
 class StoreTimes:
@@ -38,23 +38,18 @@ class StoreTimes:
         return self._times
 
     async def _rollups(self, first: int, end: int) -> list[Rollup]:
-        """All rollups of these minutes. A fold between two pages may hide some, so that the reading begins again."""
+        """All rollups of these minutes. Minutes that are folded already are read from the details."""
         rollups: list[Rollup] = []
-        for _ in range(_TRIES):
-            rollups.clear()
-            after: RollupKey | None = None
-            folds: int | None = None
-            while True:
-                try:
-                    page = await self._store.read_history(first, end, after=after)
-                except Unsupported:
-                    return []  # This server may not read history, for example of a remote store.
-                if folds is not None and folds != page.folds:
-                    break
-                rollups += page.rollups
-                folds, after = page.folds, page.next
-                if after is None:
-                    return rollups
+        parts = pieces(first, end, MINUTE)
+
+        def take(rollup: Rollup) -> None:
+            if counts_in(rollup, parts):
+                rollups.append(rollup)
+
+        try:
+            await read_rollups(self._store, list(ranges_to_read(parts, end)), take, restart=rollups.clear)
+        except Unsupported:
+            return []  # This server may not read history, for example of a remote store.
         return rollups
 
     def _add(self, rollup: Rollup) -> None:
