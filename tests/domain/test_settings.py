@@ -32,7 +32,7 @@ def test_defaults_alone(tmp_path):
     assert settings.url == "sqlite:///headrace.db"
     assert settings.lease == timedelta(seconds=15)
     assert set(sources(settings).values()) == {"default"}
-    assert len(NAMES) <= 30
+    assert len(NAMES) <= 31
 
 
 def test_flags_beat_environment_beat_pyproject_beat_defaults(tmp_path):
