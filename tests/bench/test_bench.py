@@ -97,8 +97,8 @@ def test_a_store_of_one_process_cannot_be_observed() -> None:
 
 def test_the_calls_of_pages_over_a_long_history() -> None:
     result = CliRunner().invoke(pages.main, ["--jobs", "20000", "--days", "0", "--rounds", "1", "--json"])
-    # 1: a call took longer than it may, which this test does not ask.
-    assert result.exit_code in {0, 1}, result.output
+    # Whether a call took longer than it may, this test does not ask.
+    assert result.exit_code in {0, pages.SLOW}, result.output
     calls = json.loads(result.stdout)
     assert {call["jobs"] for call in calls} == {2000, 20000}
     assert all(0 < call["p50_ms"] <= call["most_ms"] for call in calls)
