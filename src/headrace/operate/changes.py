@@ -11,7 +11,8 @@ import msgspec
 from headrace.model.job import JobId, JobState
 from headrace.model.lease import Presence
 from headrace.model.records import Filter
-from headrace.operate.dead.letters import PAGE, Group, join
+from headrace.operate.dead.causes import Causes
+from headrace.operate.dead.letters import Group, join
 from headrace.store.audit import Audit
 from headrace.store.contract import Store
 
@@ -21,7 +22,8 @@ ENTRIES = 1_000
 """Entries of the audit log that are read."""
 TOGETHER = timedelta(minutes=5)
 """Workers that start within this time after the one before are one deploy."""
-_CALLS = 2 * MOST // PAGE
+_CALLS = 8
+"""Pages, short and empty ones included."""
 _NAMES = 5
 """Tasks that one change names."""
 _LEFT_OUT = ("jobs.", "tokens.")
@@ -46,15 +48,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The fingerprint of the bug, for `dead list --group`."""
 
 
-async def changes(store: Store, since: datetime, *, limit: int = 100, audit: Audit | None = None) -> list[Change]:
-    """What changed since then, the newest first."""
+async def changes(
+    store: Store, since: datetime, *, limit: int = 100, audit: Audit | None = None, causes: Causes | None = None
+) -> list[Change]:
+    """What changed since then, the newest first. `audit` and `causes` remember what earlier calls have read."""
     entries = (await (audit or Audit(store)).page(since, limit=ENTRIES)).entries
     actions = [
         Change(at=entry.at, kind="action", action=entry.action, what=entry.what, by=entry.who, jobs=entry.jobs)
         for entry in entries
         if not entry.action.startswith(_LEFT_OUT)
     ]
-    everything = [*actions, *deploys(await store.workers(), since), *await _new_failures(store, since)]
+    everything = [
+        *actions,
+        *deploys(await store.workers(), since),
+        *await _new_failures(store, since, causes or Causes(store)),
+    ]
     return sorted(everything, key=lambda change: change.at, reverse=True)[:limit]
 
 
@@ -91,17 +99,15 @@ def _deploy(group: Sequence[Presence], fresh: Iterable[str], known: Iterable[str
     return f"{text}, with new tasks: {', '.join(names[:_NAMES])}{more}"
 
 
-async def _new_failures(store: Store, since: datetime) -> list[Change]:
+async def _new_failures(store: Store, since: datetime, causes: Causes) -> list[Change]:
     """Bugs whose first dead letter, of those that are read, died since then."""
     groups: dict[str, Group] = {}
     before: JobId | None = None
     looked = 0
     for _ in range(_CALLS):
-        page = await store.find(Filter(states=frozenset({JobState.DEAD})), before=before, limit=PAGE)
-        stored = await store.get([job.id for job in page.jobs]) if page.jobs else []
-        for job in stored:
-            if job is not None and job.state is JobState.DEAD:
-                join(groups, job)
+        page = await store.find(Filter(states=frozenset({JobState.DEAD})), before=before, limit=MOST)
+        for job, bug in await causes.of(page.jobs):
+            join(groups, job, bug)
         looked, before = looked + len(page.jobs), page.next
         if before is None or looked >= MOST:
             break

@@ -16,6 +16,7 @@ from headrace.client.client import Client
 from headrace.model.lease import Presence, WorkerOrder
 from headrace.model.records import LimitRule, Pause, Stats
 from headrace.operate.autoscale import AutoscaleOperations
+from headrace.operate.dead.causes import Causes
 from headrace.operate.workers import orders_of
 from headrace.policy.autoscale import Arrivals, RecentWork
 from headrace.server.api.audit import Audit
@@ -54,6 +55,8 @@ class FiguresKept:
         self._recent_work = Cached(AutoscaleOperations(store).recent, HISTORY_TTLS * settings.stats_ttl)
         self._limits = Cached(store.limits, settings.stats_ttl)
         self._times = Cached(StoreTimes(store).read, HISTORY_TTLS * settings.stats_ttl)
+        self.causes = Causes(store)
+        """Why dead jobs died, as far as this server has read it."""
         self._most = settings.max_polls
         self._pace = RateLimit(self._most, 1 / self._most, time.monotonic)
 

@@ -19,6 +19,7 @@ from headrace.model.job import Job, JobState
 from headrace.model.lease import Presence
 from headrace.model.records import Filter, Page, QueueStats
 from headrace.operate.autoscale import AutoscaleOperations, QueueDemand, closed_queues
+from headrace.operate.dead.causes import Causes
 from headrace.operate.dead.letters import Group, join, most_frequent
 from headrace.operate.history import HistoryOperations
 from headrace.store import pages
@@ -62,6 +63,10 @@ class TopFigures:
     """Done per second, oldest first."""
     _slow_at: float = -_SLOW
     _dead_total: int | None = None
+    _causes: Causes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._causes = Causes(self.store)
 
     @property
     def queues(self) -> list[QueueStats]:
@@ -127,9 +132,8 @@ class TopFigures:
             return
         page = await self.jobs(Filter(states=frozenset({JobState.DEAD}), queue=self.queue))
         groups: dict[str, Group] = {}
-        for job in await self.store.get([job.id for job in page.jobs]) if page.jobs else []:
-            if job is not None and job.state is JobState.DEAD:
-                join(groups, job)
+        for job, bug in await self._causes.of(page.jobs):
+            join(groups, job, bug)
         self.dead, self.dead_cut, self._dead_total = most_frequent(groups), page.next is not None, total
 
     async def jobs(self, where: Filter, *, before: JobId | None = None) -> Page:

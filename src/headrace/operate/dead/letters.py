@@ -19,6 +19,7 @@ from headrace.model.records import Filter, Page, Progress
 from headrace.operate import shown
 from headrace.operate.shown import TaskSource, unknown
 from headrace.policy import fingerprint
+from headrace.policy.fingerprint import Fingerprint
 from headrace.store import pages
 from headrace.store.contract import Store
 
@@ -102,7 +103,7 @@ class DeadLetters:
         by_fingerprint: dict[str, Group] = {}
         async for dead, _ in self._pages(choice, whole=True):
             for job in dead:
-                join(by_fingerprint, job)
+                join(by_fingerprint, job, fingerprint.of_job(job))
             meter.add(len(dead))
         return most_frequent(by_fingerprint)
 
@@ -191,9 +192,8 @@ class ProgressCount:
             self._progress(self._done, max(self._total, self._done) if self._total else 0, self._what)
 
 
-def join(groups: dict[str, Group], job: Job) -> None:
+def join(groups: dict[str, Group], job: Job, bug: Fingerprint) -> None:
     """Count a dead job in the group of its bug."""
-    bug = fingerprint.of_job(job)
     died = job.finished_at or job.enqueued_at
     group = groups.get(bug.id)
     if group is None:

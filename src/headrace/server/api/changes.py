@@ -63,6 +63,7 @@ async def show(call: Call) -> Response:
         raise Problem(422, "invalid_value", str(error), path="since") from None
     service = call.service
     since = await service.store.now() - back
+    audit, causes = service.audit, service.figures.causes
     items = [
         ChangeView(
             at=change.at,
@@ -73,7 +74,7 @@ async def show(call: Call) -> Response:
             jobs=change.jobs,
             id=change.id,
         )
-        for change in await changes(service.store, since, limit=query.limit, audit=service.audit)
+        for change in await changes(service.store, since, limit=query.limit, audit=audit, causes=causes)
     ]
     return answer(ChangeList(items))
 

@@ -16,6 +16,7 @@ from headrace.model.job import Job, JobId, JobState
 from headrace.operate.audit import chosen
 from headrace.operate.dead.letters import Choice, Group, join, most_frequent
 from headrace.policy import fingerprint
+from headrace.policy.fingerprint import Fingerprint
 from headrace.server import visibility
 from headrace.server.api import view
 from headrace.server.api.job_request import Time, check
@@ -24,10 +25,10 @@ from headrace.server.http.call import Call, answer, read_id
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
 
-PAGE = 250
+PAGE = 1000
 MOST = 5000
-"""Dead jobs that one call reads, with their tracebacks."""
-_CALLS = 2 * MOST // PAGE
+"""Dead jobs that one call reads. The server reads the traceback of each of them once."""
+_CALLS = 40
 """Pages per request, short and empty ones included."""
 _SLOWEST = 30.0
 """Seconds that a replay may take at its rate."""
@@ -90,21 +91,19 @@ async def groups(call: Call) -> Response:
     seen = 0
     before: JobId | None = None
     for _ in range(_CALLS):
-        jobs, before = await _page(call, query.where(), before)
-        for job in jobs:
-            join(by_fingerprint, job)
-        seen += len(jobs)
+        dead, before = await _page(call, query.where(), before)
+        for job, bug in dead:
+            join(by_fingerprint, job, bug)
+        seen += len(dead)
         if before is None or seen >= MOST:
             break
     return answer(Groups([_view(group) for group in most_frequent(by_fingerprint)], seen, before is not None))
 
 
-async def _page(call: Call, where: Where, before: JobId | None) -> tuple[list[Job], JobId | None]:
-    """Dead jobs with their failures, and where to go on."""
-    store = call.service.store
+async def _page(call: Call, where: Where, before: JobId | None) -> tuple[list[tuple[Job, Fingerprint]], JobId | None]:
+    """Dead jobs with the cause of each, and where to go on."""
     page = await visibility.find(call.service, call.principal, where.filter(), before=before, limit=PAGE)
-    whole = await store.get([job.id for job in page.jobs]) if page.jobs else []
-    return [job for job in whole if job is not None and job.state is JobState.DEAD], page.next
+    return await call.service.figures.causes.of(page.jobs), page.next
 
 
 def _view(group: Group) -> GroupView:
@@ -209,10 +208,10 @@ async def _chosen(call: Call, asked: DeadChoice) -> tuple[list[JobId], int, JobI
     chosen: list[JobId] = []
     seen = 0
     for _ in range(_CALLS):
-        jobs, next_ = await _page(call, asked.where(), before)
-        seen += len(jobs)
-        for job in jobs:
-            if bug is None or fingerprint.of_job(job).id == bug:
+        page, next_ = await _page(call, asked.where(), before)
+        seen += len(page)
+        for job, cause in page:
+            if bug is None or cause.id == bug:
                 chosen.append(job.id)
                 if len(chosen) == asked.limit:
                     return chosen, 0, job.id
