@@ -63,6 +63,9 @@ async def take(store: Store) -> None:
 
 async def asleep(store: Store, url: str) -> asyncio.Task[None]:
     """A sleeper that has heard another store before, so that its ear is open."""
+    # On a busy machine the first claim below may find the job without a wait, and only a wait opens the ear.
+    while not getattr(store, "hears", True):
+        await store.wait(["default"], 0.01)
     sleeper = asyncio.create_task(take(store))
     other = connect(url)
     await other.open()
