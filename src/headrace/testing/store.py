@@ -12,6 +12,7 @@ from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id
 from headrace.model.lease import Ask, Lease, Token
 from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued
+from headrace.model.step import Step
 from headrace.runtime.portal import Portal
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
@@ -121,3 +122,11 @@ class FrontStore(Remote):
     ) -> frozenset[int]:
         del tx
         return await asyncio.wrap_future(self._portal.start(lambda: self._test_store.settle(token, settlements)))
+
+    def add_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        del tx
+        return self._portal.run(lambda: self._test_store.add_steps(token, steps))
+
+    async def aadd_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        del tx
+        return await asyncio.wrap_future(self._portal.start(lambda: self._test_store.add_steps(token, steps)))

@@ -180,7 +180,7 @@ async def test_s51_by_itself_it_listens_here_only() -> None:
 async def test_s70_one_line_of_the_log_per_request(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     evil = "x\n2026-01-01 INFO admin logged in\r\x85\u2028\x1b[2J"
     with caplog.at_level(logging.INFO, logger="headrace.access"):
-        await server.http.get(f"/v1/jobs/{quoted(evil)}?q=hunter2", headers={"User-Agent": "x\t[2J"})
+        await server.http.get(f"/v1/jobs/{quoted(evil)}?text=hunter2", headers={"User-Agent": "x\t[2J"})
         await server.http.post("/v1/jobs", json={"task": "login", "args": ["me", "hunter2"]})
     lines = [each.getMessage() for each in caplog.records if each.name == "headrace.access"]
     assert len(lines) == 2

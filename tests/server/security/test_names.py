@@ -53,9 +53,9 @@ async def test_s17_s19_s22_s70_queue_names_are_names(server: Running, name: str)
 @EVERY_STORE
 async def test_s20_a_search_is_literal(server: Running) -> None:
     await server.http.post("/v1/jobs", json={"task": "add", "args": [1]})
-    assert (await server.http.get("/v1/jobs", params={"q": "%_"})).json()["items"] == []
-    assert (await server.http.get("/v1/jobs", params={"q": "_dd"})).json()["items"] == []
-    assert len((await server.http.get("/v1/jobs", params={"q": "dd"})).json()["items"]) == 1
+    assert (await server.http.get("/v1/jobs", params={"text": "%_"})).json()["items"] == []
+    assert (await server.http.get("/v1/jobs", params={"text": "_dd"})).json()["items"] == []
+    assert len((await server.http.get("/v1/jobs", params={"text": "dd"})).json()["items"]) == 1
 
 
 def unasked(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ async def test_s17_the_tables_are_still_there(server: Running, store_url: str) -
             for evil in ('x"; DROP TABLE jobs;--', "x'; DROP TABLE jobs;--", "x`; DROP TABLE jobs;--"):
                 await server.http.post("/v1/jobs", json={"task": "echo", field: evil})
                 await server.http.get("/v1/jobs", params={field: evil, "q": evil})
-                await server.http.get("/v1/jobs", params={"q": evil})
+                await server.http.get("/v1/jobs", params={"text": evil})
                 await server.http.post("/v1/pauses", json={"task": evil})
         assert before
         assert eye.execute("select type, name, sql from sqlite_master order by name").fetchall() == before

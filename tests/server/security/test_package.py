@@ -30,6 +30,8 @@ EXTRAS = {
     "server": {"httptools", "starlette", "uvicorn"},
     "otel": {"opentelemetry-api"},
     "sentry": {"sentry-sdk"},
+    "tui": {"textual"},
+    "archive": {"pyarrow"},
     "uvloop": {"uvloop"},
     "all": {"headrace"},
 }

@@ -168,7 +168,7 @@ async def test_every_request_is_in_the_access_log(server: Running, caplog: pytes
     assert {line["request_id"] for line in lines} == {"mine"}
 
 
-@pytest.mark.parametrize("path", [b"/v1/jobs?q=nothing", b"/v1/dead"])
+@pytest.mark.parametrize("path", [b"/v1/jobs?text=nothing", b"/v1/dead"])
 async def test_nobody_looks_for_a_client_that_has_hung_up(
     server: Running, path: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
