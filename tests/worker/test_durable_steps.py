@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -242,6 +245,32 @@ async def test_two_functions_of_one_name_are_refused(bench: Bench):
     job = await finish(bench, work)
     assert job.state is JobState.DEAD
     assert "step.using(name=" in job.history[0].message
+
+
+async def test_any_callable_is_a_step_and_the_object_of_a_method_is_not_kept(bench: Bench):
+    class Order:
+        def charge(self) -> tuple[int, str]:
+            return 7, "paid"
+
+    class Unhashable:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self) -> int:
+            return 8
+
+    orders: list[weakref.ref[Order]] = []
+
+    @bench.app.task
+    async def work() -> tuple[int, str, int, str]:
+        order = Order()
+        orders.append(weakref.ref(order))
+        first = await step(order.charge)
+        return (*first, await step(Unhashable()), await step(functools.partial(str.upper, "x")))
+
+    job = await finish(bench, work)
+    assert work.codec.decode_result(job.result) == (7, "paid", 8, "X")
+    gc.collect()
+    assert [order() for order in orders] == [None]
 
 
 async def test_a_step_inside_a_step_is_a_part_of_it(bench: Bench, store: Notary):

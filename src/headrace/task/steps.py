@@ -1,8 +1,6 @@
 """Steps: calls inside a task whose results are stored. A retry continues after the last finished one.
 
-account = await step(create_account, user)
-await sleep("14d")
-await step(send_bill, account)
+`account = await step(create_account, user)`, then `await sleep("14d")`, then `await step(send_bill, account)`.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import asyncio
 import inspect
 import time
 import typing
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -67,8 +65,9 @@ class StepOptions(NamedTuple):
 class StepCall:
     """`await step(function, *args)`: runs the function once for this job, whatever happens to its attempts.
 
-    An async function is awaited, and a plain one runs in a thread, or in place if `using(tx=…)` is given. Its result is stored, so it has a type that can be
-    stored. When the job runs again, the same call returns the stored result and the function does not run.
+    An async function is awaited, and a plain one runs in a thread, or in place if `using(tx=…)` is given. Its result is
+    stored, so it has a type that can be stored. When the job runs again, the same call returns the stored result and the
+    function does not run.
     """
 
     def __init__(self, options: StepOptions = StepOptions()) -> None:  # noqa: B008  # immutable
@@ -245,11 +244,19 @@ def _remembered(codec: ResultCodec, ticket: Ticket, value: bytes | None) -> Any:
         ) from None
 
 
-@lru_cache(1024)
 def _codec(function: Callable[..., Any]) -> ResultCodec:
+    # Of a method, the function is remembered and not its object, which may be large.
     inner = getattr(function, "func", function)
+    inner = getattr(inner, "__func__", inner)
+    return _known_codec(inner) if isinstance(inner, Hashable) else _new_codec(inner)
+
+
+def _new_codec(function: Callable[..., Any]) -> ResultCodec:
     try:
-        hints = typing.get_type_hints(inner, include_extras=True)
+        hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         hints = {}  # A builtin has no annotations, and a name may be imported for type checkers only.
     return ResultCodec(hints.get("return", Any), name_of(function))
+
+
+_known_codec = lru_cache(1024)(_new_codec)
