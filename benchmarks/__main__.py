@@ -27,11 +27,14 @@ def main(
     tenants: int | None,
     everyday: bool,
     observed: bool,
+    workflows: bool,
     as_json: bool,
 ) -> None:
     """Measure a store beside its own raw floor: what the engine writes per second without a queue."""
-    if http and (everyday or observed or tenants is not None):
-        raise ConfigError("--http, --everyday, --observed and --tenants measure different things: give one of them")
+    if http and (everyday or observed or workflows or tenants is not None):
+        raise ConfigError(
+            "--http, --everyday, --observed, --workflows and --tenants measure different things: give one of them"
+        )
     if http:
         plan = http_run.plan(quick=quick, jobs=jobs)
         bench.show(
@@ -42,7 +45,15 @@ def main(
             remark=remarks,
         )
         return
-    kind = bench.chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday, observed=observed, beside=BESIDE)
+    kind = bench.chosen(
+        quick=quick,
+        jobs=jobs,
+        tenants=tenants,
+        everyday=everyday,
+        observed=observed,
+        workflows=workflows,
+        beside=BESIDE,
+    )
     bench.show(store, kind, as_json=as_json, stands=STANDS, remark=remarks)
 
 

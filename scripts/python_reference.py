@@ -62,6 +62,11 @@ PAGES = (
         (
             "Handle",
             "Handles",
+            "group",
+            "JobGroup",
+            "OpenGroup",
+            "GroupStatus",
+            "Results",
             "Job",
             "JobId",
             "JobState",
@@ -85,12 +90,17 @@ PAGES = (
             "JobLogFilter",
             "JobLogHandler",
             "NoCurrentJob",
+            "gather",
+            "gather_sync",
             "step",
             "step_sync",
+            "undo",
+            "undo_sync",
             "task.steps.StepCall as StepCall",
             "task.steps.SyncStepCall as SyncStepCall",
             "sleep",
             "sleep_sync",
+            "Event",
             "StepChanged",
             "StepTooLarge",
             "RetryAfter",
@@ -178,16 +188,33 @@ These pages are made from the docstrings of the package. Verbs come in two: `x` 
 """
 INTERNAL: Mapping[str, frozenset[str]] = {
     "Handles": frozenset({"add", "stored"}),
-    "JobCall": frozenset({"codec", "job", "skips"}),
+    "JobCall": frozenset({"codec", "job", "links", "skips", "task"}),
+    "OpenGroup": frozenset({"of"}),
     "Bound": frozenset({"in_code"}),
-    "app.limits": frozenset({"declare", "declared", "refuse_shared"}),
+    "app.limits": frozenset({"declared"}),
     "app.schedules": frozenset({"declared"}),
     "FlaskHeadrace": frozenset({"task"}),
     "Headrace": frozenset(
-        {"aput_in", "astop", "connect", "dead_alert_hooks", "duties", "has_outbox", "hooks", "put_in", "webhooks"}
+        {
+            "aenqueue_members",
+            "aput_batch_in",
+            "aput_in",
+            "astop",
+            "codec_of",
+            "connect",
+            "dead_alert_hooks",
+            "duties",
+            "enqueue_members",
+            "has_outbox",
+            "hooks",
+            "put_batch_in",
+            "put_in",
+            "unfair",
+            "webhooks",
+        }
     ),
     "Limit": frozenset({"declared", "figures", "keys_for"}),
-    "Task": frozenset({"codec", "hooks", "in_code", "make", "shape"}),
+    "Task": frozenset({"codec", "home", "hooks", "in_code", "make", "make_job", "shape", "skips"}),
     "Outbox": frozenset({"aenqueue_in", "enqueue_in"}),
     "Presence": frozenset({"upkeep"}),
     "ScheduleEntry": frozenset({"cancel", "cursor", "digest", "pending"}),
@@ -382,7 +409,7 @@ class Reference:
         return match[0] if place is None else f"[`{match[0].strip('`')}`]({place})"
 
 
-MADE_BY_HEADRACE = {"Handle", "Handles", "JobCall", "JobContext", "Task"}
+MADE_BY_HEADRACE = {"Event", "Handle", "Handles", "JobCall", "JobContext", "Task"}
 """Classes whose objects users get and never make."""
 
 

@@ -24,6 +24,30 @@ NOT_FOR_THE_PACKAGE = {
     "textual",
 }
 NOT_FOR_HELP = NOT_FOR_THE_PACKAGE - {"click"} | {"importlib.metadata", "concurrent.futures", "socket"}
+NOT_FOR_AN_APP = NOT_FOR_THE_PACKAGE - {"msgspec", "dataclasses"} | {
+    "_hashlib",
+    "concurrent.futures",
+    "cronsim",
+    "email",
+    "getpass",
+    "http",
+    "json",
+    "multiprocessing",
+    "random",
+    "secrets",
+    "selectors",
+    "shutil",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "tomllib",
+    "traceback",
+}
+"""Modules that no app needs before its first enqueue."""
+APP = (
+    "import os\nos.chdir('/')\n"  # where no pyproject.toml is, because one would have to be parsed
+    "from headrace import Headrace\napp = Headrace('memory://')\n@app.task\ndef f(x: int) -> None: ..."
+)
 HELP = (
     "sys.argv = ['headrace', '--help']\nfrom headrace.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass"
 )
@@ -46,11 +70,36 @@ def test_importing_the_package_loads_only_its_errors():
     assert not loaded & NOT_FOR_THE_PACKAGE
 
 
-def test_an_app_loads_nothing_that_only_schedules_and_records_of_operators_need():
-    loaded = loaded_after("from headrace import Headrace\nHeadrace('memory://')")
-    assert not loaded & {"zoneinfo", "cronsim", "json", "getpass", "headrace.model.cron", "headrace.worker"}
+def test_an_app_with_a_task_loads_only_what_declaring_needs():
+    """What a store, a worker or an operator needs is imported by the first call of it."""
+    loaded = loaded_after(APP)
+    assert not loaded & NOT_FOR_AN_APP
+    assert {name.split(".")[1] for name in own(loaded)} == {
+        "app", "client", "errors", "model", "operate", "policy", "runtime", "settings", "store", "task",
+    }  # fmt: skip
+    assert {name for name in own(loaded) if name.split(".")[1] in {"client", "operate", "policy", "store"}} == {
+        "headrace.client",
+        "headrace.client.app_clients",
+        "headrace.client.bulk",
+        "headrace.client.enqueue_hooks",
+        "headrace.client.handles",
+        "headrace.client.linked_home",
+        "headrace.client.produce",
+        "headrace.operate",
+        "headrace.operate.app_jobs",
+        "headrace.operate.app_pauses",
+        "headrace.policy",
+        "headrace.policy.setting_values",
+        "headrace.store",
+    }
+
+
+def test_the_first_enqueue_loads_the_client_and_the_store_but_nothing_of_workers_and_operators():
+    loaded = loaded_after(f"{APP}\nf.enqueue(1)\napp.close()")
+    assert {"asyncio", "headrace.client.client", "headrace.store.memory.store"} <= loaded
+    assert not loaded & {"zoneinfo", "cronsim", "json", "getpass", "headrace.model.cron", "headrace.operate.jobs"}
+    assert not {name for name in own(loaded) if name.split(".")[1] in {"worker", "webhooks", "sink"}}
     assert not {name for name in own(loaded) if name.startswith("headrace.policy.explain.")}
-    assert not loaded & {"headrace.policy.schedule", "headrace.policy.fingerprint", "headrace.operate.dead.app"}
 
 
 def test_help_loads_no_store_no_server_no_worker_and_no_command():

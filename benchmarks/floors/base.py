@@ -25,7 +25,7 @@ class Rows(Protocol):
         ...
 
     async def done(self, count: int, batch: int) -> None:
-        """Write `count` history rows, `batch` at a time."""
+        """Read `count` jobs, and write that they have ended, `batch` at a time: as ranges, where the store does."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The floor of Redis: bare lists, and a field per job in a result hash."""
+"""The floor of Redis: bare lists. The list of a lease stays, and one entry of a sorted set says that its jobs have ended."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ return e
 """
 _REDIS_DONE = """
 if redis.call('ZREM', KEYS[2], KEYS[1]) == 0 then return 0 end
-redis.call('UNLINK', KEYS[1])
-redis.call('HSET', KEYS[3], unpack(ARGV))
-redis.call('EXPIRE', KEYS[3], 86400, 'NX')
+redis.call('ZADD', KEYS[3], ARGV[1], KEYS[1])
 return 1
 """
 
 
 class RedisFloor:
-    """Bare list lanes by the store's own client: RPUSH; LPOP into a lease list; a field per job in a result hash."""
+    """Bare list lanes by the store's own client: RPUSH; LPOP into a lease list; an entry per lease in a sorted set."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -67,6 +65,9 @@ class RedisFloor:
         found = await self._info("persistence")
         return int(found["aof_current_size"]) if found.get("aof_enabled") == "1" else None
 
+    async def stored(self) -> int:
+        return int((await self._info("memory"))["used_memory"])
+
     async def spent(self) -> Spent | None:
         found = {**await self._info("cpu"), **await self._info("memory")}
         return Spent(float(found["used_cpu_user"]) + float(found["used_cpu_sys"]), int(found["used_memory"]))
@@ -96,21 +97,17 @@ class _RedisRows:
     async def done(self, count: int, batch: int) -> None:
         left, idle = count, 0
         while left > 0:
+            size = min(batch, left)
             lease = f"headrace_bench:lease:{new_batch().hex}"
             keys = (3, "headrace_bench:ready", lease, "headrace_bench:leases")
-            got = await self._wire.command("headrace_bench", "EVALSHA", self._claim, *keys, min(batch, left), 0)
-            if not got:
+            got = await self._wire.command("headrace_bench", "EVALSHA", self._claim, *keys, size, 0)
+            if got:
+                keys = (3, lease, "headrace_bench:leases", "headrace_bench:ended")
+                await self._wire.command("headrace_bench", "EVALSHA", self._done, *keys, 0)
+                left, idle = left - len(got), 0
+            elif idle <= 200:
                 idle += 1
-                if idle > 200:  # no producer runs: results only, under made-up ids
-                    got = [new_batch().bytes for _ in range(min(batch, left))]
-                    pairs = [part for id in got for part in (id, b"d")]
-                    await self._wire.command("headrace_bench", "HSET", "headrace_bench:results", *pairs)
-                    left -= len(got)
-                else:
-                    await asyncio.sleep(0.0005)
-                continue
-            idle = 0
-            pairs = [part for element in got for part in (element[:16], b"d")]
-            keys = (3, lease, "headrace_bench:leases", "headrace_bench:results")
-            await self._wire.command("headrace_bench", "EVALSHA", self._done, *keys, *pairs)
-            left -= len(got)
+                await asyncio.sleep(0.0005)
+            else:  # no producer runs: only the entry
+                await self._wire.command("headrace_bench", "ZADD", "headrace_bench:ended", 0, lease)
+                left -= size

@@ -1,4 +1,4 @@
-"""The floor of SQLite: executemany in one transaction per batch."""
+"""The floor of SQLite: executemany in one transaction per batch, and a plain select for the jobs that end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ create table headrace_bench_job (
     lane integer not null, limits text, task text not null, payload blob not null, options blob
 );
 create table headrace_bench_done (
-    key integer primary key, state text not null, attempt integer not null, failures integer not null,
-    crashes integer not null, finished_at integer not null, result blob, note text
+    lo integer primary key, hi integer not null, state text not null, attempt integer not null,
+    failures integer not null, crashes integer not null, finished_at integer not null, result blob, note text
 );
 """
+
+
+_LAST_JOB = "select max(key) from headrace_bench_job"
+_LAST_DONE = "select (select hi from headrace_bench_done order by lo desc limit 1)"
+_PAGES = ("page_count", "freelist_count", "page_size")
 
 
 class SqliteFloor:
@@ -70,6 +75,12 @@ class SqliteFloor:
     async def wal(self) -> int | None:
         return None
 
+    async def stored(self) -> int:
+        with closing(self._connect()) as connection:
+            connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+            pages, free, size = (int(connection.execute(f"pragma {name}").fetchone()[0]) for name in _PAGES)
+        return (pages - free) * size
+
     async def spent(self) -> Spent | None:
         return None
 
@@ -103,23 +114,27 @@ class _SqliteRows:
 
     async def jobs(self, count: int, batch: int) -> None:
         statement = "insert into headrace_bench_job values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        for size, first in self._batches("headrace_bench_job", count, batch):
+        for size, first in self._batches(_LAST_JOB, count, batch):
             rows = ((first + i, "default", 0, "", 0, None, "bench.noop", PAYLOAD, None) for i in range(size))
             self._connection.executemany(statement, rows)
 
     async def done(self, count: int, batch: int) -> None:
-        statement = "insert into headrace_bench_done values (?, ?, ?, ?, ?, ?, ?, ?)"
-        for size, first in self._batches("headrace_bench_done", count, batch):
+        read = "select key, task, payload, options from headrace_bench_job where key > ? order by key limit ?"
+        statement = "insert into headrace_bench_done values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        last = 0
+        for size, first in self._batches(_LAST_DONE, count, batch):
+            jobs = self._connection.execute(read, (last, size)).fetchall()
+            # Behind the last job it begins again: what is read does not matter, only how much.
+            last = jobs[-1][0] if len(jobs) == size else 0
             now = time.time_ns() // 1000
-            rows = ((first + i, "done", 1, 0, 0, now, None, None) for i in range(size))
-            self._connection.executemany(statement, rows)
+            self._connection.execute(statement, (first, first + size - 1, "done", 1, 0, 0, now, None, None))
 
-    def _batches(self, table: str, count: int, batch: int) -> Iterator[tuple[int, int]]:
+    def _batches(self, last_key: str, count: int, batch: int) -> Iterator[tuple[int, int]]:
         """(size, first free key) of each batch, inside its transaction."""
         for size in sizes(count, batch):
             self._turn.take()
             self._connection.execute("begin immediate")
-            last = self._connection.execute(f"select max(key) from {table}").fetchone()[0]
+            last = self._connection.execute(last_key).fetchone()[0]
             yield size, (last or 0) + 1
             self._connection.execute("commit")
             self._turn.leave()

@@ -202,7 +202,7 @@ def suspended(pid: int, url: str) -> Generator[None]:
     processes = [first, *first.children(recursive=True)]
     try:
         _suspend(processes)
-        while _locked(url):
+        while _holds_lock(processes, url):
             _resume(processes)
             time.sleep(random.uniform(*_IDLE))
             _suspend(processes)
@@ -230,10 +230,15 @@ def _resume(processes: Sequence[psutil.Process]) -> None:
         process.resume()
 
 
-def _locked(url: str) -> bool:
-    """Whether a writer would wait. Servers let their writers in while a client stands still."""
+def _holds_lock(processes: Sequence[psutil.Process], url: str) -> bool:
+    """Whether a writer would wait for these processes. Servers let their writers in while a client stands still."""
     if not url.startswith(SQLITE):
         return False
+    # headrace takes a file lock before that of SQLite, and releases it afterwards.
+    pids = {process.pid for process in processes}
+    held = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    if any(words[1] == "FLOCK" and int(words[4]) in pids for words in held):
+        return True
     with closing(sqlite3.connect(url.removeprefix(SQLITE), timeout=0, isolation_level=None)) as connection:
         try:
             connection.execute("begin immediate")

@@ -12,12 +12,14 @@ from headrace.errors import (
     BadArguments,
     BadTransaction,
     ConfigError,
+    GroupOver,
     HeadraceError,
     HookFailed,
     IdempotencyConflict,
     InvalidCron,
     JobCancelled,
     JobDead,
+    JobHeld,
     JobNotFound,
     KeyHeld,
     LeaseLost,
@@ -38,11 +40,13 @@ from headrace.errors import (
     Unavailable,
     UnknownTask,
     Unsupported,
+    WaitTimeout,
 )
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
     from headrace.client import once
+    from headrace.client.groups import GroupStatus, OpenGroup
     from headrace.client.handles import Handles
     from headrace.client.once import Once
     from headrace.model.job import Failure, Job, JobId, JobState
@@ -53,15 +57,21 @@ if TYPE_CHECKING:
     from headrace.policy.queue import DeadAlert, QueueOptions
     from headrace.policy.schedule import Schedule
     from headrace.runtime.logs import JobLogFilter
+    from headrace.task.call import JobCall
     from headrace.task.context import JobContext, JobLogHandler, NoCurrentJob, current_job
+    from headrace.task.event import Event
+    from headrace.task.gather import gather, gather_sync
+    from headrace.task.group import JobGroup, group
     from headrace.task.handle import Handle
     from headrace.task.hooks import AsyncCall, EnqueueCall, FollowUp, SyncCall, WorkerInfo
     from headrace.task.journal import StepChanged, StepTooLarge
     from headrace.task.large_results import FolderResults, ResultStorage, S3Results
     from headrace.task.limit import Limit
+    from headrace.task.results import Results
     from headrace.task.retry import Retry
     from headrace.task.steps import sleep, sleep_sync, step, step_sync
-    from headrace.task.task import JobCall, Task
+    from headrace.task.task import Task
+    from headrace.task.undo import undo, undo_sync
     from headrace.task.unique import Unique
     from headrace.webhooks import declare as webhook
 
@@ -77,10 +87,13 @@ __all__ = [
     "Dead",
     "DeadAlert",
     "EnqueueCall",
+    "Event",
     "Explanation",
     "Failure",
     "FolderResults",
     "FollowUp",
+    "GroupOver",
+    "GroupStatus",
     "Handle",
     "Handles",
     "Headrace",
@@ -93,6 +106,8 @@ __all__ = [
     "JobCancelled",
     "JobContext",
     "JobDead",
+    "JobGroup",
+    "JobHeld",
     "JobId",
     "JobLogFilter",
     "JobLogHandler",
@@ -105,6 +120,7 @@ __all__ = [
     "NeverFires",
     "NoCurrentJob",
     "Once",
+    "OpenGroup",
     "OutcomeUnknown",
     "Page",
     "PayloadTooLarge",
@@ -114,6 +130,7 @@ __all__ = [
     "ResultExpired",
     "ResultStorage",
     "ResultTimeout",
+    "Results",
     "Retry",
     "RetryAfter",
     "S3Results",
@@ -133,15 +150,21 @@ __all__ = [
     "Unique",
     "UnknownTask",
     "Unsupported",
+    "WaitTimeout",
     "WorkerInfo",
     "__version__",
     "ageing",
     "current_job",
+    "gather",
+    "gather_sync",
+    "group",
     "once",
     "sleep",
     "sleep_sync",
     "step",
     "step_sync",
+    "undo",
+    "undo_sync",
     "webhook",
     "weighted",
 ]
@@ -149,6 +172,7 @@ __all__ = [
 # The block above tells type checkers where each name is, and this table tells the interpreter.
 _NAMES = {
     "headrace.app": ("Headrace",),
+    "headrace.client.groups": ("GroupStatus", "OpenGroup"),
     "headrace.client.handles": ("Handles",),
     "headrace.client.once": ("Once",),
     "headrace.model.job": ("Failure", "Job", "JobId", "JobState"),
@@ -160,6 +184,10 @@ _NAMES = {
     "headrace.policy.schedule": ("Schedule",),
     "headrace.runtime.logs": ("JobLogFilter",),
     "headrace.task.context": ("JobContext", "JobLogHandler", "NoCurrentJob", "current_job"),
+    "headrace.task.call": ("JobCall",),
+    "headrace.task.event": ("Event",),
+    "headrace.task.gather": ("gather", "gather_sync"),
+    "headrace.task.group": ("JobGroup", "group"),
     "headrace.task.handle": ("Handle",),
     "headrace.task.hooks": ("AsyncCall", "EnqueueCall", "FollowUp", "SyncCall", "WorkerInfo"),
     "headrace.task.journal": ("StepChanged", "StepTooLarge"),
@@ -167,7 +195,9 @@ _NAMES = {
     "headrace.task.limit": ("Limit",),
     "headrace.task.retry": ("Retry",),
     "headrace.task.steps": ("sleep", "sleep_sync", "step", "step_sync"),
-    "headrace.task.task": ("JobCall", "Task"),
+    "headrace.task.results": ("Results",),
+    "headrace.task.task": ("Task",),
+    "headrace.task.undo": ("undo", "undo_sync"),
     "headrace.task.unique": ("Unique",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -12,59 +11,45 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from headrace import store as stores
 from headrace.client.enqueue_hooks import Enqueueing
-from headrace.client.per_loop import Clients
+from headrace.client.linked_home import LinkedHome
 from headrace.client.produce import Producer
-from headrace.client.remote import remote
 from headrace.errors import ConfigError
-from headrace.model.clock import Clock
 from headrace.model.job import REFERENCE, Job, JobId, NewJob
 from headrace.model.masked_url import mask_url
-from headrace.operate.jobs import AppJobs
-from headrace.operate.limits import AppLimits
-from headrace.operate.pauses import AppPauses
-from headrace.policy.queue import DeadAlert, QueueKeywords, QueueOptions
-from headrace.policy.queue import declare as declare_queue
+from headrace.operate.app_jobs import AppJobs
+from headrace.operate.app_pauses import AppPauses
 from headrace.runtime.portal import portal
 from headrace.settings import Settings
-from headrace.store.contract import Store
-from headrace.task.handle import Put
+from headrace.task.call import JobCall
+from headrace.task.handle import Handle, Put
 from headrace.task.hooks import AppHooks
+from headrace.task.limit import DeclaredLimits
 from headrace.task.options import check_producer
-from headrace.task.task import AsyncTask, JobCall, SyncTask, Task, declare
+from headrace.task.task import AsyncTask, Decorator, SyncTask, Task, declare
 from headrace.task.task_options import TaskKeywords
-from headrace.webhooks.declare import EVENTS, Allow, Webhook, read_secrets
-from headrace.webhooks.declare import declare as declare_webhook
-from headrace.webhooks.deliver import Webhooks
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from headrace.client.per_loop import Clients
+    from headrace.model.clock import Clock
     from headrace.operate.dead.app import AppDeadLetters
+    from headrace.operate.limits import AppLimits
     from headrace.operate.schedules import AppSchedules
     from headrace.policy.explain.answer import Explanation
+    from headrace.policy.queue import DeadAlert, QueueKeywords, QueueOptions
     from headrace.policy.schedule import Schedule
     from headrace.policy.schedule_options import ScheduleKeywords
+    from headrace.store.contract import Store
     from headrace.task.large_results import ResultStorage
     from headrace.testing.inlining import Inline
+    from headrace.webhooks.declare import Webhook
+    from headrace.webhooks.deliver import Webhooks
     from headrace.worker import Duties, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H")
-
-
-class Decorator:
-    """What `app.task(…)` with options gives: decorates one function."""
-
-    def __init__(self, make: Callable[[Callable[..., Any]], Any]) -> None:
-        self._make = make
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is the more special case
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Any:
-        return self._make(function)
 
 
 class Headrace(AppJobs, AppPauses, AppHooks, Producer):
@@ -92,39 +77,50 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         """The declared tasks by name."""
         self.queues: dict[str, QueueOptions] = {}
         """The declared queues by name. Any other name is a queue, too."""
+        self.event_queues: dict[str, str] = {}
+        """The queues of declared events, by the names of the events."""
         self.dead_alert_hooks: list[Callable[[DeadAlert], Any]] = []
         self.producer = None if producer is None else check_producer(producer)
         """The name of the producer that the app's jobs carry. None: none."""
         self._clock = clock
-        self._portal = portal
-        self._clients = Clients(self.connect, self.queues, portal=portal)
         self._unfair: set[str] = set()
-        self._home = _Home(self, self._clients, self._unfair)
-        self.limits = AppLimits(self._clients)
-        """Limits at run time: `list`, `set`, `reset`."""
-        self.webhooks = Webhooks(
-            secrets=read_secrets(self.settings.webhook_secret) if self.settings.webhook_secret else (),
-            allow=Allow.of(self.settings.webhook_allow),
-        )
+        self._home = _Home(self, self._unfair)
+        self._limits = DeclaredLimits()
         self._only_store: tuple[asyncio.AbstractEventLoop, Store] | None = None
         self._stand_in: Store | None = None
         self._lock = threading.Lock()
 
-    # Most programs that enqueue jobs use neither of these two, so they do not import them.
+    # Most programs that enqueue jobs use none of these, so they do not import them.
+
+    @cached_property
+    def limits(self) -> AppLimits:
+        """Limits at run time: `list`, `set`, `reset`."""
+        from headrace.operate.limits import AppLimits
+
+        return AppLimits(self.clients, self._limits)
+
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        """The webhooks of the app and of its settings."""
+        from headrace.webhooks.declare import Allow, read_secrets
+        from headrace.webhooks.deliver import Webhooks
+
+        secret = self.settings.webhook_secret
+        return Webhooks(secrets=read_secrets(secret) if secret else (), allow=Allow.of(self.settings.webhook_allow))
 
     @cached_property
     def dead(self) -> AppDeadLetters:
         """Dead letters: `groups`, `show`, `replay`, `discard`."""
         from headrace.operate.dead.app import AppDeadLetters
 
-        return AppDeadLetters(self._clients, self.tasks)
+        return AppDeadLetters(self.clients, self.tasks)
 
     @cached_property
     def schedules(self) -> AppSchedules:
         """Schedules at run time: `list`, `add`, `pause`, `resume`, `run_now`, `remove`."""
         from headrace.operate.schedules import AppSchedules
 
-        return AppSchedules(self._clients)
+        return AppSchedules(self.clients)
 
     # ── tasks ────────────────────────────────────────────────────────────────
 
@@ -144,7 +140,7 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
             if task.name in self.tasks:
                 raise ConfigError(f'task {task.name} is declared twice: give one of them another name="…"')
             try:
-                self.limits.declare(task.options.limits)
+                self._limits.declare(task.options.limits)
             except ConfigError as error:
                 raise ConfigError(f"task {task.name}: {error}") from None
             task.hooks = self.hooks
@@ -165,7 +161,9 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         """Declare what a queue does differently: `app.queue("billing", weights={"acme": 3}, dead_alert=100)`."""
         if name in self.queues:
             raise ConfigError(f"queue {name} is declared twice: put its options into one app.queue(…)")
-        queue = self.queues[name] = declare_queue(name, **options)
+        from headrace.policy.queue import declare
+
+        queue = self.queues[name] = declare(name, **options)
         if queue.fair == "off":
             self._unfair.add(name)
         return queue
@@ -184,16 +182,20 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         self,
         url: str,
         *,
-        on: str | Iterable[str] = EVENTS,
+        on: str | Iterable[str] | None = None,
         queue: str | None = None,
         task: str | None = None,
         secret: str | None = None,
     ) -> Webhook:
         """Have a URL told of every job that is done or dead, and of dead alerts: `app.webhook("https://…", on="dead")`.
 
+        `on`: some of `done`, `dead` and `alert`; None: all of them.
         `secret`: `whsec_…`, to sign what goes there; else the setting `webhook_secret` does.
         """
-        webhook = declare_webhook(url, on=on, queue=queue, task=task, secret=secret, allow=self.webhooks.allow)
+        from headrace.webhooks.declare import EVENTS, declare
+
+        events = EVENTS if on is None else on
+        webhook = declare(url, on=events, queue=queue, task=task, secret=secret, allow=self.webhooks.allow)
         self.webhooks.add(webhook)
         return webhook
 
@@ -237,7 +239,7 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
             queues=self.queues,
             dead_alert_hooks=self.dead_alert_hooks,
             schedules=self.schedules.declared,
-            limits=self.limits.declared,
+            limits=self._limits,
             outbox=self._outbox,
             webhooks=self.webhooks,
             hooks=self.hooks,
@@ -249,15 +251,17 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
             return self._stand_in
         if not stores.in_one_process(self.settings.url):
             if "+cluster:" in self.settings.url:
-                self.limits.refuse_shared(self.tasks.values())
+                self._limits.refuse_shared(self.tasks.values())
             shards = {name: queue.shards for name, queue in self.queues.items() if queue.shards > 1}
             return stores.connect(self.settings.store_url, clock=self._clock, shards=shards)
-        loop = self._portal.loop
+        from headrace.client.remote import remote
+
+        loop = portal.loop
         with self._lock:
             # A forked child has another portal, and starts from nothing.
             if self._only_store is None or self._only_store[0] is not loop:
                 self._only_store = loop, stores.connect(self.settings.url, clock=self._clock)
-            return remote(self._portal, self._only_store[1])
+            return remote(portal, self._only_store[1])
 
     # ── tests ────────────────────────────────────────────────────────────────
 
@@ -276,7 +280,7 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         if self._stand_in is not None:
             raise ConfigError("this app has the store of a test already: leave that use_memory(…) first")
         outbox = self._outbox
-        with self._clients.set_aside():
+        with self.clients.set_aside():
             self._stand_in, self._outbox = store, None
             try:
                 yield
@@ -287,16 +291,16 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
 
     def close(self) -> None:
         """Close what sync calls opened. The next call opens it again."""
-        self._portal.run(self._clients.close_here)
+        portal.run(self.clients.close_here)
 
     async def aclose(self) -> None:
         """Close what this event loop's calls, and sync ones, opened. Ending the loop does it, too."""
-        await self._clients.close_here()
-        if self._clients.opened_in(self._portal):
-            await asyncio.wrap_future(self._portal.start(self._clients.close_here))
+        await self.clients.close_here()
+        if self.clients.opened_in(portal):
+            await portal.answer_of(self.clients.close_here)
 
     async def __aenter__(self) -> Self:
-        await self._clients.here()
+        await self.clients.here()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -306,15 +310,18 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         return f"<Headrace {mask_url(self.settings.url)}, {len(self.tasks)} tasks>"
 
 
-class _Home:
+class _Home(LinkedHome):
     """What the app's tasks and handles need of it (see `task.Home`)."""
 
-    def __init__(self, app: Headrace, clients: Clients, unfair: Collection[str]) -> None:
-        self._app = app
-        self._clients = clients
+    def __init__(self, app: Headrace, unfair: Collection[str]) -> None:
+        self._app = self._producer = app
         self._on_enqueue = app.hooks.on_enqueue
         self.unfair = unfair
         self.producer = app.producer
+
+    @cached_property
+    def _clients(self) -> Clients:
+        return self._app.clients
 
     @property
     def key_ttl(self) -> timedelta:
@@ -364,6 +371,9 @@ class _Home:
         if (inline := self._app.inline_runner) is not None and put.created and tx is None:
             await inline.arun([put.id])
         return put
+
+    def handle(self, call: JobCall[R], put: Put) -> Handle[R]:
+        return Handle(self, call.codec, put.id, created=put.created)
 
     async def _aplace(self, job: NewJob) -> Put:
         return await (await self._clients.here()).place(job)

@@ -14,6 +14,7 @@
     │   ├── PayloadTooLarge     the encoded arguments are over the limit
     │   ├── IdempotencyConflict the key was used before with other arguments
     │   ├── QueueFull           the queue is as long as its max_length says
+    │   ├── GroupOver           all jobs of the group have ended, so it takes no further ones
     │   └── BadTransaction      the `tx=` object cannot be used for this job
     ├── StoreError
     │   ├── Unavailable         the store cannot be reached; nothing was done
@@ -26,10 +27,12 @@
     ├── ScheduleNotFound        no schedule of that name
     ├── LimitNotFound           no limit of that name
     ├── LeaseLost               another worker holds the job now
+    ├── WaitTimeout             an event was not signalled in time
     ├── HookFailed              a hook for the start of a worker raised an error
     └── ResultError
         ├── JobNotFound         no such job (or it was pruned)
         ├── ResultTimeout       the job did not end in time
+        ├── JobHeld             the job waits for a job that is dead
         ├── ResultExpired       the job ended, its result's time to live too
         ├── JobDead             the job ended dead
         │   └── RemoteTaskError by an error that its task raised
@@ -182,6 +185,16 @@ class QueueFull(EnqueueError):
         self.max_length = max_length
 
 
+class GroupOver(EnqueueError):
+    """A group takes no further jobs, because it is complete and all its jobs have ended, or because there is no such group."""
+
+    code = "group_over"
+
+    def __init__(self, group: UUID) -> None:
+        super().__init__(f"group {group} has ended, or does not exist: open a new group for further jobs")
+        self.group = group
+
+
 class BadTransaction(EnqueueError):
     """The `tx=` object cannot be used for this job."""
 
@@ -257,6 +270,12 @@ class LeaseLost(HeadraceError):
     code = "lease_lost"
 
 
+class WaitTimeout(HeadraceError):
+    """An event was not signalled before the `timeout` of a task's wait was over."""
+
+    code = "wait_timeout"
+
+
 class HookFailed(HeadraceError):
     """A hook for the start of a worker raised an error, which is its `__cause__`. The worker did not start."""
 
@@ -267,6 +286,8 @@ class ResultError(HeadraceError):
     """There is no result to give."""
 
     code = "result"
+    of_child: bool = False
+    """True: a task awaited that job. If the task does not catch the error, its own job is dead, because every attempt gets it."""
 
 
 class JobNotFound(ResultError):
@@ -279,6 +300,17 @@ class ResultTimeout(ResultError):
     """The job did not end in time; it goes on."""
 
     code = "result_timeout"
+
+
+class JobHeld(ResultError):
+    """The job waits for a job that is dead. It goes on when that job is replayed, and is cancelled when it is discarded."""
+
+    code = "job_held"
+
+    def __init__(self, message: str, dead: UUID | None = None) -> None:
+        super().__init__(message)
+        self.dead = dead
+        """The dead job. None: several jobs of a group are dead."""
 
 
 class ResultExpired(ResultError):

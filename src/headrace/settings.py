@@ -10,21 +10,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 from headrace.errors import ConfigError
 from headrace.model import duration
-from headrace.model.lane import check_queue
 from headrace.model.masked_url import mask_url
 from headrace.model.size import read_size, show_size
-from headrace.policy.reserve import check_reserve, parse_reserve
-from headrace.policy.settings_checks import DeclaredTask, SettingsProblem, advise, check_trace_url
-from headrace.sink.address import check_history_url
-from headrace.webhooks.declare import Allow, read_secrets
+from headrace.policy.setting_values import check_app, check_queues, check_url, choice, number, time
+
+if TYPE_CHECKING:
+    from headrace.policy.settings_checks import DeclaredTask, SettingsProblem
 
 PREFIX = "HEADRACE_"
-_SERVICE_LINK = re.compile(
+_SERVICE_LINK = (
     r"HEADRACE(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)"
 )
 """Variables that Kubernetes sets in every pod for a Service whose name begins with `headrace`."""
@@ -87,7 +85,7 @@ class Settings:
     """The largest size of one job's encoded arguments, in bytes."""
     max_result: int = 1024 * 1024
     """The largest size of one job's encoded result, in bytes. A job with a larger result ends as dead (`bad_result`)."""
-    keep_done: timedelta = timedelta(days=1)
+    keep_done: timedelta = timedelta(days=7)
     """How long the store keeps jobs that are done or cancelled."""
     keep_dead: timedelta = timedelta(days=14)
     """How long the store keeps dead jobs. `dead_retention` of a queue overrides it."""
@@ -117,8 +115,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             object.__setattr__(self, name, check(name, getattr(self, name)))
-        reserved = sum(parse_reserve(entry).slots for entry in self.reserve)
-        if reserved >= self.concurrency and self.reserve:
+        if self.reserve and (reserved := _slots(self.reserve)) >= self.concurrency:
             raise ConfigError(
                 f"reserve = {', '.join(self.reserve)} takes {reserved} of {self.concurrency} slots and leaves none for other "
                 "jobs: raise concurrency, or reserve fewer"
@@ -176,6 +173,8 @@ class Settings:
 
     def problems(self, tasks: Mapping[str, DeclaredTask] | None = None) -> list[SettingsProblem]:
         """Findings about these settings with these tasks."""
+        from headrace.policy.settings_checks import advise
+
         return advise(self, tasks or {})
 
 
@@ -186,111 +185,91 @@ NAMES = tuple(field.name for field in dataclasses.fields(Settings) if field.name
 
 # ── checks: one per kind of value, run however a setting was given ──────────
 
-
-def _time(least: timedelta) -> Callable[[str, Any], timedelta]:
-    def check(name: str, value: Any) -> timedelta:
-        if not isinstance(value, str | timedelta):
-            raise ConfigError(
-                f'{name} = {value!r} is not a duration: write "250ms", "30s", "5m", "2h", "7d" or a timedelta'
-            )
-        length = duration.parse(value, name=name)
-        if length < least:
-            raise ConfigError(f"{name} = {duration.show(length)} is too short: at least {duration.show(least)}")
-        return length
-
-    return check
+# Most programs leave these settings empty, so only a value imports the code that checks it.
 
 
-def _number(least: int, most: int) -> Callable[[str, Any], int]:
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ConfigError(f"{name} = {value!r}: a whole number from {least:,} to {most:,}")
-        return value
+def _reserve(name: str, value: Any) -> tuple[str, ...]:
+    if value == ():
+        return ()
+    from headrace.policy.reserve import check_reserve
 
-    return check
-
-
-def _choice(*known: str) -> Callable[[str, Any], str]:
-    def check(name: str, value: Any) -> str:
-        if value not in known:
-            raise ConfigError(f"{name} = {value!r}: one of {', '.join(known)}")
-        return str(value)
-
-    return check
+    return check_reserve(name, value)
 
 
-def _url(name: str, value: Any) -> str:
-    if not isinstance(value, str) or "://" not in value:
-        shown = mask_url(value) if isinstance(value, str) else repr(value)
-        raise ConfigError(
-            f"{name} = {shown} is not a URL: write sqlite:///file.db, postgresql://user@host/db or memory://"
-        )
-    try:
-        urlsplit(value)
-    except ValueError:
-        raise ConfigError(
-            f"{name} cannot be read: in a password write [ as %5B, ] as %5D, / as %2F and @ as %40"
-        ) from None
-    return value
+def _slots(reserve: tuple[str, ...]) -> int:
+    from headrace.policy.reserve import parse_reserve
+
+    return sum(parse_reserve(entry).slots for entry in reserve)
 
 
-def _app(name: str, value: Any) -> str:
-    if not isinstance(value, str) or (value and not re.fullmatch(r"[\w.]+(:[\w.]+)?", value)):
-        raise ConfigError(f"{name} = {value!r}: write package.module:app")
-    return value
+def _history_url(name: str, value: Any) -> str:
+    if value == "":
+        return ""
+    from headrace.sink.address import check_history_url
+
+    return check_history_url(name, value)
 
 
-def _queues(_: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, tuple | list):
-        raise ConfigError(f"queues = {value!r}: a list of queue names")
-    return tuple(check_queue(name) for name in cast("tuple[str, ...]", value))
+def _trace_url(name: str, value: Any) -> str:
+    if value == "":
+        return ""
+    from headrace.policy.settings_checks import check_trace_url
+
+    return check_trace_url(name, value)
 
 
 def _webhook_secret(_: str, value: Any) -> str:
-    return ",".join(read_secrets(value)) if value != "" else ""
+    if value == "":
+        return ""
+    from headrace.webhooks.declare import read_secrets
+
+    return ",".join(read_secrets(value))
 
 
 def _webhook_allow(_: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, tuple | list):
         raise ConfigError(f'webhook_allow = {value!r}: a list of networks and host names, e.g. ["10.1.0.0/16"]')
     entries = tuple(cast("tuple[str, ...]", value))
-    Allow.of(entries)
+    if entries:
+        from headrace.webhooks.declare import Allow
+
+        Allow.of(entries)
     return entries
 
 
 _MOMENT = timedelta(milliseconds=10)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "url": _url,
-    "app": _app,
-    "queues": _queues,
-    "concurrency": _number(1, 10_000),
-    "threads": _number(1, 10_000),
-    "reserve": check_reserve,
-    "processes": _number(1, 512),
-    "lease": _time(timedelta(milliseconds=100)),
-    "heartbeat": _time(_MOMENT),
-    "poll": _time(_MOMENT),
-    "reap": _time(_MOMENT),
-    "drain": _time(timedelta(0)),
-    "kill_grace": _time(timedelta(0)),
-    "max_jobs": _number(0, 1_000_000_000),
+    "url": check_url,
+    "app": check_app,
+    "queues": check_queues,
+    "concurrency": number(1, 10_000),
+    "threads": number(1, 10_000),
+    "reserve": _reserve,
+    "processes": number(1, 512),
+    "lease": time(timedelta(milliseconds=100)),
+    "heartbeat": time(_MOMENT),
+    "poll": time(_MOMENT),
+    "reap": time(_MOMENT),
+    "drain": time(timedelta(0)),
+    "kill_grace": time(timedelta(0)),
+    "max_jobs": number(0, 1_000_000_000),
     "max_memory": read_size,
-    "max_jobs_per_child": _number(0, 1_000_000_000),
+    "max_jobs_per_child": number(0, 1_000_000_000),
     "max_memory_per_child": read_size,
-    "max_payload": _number(1024, 64 * 1024 * 1024),
-    "max_result": _number(1024, 64 * 1024 * 1024),
-    "keep_done": _time(timedelta(0)),
-    "keep_dead": _time(timedelta(0)),
-    "keep_history": _time(timedelta(hours=1)),
-    "history_url": check_history_url,
-    "key_ttl": _time(timedelta(seconds=1)),
+    "max_payload": number(1024, 64 * 1024 * 1024),
+    "max_result": number(1024, 64 * 1024 * 1024),
+    "keep_done": time(timedelta(0)),
+    "keep_dead": time(timedelta(0)),
+    "keep_history": time(timedelta(hours=1)),
+    "history_url": _history_url,
+    "key_ttl": time(timedelta(seconds=1)),
     "webhook_secret": _webhook_secret,
     "webhook_allow": _webhook_allow,
-    "log_level": _choice(*LOG_LEVELS),
-    "log_format": _choice(*LOG_FORMATS),
-    "job_log_level": _choice(*LOG_LEVELS),
-    "trace_url": check_trace_url,
-    "durability": _choice("strict", "relaxed"),
+    "log_level": choice(*LOG_LEVELS),
+    "log_format": choice(*LOG_FORMATS),
+    "job_log_level": choice(*LOG_LEVELS),
+    "trace_url": _trace_url,
+    "durability": choice("strict", "relaxed"),
 }
 
 _NUMBERS = {"concurrency", "threads", "processes", "max_jobs", "max_jobs_per_child", "max_payload", "max_result"}
@@ -312,7 +291,7 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
         # An empty variable counts as unset, because a shell clears a variable for one command like that.
         # HEADRACE_TEST_… name servers for tests and benchmarks and are not settings.
         if name.startswith(PREFIX) and not name.startswith(f"{PREFIX}TEST_") and value
-        if not _SERVICE_LINK.fullmatch(name)
+        if not re.fullmatch(_SERVICE_LINK, name)
     }
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -143,6 +145,29 @@ async def test_a_job_that_is_retried_meanwhile_stays_in_the_store(
 # ── on one store ─────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("end", [DONE, DEAD])
+async def test_an_end_that_comes_just_before_the_deletion_is_not_lost(
+    clock: FakeClock, tmp_path: Path, end: Finish
+) -> None:
+    class Racing(MemoryStore):
+        races = True
+
+        async def delete(self, ids: Sequence[JobId], **how: Any) -> frozenset[JobId]:
+            if self.races:
+                clock.advance(S)
+                await self.retry(ids)
+                await run_one(self, end)
+            return await super().delete(ids, **how)
+
+    store = Racing(clock=clock)
+    [id] = await end_jobs(store, 1, [end])
+    assert (await move(store, tmp_path)).jobs == 0
+    assert [job.id for job in (await store.find(Filter())).jobs] == [id]
+    store.races = False
+    assert (await move(store, tmp_path)).jobs == 1
+    assert len({row["ended_at"] for row in rows_in(tmp_path)}) == 2
+
+
 async def test_arguments_are_masked_as_they_are_elsewhere(tmp_path: Path) -> None:
     app = Headrace("memory://")
 
@@ -150,12 +175,14 @@ async def test_arguments_are_masked_as_they_are_elsewhere(tmp_path: Path) -> Non
     async def login(user: str, password: str) -> None: ...
 
     store = MemoryStore()
-    await end_jobs(store, 1, [DONE], task="login", payload=pack((["ada"], {"password": "swordfish"})))
+    done = Finish(JobState.DONE, result=pack({"user": "ada", "text": "swordfish is right", "password": "other"}))
+    await end_jobs(store, 1, [done], task="login", payload=pack((["ada"], {"password": "swordfish"})))
     await Operations(store, task_of=app.tasks.get).archive.move(tmp_path, ALL)
     [path] = files_in(tmp_path)
     assert b"swordfish" not in path.read_bytes()
     [row] = rows_in(tmp_path)
     assert msgspec.json.decode(row["args"])["args"] == ["ada"]
+    assert msgspec.json.decode(row["result"]) == {"user": "ada", "text": "••• is right", "password": "•••"}
 
 
 async def test_bytes_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from headrace.bench.crew import Crew
 from headrace.bench.floor import NOTHING
 from headrace.bench.fork_server import BenchFailed
 from headrace.bench.load import Load, Traffic
+from headrace.bench.observed import Observed
 from headrace.bench.plan import FULL, QUICK, make
-from headrace.bench.result import EVERYDAY, FLOW, OBSERVED, WORKLOADS, percentile
+from headrace.bench.result import EVERYDAY, FLOW, OBSERVED, WORKLOADS, percentile, quartiles
 from headrace.bench.roles import Spec
 from headrace.bench.stand import _file_system, open_stand, prepare, shown
 from headrace.bench.workloads import Workloads
@@ -76,17 +77,47 @@ def test_observed() -> None:
     assert list(measurements) == list(OBSERVED)
     for name, measurement in measurements.items():
         assert measurement["jobs_per_s"] > 0
+        assert measurement["cpu_us_per_job"] > 0
         if name != "unobserved":
-            assert measurement["beside"] == "unobserved"
-            assert 0 < measurement["lowest_ratio"] <= measurement["ratio"] <= measurement["highest_ratio"]
-    browsers = measurements["browsers"]
-    assert browsers["answers_per_s"] > 0
-    assert browsers["events_per_s"] > 0
-    assert browsers["server_cpu"] > 0
+            # History is always kept, so traces come on top of it.
+            assert measurement["beside"] == ("rollups" if name.startswith("traced") else "unobserved")
+            assert 0 < measurement["lower_ratio"] <= measurement["ratio"] <= measurement["upper_ratio"]
+            assert measurement["cpu_ratio"] > 0
+    # So short a run may end between two answers. The run itself fails if a browser got none before it.
+    figures = {"answers_per_s", "events_per_s", "server_cpu", "server_cpu_at_rest"}
+    assert {name for name in figures if measurements["browsers"][name] is not None} == figures
+    assert {name for name in figures if measurements["rollups"].get(name) is not None} == set()
 
 
 def test_the_installed_package_measures_browsers_and_no_traces() -> None:
-    assert [measurement["workload"] for measurement in installed("--observed")] == ["unobserved", "rollups", "browsers"]
+    result = CliRunner().invoke(root, ["bench", "--observed", "--quick", "--jobs", "50", "--json"])
+    assert result.exit_code == 0, result.output
+    names = ["unobserved", "rollups", "browsers"]
+    assert [measurement["workload"] for measurement in json.loads(result.stdout)] == names
+    # A run that takes minutes says what it does, also where stderr is a file.
+    steps = [f"bench sqlite: {done}/3 {name}" for done, name in enumerate(names)]
+    assert [line for line in result.stderr.splitlines() if line.startswith("bench ")] == [
+        "bench sqlite: 0/3 warm-up",
+        *steps,
+    ]
+
+
+def test_a_run_begins_no_round_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make(quick=True, jobs=None)
+    observed = Observed(plan, lambda *_: None, traces=False)
+    assert observed.goes_on
+    monkeypatch.setattr(observed, "_rounds", plan.rounds - 1)
+    assert observed.goes_on
+    monkeypatch.setattr(observed, "_until", 0.0)
+    assert not observed.goes_on
+    # Without a single round there would be nothing to show.
+    monkeypatch.setattr(observed, "_rounds", 0)
+    assert observed.goes_on
+
+
+def test_quartiles() -> None:
+    assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 4.0)
+    assert quartiles([0.9]) == (0.9, 0.9)
 
 
 def test_a_store_of_one_process_cannot_be_observed() -> None:
@@ -205,7 +236,7 @@ def test_the_installed_command_measures_everyday_work() -> None:
     args = ["bench", "--store", "memory", "--everyday", "--quick", "--jobs", "50", "--json"]
     done = subprocess.run([sys.executable, "-m", "headrace.cli", *args], capture_output=True, text=True, check=True)
     assert [each["workload"] for each in json.loads(done.stdout)] == [each for each in EVERYDAY if each not in ALONE]
-    assert done.stderr == ""
+    assert [line for line in done.stderr.splitlines() if not line.startswith("bench memory: ")] == []
 
 
 def test_the_installed_command_starts_no_servers() -> None:
@@ -310,9 +341,8 @@ async def test_the_floor_of_sqlite_writes_what_it_says(tmp_path: Path) -> None:
         await rows.jobs(25, 10)
         await rows.done(7, 3)
     with sqlite3.connect(file) as connection:
-        counts = [
-            connection.execute(f"select count(*) from headrace_bench_{name}").fetchone()[0] for name in ("job", "done")
-        ]
+        jobs = connection.execute("select count(*) from headrace_bench_job").fetchone()[0]
+        ended = connection.execute("select lo, hi from headrace_bench_done order by lo").fetchall()
     connection.close()
-    assert counts == [25, 7]
+    assert (jobs, ended) == (25, [(1, 3), (4, 6), (7, 7)])
     await floor.drop()

@@ -54,7 +54,7 @@ def test_the_table() -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["workload", *HTTP]
-    assert "beside a bare route" in lines[1]
+    assert "a bare route p50" in lines[1]
     assert "20 idle workers" in lines[4]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -32,15 +33,21 @@ def test_each_contestant_has_every_row():
 
 
 WRITER = """
-import sqlite3, sys, time
+import fcntl, sqlite3, sys, time
 connection = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+turn = open(sys.argv[1] + ".turn", "w")
 while True:
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    time.sleep(0.01)
     connection.execute("begin immediate")
     print(flush=True)
     time.sleep(0.02)
     connection.execute("commit")
+    time.sleep(0.01)
+    fcntl.flock(turn, fcntl.LOCK_UN)
     time.sleep(0.02)
 """
+"""Takes a file lock around each transaction, as a worker of headrace does."""
 
 
 def test_a_worker_that_is_made_to_stand_still_holds_no_lock(tmp_path: Path):
@@ -53,7 +60,8 @@ def test_a_worker_that_is_made_to_stand_still_holds_no_lock(tmp_path: Path):
         try:
             for number in range(5):
                 writer.stdout.readline()
-                with suspended(writer.pid, f"sqlite:///{path}"):
+                with suspended(writer.pid, f"sqlite:///{path}"), (tmp_path / "jobs.db.turn").open() as turn:
+                    fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     connection.execute("insert into jobs values (?)", [number])
         finally:
             writer.kill()

@@ -39,7 +39,11 @@ def test_dead_letters_stay_until_shortly_before_they_are_dropped(shell: Shell, t
     assert row["id"] == str(id)
 
 
-def test_a_remark_if_workers_drop_jobs_before_they_are_archived(shell: Shell, tmp_path: Path) -> None:
+def test_a_remark_if_workers_drop_jobs_before_they_are_archived(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shell("archive", "--to", str(tmp_path / "cold")).stderr == ""
+    monkeypatch.setenv("HEADRACE_KEEP_DONE", "1d")
     assert "keep_done is 1d" in shell("archive", "--to", str(tmp_path / "cold")).stderr
     assert shell("archive", "--to", str(tmp_path / "cold"), "--before", "1h").stderr == ""
 

@@ -129,7 +129,7 @@ async def test_a_line(busy: MemoryStore, clock: FakeClock, capsys: pytest.Captur
     await settle(busy, clock)
     await board.look(busy, jobs=0)
     view.print_line(board)
-    assert "ready 0  scheduled 1  running 1  dead 1  |" in capsys.readouterr().out
+    assert "ready 0  scheduled 1  blocked 0  running 1  dead 1  |" in capsys.readouterr().out
 
 
 def test_sparkline() -> None:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 
 from cli.shell import Shell
-from headrace.app import Headrace
 from headrace.operate.limits import Limits
 from headrace.store import connect
-from headrace.task.limit import Limit
+from headrace.task.limit import DeclaredLimits, Limit
 
 
 def declare(shell: Shell, *limits: Limit) -> None:
     """What a worker does when it starts."""
 
     async def act() -> None:
-        app = Headrace("memory://")
-        app.limits.declare(limits)
+        declared = DeclaredLimits()
+        declared.declare(limits)
         store = connect(shell.url)
         await store.open()
-        await Limits(store).declare(app.limits.declared)
+        await Limits(store).declare(declared)
         await store.close()
 
     asyncio.run(act())

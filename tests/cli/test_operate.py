@@ -26,6 +26,16 @@ def test_queues(shell: Shell) -> None:
     assert not any(queue["paused"] for queue in shell.json("queues", "list")["items"])
 
 
+def test_events(shell: Shell) -> None:
+    assert shell("events", "show", "paid", "42").stdout == "event paid of 42: not signalled; no job waits for it\n"
+    assert shell("events", "signal", "paid", "42", "--value", '{"by": "ann"}').stdout == "event paid of 42: signalled\n"
+    assert shell.json("events", "signal", "paid", "42") == {"name": "paid", "key": "42", "signalled": False}
+    assert shell.json("events", "show", "paid", "42")["value"] == {"by": "ann"}
+    assert shell("events", "show", "paid", "42").stdout == 'event paid of 42: {"by":"ann"}\n'
+    refused = shell("events", "signal", "paid", "43", "--value", "yes", code=2)
+    assert "A text needs quotes" in refused.stderr
+
+
 def test_stats(shell: Shell) -> None:
     assert "nothing was ever enqueued" in shell("stats").stderr
     shell.put(3)

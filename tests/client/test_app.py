@@ -302,7 +302,7 @@ async def test_many_first_calls_open_one_store(app, monkeypatch):
         opened += 1
         return connect()
 
-    monkeypatch.setattr(app._clients, "_connect", counting)
+    monkeypatch.setattr(app.clients, "_connect", counting)
     async with app:
         await asyncio.gather(*(shop.double.aenqueue(n) for n in range(20)))
     assert opened == 1

@@ -10,10 +10,10 @@ import pytest
 
 from headrace import Handle, Headrace
 from headrace.errors import HeadraceError
+from headrace.operate.app_jobs import AppJobs
+from headrace.operate.app_pauses import AppPauses
 from headrace.operate.dead.app import AppDeadLetters
-from headrace.operate.jobs import AppJobs
 from headrace.operate.limits import AppLimits
-from headrace.operate.pauses import AppPauses
 from headrace.operate.schedules import AppSchedules
 from headrace.runtime.blocking import blocking
 

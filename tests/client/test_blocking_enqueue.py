@@ -26,6 +26,7 @@ from headrace.errors import (
 from headrace.model.job import Batch, JobId, JobState, Key, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.records import Enqueued
+from headrace.runtime.portal import portal
 from headrace.settings import Settings
 from headrace.store import connect
 from headrace.task.handle import Put
@@ -65,7 +66,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Put]:
 
 def blocking_of(app: Headrace) -> BlockingClient:
     """The client of an app that has enqueued before."""
-    (loop_client,) = app._clients._by_loop.values()
+    (loop_client,) = app.clients._by_loop.values()
     assert loop_client.blocking is not None
     return loop_client.blocking
 
@@ -105,7 +106,7 @@ def test_the_stored_job_is_the_same(store_url: str, clock: FakeClock, here: list
     add_here.enqueue(0)  # opens the store
     before = len(here)
     mine = add_here.using(**options).enqueue(1)
-    other = app._portal.run(lambda: add_there.using(**options).aenqueue(1))
+    other = portal.run(lambda: add_there.using(**options).aenqueue(1))
     keyed = "key" in options and store_url.startswith("postgres")
     assert len(here) - before == (0 if keyed else 1)  # a key may wait for a lock there
     assert mine.created
@@ -129,7 +130,7 @@ def test_a_key_and_a_unique_lock_answer_with_the_job_that_is_there(app: Headrace
     with pytest.raises(IdempotencyConflict, match="k") as refused:
         key.enqueue(2)
     with pytest.raises(IdempotencyConflict) as through_portal:
-        app._portal.run(lambda: key.aenqueue(2))
+        portal.run(lambda: key.aenqueue(2))
     assert str(refused.value) == str(through_portal.value)
 
 
@@ -260,6 +261,8 @@ class Gate:
         self.batches: list[list[str]] = []
         self.ids: list[Any] = []
         self.repeated: list[tuple[Any, OutcomeUnknown | None]] = []
+        self.existing = JobId(job_id(new_batch(), 7))
+        """The job that a repetition finds in place of the first one of its batch."""
         self.entered = threading.Event()
         self.open = threading.Event()
         self.trouble: dict[str, BaseException] = {}
@@ -283,7 +286,7 @@ class Gate:
 
     def repeat(self, batch: Batch, began: float, unknown: OutcomeUnknown | None) -> Enqueued:
         self.repeated.append((batch.id, unknown))
-        return Enqueued({0: JobId(job_id(new_batch(), 7))})
+        return Enqueued({0: self.existing})
 
 
 class Line(deque[Any]):
@@ -375,7 +378,7 @@ def test_an_interrupted_thread_leaves_the_jobs_of_others_to_them():
     assert batch == gate.ids[1]
     assert isinstance(unknown, OutcomeUnknown)
     # Any of the three threads may have got the lock, written the group and been interrupted.
-    stored = {name: job_id(batch, place) for place, name in enumerate("bcd")}
+    stored = {"b": gate.existing, "c": job_id(batch, 1), "d": job_id(batch, 2)}
     [interrupted] = [name for name in "bcd" if isinstance(answers[name], KeyboardInterrupt)]
     del stored[interrupted]
     assert {name: answers[name].id for name in stored} == stored

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.client.client import Client, transactional
+from headrace.client.client import Client
 from headrace.errors import IdempotencyConflict, JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable, Unsupported
 from headrace.model.job import Batch, BatchId, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
@@ -102,7 +102,7 @@ async def test_a_refusal_is_not_repeated():
 
 def test_a_store_without_transactions_says_so():
     with pytest.raises(Unsupported, match="cannot join your transaction"):
-        transactional(MemoryStore())
+        _ = Client(MemoryStore()).transactional
 
 
 # ── waiting ──────────────────────────────────────────────────────────────────

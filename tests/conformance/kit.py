@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from headrace.model.gate import Wait
 from headrace.model.job import Batch, Due, Failure, Job, JobId, JobState, Key, NewJob, UniqueLock, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Ask, Lease, Presence, Token, WorkerId, new_token, new_worker_id
@@ -37,8 +38,9 @@ def new(
     key: Key | None = None,
     options: bytes | None = None,
     unique: UniqueLock | None = None,
+    wait: Wait | None = None,
 ) -> NewJob:
-    return NewJob(task, payload, Lane(queue, priority, tenant, limits), due, key, options, unique)
+    return NewJob(task, payload, Lane(queue, priority, tenant, limits), due, key, options, unique, wait)
 
 
 def key(name: str, digest: bytes = b"d", ttl: timedelta = LONG) -> Key:
@@ -159,7 +161,7 @@ async def queue_stats(store: Store, queue: str = "default") -> QueueStats:
 async def counts(store: Store, queue: str = "default") -> dict[str, int]:
     """What is in a queue right now, zeros left out."""
     q = await queue_stats(store, queue)
-    now = {"ready": q.ready, "scheduled": q.scheduled, "running": q.running, "dead": q.dead}
+    now = {"ready": q.ready, "scheduled": q.scheduled, "running": q.running, "blocked": q.blocked, "dead": q.dead}
     return {name: count for name, count in now.items() if count}
 
 

@@ -30,6 +30,8 @@ from headrace.model.lease import new_worker_id
 from headrace.model.outcome import Again, Finish
 from headrace.model.records import Filter
 from headrace.store.contract import Store
+from headrace.task.codec import encode_options
+from headrace.task.job_options import JobOptions
 from headrace.testing.clock import FakeClock
 
 LARGEST = 256 * 1024
@@ -70,6 +72,29 @@ async def test_an_orphan_carries_the_same_bytes(store: Store, clock: FakeClock):
     clock.advance(TTL)
     [orphan] = await store.reap(JANITOR, TTL)
     assert [(job.payload, job.options) for _, job in orphan.jobs] == [(b"\x00p", b"\x00o")]
+
+
+TRACED = encode_options(JobOptions(trace=f"00-{'1' * 32}-{'2' * 16}-00"))
+TIMED = encode_options(JobOptions(timeout=3.0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[TRACED] * 20, [TIMED] * 20, [b""] * 20, [*[TRACED] * 10, None, *[TRACED] * 10], [TRACED, TIMED, None] * 7],
+    ids=["one trace", "one timeout", "empty", "one without", "several"],
+)
+@pytest.mark.parametrize("tenants", [1, 3])
+async def test_jobs_of_one_call_have_their_options_everywhere(
+    store: Store, clock: FakeClock, options: list[bytes | None], tenants: int
+):
+    jobs = [new(options=own, tenant=f"t{at % tenants}") for at, own in enumerate(options)]
+    made = dict(zip(await put_jobs(store, *jobs), options, strict=True))
+    assert {job.id: job.options for job in await store.get(list(made)) if job} == made
+    assert {job.id: job.options for job in await find_all(store)} == made
+    assert {job.id: job.options for job in (await take(store)).jobs} == made
+    clock.advance(TTL)
+    [orphan] = await store.reap(JANITOR, TTL)
+    assert {job.id: job.options for _, job in orphan.jobs} == made
 
 
 async def test_no_options_and_empty_options_differ(store: Store):

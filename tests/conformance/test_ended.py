@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from conformance.kit import CANCELLED, DEAD, RELEASE, new, put, put_jobs, run_one, settle_all, take
+from conformance.kit import CANCELLED, DEAD, RELEASE, find_all, new, put, put_jobs, run_one, settle_all, states, take
 from headrace.model.job import JobState
 from headrace.model.records import Ending
 from headrace.store.contract import Store
@@ -50,6 +50,30 @@ async def test_many_at_once_by_id(store: Store, clock: FakeClock):
     await settle_all(store, await take(store))
     assert [ending.id for ending in await store.ended(clock.now())] == sorted(wanted)
     assert [ending.id for ending in await store.ended(clock.now(), 7)] == sorted(wanted)[:7]
+
+
+async def test_jobs_taken_out_of_a_lease_that_went_well(store: Store, clock: FakeClock):
+    """One lease of jobs that ended alike: each of them is still a job of its own."""
+    start = clock.now()
+    made = sorted(await put(store, 100))
+    await settle_all(store, await take(store))
+    before = await store.get(made)
+    assert await store.retry([made[0], made[40], made[41]]) == frozenset({made[0], made[40], made[41]})
+    assert await store.delete([made[63], made[64], made[99]]) == frozenset({made[63], made[64], made[99]})
+    back, gone = {0, 40, 41}, {63, 64, 99}
+    kept = [id for n, id in enumerate(made) if n not in back | gone]
+    assert [ending.id for ending in await store.ended(start)] == kept
+    assert await store.get(kept) == [job for job in before if job is not None and job.id in kept]
+    assert await states(store, made) == [
+        JobState.READY if n in back else None if n in gone else JobState.DONE for n in range(100)
+    ]
+    clock.advance(S)
+    await settle_all(store, await take(store))
+    again = [made[0], made[40], made[41]]
+    assert [ending.id for ending in await store.ended(start)] == kept + again
+    assert [ending.id for ending in await store.ended(start, 95)] == (kept + again)[:95]
+    assert [job and job.attempt for job in await store.get(again)] == [2, 2, 2]
+    assert {job.id for job in await find_all(store)} == {*kept, *again}
 
 
 async def test_a_limit_takes_the_earliest(store: Store, clock: FakeClock):

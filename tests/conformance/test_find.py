@@ -20,6 +20,7 @@ from conformance.kit import (
     run_one,
     take,
 )
+from headrace.model.gate import Wait
 from headrace.model.job import Job, JobId, JobState, job_id, new_batch
 from headrace.model.outcome import DONE, Again, Finish
 from headrace.model.records import Filter, Page
@@ -27,7 +28,7 @@ from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
 S = timedelta(seconds=1)
-VISIBLE = [name for name in Job.__struct_fields__ if name != "history"]
+VISIBLE = [name for name in Job.__struct_fields__ if name not in {"history", "waits"}]
 
 
 async def found(store: Store, **where: object) -> list[JobId]:
@@ -41,6 +42,7 @@ async def every_state(store: Store) -> dict[JobState, JobId]:
     await store.settle(lease.token, [(0, DONE), (1, DEAD), (2, CANCELLED)])
     [ready] = await put(store)
     [scheduled] = await put(store, due=S)
+    [blocked] = await put(store, wait=Wait(ready))
     return {
         JobState.DONE: made[0],
         JobState.DEAD: made[1],
@@ -48,6 +50,7 @@ async def every_state(store: Store) -> dict[JobState, JobId]:
         JobState.RUNNING: made[3],
         JobState.READY: ready,
         JobState.SCHEDULED: scheduled,
+        JobState.BLOCKED: blocked,
     }
 
 
@@ -71,7 +74,7 @@ async def test_find_shows_what_get_shows_but_for_the_history(store: Store, clock
     await run_one(store, Again(1, 0, due=S, note="n", failure=failure()), "q")
     for job in await find_all(store):
         known = await look(store, job.id)
-        assert job.history == ()
+        assert (job.history, job.waits) == ((), ())
         assert [getattr(job, name) for name in VISIBLE] == [getattr(known, name) for name in VISIBLE]
 
 

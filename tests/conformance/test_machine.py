@@ -518,12 +518,16 @@ class Machine(RuleBasedStateMachine):
         assert theirs == mine
 
     @move(
-        2, which=st.lists(pick, min_size=1, max_size=3), states=st.none() | st.frozensets(st.sampled_from([*JobState]))
+        2,
+        which=st.lists(pick, min_size=1, max_size=3),
+        states=st.none() | st.frozensets(st.sampled_from([*JobState])),
+        ago=st.none() | st.integers(0, 30),
     )
-    def delete(self, which: list[int], states: frozenset[JobState] | None) -> None:
+    def delete(self, which: list[int], states: frozenset[JobState] | None, ago: int | None) -> None:
         ids = self.some(which)
-        gone = self.run(self.other.delete(ids, states=states))
-        assert gone == self.run(self.spec.delete(ids, states=states))
+        ended_by = None if ago is None else self.clock.now() - timedelta(seconds=ago)
+        gone = self.run(self.other.delete(ids, states=states, ended_by=ended_by))
+        assert gone == self.run(self.spec.delete(ids, states=states, ended_by=ended_by))
         self.deleted |= gone
 
     @move(tenant=st.sampled_from(["", "x"]), until=st.sampled_from([None, timedelta(seconds=10)]), stay=st.booleans())

@@ -29,6 +29,7 @@ from conformance.kit import (
     states,
     take,
 )
+from headrace.model.gate import Wait
 from headrace.model.job import JobState, job_id, new_batch
 from headrace.model.outcome import DONE, Again, Finish
 from headrace.model.records import Filter, Promoted
@@ -148,6 +149,7 @@ async def test_a_guarded_delete_takes_only_jobs_in_these_states(store: Store, wa
     lease = await take(store, 5)
     await store.settle(lease.token, [(0, DONE), (1, DEAD), (2, CANCELLED), (4, DEAD)])
     assert await store.retry([made[4]]) == {made[4]}
+    made += await put(store, wait=Wait(made[3]))
     before = await states(store, made)
     assert set(before) == set(JobState)
     fit = {id for id, state in zip(made, before, strict=True) if state is wanted and state is not JobState.RUNNING}
@@ -167,6 +169,25 @@ async def test_a_guarded_delete_spares_what_came_back_to_life(store: Store):
     assert await counts(store) == {"ready": 2}
     assert ids(await claim(store, 10)) == made[1:]
     assert await store.delete(made, states={JobState.DEAD}) == frozenset()
+
+
+@pytest.mark.parametrize("end", [DONE, DEAD, CANCELLED])
+async def test_a_delete_by_end_spares_a_job_that_has_ended_once_more(store: Store, clock: FakeClock, end: Finish):
+    made = await put(store, 4)
+    await settle_all(store, await take(store, 3), end)
+    [job, *_] = await store.get(made)
+    assert job is not None
+    assert job.finished_at is not None
+    earlier = job.finished_at - timedelta(microseconds=1)
+    assert await store.delete(made, ended_by=earlier) == frozenset()
+    clock.advance(1)
+    await store.retry(made[1:3])
+    assert await store.delete(made[1:], ended_by=clock.now()) == frozenset()  # a job that waits has no end
+    await settle_all(store, await take(store, 3), end)
+    assert await store.delete(made[:3], ended_by=job.finished_at) == {made[0]}
+    assert await store.delete(made[1:2], states=frozenset(JobState) - {end.state}, ended_by=clock.now()) == frozenset()
+    assert await store.delete(made[1:2], states={end.state}, ended_by=clock.now()) == {made[1]}
+    assert await store.delete(made, ended_by=clock.now()) == {*made[2:]}
 
 
 async def test_totals_outlive_deleted_jobs(store: Store):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from conformance.kit import (
     CANCELLED,
@@ -27,14 +29,15 @@ from conformance.kit import (
     take,
 )
 from conformance.test_workers import presence
-from headrace.model.job import JobState
+from headrace.model.job import Failure, JobId, JobState
 from headrace.model.lease import new_token
-from headrace.model.outcome import DONE, Again, Finish
+from headrace.model.outcome import DONE, Again, Finish, Settlement
 from headrace.model.records import Filter
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
 WHERE_ALL = Filter()
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def test_done(store: Store, clock: FakeClock):
@@ -305,6 +308,27 @@ async def test_a_thousand_failures_at_once(store: Store):
     [last] = await store.get([lease.jobs[-1].id])
     assert last is not None
     assert [why.message for why in last.history] == ["999"]
+
+
+async def test_failures_alike_and_others_keep_their_own_times_and_come_after_earlier_ones(store: Store):
+    """Jobs of one lease that fail at one place, some of them scattered, beside jobs that fail elsewhere and jobs that end well."""
+    await put(store, 60)
+    whys: dict[JobId, list[Failure]] = {}
+    for attempt in (1, 2):
+        lease = await take(store, 60)
+        ends: list[tuple[int, Settlement]] = []
+        for at, job in enumerate(lease.jobs):
+            if at % 3 == 2:
+                ends.append((at, RELEASE))
+                continue
+            why = replace(failure(attempt, message="alike" if at % 7 else str(at)), at=MOMENT + at * SECOND)
+            whys.setdefault(job.id, []).append(why)
+            ends.append((at, Again(attempt, 0, failure=why)))
+        assert await store.settle(lease.token, ends) == frozenset()
+    jobs = [job for job in await store.get([job.id for job in lease.jobs]) if job is not None]
+    assert len(jobs) == 60
+    assert {job.id: list(job.history) for job in jobs if job.history} == whys
+    assert (await queue_stats(store)).failed_total == sum(map(len, whys.values()))
 
 
 async def test_a_finished_job_shows_its_last_worker_and_claim(store: Store, clock: FakeClock):

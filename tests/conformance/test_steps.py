@@ -18,13 +18,15 @@ from conformance.kit import (
     put_jobs,
     run_one,
     settle_all,
+    state,
     take,
 )
-from headrace.model.job import job_id, new_batch
+from headrace.model.gate import Needs, Wait
+from headrace.model.job import JobState, job_id, new_batch
 from headrace.model.lease import new_token
 from headrace.model.outcome import DONE, Settlement
 from headrace.model.records import Retention
-from headrace.model.step import MAX_STEP_VALUE, Step
+from headrace.model.step import MAX_STEP_VALUE, UNDO, Step
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
@@ -168,3 +170,19 @@ async def test_they_go_with_their_job(store: Store, clock: FakeClock):
 
 async def test_an_unknown_job_has_none(store: Store):
     assert await store.read_steps(job_id(new_batch(), 0)) == []
+
+
+async def test_a_retry_starts_a_dead_job_over_whose_undo_jobs_were_let_go(store: Store):
+    """What the step registered waits for the failure, which has come. A job without such a step resumes."""
+    undone, other = await put(store, 2)
+    lease = await take(store)
+    registered = Step(UNDO, 0, b"d", b"v", a_step().at)
+    await store.add_steps(lease.token, [(0, a_step()), (0, registered), (1, a_step())])
+    [start] = await put(store, wait=Wait(undone, Needs.FAILED))
+    await settle_all(store, lease, DEAD)
+    while (await store.promote()).moved:
+        pass
+    assert await state(store, start) is JobState.READY
+    assert await store.retry([undone, other]) == {undone, other}
+    assert await store.read_steps(undone) == []
+    assert await store.read_steps(other) == [a_step()]

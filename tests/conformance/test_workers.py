@@ -25,6 +25,7 @@ def presence(id: WorkerId | None = None, name: str = "host:42") -> Presence:
         started_at=datetime(2026, 1, 1, 9, 30, 0, 1, tzinfo=UTC),
         tasks=("a.b", "c"),
         hindered=("quarantine", "settling"),
+        memory=5 << 30,
     )
 
 
@@ -38,7 +39,7 @@ async def test_the_last_word_counts(store: Store, clock: FakeClock):
     me = presence()
     await store.heartbeat([], TTL, me)
     clock.advance(5)
-    now = replace(me, running=0, queues=(), tasks=(), hindered=())
+    now = replace(me, running=0, queues=(), tasks=(), hindered=(), memory=None)
     await store.heartbeat([], TTL, now)
     assert await store.workers() == [replace(now, seen_at=clock.now())]
 

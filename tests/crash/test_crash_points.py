@@ -7,7 +7,7 @@ import pytest
 from crash.crash_app import quick
 from crash.scene import DOOMED, PLAIN, STEADY, Scene, stop
 from headrace.model.job import JobState
-from headrace.worker.faults import EXIT_CODE, POINTS
+from headrace.runtime.faults import EXIT_CODE, POINTS
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 JOBS = 24

@@ -7,7 +7,7 @@ import pytest
 from crash.crash_app import stepwise
 from crash.scene import DOOMED, PLAIN, STEADY, Scene, stop
 from headrace.model.job import JobState
-from headrace.worker.faults import EXIT_CODE
+from headrace.runtime.faults import EXIT_CODE
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 JOBS, PARTS = 8, 4

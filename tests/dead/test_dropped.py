@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -83,10 +83,10 @@ async def test_the_line_comes_before_the_job_goes(clock: FakeClock, caplog: pyte
     class Dying(MemoryStore):
         dies = True
 
-        async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> Any:
+        async def delete(self, ids: Sequence[JobId], **how: Any) -> Any:
             if self.dies:
                 raise Unavailable("gone")
-            return await super().delete(ids, states=states)
+            return await super().delete(ids, **how)
 
     store = Dying(clock=clock)
     [id] = await put(store)
@@ -102,9 +102,9 @@ async def test_the_line_comes_before_the_job_goes(clock: FakeClock, caplog: pyte
 
 async def test_one_that_is_retried_meanwhile_stays(clock: FakeClock, caplog: pytest.LogCaptureFixture):
     class Retrying(MemoryStore):
-        async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> Any:
+        async def delete(self, ids: Sequence[JobId], **how: Any) -> Any:
             await self.retry(ids)
-            return await super().delete(ids, states=states)
+            return await super().delete(ids, **how)
 
     store = Retrying(clock=clock)
     [id] = await put(store)
@@ -112,6 +112,24 @@ async def test_one_that_is_retried_meanwhile_stays(clock: FakeClock, caplog: pyt
     clock.advance(KEEP.dead)
     assert (await dropped.expire(store, KEEP, by="me")).jobs == 0
     assert await states(store, [id]) == [JobState.READY]
+    assert [line["event"] for line in lines(caplog)] == ["dead.expire", "dead.expire_refused"]
+
+
+async def test_one_that_dies_once_more_meanwhile_stays(clock: FakeClock, caplog: pytest.LogCaptureFixture):
+    """Its line tells of the death before."""
+
+    class Dying(MemoryStore):
+        async def delete(self, ids: Sequence[JobId], **how: Any) -> Any:
+            await self.retry(ids)
+            await run_one(self, DEAD)
+            return await super().delete(ids, **how)
+
+    store = Dying(clock=clock)
+    [id] = await put(store)
+    await run_one(store, DEAD)
+    clock.advance(KEEP.dead)
+    assert (await dropped.expire(store, KEEP, by="me")).jobs == 0
+    assert await states(store, [id]) == [JobState.DEAD]
     assert [line["event"] for line in lines(caplog)] == ["dead.expire", "dead.expire_refused"]
 
 
@@ -140,9 +158,9 @@ async def test_a_worker_writes_them_with_arguments_where_asked(
     gone = asyncio.Event()
 
     class Watched(MemoryStore):
-        async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> Any:
+        async def delete(self, ids: Sequence[JobId], **how: Any) -> Any:
             gone.set()
-            return await super().delete(ids, states=states)
+            return await super().delete(ids, **how)
 
     store = Watched()
     await put_jobs(store, pay.job("visa-4111", 7).job)

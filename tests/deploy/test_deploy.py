@@ -234,7 +234,7 @@ def test_keda_sends_the_token_of_a_secret() -> None:
 
 
 def test_alerts_use_metrics_that_exist() -> None:
-    [page] = documents(DEPLOY / "prometheus" / "alerts.yaml")
+    [page] = documents(DEPLOY / "grafana" / "alerts.yaml")
     rules: list[dict[str, Any]] = [rule for group in page["groups"] for rule in group["rules"]]
     assert all(set(rule) >= {"alert", "expr", "for", "annotations"} for rule in rules)
     assert set(METRIC.findall(" ".join(rule["expr"] for rule in rules))) <= set(SERVER | WORKER)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
+from headrace.model.gate import Counts, Gate, GateId, Links, Needs, Wait, new_gate_id
 from headrace.model.job import Failure, Job, JobId, JobState, job_id, new_batch
 from headrace.model.lane import Ahead, Blocked, LaneView
 from headrace.model.lease import Presence, new_worker_id
@@ -18,6 +21,7 @@ from headrace.model.records import LimitRule, Pause
 from headrace.policy.explain.answer import Explanation, Reason
 from headrace.policy.explain.explain import NOTHING_AROUND, explain, look
 from headrace.policy.explain.reasons import Around
+from headrace.policy.explain.upstream import Held, WaitView
 from headrace.policy.flow import ageing, weighted
 from headrace.policy.queue import declare
 from headrace.policy.recovery import LimitHealth, State, pack
@@ -55,6 +59,26 @@ def job(state: JobState = JobState.READY, **fields: Any) -> Job:
     if state is JobState.SCHEDULED:
         usual["run_at"] = NOW + 5 * MINUTE
     return Job(state=state, **(usual | fields))
+
+
+BEFORE = job(JobState.RUNNING, id=job_id(new_batch(), 0))
+LETTER = job(JobState.DEAD, id=job_id(new_batch(), 0), note="max_attempts")
+GROUP = Gate(
+    id=new_gate_id(),
+    queue="billing",
+    label="import 7",
+    tenant="",
+    sealed=True,
+    counts=Counts(1_000_000, done=998_211),
+    made_at=NOW - HOUR,
+    changed_at=NOW - MINUTE,
+)
+
+
+def waits(view: WaitView, held: Held | None = None) -> Explanation:
+    """The explanation of a job that waits for this."""
+    around = Around(waits=(view,), held=held)
+    return explain(job(JobState.BLOCKED, waits=(view.wait,)), None, [], TASK, NOW, around)
 
 
 def worker(**fields: Any) -> Presence:
@@ -523,6 +547,39 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
             "2030-01-01 12:05:00 UTC (in 5m); its deadline is 2030-01-01 13:00:00 UTC (in 60m)"
         ),
     ),
+    (
+        "blocked by a job",
+        waits(WaitView(wait=Wait(BEFORE.id), job=BEFORE)),
+        Reason.BLOCKED,
+        (
+            f"blocked until job {BEFORE.id} of shop.charge is done: it is running since 2030-01-01 11:59:30 UTC; "
+            f"see: headrace jobs explain {BEFORE.id}"
+        ),
+    ),
+    (
+        "blocked by a group",
+        waits(WaitView(wait=Wait(GROUP.id), gate=GROUP)),
+        Reason.BLOCKED,
+        "blocked until all 1,000,000 jobs of group 'import 7' are done: 998,211 done, 1,789 to go",
+    ),
+    (
+        "blocked by a group that grows",
+        waits(WaitView(wait=Wait(GROUP.id, Needs.ENDED), gate=msgspec.structs.replace(GROUP, sealed=False, label=""))),
+        Reason.BLOCKED,
+        (
+            "blocked until all 1,000,000 jobs have ended: 998,211 done, 1,789 to go; still being filled, last at "
+            "2030-01-01 11:59:00 UTC"
+        ),
+    ),
+    (
+        "held by a dead job",
+        waits(WaitView(wait=Wait(LETTER.id), job=LETTER), held=Held(LETTER)),
+        Reason.BLOCKED,
+        (
+            f"held: job {LETTER.id} of shop.charge is dead since 2030-01-01 11:57:00 UTC (3m) (max_attempts); "
+            f"headrace dead replay {LETTER.id} lets this go on, headrace dead discard {LETTER.id} cancels it"
+        ),
+    ),
 ]
 
 
@@ -535,7 +592,7 @@ def test_the_table(found: Explanation, reason: Reason, sentence: str):
     assert msgspec.json.encode(found)
 
 
-COMMANDS = re.compile(r"headrace (?:jobs retry|queues resume|resume --\w+|limits reset) \S+?(?=[;,]|$)")
+COMMANDS = re.compile(r"headrace (?:jobs retry|dead replay|queues resume|resume --\w+|limits reset) \S+?(?=[;, ]|$)")
 
 
 @pytest.mark.parametrize(("found", "reason"), [row[1:3] for row in TABLE], ids=[row[0] for row in TABLE])
@@ -669,6 +726,12 @@ class Moving:
 
     async def limits(self) -> dict[str, LimitRule]:
         return {}
+
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return [None for _ in ids]
+
+    async def links(self, id: UUID, *, after: UUID | None = None, limit: int = 500) -> Links:
+        return Links()
 
     async def lanes(self, queues: Any, limit: int = 1000) -> list[LaneView]:
         return []

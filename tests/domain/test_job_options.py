@@ -14,7 +14,7 @@ from headrace import ConfigError, Headrace
 from headrace.cli import params
 from headrace.server.api.job_request import JobRequest
 from headrace.task.codec import decode_options
-from headrace.task.job_options import OPTIONS, STORED, JobKeywords, JobOptions, check_stored, stored
+from headrace.task.job_options import OPTIONS, JobKeywords, JobOptions, carried, check_stored, stored
 from headrace.task.task import Task
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -55,7 +55,7 @@ def test_every_option_has_a_doc_of_one_sentence_or_two() -> None:
 
 def test_what_the_worker_needs_has_a_place_in_the_stored_options() -> None:
     fields = {each.name: each for each in msgspec.structs.fields(JobOptions)}
-    assert {each.name for each in STORED} <= set(fields)
+    assert {each.name for each in carried().values()} <= set(fields)
     assert all(each.default in {None, ()} for each in fields.values()), "a job without options stores nothing"
 
 
@@ -88,7 +88,7 @@ def test_each_entrance_reads_the_same_value() -> None:
 
 
 def test_what_is_stored_is_what_was_given(task: Task[..., Any]) -> None:
-    for option in STORED:
+    for option in carried().values():
         value, *_ = SAMPLES[option.name]
         given: Any = {option.name: value}
         own = decode_options(task.using(**given).job(7).job.options)

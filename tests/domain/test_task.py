@@ -284,7 +284,7 @@ def test_payloads_have_a_limit(app):
         (module_level_sync, {"timeout": "5s"}, {}, "a thread cannot be killed"),
         (module_level, {"executor": "process", "timeout": "2s"}, {}, "more than twice its time"),
         (module_level, {"executor": "process", "timeout": "1m"}, {}, "longer than drain"),
-        (module_level, {"result_ttl": "2d"}, {}, "longer than keep_done"),
+        (module_level, {"result_ttl": "8d"}, {}, "longer than keep_done"),
         (module_level, {"queue": "b"}, {"queues": ["a"]}, "queue 'b' is not among queues a"),
     ],
 )

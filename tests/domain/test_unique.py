@@ -52,7 +52,7 @@ def test_the_lock_of_all_arguments():
         call.job.unique for call in (charge.job(1, "x"), charge.job(order=1, shop="x"), charge.job(2, "x"))
     )
     assert one == same != other
-    assert one.states == {JobState.SCHEDULED, JobState.READY, JobState.RUNNING}
+    assert one.states == {JobState.BLOCKED, JobState.SCHEDULED, JobState.READY, JobState.RUNNING}
     assert (one.within, one.replace) == (None, False)
 
 

@@ -7,45 +7,18 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from opentelemetry.trace import NonRecordingSpan, SpanKind, StatusCode, TraceFlags
 
 from headrace import Cancel, ConfigError, Headrace, JobCancelled, JobDead, Retry, Snooze, current_job
 from headrace.integrations import otel
 from integrations import otel_tasks
+from integrations.otel_kit import SPAN_ID, TRACE, TRACE_ID, Observed
 from server.running import running
-
-TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-TRACE = f"00-{TRACE_ID}-{SPAN_ID}-01"
-
-
-class Observed:
-    """An app with OpenTelemetry, and what it exports."""
-
-    def __init__(self, url: str, provider: TracerProvider | None = None) -> None:
-        self.spans_out, self.metrics_out = InMemorySpanExporter(), InMemoryMetricReader()
-        self.provider = provider or TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.spans_out))
-        self.app = Headrace(url)
-        otel.instrument(self.app, self.provider, MeterProvider([self.metrics_out], shutdown_on_exit=False))
-
-    def spans(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self.spans_out.get_finished_spans() if span.name == name]
-
-    def points(self) -> dict[str, list[Any]]:
-        found = self.metrics_out.get_metrics_data()
-        assert found is not None
-        metrics = found.resource_metrics[0].scope_metrics[0].metrics
-        return {metric.name: list(metric.data.data_points) for metric in metrics}
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -202,6 +175,7 @@ async def test_a_timeout_is_a_failure_and_a_cancel_is_an_interruption(observed: 
     assert ((first.attributes or {})["error.type"], first.status.status_code) == ("timeout", StatusCode.ERROR)
     assert (second.attributes or {})["headrace.outcome"] == "interrupted"
     assert second.status.status_code is StatusCode.UNSET
+    assert observed.ends() == {("late", "failed", "timeout"): 1, ("stopped", "interrupted", ""): 1}
 
 
 async def test_an_attempt_without_a_span_keeps_its_trace_and_is_measured(store_url: str) -> None:
@@ -307,6 +281,24 @@ async def test_metrics_count_by_task_and_outcome(observed: Observed) -> None:
     assert {point.attributes["headrace.task"]: point.value for point in consumed} == {"good": 3, "bad": 1}
     every = {name for all_points in points.values() for point in all_points for name in point.attributes}
     assert not every & {"messaging.message.id", "headrace.attempt", "headrace.tenant"}
+
+
+async def test_a_job_with_the_result_of_another_continues_the_trace(observed: Observed) -> None:
+    app = observed.app
+
+    @app.task(name="first")
+    async def first() -> int:
+        return 7
+
+    @app.task(name="second")
+    async def second(n: int) -> int:
+        return n + 1
+
+    async with app.worker():
+        assert await (await app.aenqueue(first.job().then(second))).aresult(timeout=60) == 8
+    [sent] = observed.spans("send")
+    attempts = [*observed.spans("process first"), *observed.spans("process second")]
+    assert [linked(span) for span in attempts] == [[ids(sent)], [ids(sent)]]
 
 
 async def test_from_an_http_client_through_a_file_into_a_process(

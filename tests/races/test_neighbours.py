@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.kit import batch, find_all, new, put
+from conformance.kit import batch, find_all, new, put, settle_all, take
 from headrace.model.job import JobId, JobState, UniqueLock, job_id
 from headrace.model.records import CancelAnswer
 from headrace.store.contract import Store
@@ -37,6 +37,18 @@ async def test_neighbours_retried_at_once_are_all_ready(store_url: str):
         moved = await together(*[stores[n % 4].retry([id]) for n, id in enumerate(made)])
         assert [set(answer) for answer in moved] == [{id} for id in made]
         assert {job.state for job in await find_all(stores[0])} == {JobState.READY}
+
+
+async def test_neighbours_that_ended_together_are_retried_and_deleted_at_once(store_url: str):
+    async with side_by_side(store_url, 4) as stores:
+        made = await fill(stores[0])
+        await settle_all(stores[0], await take(stores[0], CALLS * SIZE))
+        taken = await together(
+            *[(stores[n % 4].retry if n % 3 else stores[n % 4].delete)([id]) for n, id in enumerate(made)]
+        )
+        assert [set(answer) for answer in taken] == [{id} for id in made]
+        found = {job.id: job.state for job in await find_all(stores[0])}
+        assert found == {id: JobState.READY for n, id in enumerate(made) if n % 3}
 
 
 async def test_neighbours_cancelled_at_once_are_all_cancelled(store_url: str):

@@ -22,7 +22,7 @@ from headrace.operate import tokens
 from headrace.server.events import feed, tail
 from headrace.server.events.feed import Feed
 from headrace.server.events.follow import NOTHING, Follower, added, read_id
-from headrace.server.events.tail import Listener, Tail, event_id
+from headrace.server.events.tail import EndFilter, Listener, Tail, event_id
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from server.running import Running, running
@@ -97,7 +97,7 @@ async def test_one_job_until_it_ends(server: Running):
     async with stream(server.http, f"/v1/jobs/{id}/events") as source:
         [first] = await take(source, 1)
         assert first.name == "state"
-        assert first.data == {"state": "ready", "attempt": 0, "failures": 0, "run_at": None, "note": None}
+        assert first.data == {"state": "ready", "attempt": 0, "failures": 0, "run_at": None, "note": None, "waits": []}
         async with server.app.worker():
             [second] = await take(source, 1)
             assert second.data["state"] == "running"
@@ -297,9 +297,9 @@ class Written(MemoryStore):
         found = [each for each in self.endings if each.at >= since]
         return sorted(found, key=lambda each: (each.at, each.id))[:limit]
 
-    def end(self, seconds: float, *, count: int = 1) -> list[Ending]:
+    def end(self, seconds: float, *, count: int = 1, task: str = "task") -> list[Ending]:
         made = [
-            Ending(job_id(new_batch(), 0), JobState.DONE, NOW + timedelta(seconds=seconds), "default", "task", "")
+            Ending(job_id(new_batch(), 0), JobState.DONE, NOW + timedelta(seconds=seconds), "default", task, "")
             for _ in range(count)
         ]
         self.endings += made
@@ -321,7 +321,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def every() -> Listener:
-    return Listener(Feed(), lambda _: True)
+    return Listener(Feed(), EndFilter())
 
 
 async def test_asked_only_while_a_client_listens(quick: None):
@@ -402,6 +402,48 @@ async def test_more_than_a_client_can_read(quick: None):
     async with asyncio.timeout(60):
         while (heard := await hear(listener))[-1].id != event_id(last):
             pass
+    looking.close()
+
+
+async def test_a_filter_finds_what_is_rare_and_a_listener_without_one_costs_the_store_one_page(quick: None):
+    """Listeners without a filter get few events of a busy queue, so the tail reads no more for them."""
+
+    async def first(*listeners: Listener) -> list[Event]:
+        store = Written()
+        looking = Tail(store)
+        for listener in listeners:
+            await looking.join(listener, None)
+        for number in range(tail.PAGE + 500):
+            store.end(1 + number / 1000)
+        store.end(5, task="rare")
+        heard = await hear(listeners[0])
+        looking.close()
+        return heard
+
+    heard = await first(every(), every())
+    assert heard[-1].data == {"count": tail.PAGE - tail.RATE, "more": True}
+    heard = await first(Listener(Feed(), EndFilter(task="rare")), every())
+    assert [each.data["task"] for each in heard] == ["rare"]
+
+
+async def test_listeners_with_the_same_filter_share_its_work(quick: None, monkeypatch: pytest.MonkeyPatch):
+    asked: list[Ending] = []
+    wants = EndFilter.wants
+
+    def counted(self: EndFilter, ending: Ending) -> bool:
+        asked.append(ending)
+        return wants(self, ending)
+
+    store = Written()
+    looking = Tail(store)
+    listeners = [Listener(Feed(), EndFilter(state=JobState.DONE)) for _ in range(10)]
+    for listener in listeners:
+        await looking.join(listener, None)
+    monkeypatch.setattr(EndFilter, "wants", counted)
+    [one] = store.end(1)
+    for listener in listeners:
+        assert [each.id for each in await hear(listener)] == [event_id(one)]
+    assert asked == [one]
     looking.close()
 
 
@@ -509,7 +551,7 @@ async def test_others_have_their_turn_while_many_are_told(quick: None):
 
     store = Written()
     looking = Tail(store)
-    listeners = [Slow(Feed(), lambda _: True) for _ in range(3)]
+    listeners = [Slow(Feed(), EndFilter()) for _ in range(3)]
     for listener in listeners:
         await looking.join(listener, None)
     store.end(1)
@@ -581,6 +623,7 @@ def test_every_change_of_state_is_told():
         "failures": 1,
         "run_at": "2030-01-01T00:00:00Z",
         "note": "later",
+        "waits": [],
     }
     assert read_id(heard[-1][0][2]).over
 

@@ -41,8 +41,8 @@ async def start(program: str, *arguments: str, token: str) -> Process:
 
 
 @asynccontextmanager
-async def js_worker(server: Running, token: str) -> AsyncGenerator[Process]:
-    worker = await start(tool("node"), str(EXAMPLES / "worker.mjs"), server.url, "foreign", token=token)
+async def js_worker(server: Running, token: str, program: str = "worker.mjs") -> AsyncGenerator[Process]:
+    worker = await start(tool("node"), str(EXAMPLES / program), server.url, "foreign", token=token)
     try:
         yield worker
     finally:
@@ -84,6 +84,34 @@ async def test_a_producer_in_shell_and_a_worker_in_javascript(server: Running) -
         assert job is not None
         assert job.history[0].kind == "TypeError"
         assert "worker.mjs" in job.history[0].traceback
+
+
+async def test_a_worker_in_javascript_with_steps_and_an_event(server: Running) -> None:
+    work, _ = await tokens.create(server.store, "worker", scopes=["work"], queues=["foreign"])
+    enqueue, _ = await tokens.create(server.store, "producer", scopes=["enqueue", "read"])
+    payouts = [
+        {"as": "pay", "task": "payout", "queue": "foreign", "args": [42], "tenant": "acme"},
+        {"as": "second", "task": "payout", "queue": "foreign", "args": [{"$out": "pay"}], "tenant": "acme"},
+    ]
+    async with js_worker(server, work, "payout.mjs") as worker, server.client(enqueue) as http:
+        assert await line(worker) == f"working on foreign at {server.url}"
+        ids = (await http.post("/v1/workflows", json={"jobs": payouts})).json()["ids"]
+        assert await line(worker) == "please decide about 42"
+        assert await line(worker) == f"{ids['pay']} blocked"
+        answer = {"value": {"ok": True, "by": "ann"}, "tenant": "acme"}
+        assert (await http.post("/v1/events/payout.approved/42", json=answer)).status_code == 201
+        # It is not asked again: the first attempt has finished that step.
+        assert await line(worker) == f"{ids['pay']} done"
+        result = (await http.get(f"/v1/jobs/{ids['pay']}/result")).json()["result"]
+        assert result == "order 42 is paid, approved by ann"
+        assert await line(worker) == f"please decide about {result}"
+        assert await line(worker) == f"{ids['second']} blocked"
+        steps = (await http.get(f"/v1/jobs/{ids['pay']}/steps")).json()["items"]
+    assert [(step["name"], step["value"]) for step in steps] == [
+        ("ask", None),
+        ("event payout.approved[42]", {"ok": True, "by": "ann"}),
+        ("transfer", "order 42 is paid, approved by ann"),
+    ]
 
 
 async def test_a_task_named_like_something_that_every_object_has(server: Running) -> None:

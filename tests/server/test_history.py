@@ -105,6 +105,16 @@ async def test_points_by_queue_task_and_end(store: MemoryStore) -> None:
     assert only.count == 5
 
 
+async def test_without_times_the_counts_are_the_same_and_percentiles_are_null(store: MemoryStore) -> None:
+    await store.add_history([rollup(ago, count=ago, task=f"t{ago % 2}") for ago in range(1, 5)])
+    operations, since = HistoryOperations(store), NOW - timedelta(minutes=10)
+    whole = await operations.read(since, by="task")
+    counts = await operations.read(since, by="task", times=False)
+    assert [replace(point, wait=Percentiles(), run=Percentiles()) for point in whole.items] == counts.items
+    assert sum(point.count for point in counts.items) == 10
+    assert all(point.run.p50 is not None for point in whole.items)
+
+
 async def test_steps_fit_the_length_of_time(store: MemoryStore) -> None:
     operations = HistoryOperations(store)
     steps = {

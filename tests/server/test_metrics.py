@@ -13,6 +13,11 @@ from prometheus_client.samples import Sample
 
 from headrace import Headrace
 from headrace.errors import Unsupported
+from headrace.model.gate import Wait
+from headrace.model.job import Batch, JobState, NewJob, new_batch
+from headrace.model.lane import Lane
+from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.outcome import Finish
 from headrace.model.records import LimitRule
 from headrace.model.rollup import AttemptEnd, HistoryPage
 from headrace.server import ServerSettings, store_times
@@ -107,6 +112,26 @@ async def test_workers_limits_and_what_a_bound_token_sees(
             samples = await read(client)
         assert values(samples, "headrace_run_seconds_count", "queue") == counts
         assert values(samples, "headrace_limit_concurrency", "limit") == {}
+
+
+async def test_held_jobs_and_what_a_bound_token_sees(server: Running, store: MemoryStore, clock: FakeClock) -> None:
+    assert values(await read(server.http), "headrace_jobs_held", "queue") == {}
+    first, second = new_batch(), new_batch()
+    await store.enqueue(Batch(first, [NewJob("t", b"\x92\x90\x80", Lane("a"))]))
+    waiting = [NewJob("t", b"\x92\x90\x80", Lane(queue), wait=Wait(first)) for queue in ("b", "c", "c")]
+    await store.enqueue(Batch(second, waiting))
+    lease = await store.claim(Ask(new_worker_id(), ("a",), 1, timedelta(minutes=1), new_token()))
+    assert lease is not None
+    await store.settle(lease.token, [(0, Finish(JobState.DEAD))])
+    clock.advance(timedelta(seconds=90))
+    samples = await read(server.http)
+    assert values(samples, "headrace_jobs_held", "queue") == {"b": 1, "c": 2}
+    assert values(samples, "headrace_oldest_held_seconds", "queue") == {"b": 90, "c": 90}
+    assert [sample.value for sample in samples if sample.name == "headrace_jobs_held_at_least"] == [0]
+    of_queue, of_tenant = await server.token("read", queues=["b"]), await server.token("read", tenant="acme")
+    for token, counts in ((of_queue, {"b": 1.0}), (of_tenant, {})):
+        async with server.client(token) as client:
+            assert values(await read(client), "headrace_jobs_held", "queue") == counts
 
 
 async def test_a_server_without_readers_leaves_old_minutes_out(store: MemoryStore, clock: FakeClock) -> None:

@@ -114,8 +114,8 @@ def test_the_reference_lists_every_call() -> None:
         assert row in page, f"docs/reference/http.md lacks: {row}"
 
 
-PARTS_OF_ONE_THING = {"Explained", "Figures", "JobView", "QueueDetailView", "SessionView"}
-"""Answers that hold an array and are not lists: one explanation, the figures of all queues, one job, one queue, one caller."""
+PARTS_OF_ONE_THING = {"Explained", "Figures", "JobView", "QueueDetailView", "SessionView", "WorkflowGraph"}
+"""Answers that hold an array and are not lists: one explanation, the figures of all queues, one job, one queue, one caller, one graph."""
 
 
 def test_every_list_has_the_same_shape() -> None:

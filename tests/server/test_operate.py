@@ -49,10 +49,39 @@ async def test_dead_letters_read_as_bugs(server: Running) -> None:
     assert "RuntimeError" in group["title"]
     assert group["sample"] == ids[-1]
     assert (found["looked_at"], found["more"]) == (2, False)
+    assert group["trend"] == [0] * 23 + [2]
     assert (await get(server, "/v1/dead", task="add"))["items"] == []
     seen = await get(server, f"/v1/jobs/{ids[0]}")
     assert seen["history"][0]["message"] == "one"
     assert "Traceback" in seen["history"][0]["traceback"]
+
+
+async def test_bugs_of_many_dead_letters_take_several_calls(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = await die(server, "one", "two", "three")
+    monkeypatch.setattr("headrace.server.api.dead.PAGE", 2)
+    first = await get(server, "/v1/dead")
+    assert (first["items"][0]["count"], first["looked_at"], first["more"], first["next"]) == (2, 2, True, ids[1])
+    rest = await get(server, "/v1/dead", before=first["next"])
+    assert (rest["items"][0]["count"], rest["looked_at"], rest["more"], rest["next"]) == (1, 1, False, None)
+    assert rest["items"][0]["fingerprint"] == first["items"][0]["fingerprint"]
+    assert (await server.http.get("/v1/dead", params={"before": "none"})).status_code == 422
+
+
+async def test_a_look_that_takes_long_answers_what_it_has_found(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await die(server, "one", "two", "three")
+    monkeypatch.setattr("headrace.server.visibility.WITHIN", 0.0)
+    monkeypatch.setattr("headrace.operate.search._STEP", 1)
+    seen: list[int] = []
+    count = await get(server, "/v1/jobs/count", text="two")
+    while count["next"] is not None:
+        assert (count["looked_at"], count["exact"]) == (1, False)
+        seen.append(count["count"])
+        count = await get(server, "/v1/jobs/count", text="two", before=count["next"])
+    assert sum(seen) + count["count"] == 1
+    page = await get(server, "/v1/jobs", text="one")
+    assert (page["items"], page["next"]) == ([], ids[2])
 
 
 async def test_dead_letters_are_replayed(server: Running) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -14,7 +14,7 @@ from headrace.client import results
 from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.scope import Scope
-from headrace.operate import tokens
+from headrace.operate import shown, tokens
 from headrace.server.events import hub as hub_
 from headrace.server.events.hub import Hub
 from headrace.store.contract import Store
@@ -67,6 +67,26 @@ async def test_how_jobs_end(server: Running):
     assert (cancelled["state"], cancelled["note"]) == ("cancelled", "nobody wants it")
     assert echoed["result"] == {"a": [1, None, "ä"]}
     assert answers[0].headers["cache-control"] == "no-store"
+
+
+async def test_a_result_is_masked_for_people_and_whole_for_producers(server: Running):
+    @server.app.task(name="pay", redact=["card"])
+    async def pay(card: str, order: int) -> dict[str, Any]:
+        return {"order": order, "card": "4111-2222", "text": f"paid with {card}", "tries": [card, {"Card": 5}]}
+
+    id = await enqueue(server, "pay", "4111-1111", 7)
+    async with server.app.worker():
+        whole = await server.http.get(f"/v1/jobs/{id}/result?wait=30s")
+    assert whole.json()["result"]["tries"] == ["4111-1111", {"Card": 5}]
+    looked = await server.http.get(f"/v1/jobs/{id}/result?masked=true")
+    masked = {"order": 7, "card": "•••", "text": "paid with •••", "tries": ["•••", {"Card": "•••"}]}
+    assert looked.json()["result"] == masked
+    assert (await server.http.get(f"/v1/jobs/{id}/result?masked=perhaps")).status_code == 422
+    [job] = await server.store.get([JobId(UUID(id))])
+    assert job is not None
+    assert shown.result(pay, job) == masked
+    # Each job of such a task carries the names of its masked fields, for readers without the app.
+    assert shown.result(None, job) == masked
 
 
 async def test_time_that_is_up(server: Running):

@@ -130,7 +130,7 @@ async def test_the_count_of_more_jobs_than_a_call_reads_comes_from_the_figures(
     defaults = {"before": None, "look": 5, "figures": False}
     for number in range(12):
         await enqueue(server, "echo", order=number)
-    monkeypatch.setattr("headrace.server.api.jobs.COUNT", 5)
+    monkeypatch.setattr("headrace.server.api.jobs.LOOK", 5)
     known = (await server.http.get("/v1/jobs/count", params={"state": "ready"})).json()
     assert (known["count"], known["exact"], known["looked_at"]) == (12, True, 5)
     part = (await server.http.get("/v1/jobs/count", params={"task": "echo"})).json()

@@ -40,6 +40,10 @@ async def test_an_order_stands_until_it_is_taken_back(server: Running) -> None:
     assert await ordered(server, worker) == "quiet"
     [view] = (await server.http.get("/v1/workers")).json()["items"]
     assert (view["order"], view["ordered_by"]) == ("quiet", "local")
+    assert view["memory"] == worker.memory == 5 << 30
+    metrics = (await server.http.get("/metrics")).text
+    assert f"headrace_memory_bytes {5 << 30}\n" in metrics
+    assert f"headrace_memory_bytes_most {5 << 30}\n" in metrics
     answer = await server.http.post(f"/v1/workers/{worker.id}/resume")
     assert answer.json()["order"] is None
     assert await ordered(server, worker) is None

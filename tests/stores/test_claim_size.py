@@ -24,6 +24,20 @@ def test_after_large_jobs_a_claim_asks_for_what_fits():
     assert 0.5 * LEASE_BYTES < size.limit(500) * 100_000 < LEASE_BYTES
 
 
+def test_where_payloads_are_alike_a_claim_asks_for_all_that_fit():
+    size = ClaimSize()
+    for _ in range(4):
+        size.learn(10, 10 * 100_000)
+    assert 0.95 * LEASE_BYTES < size.limit(500) * 100_000 <= LEASE_BYTES
+
+
+def test_where_payloads_differ_a_claim_leaves_room():
+    size = ClaimSize()
+    for average in (100_000, 130_000, 100_000, 130_000):
+        size.learn(10, 10 * average)
+    assert size.limit(500) * 130_000 < 0.85 * LEASE_BYTES
+
+
 def test_a_claim_asks_for_one_job_at_least():
     size = ClaimSize()
     size.learn(1, 50 * LEASE_BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from headrace import (
@@ -14,6 +15,10 @@ from headrace import (
     Unique,
     WorkerInfo,
     ageing,
+    current_job,
+    gather,
+    gather_sync,
+    group,
     sleep,
     step,
     step_sync,
@@ -157,3 +162,67 @@ async def steps() -> None:
     text: str = step_sync(len, "a")  # error
     await sleep(None)  # error
     print(number, text)
+
+
+@app.task
+async def mail(receipt: Receipt, lang: str, *, copy: bool = False) -> str:
+    return lang
+
+
+@app.task
+def archive(path: str) -> None: ...
+
+
+@app.task
+async def users_of(day: str) -> list[int]:
+    return []
+
+
+@app.task
+async def orders_of(day: str) -> dict[str, int]:
+    return {}
+
+
+@app.task
+async def join_day(users: list[int], orders: dict[str, int], *, day: str) -> float:
+    return 1.0
+
+
+@app.task
+async def add_up(counts: Sequence[int]) -> int:
+    return sum(counts)
+
+
+async def workflows() -> None:
+    first, handle = charge.job(7, "acme"), await charge.aenqueue(7, "acme")
+    first.then(archive)  # error
+    first.then(mail)  # error
+    first.then(mail, 5)  # error
+    first.then(mail, "en", cpy=True)  # error
+    first.then(mail.using(delay="1h").job, 5)  # error
+    await handle.athen(archive)  # error
+    handle.then(mail, 5)  # error
+    join_day.job(orders_of.job("mon").out, users_of.job("mon").out, day="mon")  # error
+    group(users_of.job(day) for day in ["mon"]).then(add_up)  # error
+    group([first]).then(mail, "en")  # error
+    archive.using(after=5).enqueue("x")  # error
+    archive.using(after=first, when="never").enqueue("x")  # error
+    await app.aenqueue(first.out)  # error
+    app.open_group(7)  # error
+    app.open_group("x", on_done=archive)  # error
+    current_job().group.enqueue_many([archive])  # error
+    await current_job().then(archive)  # error
+
+
+@app.task
+async def parent(day: str) -> int:
+    resize((await gather(charge.job(7, day), users_of.job(day)))[0])  # error
+    resize(await charge.job(7, "acme"))  # error
+    _, two = await gather(charge.job(7, day), users_of.job(day))
+    resize(two)  # error
+    _, _ = await gather(charge.job(7, day), users_of.job(day), orders_of.job(day))  # error
+    resize(await group([users_of.job(day)]))  # error
+    await gather(charge)  # error
+    gather_sync(handle=charge.job(7, day))  # error
+    resize(charge.job(7, "acme").wait_sync())  # error
+    return await users_of.job(day)  # error

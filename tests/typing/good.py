@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, assert_type
@@ -12,18 +22,27 @@ from headrace import (
     Explanation,
     Failure,
     FollowUp,
+    GroupStatus,
     Handle,
     Handles,
     Headrace,
     Job,
+    JobCall,
     JobContext,
+    JobGroup,
     Limit,
+    OpenGroup,
+    Results,
     Retry,
     SyncCall,
     Task,
     Unique,
     WorkerInfo,
     ageing,
+    current_job,
+    gather,
+    gather_sync,
+    group,
     sleep,
     sleep_sync,
     step,
@@ -261,3 +280,107 @@ def travel_sync(day: datetime) -> None:
     assert_type(step_sync(count, "a b"), int)
     assert_type(step_sync.using(name="words")(count, words="a b"), int)
     sleep_sync(3600)
+
+
+# ── jobs that follow others ──────────────────────────────────────────────────
+
+
+class GiftReceipt(Receipt):
+    pass
+
+
+@app.task
+async def give(order_id: int) -> GiftReceipt:
+    return GiftReceipt()
+
+
+@app.task
+async def mail(receipt: Receipt, lang: str, *, copy: bool = False) -> str:
+    return lang
+
+
+@app.task
+def archive(path: str) -> None: ...
+
+
+@app.task
+async def users_of(day: str) -> list[int]:
+    return []
+
+
+@app.task
+async def orders_of(day: str) -> dict[str, int]:
+    return {}
+
+
+@app.task
+async def join_day(users: list[int], orders: dict[str, int], *, day: str) -> float:
+    return 1.0
+
+
+@app.task
+async def words(page: str) -> int:
+    return 1
+
+
+@app.task
+async def add_up(counts: Sequence[int]) -> int:
+    await current_job().then(words.job("next"))
+    await current_job().group.aenqueue_many([words.job("more")])
+    return sum(counts)
+
+
+async def workflows() -> None:
+    chain = charge.job(7, "acme").then(mail, "en", copy=True).then(archive)
+    assert_type(chain, JobCall[None])
+    assert_type(charge.job(7, "acme").then(mail, "en"), JobCall[str])
+    assert_type(give.job(7).then(mail, "en"), JobCall[str])
+    assert_type(give.job(7).then(mail.using(delay="1h").job, "en", copy=True), JobCall[str])
+    assert_type(await app.aenqueue(chain), Handle[None])
+    assert_type(app.enqueue(chain, tx=object()), Handle[None])
+    users, orders = users_of.job("mon"), orders_of.job("mon")
+    assert_type(join_day.job(users.out, orders.out, day="mon"), JobCall[float])
+    handle = await charge.aenqueue(1, "x")
+    assert_type(await mail.using(after=handle).aenqueue(handle.out, "en"), Handle[str])
+    assert_type(await handle.athen(mail, "en"), Handle[str])
+    assert_type(handle.then(mail.using(delay="1h").job, "en"), Handle[str])
+    assert_type(archive.using(after=[chain, handle, users], when="ended").job("x"), JobCall[None])
+    counts = group(words.job(page) for page in ["a", "b"])
+    assert_type(counts, JobGroup[int])
+    assert_type(counts.out, Results[int])
+    assert_type(add_up.job(counts.out), JobCall[int])
+    assert_type(counts.then(add_up), JobCall[int])
+    assert_type(archive.using(after=counts).job("x"), JobCall[None])
+    async with app.open_group("import 7", on_done=chain, on_ended=archive.job("x"), on_failed=words.job("x")) as rows:
+        assert_type(rows, OpenGroup[Any])
+        assert_type(await rows.aenqueue_many(words.job(page) for page in "ab"), Handles[int])
+    assert_type(await rows.astatus(), GroupStatus)
+    with app.open_group("import 8") as more:
+        assert_type(more.enqueue_many([words.job("a")]), Handles[int])
+    assert_type(more.status(), GroupStatus)
+
+
+@app.task
+async def parent(day: str) -> int:
+    assert_type(await mail.job(Receipt(), "en"), str)
+    text, users, count = await gather(mail.job(Receipt(), "en"), users_of.job(day), words.job("a"))
+    assert_type(text, str)
+    assert_type(users, list[int])
+    assert_type(count, int)
+    assert_type(await gather(words.job("a")), tuple[int])
+    assert_type(await gather(*(words.job(page) for page in "ab")), tuple[int, ...])
+    counts = await group(words.job(page) for page in "ab")
+    assert_type(counts, Results[int])
+    assert_type(counts[0], int)
+    return await charge.job(7, "acme").then(mail, "en").then(words)
+
+
+@app.task
+def sync_parent(day: str) -> int:
+    assert_type(mail.job(Receipt(), "en").wait_sync(), str)
+    text, users = gather_sync(mail.job(Receipt(), "en"), users_of.job(day))
+    assert_type(text, str)
+    assert_type(users, list[int])
+    assert_type(gather_sync(*(words.job(page) for page in "ab")), tuple[int, ...])
+    assert_type(group([words.job("a")]).wait_sync(), Results[int])
+    return words.job("a").wait_sync()

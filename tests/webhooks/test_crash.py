@@ -9,8 +9,8 @@ from headrace import webhook
 from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.records import Filter
+from headrace.runtime.faults import EXIT_CODE
 from headrace.webhooks.deliver import QUEUE
-from headrace.worker.faults import EXIT_CODE
 from webhooks.receiver import receiver
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine

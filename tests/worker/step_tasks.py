@@ -25,3 +25,11 @@ def in_process(path: str) -> None:
     step_sync.using(key="b")(write, path, "b", fails=current_job().attempt == 1)
     sleep_sync("1s")
     step_sync(write, path, "c")
+
+
+go = app.event("process.go", str)
+
+
+@app.task(executor="process")
+def waits_in_process(path: str) -> None:
+    write(path, go.wait_sync("k"))

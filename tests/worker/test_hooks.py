@@ -738,8 +738,10 @@ async def test_a_start_hook_that_fails_in_a_process_slot_fails_the_attempt(
     bench = Bench()
     bench.app, bench.settings = hook_tasks.app, settings(app=app_name)
     job = await bench.work(hook_tasks.use_pool)
-    assert job.state is JobState.SCHEDULED
-    assert ("process slot could not start" if app_name else "no database for you") in job.history[-1].message
+    # Its retry may have begun, where the machine is slow.
+    assert not job.state.finished
+    assert job.failures >= 1
+    assert ("process slot could not start" if app_name else "no database for you") in job.history[0].message
 
 
 # ── the command line ─────────────────────────────────────────────────────────

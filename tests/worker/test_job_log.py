@@ -141,6 +141,36 @@ async def test_a_line_that_a_task_logs_has_the_fields_of_its_job(
         assert fields["task"] == (work.name if kind == "async" else "its own")
 
 
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_line_that_a_task_logs_has_no_redacted_value(
+    bench: Bench, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    caplog.handler.addFilter(log_filter := JobLogFilter())
+
+    def plain(card: str, order: int) -> None:
+        try:
+            raise ValueError(f"refused: {card}")
+        except ValueError:
+            own.exception("card %s of order %s", card, order, extra={"paid": {"with": card}, "order": order})
+
+    async def body(card: str, order: int) -> None:
+        plain(card, order)
+
+    work = bench.app.task(name="work", redact=["card"])(body if kind == "async" else plain)
+    [id] = await bench.enqueue_many(work, [("4111-1111", 7)])
+    try:
+        async with bench.worker():
+            await bench.reach(id, JobState.DONE)
+    finally:
+        caplog.handler.removeFilter(log_filter)
+    [record] = [record for record in caplog.records if record.name == "shop.tasks"]
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["message"], line["job_id"], line["order"]) == ("card ••• of order 7", str(id), 7)
+    assert line["paid"] == "{'with': '•••'}"
+    assert line["exception"].endswith("ValueError: refused: •••")
+    assert "4111" not in logging.Formatter("%(message)s").format(record)
+
+
 def test_a_line_outside_a_task_has_no_fields() -> None:
     record = logging.makeLogRecord({"msg": "hello", "name": "shop"})
     seen: list[bool] = []

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from headrace.model.job import JobState
-from headrace.worker.fetcher import Pace
+from headrace.worker.pace import Pace
 from headrace.worker.state import MAX_CLAIM
 from worker.harness import Bench, Tally, until
 

@@ -11,6 +11,10 @@ import pytest
 from headrace.worker import tracebacks
 
 
+def text_of(error: BaseException) -> str:
+    return tracebacks.text_of(error, str(error))
+
+
 def plain(number: int) -> None:
     raise ValueError(f"bad number {number}")
 
@@ -107,14 +111,14 @@ def caught(function: Callable[[int], None], number: int) -> BaseException:
 def test_the_text_is_pythons_the_first_time_and_later(function: Callable[[int], None]) -> None:
     for number in (1, 2, 3, 1):
         error = caught(function, number)
-        assert tracebacks.text_of(error) == "".join(traceback.format_exception(error))
+        assert text_of(error) == "".join(traceback.format_exception(error))
 
 
 def test_functions_that_are_alike_are_told_apart_by_their_files() -> None:
     for name in ("first.py", "second.py"):
         names: dict[str, Callable[[int], None]] = {}
         exec(compile("def same(number): raise ValueError(number)", name, "exec"), names)
-        assert f'File "{name}", line 1, in same' in tracebacks.text_of(caught(names["same"], 1))
+        assert f'File "{name}", line 1, in same' in text_of(caught(names["same"], 1))
 
 
 def test_the_workers_own_frames_are_left_out() -> None:
@@ -126,13 +130,13 @@ def test_the_workers_own_frames_are_left_out() -> None:
     trace = raised.value.__traceback__
     assert trace is not None
     # The frame of this test comes before the worker's, so it is taken away first.
-    text = tracebacks.text_of(raised.value.with_traceback(trace.tb_next))
+    text = text_of(raised.value.with_traceback(trace.tb_next))
     assert "made.py" not in text
     assert "in plain" in text
 
 
 def test_an_error_without_frames() -> None:
-    assert tracebacks.text_of(ValueError("raised nowhere")) == "ValueError: raised nowhere\n"
+    assert tracebacks.text_of(ValueError("raised nowhere"), "raised nowhere") == "ValueError: raised nowhere\n"
 
 
 def test_more_places_than_are_remembered() -> None:
@@ -140,4 +144,4 @@ def test_more_places_than_are_remembered() -> None:
     for number in range(1100):
         names: dict[str, Callable[[int], None]] = {}
         exec(compile(source, f"file-{number}.py", "exec"), names)
-        assert f'"file-{number}.py"' in tracebacks.text_of(caught(names["made"], number))
+        assert f'"file-{number}.py"' in text_of(caught(names["made"], number))

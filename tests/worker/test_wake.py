@@ -16,7 +16,7 @@ from headrace.model.lease import Ask, Lease, Token
 from headrace.store.contract import Store
 from headrace.store.memory import MemoryStore
 from headrace.store.redis.store import RedisStore
-from headrace.worker import fetcher
+from headrace.worker import fetcher, limit_feedback
 from servers.redis import Flavour, RedisServer
 from stores.redis.kit import eventually
 from worker.harness import WAIT, Bench, Tally, until
@@ -205,6 +205,50 @@ async def test_an_idle_worker_is_brought_its_jobs():
             await ran.reach(number)
     # One claim at the start; each job then came with its wake-up.
     assert store.heard == ["claim", *["wait_to_claim"] * 6]
+
+
+@pytest.mark.parametrize(
+    ("look", "then"), [(NEVER.total_seconds(), "headrace-wait"), (0.0, "headrace-fetcher")], ids=["fresh", "stale"]
+)
+async def test_the_listener_starts_jobs_if_the_worker_knows_what_is_paused(
+    monkeypatch: pytest.MonkeyPatch, look: float, then: str
+):
+    monkeypatch.setattr(limit_feedback, "LOOK", look)
+    _, bench = prompt_bench()
+    began: list[str] = []
+
+    @bench.app.on_event
+    def _note(event: str, _: Any) -> None:
+        if event == "lease.claimed":
+            task = asyncio.current_task()
+            began.append("" if task is None else task.get_name())
+
+    @bench.app.task(name="quick")
+    async def quick() -> None: ...
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        for _ in range(3):
+            await worker.idle.wait()
+            await bench.reach(await bench.enqueue(quick), JobState.DONE)
+    # Before the first job the worker has not looked yet.
+    assert began == ["headrace-fetcher", then, then]
+
+
+async def test_the_listener_leaves_jobs_to_the_fetcher_while_a_task_is_paused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limit_feedback, "LOOK", NEVER.total_seconds())
+    store, bench = prompt_bench()
+    ran = Tally()
+
+    @bench.app.task(name="quick")
+    async def quick() -> None:
+        ran.add()
+
+    await store.pause("quick", kind="task", by="", until=None)
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        for _ in range(3):
+            await worker.idle.wait()
+            await bench.reach(await bench.enqueue(quick), JobState.SCHEDULED)
+    assert ran.count == 0
 
 
 async def test_an_idle_worker_is_brought_its_sync_jobs(monkeypatch: pytest.MonkeyPatch):

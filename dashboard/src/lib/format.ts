@@ -4,6 +4,9 @@ export const count = (value: number): string => Math.round(value).toLocaleString
 
 export const many = (value: number, one: string, more = `${one}s`): string => `${count(value)} ${value === 1 ? one : more}`;
 
+/** Whole megabytes, as the command line writes them. */
+export const bytes = (value: number): string => `${count(value / 1048576)} MB`;
+
 export function rate(value: number): string {
   if (value === 0) return "0";
   return value < 10 ? value.toFixed(1) : count(value);

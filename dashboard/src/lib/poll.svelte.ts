@@ -3,6 +3,9 @@
 import { get } from "./api";
 import { live } from "./live.svelte";
 
+/** Reads one answer. `show` shows a part of it meanwhile. */
+type Read<T> = (path: string, signal: AbortSignal, show: (part: T) => void) => Promise<T>;
+
 export class Poll<T> {
   data: T | undefined = $state.raw();
   error = $state("");
@@ -10,7 +13,7 @@ export class Poll<T> {
   private turn = $state(0);
 
   /** Must be made while a component is set up. A change of the path reads at once; `every` is in milliseconds. */
-  constructor(path: () => string | undefined, every: number) {
+  constructor(path: () => string | undefined, every: number, ask: Read<T> = (wanted, signal) => get<T>(wanted, signal)) {
     this.path = path;
     let last: string | undefined;
     $effect(() => {
@@ -24,7 +27,8 @@ export class Poll<T> {
       const read = async (): Promise<void> => {
         if (!document.hidden && !live.held) {
           try {
-            this.data = await get<T>(wanted, stop.signal);
+            // Only the first time: later, the answer before it shows more.
+            this.data = await ask(wanted, stop.signal, (part) => (this.data ??= part));
             this.error = "";
           } catch (error) {
             if (stop.signal.aborted) return;

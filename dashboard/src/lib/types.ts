@@ -19,6 +19,7 @@ export interface Queue {
   name: string;
   ready: number;
   scheduled: number;
+  blocked: number;
   running: number;
   dead: number;
   done_total: number;
@@ -64,6 +65,7 @@ export interface Worker {
   seen_at: string | null;
   tasks: string[];
   hindered: string[];
+  memory: number | null;
   order: "quiet" | "drain" | null;
   ordered_by: string | null;
 }
@@ -190,6 +192,49 @@ export interface Explained {
   help: Help[];
 }
 
+/** What hangs together with a job or a group. */
+export interface Workflow {
+  nodes: GraphNode[];
+  edges: GraphEdge[];
+  more: boolean;
+}
+
+export interface GraphNode {
+  id: string;
+  kind: "job" | "group" | "event";
+  task: string | null;
+  attempt: number | null;
+  label: string | null;
+  state: string | null;
+  size: number | null;
+  done: number | null;
+  dead: number | null;
+  cancelled: number | null;
+}
+
+export interface GraphEdge {
+  from: string;
+  to: string;
+  /** Null: a member of a group, or a result that is an argument. */
+  needs: "done" | "ended" | "failed" | null;
+}
+
+/** A group of jobs that are counted together. */
+export interface JobGroup {
+  id: string;
+  label: string;
+  tenant: string;
+  queue: string;
+  sealed: boolean;
+  size: number;
+  done: number;
+  dead: number;
+  cancelled: number;
+  left: number;
+  made_at: string;
+  changed_at: string;
+}
+
 export interface Change {
   at: string;
   kind: "action" | "deploy" | "failure";
@@ -236,6 +281,8 @@ export interface Group {
   first_seen: string;
   last_seen: string;
   sample: string;
+  /** Deaths in each of the last 24 hours, the latest last. */
+  trend: number[];
 }
 
 export interface Groups extends List<Group> {

@@ -19,6 +19,9 @@ HISTORY = "/v1/history?since=1h&by=end"
 """What a page with a chart reads every 15 seconds."""
 PERIOD = 1.0
 """Seconds between two rounds of questions."""
+_EVENT = b"\nevent: "
+_PART = 1 << 16
+"""Bytes of a stream that are read at once."""
 
 
 class Browsers:
@@ -28,6 +31,8 @@ class Browsers:
         self._port = port
         self.answers = 0
         self.events = 0
+        self._answered: set[int] = set()
+        self._bell = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
@@ -41,6 +46,18 @@ class Browsers:
         except* BenchFailed as failures:
             raise failures.exceptions[0] from None
 
+    async def until_answered(self, seconds: float) -> None:
+        """Wait until each browser has had its first answers. Raises BenchFailed."""
+        try:
+            async with asyncio.timeout(seconds):
+                while len(self._answered) < BROWSERS:
+                    self._bell.clear()
+                    await self._bell.wait()
+        except TimeoutError:
+            raise BenchFailed(
+                f"{len(self._answered)} of {BROWSERS} browsers got answers within {seconds:.0f} s"
+            ) from None
+
     async def _ask(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
@@ -51,6 +68,8 @@ class Browsers:
                 paths = (OFTEN, *(RARE if turn % 3 == 0 else ()), *((HISTORY,) if turn % 15 == 0 else ()))
                 for path in paths:
                     await self._get(reader, writer, path)
+                self._answered.add(id(reader))
+                self._bell.set()
                 turn += 1
                 await asyncio.sleep(PERIOD)
         finally:
@@ -65,8 +84,11 @@ class Browsers:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             await self._begin(reader, writer, "/v1/events")
-            while line := await reader.readline():
-                self.events += line.startswith(b"event: ")
+            rest = b"\n"
+            while part := await reader.read(_PART):
+                # All browsers are in one process beside the server. Reading line by line would take more time than the server does.
+                self.events += (rest + part).count(_EVENT)
+                rest = (rest + part)[1 - len(_EVENT) :]
             raise BenchFailed("the server has ended a stream of events")
         finally:
             writer.close()

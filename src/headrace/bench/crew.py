@@ -13,7 +13,8 @@ import msgspec
 
 from headrace.bench.fork_server import START, BenchFailed, Fork, ForkServer, last_line
 from headrace.bench.load import Load
-from headrace.bench.roles import ROLES, RoleReport, Spec
+from headrace.bench.roles import RoleReport, Spec
+from headrace.bench.workflow_roles import ROLES
 
 _NO_LOG = logging.NullHandler()
 

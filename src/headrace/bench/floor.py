@@ -26,6 +26,10 @@ class Floor(Protocol):
         """Bytes of write-ahead log ever written; None: not told."""
         ...
 
+    async def stored(self) -> int:
+        """Bytes that the tables or keys of the store take now."""
+        ...
+
     async def calls(self) -> int | None:
         """Transactions or commands that the server has served; None: there is no server."""
         ...

@@ -10,10 +10,13 @@ from typing import Any, Literal
 
 from headrace.app import Headrace
 from headrace.store.contract import Store
+from headrace.task.call import JobCall
 from headrace.task.context import current_job
+from headrace.task.event import Event
 from headrace.task.limit import Limit
 from headrace.task.retry import Retry
-from headrace.task.task import JobCall, Task
+from headrace.task.steps import step
+from headrace.task.task import Task
 
 TEXT = "x" * 90
 """With the envelope around it a job's payload is about 100 bytes."""
@@ -63,11 +66,28 @@ class Load:
             if current_job().attempt == 1:
                 raise ValueError("this job fails once")
 
+        @self.app.task(name="bench.steps", queue=queue)
+        async def steps(number: int, count: int) -> None:
+            self.began.append((number, time.monotonic()))
+            for _ in range(count):
+                await step(_nothing)
+                self.began.append((number, time.monotonic()))
+
+        event = self.app.event("bench.event", int, queue=queue)
+
+        @self.app.task(name="bench.wait", queue=queue)
+        async def wait(number: int) -> None:
+            await event.wait((queue, number))
+            self.began.append((number, time.monotonic()))
+
         self._bodies: dict[Body, Task[[str], None]] = {"noop": noop, "sync": plain, "fail_once": fail_once}
         self.limited: Task[[str], None] = limited
         self.keyed: Task[[str, str], None] = keyed
         self.noop: Task[[str], None] = noop
         self.mark: Task[[int, str], None] = mark
+        self.steps: Task[[int, int], None] = steps
+        self.wait: Task[[int], None] = wait
+        self.event: Event[int] = event
 
     def jobs(self, traffic: Traffic, count: int, tenants: int) -> Iterator[JobCall[Any]]:
         """Jobs of this kind of traffic, with the tenants mixed."""
@@ -90,6 +110,10 @@ class Load:
     def connect(self) -> Store:
         """A store for a worker, not yet opened."""
         return self.app.connect()
+
+
+async def _nothing() -> None:
+    """A step of no work, so that its cost is that of remembering it."""
 
 
 def _whose(text: str, tenant: str) -> str:

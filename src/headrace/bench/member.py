@@ -14,7 +14,8 @@ import msgspec
 from headrace.app import Headrace
 from headrace.bench.fork_server import fork_members
 from headrace.bench.load import Load
-from headrace.bench.roles import ROLES, Role, RoleName, Spec
+from headrace.bench.roles import Role, RoleName, Spec
+from headrace.bench.workflow_roles import ROLES
 from headrace.runtime.event_loop import run
 
 TELL_EVERY = 0.02

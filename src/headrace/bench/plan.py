@@ -29,6 +29,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int = 3
     budget: float = 45.0
     """Seconds after which a workload starts no further repeat."""
+    observed_seconds: float = 4.0
+    """`--observed`: seconds that one run takes, about. 0: a run has `jobs` jobs."""
+    rounds: int = 9
+    """`--observed`: rounds in which each way to observe has one run. The differences are small, so there are many."""
+    observed_budget: float = 300.0
+    """`--observed`: seconds after which no further round begins."""
+    blocked: int = 1_000_000
+    """`--workflows`: jobs that wait for one job, and members of one group."""
+    settles: int = 500
+    """`--workflows`: settlements of one job each, by each of eight members."""
+    chains: int = 1000
+    suspended: int = 100_000
+    """`--workflows`: jobs that wait for an event."""
+    workflow_rounds: int = 5
+    workflow_budget: float = 600.0
+    """`--workflows`: seconds after which no further round begins."""
 
 
 FULL = Plan()
@@ -45,6 +61,15 @@ QUICK = Plan(
     held=60_000,
     repeats=3,
     budget=5.0,
+    observed_seconds=1.5,
+    rounds=5,
+    observed_budget=45.0,
+    blocked=100_000,
+    settles=100,
+    chains=100,
+    suspended=2000,
+    workflow_rounds=3,
+    workflow_budget=60.0,
 )
 
 
@@ -67,4 +92,11 @@ def make(*, quick: bool, jobs: int | None) -> Plan:
         held=min(plan.held, 5 * jobs),
         # So few jobs are only for a trial, so they are not repeated.
         repeats=1 if jobs <= 1000 else plan.repeats,
+        observed_seconds=0.0,
+        rounds=1 if jobs <= 1000 else plan.rounds,
+        blocked=min(plan.blocked, 10 * jobs),
+        settles=min(plan.settles, jobs),
+        chains=min(plan.chains, max(1, jobs // 100)),
+        suspended=min(plan.suspended, jobs),
+        workflow_rounds=1 if jobs <= 1000 else plan.workflow_rounds,
     )

@@ -50,6 +50,27 @@ OBSERVED = ("unobserved", "rollups", "browsers", "traced_1", "traced_100")
 """What `--observed` measures instead. `traced_…` needs a member that can trace."""
 
 
+WORKFLOWS = (
+    "ordinary_together",
+    "ordinary_drain_1",
+    "ordinary_pickup",
+    "fanout_1m",
+    "fanout_drain",
+    "group_1m",
+    "group_singles",
+    "chains",
+    "chain_1",
+    "join",
+    "step_1",
+    "steps_100",
+    "suspended_idle",
+    "suspended_signal",
+    "bytes_blocked",
+    "bytes_link",
+)
+"""What `--workflows` measures instead. `bytes_…` needs a floor, because only the engine knows them."""
+
+
 class Measurement(msgspec.Struct, kw_only=True):
     """One workload on one store. None: does not apply."""
 
@@ -62,7 +83,7 @@ class Measurement(msgspec.Struct, kw_only=True):
     With `beside`: what that workload did in the same run. The installed package measures no floor.
     """
     ratio: float | None = None
-    """jobs_per_s over floor_per_s."""
+    """jobs_per_s over floor_per_s. Where `targets.py` gives it an upper bound, it is a time, bytes or CPU time over that beside it."""
     p50_ms: float | None = None
     p99_ms: float | None = None
     wal_bytes_per_job: float | None = None
@@ -83,21 +104,46 @@ class Measurement(msgspec.Struct, kw_only=True):
     """`one_shot`: from the end of the enqueue call to the end of the script's process."""
     server_calls_per_s: float | None = None
     """`idle_chatter`: transactions or commands that one idle worker sends to the server."""
-    lowest_ratio: float | None = None
-    """`--observed`: the lowest ratio of a round. `ratio` is their median."""
-    highest_ratio: float | None = None
-    """`--observed`: the highest ratio of a round."""
+    target: str | None = None
+    """`--workflows`: what the design asks for."""
+    met: bool | None = None
+    """Whether this run met it."""
+    more_p50_ms: float | None = None
+    """`join`: p50_ms less that of the workload beside it."""
+    more_p99_ms: float | None = None
+    """`join`: the same of p99_ms."""
+    bytes_per_job: float | None = None
+    """`bytes_…`: of the store, per job. floor_bytes is that of a job that waits for a worker."""
+    floor_bytes: float | None = None
+    lower_ratio: float | None = None
+    """`--observed` and `--workflows`: the lower quartile of the ratios of all rounds. `ratio` is their median."""
+    upper_ratio: float | None = None
+    """`--observed`: the upper quartile."""
+    cpu_us_per_job: float | None = None
+    """`--observed` and `--workflows`: microseconds of CPU time per job, of the producer and the worker together."""
+    cpu_ratio: float | None = None
+    """`--observed` and `--workflows`: that of the workload beside it, over this. Other load of the machine changes it little."""
     answers_per_s: float | None = None
     """`browsers`: answers that all browsers got per second, without events."""
     events_per_s: float | None = None
     """`browsers`: events that all browsers got per second."""
     server_cpu: float | None = None
     """`browsers`: the server's share of one core."""
+    server_cpu_at_rest: float | None = None
+    """`browsers`: the same while no job runs."""
 
 
 def median(values: Sequence[float]) -> float | None:
     """The median. None without values."""
     return statistics.median(values) if values else None
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The lower and the upper quartile, between which half of the values lie."""
+    if len(values) == 1:
+        return values[0], values[0]
+    lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return lower, upper
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

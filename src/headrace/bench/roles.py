@@ -31,9 +31,19 @@ RoleName = Literal[
     "work",
     "serve",
     "claim",
+    "blocked",
+    "release",
+    "settle_each",
+    "chains",
+    "chain",
+    "joins",
+    "steps",
+    "waits",
+    "signals",
     "floor_jobs",
     "floor_done",
     "floor_single",
+    "floor_steps",
 ]
 
 BULK = 1000
@@ -67,6 +77,10 @@ class Spec(msgspec.Struct, kw_only=True):
     """`work`: count the attempts for history. False: to measure what that costs."""
     traced: float | None = None
     """`bulk` and `work`: with OpenTelemetry, and this share of the traces sampled; only a member that knows it can do it."""
+    grouped: bool = False
+    """`bulk`: the jobs are members of one group, which has a callback."""
+    parts: int = 1
+    """`chains`: links of each chain. `steps`: steps of each job. `joins`: jobs that each callback waits for."""
     port_file: str = ""
     """`serve`: the file to which the member writes its port before it is ready."""
 
@@ -77,13 +91,13 @@ class RoleReport(msgspec.Struct, kw_only=True):
     began: float
     ended: float
     samples: list[float] = []
-    """Seconds of each timed call; `paced` and `trickle`: when each call began."""
+    """Seconds of each timed call; `paced`, `trickle` and `signals`: when each call began."""
     trace: list[tuple[float, int]] = []
     """`work`: (time, jobs settled) of each settlement."""
     marks: list[tuple[int, float]] = []
     """`work`: (number, time) of each marked job's start."""
     cpu: float = 0.0
-    """`serve`: seconds of CPU time."""
+    """`serve`, `bulk` and `work`: seconds of CPU time since the signal to go."""
 
 
 class Line(Protocol):
@@ -107,13 +121,16 @@ async def bulk(spec: Spec, load: Load, line: Line) -> RoleReport:
     await load.app.aenqueue_many([])  # connects
     jobs = load.jobs(spec.traffic, spec.count, spec.tenants)
     await line.ready()
-    began = time.monotonic()
-    if spec.apart:
+    began, cpu = time.monotonic(), time.process_time()
+    if spec.grouped:
+        async with load.app.open_group("bench", on_done=load.noop.job(TEXT)) as group:
+            await group.aenqueue_many(jobs)
+    elif spec.apart:
         while some := list(itertools.islice(jobs, BULK)):
             await load.app.aenqueue_many(some)
     else:
         await load.app.aenqueue_many(jobs)
-    return RoleReport(began=began, ended=time.monotonic())
+    return RoleReport(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
 
 
 async def bodies(spec: Spec, load: Load, line: Line) -> RoleReport:
@@ -222,8 +239,10 @@ async def work(spec: Spec, load: Load, line: Line) -> RoleReport:
         async with worker:
             if not spec.late:
                 await line.ready()
+            cpu = time.process_time()
             await line.stopped()
-        return RoleReport(began=began, ended=time.monotonic(), trace=store.trace, marks=load.began)
+            cpu = time.process_time() - cpu
+        return RoleReport(began=began, ended=time.monotonic(), trace=store.trace, marks=load.began, cpu=cpu)
     finally:
         await inner.close()
 
@@ -250,13 +269,14 @@ async def serve(spec: Spec, load: Load, line: Line) -> RoleReport:
     server = Server(asgi(load.app, settings=settings), settings)
     here = socket.create_server(("127.0.0.1", 0), backlog=server.config.backlog)
     Path(spec.port_file).write_text(str(here.getsockname()[1]), encoding="ascii")  # noqa: ASYNC240 — nothing runs yet
-    began, cpu = time.monotonic(), time.process_time()
     serving = asyncio.create_task(server.serve([here]))
     await line.ready()
+    began, cpu = time.monotonic(), time.process_time()
     await line.stopped()
+    report = RoleReport(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
     server.stop()
     await serving
-    return RoleReport(began=began, ended=time.monotonic(), cpu=time.process_time() - cpu)
+    return report
 
 
 async def claim(spec: Spec, load: Load, line: Line) -> RoleReport:
@@ -283,7 +303,7 @@ async def claim(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 Role = Callable[[Spec, Load, Line], Awaitable[RoleReport]]
 
-ROLES: Mapping[RoleName, Role] = {
+PLAIN_ROLES: Mapping[RoleName, Role] = {
     "bulk": bulk,
     "bodies": bodies,
     "single": single,
@@ -294,4 +314,4 @@ ROLES: Mapping[RoleName, Role] = {
     "serve": serve,
     "claim": claim,
 }
-"""The roles of the installed package. The `floor_` roles write raw rows; `Beside.member` names a module that has them."""
+"""The roles of jobs that stand alone. `workflow_roles.py` has the others, and the table of all."""

@@ -12,6 +12,7 @@ from headrace.bench.floor import NOTHING, Beside, Group
 from headrace.bench.observed import Observed
 from headrace.bench.plan import Plan
 from headrace.bench.result import EVERYDAY, FLOW, WORKLOADS, Measurement
+from headrace.bench.workflows import Workflows
 from headrace.bench.workloads import Workloads
 from headrace.errors import ConfigError
 
@@ -67,9 +68,32 @@ async def measure_observed(
     """What it costs to be observed, on this stand."""
     if not place.shared:
         raise ConfigError(f"--observed measures a server in a process of its own, which cannot use {place.engine}")
+    observed = Observed(plan, progress, traces=beside.traces)
+    while True:
+        # A store that is made for the run is made anew for each round, so that it does not grow with their number.
+        async with _ground(place, plan, beside) as workloads:
+            await observed.round(workloads)
+            while observed.goes_on and not place.renews:
+                await observed.round(workloads)
+            if not observed.goes_on:
+                return observed.measurements(workloads)
+
+
+async def measure_workflows(
+    place: stand.Stand, plan: Plan, progress: Progress, beside: Beside = NOTHING
+) -> list[Measurement]:
+    """What work that spans jobs costs on this stand."""
+    workflows: Workflows | None = None
+    while True:
+        # A store that is made for the run is made anew for each round, so that it does not grow with their number.
+        async with _ground(place, plan, beside) as workloads:
+            if workflows is None:
+                workflows = Workflows(plan, progress, floor=workloads.floor is not None)
+            await workflows.round(workloads)
+        if not workflows.goes_on:
+            break
     async with _ground(place, plan, beside) as workloads:
-        observed = Observed(workloads, traces=beside.traces)
-        return await observed.all(lambda done: progress(done, observed.rounds, "rounds"))
+        return await workflows.last(workloads)
 
 
 @asynccontextmanager

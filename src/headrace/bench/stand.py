@@ -23,6 +23,8 @@ class Stand:
     """The URL of a store for the next group of workloads, an empty one if possible."""
     shared: bool = True
     """Whether several processes can use one store."""
+    renews: bool = True
+    """`fresh` makes an empty store. False: it is always the same one."""
     folder: Path | None = None
     """The folder of its files. None: unknown."""
 
@@ -37,7 +39,14 @@ def _sqlite() -> Generator[Stand]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         numbers = iter(range(1_000_000))
         place = Path(folder)
-        yield Stand("sqlite", lambda: f"sqlite:///{place / f'bench-{next(numbers)}.db'}", folder=place)
+
+        def fresh() -> str:
+            # The last group has ended, and its file may be large.
+            for old in place.glob("bench-*"):
+                old.unlink()
+            return f"sqlite:///{place / f'bench-{next(numbers)}.db'}"
+
+        yield Stand("sqlite", fresh, folder=place)
 
 
 @contextmanager
@@ -69,7 +78,9 @@ def open_stand(store: str, stands: Stands = STANDS) -> Generator[Stand]:
     connect(store)  # refuses an unknown scheme before anything is started
     scheme = urlsplit(store).scheme
     folder = Path(unquote(urlsplit(store).path[1:])).absolute().parent if scheme == "sqlite" else None
-    yield Stand(_ENGINES.get(scheme, scheme), lambda: store, shared=not in_one_process(store), folder=folder)
+    yield Stand(
+        _ENGINES.get(scheme, scheme), lambda: store, shared=not in_one_process(store), renews=False, folder=folder
+    )
 
 
 async def prepare(url: str) -> None:

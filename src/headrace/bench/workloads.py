@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +22,15 @@ WARM_UP = 10
 """Jobs of `pickup` before those that count."""
 FEW = 1000
 """The small backlog that claims are compared with."""
+
+
+class Pair(NamedTuple):
+    """What a producer and a worker did together."""
+
+    rate: float
+    """Jobs per second from the first enqueue to the last settlement."""
+    cpu: float
+    """Seconds of CPU time of both processes, per job."""
 
 
 class Workloads:
@@ -176,15 +186,10 @@ class Workloads:
         latencies = await self.latencies("paced", WARM_UP + self.plan.pickups)
         return self.measurement("pickup", [], jobs=len(latencies), samples=latencies)
 
-    async def latencies(self, role: RoleName, count: int) -> list[float]:
+    async def latencies(self, role: RoleName, count: int, queue: str | None = None) -> list[float]:
         """Seconds from each enqueue call to the start of its task, but for the first calls."""
-        queue = self.queue(role)
-        async with self.crew.members([self.spec("work", queue), self.spec(role, queue, count)]) as members:
-            worker, producer = members
-            worker.go()
-            producer.go()
-            asked = await producer.report(patience(count))
-            (worked,) = await self.finish([worker], count)
+        queue = queue or self.queue(role)
+        asked, worked = await self.side_by_side(self.spec(role, queue, count), self.spec("work", queue), count)
         began = dict(worked.marks)
         return [began[number] - moment for number, moment in enumerate(asked.samples)][WARM_UP:]
 
@@ -198,36 +203,63 @@ class Workloads:
         tenants: int = 1,
         apart: bool = False,
         usual: bool = False,
+    ) -> float:
+        """One producer and one worker at the same time: jobs per second. `pair` has the arguments."""
+        pair = await self.pair(queue, count, busy=busy, traffic=traffic, tenants=tenants, apart=apart, usual=usual)
+        return pair.rate
+
+    async def pair(
+        self,
+        queue: str,
+        count: int,
+        *,
+        busy: bool = False,
+        traffic: Traffic = "fifo",
+        tenants: int = 1,
+        apart: bool = False,
+        usual: bool = False,
         counted: bool = True,
         traced: float | None = None,
-    ) -> float:
-        """One producer and one worker at the same time: jobs per second from the first enqueue to the last settlement.
+        grouped: bool = False,
+    ) -> Pair:
+        """One producer and one worker at the same time.
 
         `busy`: jobs wait already, so the worker must not begin before the clock does. `Spec` has the other arguments.
         """
         producing = msgspec.structs.replace(
-            self.spec("bulk", queue, count), traffic=traffic, tenants=tenants, apart=apart
+            self.spec("bulk", queue, count), traffic=traffic, tenants=tenants, apart=apart, grouped=grouped
         )
         specs = [
             msgspec.structs.replace(spec, usual=usual, counted=counted, traced=traced)
             for spec in (self.spec("work", queue, late=busy), producing)
         ]
-        async with self.crew.members(specs) as members:
+        # The callback of a group is one more job.
+        return await self.produce_and_work(specs[1], specs[0], count + grouped)
+
+    async def produce_and_work(self, producing: Spec, working: Spec, count: int) -> Pair:
+        """The same for any producer of so many jobs."""
+        produced, worked = await self.side_by_side(producing, working, count)
+        began = min(worked.began, produced.began) if working.late else produced.began
+        rate = count / (max(_reached([worked], count), produced.ended) - began)
+        return Pair(rate, (worked.cpu + produced.cpu) / count)
+
+    async def side_by_side(self, producing: Spec, working: Spec, count: int) -> tuple[RoleReport, RoleReport]:
+        """Run a producer and a worker until so many jobs are settled. Returns their reports."""
+        async with self.crew.members([working, producing]) as members:
             worker, producer = members
             worker.go()
             producer.go()
             produced = await producer.report(patience(count))
             (worked,) = await self.finish([worker], count)
-        began = min(worked.began, produced.began) if busy else produced.began
-        return count / (max(_reached([worked], count), produced.ended) - began)
+        return produced, worked
 
     # ── how ─────────────────────────────────────────────────────────────────
 
-    async def finish(self, members: list[Member], count: int) -> list[RoleReport]:
-        """Let workers settle this many jobs, then stop them."""
+    async def finish(self, members: list[Member], count: int, *, slower: int = 1) -> list[RoleReport]:
+        """Let workers settle this many jobs, then stop them. `slower`: by this factor than jobs that do nothing."""
         for member in members:
             member.go()
-        within = patience(count)
+        within = patience(count * slower)
         deadline = time.monotonic() + within
         while (settled := sum(member.settled for member in members)) < count:
             if time.monotonic() > deadline or any(member.over for member in members):

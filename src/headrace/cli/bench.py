@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Kind = Callable[[Stand, Progress], Coroutine[Any, Any, list[Measurement]]]
     """One kind of run."""
 
-_HEADERS = ("workload", "jobs", "jobs/s", "floor/s", "ratio", "", "p50 ms", "p99 ms", "WAL B/job", "remarks")
+_HEADERS = ("workload", "jobs", "jobs/s", "floor/s", "ratio", "", "p50 ms", "p99 ms", "WAL B/job", "target", "remarks")
 _RIGHT = ("jobs", "jobs/s", "floor/s", "ratio", "p50 ms", "p99 ms", "WAL B/job")
 _BAR = 20
 
@@ -46,6 +46,11 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
                 is_flag=True,
                 help="Measure what history, a server and ten browsers that watch it cost instead.",
             ),
+            click.option(
+                "--workflows",
+                is_flag=True,
+                help="Measure what groups, chains, steps and suspended jobs cost instead, beside their targets.",
+            ),
             json_option,
         )
     ):
@@ -62,10 +67,17 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @options
 def command(
-    store: str, quick: bool, jobs: int | None, tenants: int | None, everyday: bool, observed: bool, as_json: bool
+    store: str,
+    quick: bool,
+    jobs: int | None,
+    tenants: int | None,
+    everyday: bool,
+    observed: bool,
+    workflows: bool,
+    as_json: bool,
 ) -> None:
     """Measure a store: how fast it takes, hands out and settles jobs on this machine."""
-    kind = chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday, observed=observed)
+    kind = chosen(quick=quick, jobs=jobs, tenants=tenants, everyday=everyday, observed=observed, workflows=workflows)
     show(store, kind, as_json=as_json)
 
 
@@ -76,14 +88,19 @@ def chosen(
     tenants: int | None,
     everyday: bool,
     observed: bool,
+    workflows: bool,
     beside: Beside | None = None,
 ) -> Kind:
     """The run that the options ask for."""
     from headrace.bench import floor, plan, run
 
     much, more = plan.make(quick=quick, jobs=jobs), beside or floor.NOTHING
-    if everyday + observed + (tenants is not None) > 1:
-        raise ConfigError("--everyday, --observed and --tenants measure different things: give one of them")
+    if everyday + observed + workflows + (tenants is not None) > 1:
+        raise ConfigError(
+            "--everyday, --observed, --workflows and --tenants measure different things: give one of them"
+        )
+    if workflows:
+        return lambda place, meter: run.measure_workflows(place, much, meter, more)
     if observed:
         return lambda place, meter: run.measure_observed(place, much, meter, more)
     if everyday:
@@ -106,7 +123,7 @@ def show(
     from headrace.runtime.event_loop import run as run_loop
 
     with (
-        progress(f"bench {stand.shown(store)}") as meter,
+        progress(f"bench {stand.shown(store)}", lines=True) as meter,
         stand.open_stand(store, stands or stand.STANDS) as place,
     ):
         measurements = run_loop(kind(place, meter))
@@ -127,10 +144,11 @@ def _print(measurements: list[Measurement], remark: Callable[[Measurement], str]
             _rate(measurement.jobs_per_s),
             _rate(measurement.floor_per_s),
             "" if measurement.ratio is None else f"{measurement.ratio:.2f}",
-            bar(measurement.ratio),
+            "" if measurement.target is not None else bar(measurement.ratio),
             _ms(measurement.p50_ms),
             _ms(measurement.p99_ms),
             "" if measurement.wal_bytes_per_job is None else f"{measurement.wal_bytes_per_job:,.0f}",
+            _target(measurement),
             remark(measurement),
         )
         for measurement in measurements
@@ -165,10 +183,15 @@ def bar(ratio: float | None) -> str:
 def remarks(measurement: Measurement) -> str:
     """The figures that only some workloads have."""
     parts = [
-        f"beside {measurement.beside}" if measurement.beside is not None else "",
+        _beside(measurement),
         f"{measurement.waiting:,} waiting" if measurement.waiting is not None else "",
         f"claim p99 {measurement.claim_p99_ms_at_1k} ms at 1k" if measurement.claim_p99_ms_at_1k is not None else "",
-        f"floor p50 {measurement.floor_p50_ms} ms" if measurement.floor_p50_ms is not None else "",
+        f"{measurement.beside or 'floor'} p50 {measurement.floor_p50_ms} ms"
+        if measurement.floor_p50_ms is not None
+        else "",
+        _more(measurement),
+        f"{measurement.bytes_per_job:g} B" if measurement.bytes_per_job is not None else "",
+        f"{measurement.beside} {measurement.floor_bytes:g} B" if measurement.floor_bytes is not None else "",
         f"enqueued {measurement.bulk_per_s:,.0f}/s" if measurement.bulk_per_s is not None else "",
         f"process ends {measurement.exit_p50_ms} ms after the commit" if measurement.exit_p50_ms is not None else "",
         _spread(measurement),
@@ -179,15 +202,40 @@ def remarks(measurement: Measurement) -> str:
 
 
 def _spread(measurement: Measurement) -> str:
-    low, high = measurement.lowest_ratio, measurement.highest_ratio
-    return "" if low is None or high is None else f"ratios {low:.2f} to {high:.2f}"
+    low, high = measurement.lower_ratio, measurement.upper_ratio
+    spread = "" if low is None or high is None else f"quartiles {low:.2f} to {high:.2f}"
+    if measurement.cpu_us_per_job is None:
+        return spread
+    cpu = f"{measurement.cpu_us_per_job:g} µs CPU per job"
+    if not spread or measurement.cpu_ratio is None:
+        return cpu
+    return f"{spread}, {cpu} ({measurement.cpu_ratio:.2f})"
+
+
+def _beside(measurement: Measurement) -> str:
+    # Another remark has the name already.
+    named = measurement.floor_p50_ms is not None or measurement.floor_bytes is not None
+    return "" if measurement.beside is None or named else f"beside {measurement.beside}"
+
+
+def _more(measurement: Measurement) -> str:
+    p50, p99 = measurement.more_p50_ms, measurement.more_p99_ms
+    return "" if p50 is None or p99 is None else f"p50 {p50:+.2f} ms, p99 {p99:+.2f} ms"
+
+
+def _target(measurement: Measurement) -> str:
+    if measurement.target is None:
+        return ""
+    answer = {True: "met", False: "missed", None: "not measured"}[measurement.met]
+    return f"{measurement.target}: {answer}"
 
 
 def _watched(measurement: Measurement) -> str:
-    answers, events, cpu = measurement.answers_per_s, measurement.events_per_s, measurement.server_cpu
-    if answers is None or events is None or cpu is None:
+    answers, events = measurement.answers_per_s, measurement.events_per_s
+    cpu, rest = measurement.server_cpu, measurement.server_cpu_at_rest
+    if answers is None or events is None or cpu is None or rest is None:
         return ""
-    return f"{answers:.0f} answers/s, {events:,.0f} events/s, server {cpu:.0%} of a core"
+    return f"{answers:.0f} answers/s, {events:,.0f} events/s, server {cpu:.1%} of a core, {rest:.1%} at rest"
 
 
 def _rate(value: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headrace.cli import filters, ids, show
+from headrace.cli import around, filters, ids, show
 from headrace.cli.ids import GivenId
 from headrace.cli.output import clean, emit, emit_list, on_terminal, progress, say, table
 from headrace.cli.root import FAILED
@@ -18,6 +18,7 @@ from headrace.errors import JobNotFound
 from headrace.model.job import Job, JobId
 from headrace.model.records import CancelAnswer, Filter, Page
 from headrace.operate.audit import chosen
+from headrace.operate.groups import workflow
 from headrace.operate.search import JobCount, Search
 
 if TYPE_CHECKING:
@@ -118,10 +119,11 @@ def show_(target: Target, id: GivenId, as_json: bool) -> None:
         if job is None:
             raise _not_found(meant)
         steps = await store.read_steps(meant)
+        graph = await workflow(store, meant, around.DEPTH)
         if as_json:
-            emit(show.document(job, target) | {"steps": show.journal(job, steps, target)})
+            emit(show.document(job, target) | {"steps": show.journal(job, steps, target), "workflow": graph})
         else:
-            click.echo(show.page(job, target, datetime.now(UTC), steps))
+            click.echo("\n".join([show.page(job, target, datetime.now(UTC), steps), *around.lines(meant, graph)]))
 
     run(target.with_store(look))
 

@@ -24,6 +24,7 @@ NO_WIDTHS: Mapping[str, int] = {}
 STYLES = {
     "ready": "cyan",
     "scheduled": "yellow",
+    "blocked": "bright_black",
     "running": "blue",
     "done": "green",
     "dead": "red",
@@ -161,8 +162,19 @@ class Meter(Protocol):
 
 
 @contextmanager
-def progress(title: str, *, quiet: bool = False) -> Generator[Meter]:
-    """A progress bar on stderr while long work runs; nothing if stderr is not a terminal. Total 0: unknown."""
+def progress(title: str, *, quiet: bool = False, lines: bool = False) -> Generator[Meter]:
+    """A progress bar on stderr while long work runs. Total 0: unknown.
+
+    If stderr is not a terminal there is nothing, or with `lines` a line for each step.
+    """
+    if lines and not sys.stderr.isatty():
+
+        def tell(done: int, total: int, what: str, /) -> None:
+            if what:
+                click.echo(f"{title}: {done}/{total} {what}", err=True)
+
+        yield tell
+        return
     if quiet or not sys.stderr.isatty():
 
         def silent(_done: int, _total: int, _what: str, /) -> None:

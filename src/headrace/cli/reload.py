@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from contextlib import suppress
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -99,7 +100,9 @@ class Reloader:
                 if self._is_told():
                     return code
             now = stamps(self._folder)
-            say(f"{_changed(seen, now)} changed: starting again")
+            paths = _changed(seen, now)
+            _drop_bytecode(paths)
+            say(f"{_names(paths)} changed: starting again")
             seen = now
 
     def _is_told(self) -> bool:
@@ -142,8 +145,18 @@ class Reloader:
             time.sleep(EVERY)
 
 
-def _changed(before: Stamps, after: Stamps) -> str:
-    paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+def _changed(before: Stamps, after: Stamps) -> list[str]:
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+def _drop_bytecode(paths: list[str]) -> None:
+    """Python takes bytecode for current if the source has the same size and was changed in the same second."""
+    for path in paths:
+        with suppress(OSError):
+            Path(cache_from_source(path)).unlink(missing_ok=True)
+
+
+def _names(paths: list[str]) -> str:
     first = os.path.relpath(paths[0]) if paths else "a file"
     return first if len(paths) < 2 else f"{first} and {len(paths) - 1:,} more"
 

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.cli import ids
 from headrace.cli.output import age, clean, short, table
+from headrace.model.gate import Needs, is_gate
 from headrace.model.job import Failure, Job, JobId, JobState
 from headrace.model.step import Step
 from headrace.operate import shown
@@ -84,11 +85,13 @@ def document(job: Job, target: Target, *, full: bool = True) -> dict[str, Any]:
             "worker_name": job.worker_name,
             "trace": shown.trace(job),
             "trace_url": shown.trace_url(job, target.settings.trace_url),
-            "result": shown.result(job),
+            "result": shown.result(target.task(job.task), job),
             "result_expired": job.result_expired,
             "history": [failure(entry) for entry in job.history],
             "progress": job.progress,
             "doing": job.doing,
+            "waits": shown.waits(job),
+            "inputs": shown.inputs(job),
             "log": [{"at": line.at, "text": line.text} for line in job.log],
         }
     return fields
@@ -113,6 +116,9 @@ def journal(job: Job, steps: Sequence[Step], target: Target) -> list[dict[str, A
     ]
 
 
+_NEEDS = {Needs.DONE: "until done", Needs.ENDED: "until ended", Needs.FAILED: "until dead or cancelled"}
+
+
 def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) -> str:
     """Everything about one job, for reading."""
     lines = [f"{job.task}  {job.id}", ""]
@@ -131,6 +137,9 @@ def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) ->
     add("key", shown.key(job))
     add("trace", shown.trace(job))
     add("trace page", shown.trace_url(job, target.settings.trace_url))
+    for wait in job.waits:
+        what = "group" if is_gate(wait.gate) else "job"
+        add("waits for", f"{what} {wait.gate} ({_NEEDS[wait.needs]})")
     add("due", _when(job.run_at, now))
     add("claimed", _when(job.claimed_at, now))
     add("worker", f"{job.worker_name} ({job.worker})" if job.worker_name else job.worker)
@@ -142,7 +151,7 @@ def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) ->
     if options := shown.options(job):
         add("options", _compact(options))
     if job.result is not None:
-        add("result", _compact(shown.result(job)))
+        add("result", _compact(shown.result(target.task(job.task), job)))
     elif job.result_expired:
         add("result", "expired")
     for entry in job.history:

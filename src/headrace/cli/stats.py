@@ -19,8 +19,8 @@ from headrace.operate.autoscale import AutoscaleOperations, QueueDemand, closed_
 if TYPE_CHECKING:
     from headrace.store.contract import Store
 
-HEADERS = ("queue", "ready", "scheduled", "running", "dead", "done", "failed", "oldest", "drains in", "")
-COUNTS = ("ready", "scheduled", "running", "dead", "done_total", "failed_total", "enqueued_total")
+HEADERS = ("queue", "ready", "scheduled", "blocked", "running", "dead", "done", "failed", "oldest", "drains in", "")
+COUNTS = ("ready", "scheduled", "blocked", "running", "dead", "done_total", "failed_total", "enqueued_total")
 
 
 @click.command()
@@ -65,6 +65,7 @@ def once(target: Target, *, as_json: bool) -> None:
             queue.queue,
             f"{queue.ready:,}",
             f"{queue.scheduled:,}",
+            f"{queue.blocked:,}",
             f"{queue.running:,}",
             f"{queue.dead:,}",
             f"{queue.done_total:,}",
@@ -75,7 +76,13 @@ def once(target: Target, *, as_json: bool) -> None:
         )
         for queue in queues
     ]
-    table(HEADERS, rows, right=tuple(range(1, 9)), cut={"queue": 16}, drop=("drains in", "failed", "done", "oldest"))
+    table(
+        HEADERS,
+        rows,
+        right=tuple(range(1, 10)),
+        cut={"queue": 16},
+        drop=("drains in", "failed", "done", "oldest", "blocked"),
+    )
 
 
 async def _demands(target: Target, store: Store, queues: list[QueueStats]) -> dict[str, QueueDemand]:

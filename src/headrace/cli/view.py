@@ -31,8 +31,8 @@ _LEAST = 12
 _RATE_LINES, _HEADER_LINES = 3, 2
 """Lines of the parts of the screen whose height is fixed."""
 
-_COUNTS = ("ready", "scheduled", "running", "dead")
-_COLOURS = {"ready": "cyan", "scheduled": "yellow", "running": "blue", "dead": "red"}
+_COUNTS = ("ready", "scheduled", "blocked", "running", "dead")
+_COLOURS = {"ready": "cyan", "scheduled": "yellow", "blocked": "bright_black", "running": "blue", "dead": "red"}
 
 
 class Screen(Protocol):

@@ -57,6 +57,7 @@ def list_(target: Target, as_json: bool) -> None:
                 worker.name,
                 ", ".join(worker.queues),
                 f"{worker.running}/{worker.slots}",
+                "" if worker.memory is None else f"{worker.memory >> 20:,} MB",
                 age(worker.started_at, now),
                 age(worker.seen_at, now),
                 ", ".join(worker.hindered),
@@ -66,9 +67,9 @@ def list_(target: Target, as_json: bool) -> None:
             )
             for worker in workers
         ]
-        headers = ("worker", "queues", "slots", "up", "seen", "hindered", "order", "version", "id")
-        cut, drop = {"worker": 16, "queues": 12, "hindered": 12}, ("id", "version", "up", "seen", "order")
-        table(headers, rows, right=(2, 3, 4), cut=cut, drop=drop)
+        headers = ("worker", "queues", "slots", "memory", "up", "seen", "hindered", "order", "version", "id")
+        cut, drop = {"worker": 16, "queues": 12, "hindered": 12}, ("id", "version", "up", "seen", "order", "memory")
+        table(headers, rows, right=(2, 3, 4, 5), cut=cut, drop=drop)
 
     run(target.with_store(look))
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock, get_ident
 
-from headrace.client.bulk import gather
-from headrace.client.client import PATIENCE, Placed
+from headrace.client.bulk import Placed, gather
+from headrace.client.client import PATIENCE
 from headrace.client.coalesce import MOST_TOGETHER
 from headrace.errors import HeadraceError, IdempotencyConflict, KeyHeld, OutcomeUnknown
 from headrace.model.job import Batch, NewJob, job_id, new_batch

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 
 from headrace.errors import ConfigError
-from headrace.model.job import NewJob
+from headrace.model.gate import Edge, GateId
+from headrace.model.job import Batch, BatchId, JobId, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
-from headrace.task.task import JobCall
+from headrace.task.call import JobCall
+from headrace.task.handle import Put
 
 CHUNK = 1000
 """Jobs in one call of the store. A bulk enqueue makes one round trip for each such call."""
@@ -24,6 +26,29 @@ SLOW = 0.05
 """If a thousand jobs take longer than this many seconds to arrive, nothing is kept back."""
 
 R = TypeVar("R")
+
+
+def batch_of(jobs: list[NewJob], into: GateId | None = None) -> Batch:
+    """The batch of one call. `into`: the group whose members its jobs are."""
+    id = new_batch()
+    if into is None or not jobs:
+        return Batch(id, jobs)
+    return Batch(id, jobs, edges=(Edge(job_id(id, 0), job_id(id, len(jobs) - 1), into),))
+
+
+class Placed(NamedTuple):
+    """Where the jobs of one call went: `job_id(batch, place)`, or the existing job with the same key or lock."""
+
+    batch: BatchId
+    existing: Mapping[int, JobId]
+    ords: Sequence[int] | None = None
+    """The place in the batch by place in the call. None: they are the same."""
+
+    def id(self, place: int) -> JobId:
+        return self.existing.get(place) or job_id(self.batch, place if self.ords is None else self.ords[place])
+
+    def put(self, place: int) -> Put:
+        return Put(self.id(place), place not in self.existing)
 
 
 class BulkLoad(NamedTuple, Generic[R]):
@@ -133,10 +158,19 @@ def _by_number(calls: Iterable[JobCall[R]]) -> Iterator[BulkLoad[R]]:
 
 
 def check_calls(calls: Iterable[JobCall[R]]) -> None:
-    """A ConfigError for what is no `task.job(…)`."""
+    """A ConfigError for what is no `task.job(…)`, and for a job that has to be enqueued with those that it follows."""
     for call in calls:
-        if not isinstance(call, JobCall):
-            raise ConfigError(f"enqueue_many takes task.job(…), not {call!r:.80}")
+        if not isinstance(call, JobCall) or call.links is not None:
+            check_call(call, "enqueue_many")
+            from headrace.task.links import check_alone
+
+            check_alone(call, "enqueue_many")
+
+
+def check_call(call: JobCall[R], verb: str) -> None:
+    """A ConfigError for what is no `task.job(…)`."""
+    if not isinstance(call, JobCall):
+        raise ConfigError(f"{verb} takes task.job(…), not {call!r:.80}")
 
 
 def _in_order(jobs: Sequence[NewJob]) -> bool:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.client import enqueue_log
-from headrace.client.bulk import gather
+from headrace.client.bulk import Placed, batch_of, gather
 from headrace.client.coalesce import Coalescer
 from headrace.client.queue_guard import QueueGuard, bounded
 from headrace.client.results import Waiter, not_found
 from headrace.errors import KeyHeld, OutcomeUnknown, Unavailable, Unsupported
-from headrace.model.job import Batch, BatchId, Job, JobId, NewJob, job_id, new_batch
+from headrace.model.gate import GateId
+from headrace.model.job import Batch, Job, JobId, NewJob
 from headrace.model.lease import Presence
 from headrace.model.records import Enqueued, Pause, Stats
 from headrace.policy.queue import QueueOptions
+from headrace.runtime import faults
 from headrace.store.audit import Audit
 from headrace.store.contract import Store, Transactional
 from headrace.task.handle import Put
@@ -34,21 +36,6 @@ KEYED_TRIPS = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 T = TypeVar("T")
-
-
-class Placed(NamedTuple):
-    """Where the jobs of one call went: `job_id(batch, place)`, or the existing job with the same key or lock."""
-
-    batch: BatchId
-    existing: Mapping[int, JobId]
-    ords: Sequence[int] | None = None
-    """The place in the batch by place in the call. None: they are the same."""
-
-    def id(self, place: int) -> JobId:
-        return self.existing.get(place) or job_id(self.batch, place if self.ords is None else self.ords[place])
-
-    def put(self, place: int) -> Put:
-        return Put(self.id(place), place not in self.existing)
 
 
 class Client:
@@ -80,6 +67,16 @@ class Client:
         await self._coalescer.close()
         await self._keyed.close()
 
+    @property
+    def transactional(self) -> Transactional:
+        """The store's own transactions, or Unsupported."""
+        if isinstance(self.store, Transactional):
+            return self.store
+        raise Unsupported(
+            "this store cannot join your transaction: declare app.outbox(…) for your database, leave tx out and enqueue "
+            "after the commit, or use a PostgreSQL or SQLite store in the same database"
+        )
+
     # ── in ───────────────────────────────────────────────────────────────────
 
     @property
@@ -96,18 +93,31 @@ class Client:
         if self._guard.bounds:
             await self._guard.admit(jobs)
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> Placed:
-        """Store jobs durably, all or nothing. The call is repeated when its answer is lost, which is safe."""
+    async def enqueue(self, jobs: Sequence[NewJob], into: GateId | None = None) -> Placed:
+        """Store jobs durably, all or nothing. The call is repeated when its answer is lost, which is safe.
+
+        `into`: the group whose members they are.
+        """
         await self.admit(jobs)
-        placed = await self._store_all(jobs)
+        placed = await self._store_all(jobs, into)
+        if faults.ARMED and into is not None:
+            faults.reach("filled")
         enqueue_log.tell_all(jobs, placed)
         return placed
 
-    async def _store_all(self, jobs: Sequence[NewJob]) -> Placed:
+    async def _store_all(self, jobs: Sequence[NewJob], into: GateId | None = None) -> Placed:
         together, ords = gather(jobs)
-        batch = Batch(new_batch(), together)
+        batch = batch_of(together, into)
         answer = await self._persist(lambda: self.store.enqueue(batch))
         return Placed(batch.id, answer.existing, ords)
+
+    async def enqueue_batch(self, batch: Batch) -> Placed:
+        """Store a batch as it is, with its gates, all or nothing."""
+        await self.admit(batch.jobs)
+        answer = await self._persist(lambda: self.store.enqueue(batch))
+        placed = Placed(batch.id, answer.existing)
+        enqueue_log.tell_all(batch.jobs, placed)
+        return placed
 
     async def repeat(self, batch: Batch, began: float, unknown: OutcomeUnknown | None) -> Enqueued:
         """Go on with an enqueue that the calling thread began at this monotonic time and could not end.
@@ -199,13 +209,3 @@ class Client:
     async def pauses(self) -> list[Pause]:
         """Everything that is paused now."""
         return await self.store.pauses()
-
-
-def transactional(store: Store) -> Transactional:
-    """The store's own transactions, or Unsupported."""
-    if isinstance(store, Transactional):
-        return store
-    raise Unsupported(
-        "this store cannot join your transaction: declare app.outbox(…) for your database, leave tx out and enqueue "
-        "after the commit, or use a PostgreSQL or SQLite store in the same database"
-    )

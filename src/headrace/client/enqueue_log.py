@@ -12,7 +12,7 @@ from headrace.task.codec import readable_options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.client.client import Placed
+    from headrace.client.bulk import Placed
 
 _log = logging.getLogger("headrace.job.enqueued")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-from headrace.client.bulk import BulkLoad
-from headrace.client.client import Placed
+from headrace.client.bulk import BulkLoad, Placed
 from headrace.task.codec import Signature
 from headrace.task.handle import Handle, Watch
 

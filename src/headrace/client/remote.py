@@ -31,7 +31,7 @@ class Remote:
         async def forward(*args: Any, **kwargs: Any) -> Any:
             if asyncio.get_running_loop() is self._home.loop:
                 return await verb(*args, **kwargs)
-            return await asyncio.wrap_future(self._home.start(lambda: verb(*args, **kwargs)))
+            return await self._home.answer_of(lambda: verb(*args, **kwargs))
 
         return forward
 

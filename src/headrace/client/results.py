@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from headrace.errors import JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable
-from headrace.model.job import Job, JobId
+from headrace.errors import JobHeld, JobNotFound, OutcomeUnknown, ResultTimeout, Unavailable
+from headrace.model.job import Job, JobId, JobState
 from headrace.store.contract import Store
 
 FIRST_POLL, LONGEST_POLL = 0.010, 0.250
 ASK_AT_ONCE: Final = 500
+LOOK_UPSTREAM: Final = 2.0
+"""Seconds between two looks at what a blocked job waits for."""
 SHARE: Final = 0.1
 """Share of the time that the waiter spends on reads. The more a read costs, the longer the interval."""
 
@@ -75,19 +77,42 @@ class Waiter:
 
     # ── waiting ─────────────────────────────────────────────────────────────
     async def finished(self, id: JobId, timeout: float | None, *, expected: bool = False) -> Job:
-        """The job when it has ended; raises ResultTimeout, or JobNotFound unless `expected`."""
+        """The job when it has ended; raises ResultTimeout, JobHeld, or JobNotFound unless `expected`."""
+        next_look = 0.0
 
         def enough(job: Job | None) -> bool:
-            return not expected if job is None else job.state.finished
+            if job is None:
+                return not expected
+            return job.state.finished or (job.state is JobState.BLOCKED and time.monotonic() >= next_look)
 
         try:
             async with asyncio.timeout(timeout):
-                job = await self._once(id, enough)
+                while (job := await self._once(id, enough)) is not None and not job.state.finished:
+                    await self._check_upstream(job)
+                    next_look = time.monotonic() + LOOK_UPSTREAM
         except TimeoutError:
             raise ResultTimeout(f"job {id} did not end within {timeout:g} s; it goes on") from None
         if job is None:
             raise not_found(id)
         return job
+
+    async def _check_upstream(self, job: Job) -> None:
+        """Raise JobHeld if a dead job holds this one."""
+        from headrace.policy.explain.upstream import held_by  # imported here, because few jobs wait for others
+
+        try:
+            held = await held_by(self._store, job)
+        except (Unavailable, OutcomeUnknown):
+            return  # the next look tries again
+        if held is None:
+            return
+        if held.job is None:
+            raise JobHeld(f"job {job.id} of {job.task} waits for a group with dead jobs: see headrace dead list")
+        dead = held.job
+        raise JobHeld(
+            f"job {job.id} of {job.task} waits for job {dead.id} of {dead.task}, which is dead: replay that one, or discard it",
+            dead.id,
+        )
 
     async def look(self, id: JobId) -> Job | None:
         """The job as it is now. Calls that come at the same time share one read."""

@@ -12,11 +12,12 @@ import click
 from flask import Flask
 from flask.cli import ScriptInfo
 
-from headrace.app import Decorator, Headrace
+from headrace.app import Headrace
 from headrace.errors import ConfigError
+from headrace.task.task import Decorator
 
 if TYPE_CHECKING:
-    from headrace.task.task import JobCall
+    from headrace.task.call import JobCall
 
     app: Headrace
     """The app of the application that FLASK_APP names. Workers import it as `headrace.integrations.flask:app`."""

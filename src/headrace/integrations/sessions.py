@@ -15,7 +15,7 @@ from headrace.store.tx import ends_with
 
 if TYPE_CHECKING:
     from headrace.app import Headrace
-    from headrace.task.task import JobCall
+    from headrace.task.call import JobCall
 
 log = logging.getLogger("headrace.integrations")
 

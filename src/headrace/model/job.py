@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.errors import ConfigError
+from headrace.model.gate import Edge, GateId, NewGate, Wait
 from headrace.model.lane import Lane
 
 # Values that exist once per job on the hot path are msgspec structs, not dataclasses:
@@ -53,7 +54,7 @@ def new_batch() -> BatchId:
 
 def job_id(batch: UUID, ord: int) -> JobId:
     """The id of the job at place `ord` of a batch."""
-    return JobId(UUID(int=batch.int | ord))
+    return JobId(UUID(int=batch.int | ord) if ord else batch)
 
 
 def split_id(id: UUID) -> tuple[BatchId, int]:
@@ -75,7 +76,7 @@ def parse_id(text: str | UUID) -> JobId:
 
 
 class JobState(StrEnum):
-    """The six states a user sees. "Retrying" is SCHEDULED with failures > 0."""
+    """The seven states a user sees. "Retrying" is SCHEDULED with failures > 0."""
 
     SCHEDULED = "scheduled"
     """The job waits for its time: for a delay, or for another attempt."""
@@ -89,6 +90,8 @@ class JobState(StrEnum):
     """The job has failed and is not tried again."""
     CANCELLED = "cancelled"
     """The job was cancelled, or has expired before its start."""
+    BLOCKED = "blocked"
+    """The job waits for other jobs to end, or for an event."""
 
     @property
     def finished(self) -> bool:
@@ -135,6 +138,8 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     options: bytes | None = None
     """The job's overrides of the task's options. The store does not read them (see codec.JobOptions)."""
     unique: UniqueLock | None = None
+    wait: Wait | None = None
+    """What it waits for before it becomes ready. `due` counts from then on."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -142,6 +147,17 @@ class Batch(msgspec.Struct, frozen=True):
 
     id: BatchId
     jobs: list[NewJob]
+    gates: tuple[NewGate, ...] = ()
+    """Gates to make."""
+    edges: tuple[Edge, ...] = ()
+    """Members to add: jobs of this batch, stored jobs, gates."""
+    seals: tuple[GateId, ...] = ()
+    """Gates that get no members after this batch."""
+
+    @property
+    def linked(self) -> bool:
+        """Whether it has to do with gates at all."""
+        return bool(self.gates or self.edges or self.seals) or any(job.wait is not None for job in self.jobs)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -224,7 +240,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     options: bytes | None = None
     """The encoded options of the job that differ from those of its task."""
     run_at: datetime | None = None
-    """When the job may start. Set while it is SCHEDULED."""
+    """When the job may start. Set while it is SCHEDULED, and while it is BLOCKED until that time at the latest."""
     note: str | None = None
     """Why it was put off or how it ended, e.g. `max_attempts`, `worker_lost`, a cancel's reason."""
     worker: UUID | None = None
@@ -249,3 +265,5 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The lines that the task has written about the job. Filled by `get`, left empty by `find`."""
     worker_name: str | None = None
     """The worker's host:pid. Filled by `get`, left empty by `find`."""
+    waits: tuple[Wait, ...] = ()
+    """What the job waits for while it is BLOCKED. Filled by `get`, left empty by `find`."""

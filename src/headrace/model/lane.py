@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import datetime
 from uuid import UUID
@@ -43,7 +42,9 @@ class Lane(msgspec.Struct, frozen=True, gc=False):
         """0 without limit keys, else a hash of them. With queue, priority and tenant it identifies the lane."""
         if not self.limits:
             return 0
-        digest = hashlib.blake2b("\0".join(self.limits).encode(), digest_size=8).digest()
+        from hashlib import blake2b  # Lanes without limits do without it.
+
+        digest = blake2b("\0".join(self.limits).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big", signed=True) or 1
 
 

@@ -167,6 +167,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     hindered: tuple[str, ...] = ()
     """Why it starts no other job now, or fewer: `quiet`, `settling`, `quarantine`, `reserved`, `stuck`, `threads`,
     `processes`, and `closed NAME` for each queue that is outside its open hours. Empty: nothing."""
+    memory: int | None = None
+    """The bytes of memory that it and its child processes occupy; None: the system does not tell."""
     upkeep: str | None = None
     """The group of workers that share their upkeep; None: this worker does none. `workers` does not list it."""
     seen_at: datetime | None = None

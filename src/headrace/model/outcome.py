@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from headrace.model import duration
+from headrace.model.gate import NewGate, Wait
 from headrace.model.job import Due, Failure, JobState
 
 # ── what a task may raise ────────────────────────────────────────────────────
@@ -106,9 +107,18 @@ ASLEEP = "its task sleeps until"
 """The start of the note of a job whose task sleeps."""
 
 
+AWAITS = "its task waits for"
+"""The start of the note of a job whose task waits for an event."""
+
+
 class Snoozed(msgspec.Struct, frozen=True):
-    due: timedelta | datetime
+    due: timedelta | datetime | None
+    """None: only a gate ends the wait."""
     note: str | None = None
+    gates: tuple[NewGate, ...] = ()
+    """Gates to make before the job waits."""
+    waits: tuple[Wait, ...] = ()
+    """The job runs again when the first of these gates has opened, and at `due` at the latest."""
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -153,7 +163,7 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 class Again(msgspec.Struct, frozen=True):
-    """The job goes back: ready at its old place in its lane, or scheduled."""
+    """The job goes back: ready at its old place in its lane, scheduled, or blocked."""
 
     failures: int
     crashes: int
@@ -162,6 +172,10 @@ class Again(msgspec.Struct, frozen=True):
     """The job is claimed alone."""
     note: str | None = None
     failure: Failure | None = None
+    gates: tuple[NewGate, ...] = ()
+    """Gates to make before the job waits."""
+    waits: tuple[Wait, ...] = ()
+    """Blocked until the first of these gates has opened, and until `due` at the latest."""
 
 
 Settlement = Finish | Again

@@ -44,7 +44,7 @@ class Promoted:
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long finished jobs are kept."""
 
-    done: timedelta = timedelta(days=1)
+    done: timedelta = timedelta(days=7)
     """For done and cancelled jobs."""
     dead: timedelta = timedelta(days=14)
     """Not by `prune`: see `expired_dead`."""
@@ -158,7 +158,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of one queue. The five counts are exact except for calls under way."""
+    """Counts of one queue. The counts are exact except for calls under way."""
 
     queue: str
     """The name of the queue."""
@@ -168,6 +168,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """Includes jobs that wait for a retry."""
     running: int = 0
     """Jobs that workers run now."""
+    blocked: int = 0
+    """Jobs that wait for other jobs or for an event."""
     dead: int = 0
     """Dead letters kept right now."""
     done_total: int = 0

@@ -14,6 +14,8 @@ MAX_STEP_VALUE = 256 * 1024
 """Bytes of the result of one step."""
 MAX_JOURNAL = 32 * 1024 * 1024
 """Bytes of all results of the steps of one job."""
+UNDO = "headrace.undo"
+"""The name of the steps that register undo jobs, and of the task that starts these when their job has failed."""
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from headrace.operate.dead.letters import Group, join
 from headrace.store.audit import Audit
 from headrace.store.contract import Store
 
-MOST = 1_000
+MOST = 500
 """Dead letters that are read for new failures."""
 ENTRIES = 1_000
 """Entries of the audit log that are read."""

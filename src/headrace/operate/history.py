@@ -83,9 +83,13 @@ class HistoryOperations:
         step: timedelta | Literal["all"] | None = None,
         queue: str | None = None,
         task: str | None = None,
+        times: bool = True,
         sees: Callable[[str], bool] = lambda _: True,
     ) -> HistoryAnswer:
-        """The history between two times. `sees`: whether the caller may know of a queue. `step="all"`: one step for all of it."""
+        """The history between two times. `sees`: whether the caller may know of a queue. `step="all"`: one step for all of it.
+
+        `times`: with percentiles. Most of the work is to merge their histograms.
+        """
         now = _minute(await self._store.now())
         first, last = _minute(since), (now if until is None else min(_minute(until), now)) + 1
         at_least = exact_to(first, now)
@@ -105,7 +109,7 @@ class HistoryOperations:
 
         def take(rollup: Rollup) -> None:
             if sees(rollup.queue) and counts_in(rollup, parts):
-                _add(groups, rollup, first, minutes, by)
+                _add(groups, rollup, first, minutes, by, times=times)
 
         if parts:
             ranges = list(ranges_to_read(parts, now))
@@ -121,11 +125,14 @@ Groups = dict[tuple[int, str], dict[AttemptEnd, Merged]]
 """(first minute of the step, name) → what ended in which way."""
 
 
-def _add(groups: Groups, rollup: Rollup, first: int, minutes: int, by: HistoryBy) -> None:
+def _add(groups: Groups, rollup: Rollup, first: int, minutes: int, by: HistoryBy, *, times: bool) -> None:
     name = rollup.queue if by == "queue" else rollup.task if by == "task" else rollup.end.value
     ends = groups.setdefault((rollup.minute - (rollup.minute - first) % minutes, name), {})
     if (merged := ends.get(rollup.end)) is None:
         merged = ends[rollup.end] = Merged()
+    if not times:
+        merged.count += rollup.count
+        return
     try:
         merged.add(rollup)
     except ValueError:

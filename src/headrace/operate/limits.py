@@ -7,9 +7,9 @@ and operators agree.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Unpack
 
 import msgspec
 from msgspec.structs import replace
@@ -35,9 +35,8 @@ from headrace.policy.recovery import (
 )
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
-from headrace.task.limit import Limit, LimitDeclaration, LimitFigures, burst_of, describe
+from headrace.task.limit import LimitDeclaration, LimitFigures, burst_of, describe
 from headrace.task.limit_options import FIGURE_OPTIONS, FigureKeywords, check_name, checked_for
-from headrace.task.task import Task
 
 log = logging.getLogger("headrace.limits")
 
@@ -288,38 +287,10 @@ def figures(name: str, **options: Unpack[FigureKeywords]) -> LimitFigures:
 class AppLimits:
     """The limits in the store, listed and changed at run time. Verbs come in two, `x` for sync code and `ax` for async code."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, declared: Mapping[str, LimitDeclaration]) -> None:
         self._clients = clients
-        self.declared: dict[str, LimitDeclaration] = {}
+        self.declared = declared
         """The limits of the app's tasks; a worker stores them when it starts."""
-
-    def declare(self, limits: Iterable[Limit]) -> None:
-        """Add the limits of a task; tasks that name the same limit must declare the same figures."""
-        for limit in limits:
-            fresh, known = limit.declared, self.declared.get(limit.name)
-            if known is None:
-                self.declared[limit.name] = fresh
-                continue
-            if (fresh.figures, fresh.breaker, fresh.cool_down) != (known.figures, known.breaker, known.cool_down):
-                raise ConfigError(
-                    f"limit {limit.name!r} is declared twice with other figures ({describe(known.figures)}; "
-                    f"{describe(fresh.figures)}): make one Limit and share it, or give one another name"
-                )
-            self.declared[limit.name] = msgspec.structs.replace(known, cost=max(known.cost, fresh.cost))
-
-    @staticmethod
-    def refuse_shared(tasks: Iterable[Task[..., Any]]) -> None:
-        """On a Redis cluster a limit counts within one queue: tasks of two queues would exceed what they share."""
-        queues: dict[str, str] = {}
-        for task in tasks:
-            for limit in task.options.limits:
-                other = queues.setdefault(limit.name, task.options.queue)
-                if other != task.options.queue:
-                    raise ConfigError(
-                        f"limit {limit.name!r} is shared by tasks of the queues {other!r} and {task.options.queue!r}: on a "
-                        "Redis cluster a limit counts within one queue, and together they would exceed it; "
-                        "put these tasks into one queue, or declare a Limit with another name for each queue"
-                    )
 
     async def alist(self) -> Mapping[str, LimitEntry]:
         """Every limit by name: its declared figures, those of an operator, and what it allows right now."""

@@ -9,6 +9,8 @@ from headrace.operate.archive.move import ArchiveOperations
 from headrace.operate.audit import Ledger
 from headrace.operate.autoscale import AutoscaleOperations
 from headrace.operate.dead.moves import DeadLetterOperations
+from headrace.operate.events import EventOperations
+from headrace.operate.groups import GroupOperations
 from headrace.operate.history import HistoryOperations
 from headrace.operate.jobs import JobOperations
 from headrace.operate.limits import LimitOperations
@@ -37,9 +39,11 @@ class Operations:
         self.report = ReportOperations(store)
         self.autoscale = AutoscaleOperations(store)
         self.archive = ArchiveOperations(store, ledger, task_of)
+        self.groups = GroupOperations(store, ledger)
         self.pauses = PauseOperations(store, ledger)
         self.dead = DeadLetterOperations(store, ledger, task_of)
         self.limits = LimitOperations(store, ledger)
         self.schedules = ScheduleOperations(store, ledger)
         self.tokens = TokenOperations(store, ledger)
         self.workers = WorkerOperations(store, ledger)
+        self.events = EventOperations(store, ledger)

@@ -1,18 +1,16 @@
-"""Pause and resume a queue, a task or a tenant; and the part of an app that does."""
+"""Pause and resume a queue, a task or a tenant."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from headrace.client.per_loop import Clients
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.job import JobId, JobState
 from headrace.model.lane import check_queue, check_task_name, check_tenant
 from headrace.model.outcome import PAUSED
-from headrace.model.records import Filter, Pause, PauseKind
+from headrace.model.records import Filter, PauseKind
 from headrace.operate.audit import Ledger
-from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
 
 Until = duration.Duration | datetime | None
@@ -95,49 +93,3 @@ def check_until(until: Until) -> timedelta | datetime | None:
     if not (end := duration.given_or_time(until, name="until", example="2h")):
         raise ConfigError(f"until = {until!r}: must be more than 0")
     return end
-
-
-# ── the app ──────────────────────────────────────────────────────────────────
-
-
-class AppPauses:
-    """What `Headrace` can do with pauses. Verbs come in two, `x` for sync code, `ax` for async code."""
-
-    _clients: Clients
-
-    async def apause(
-        self,
-        queue: str | None = None,
-        *,
-        task: str | None = None,
-        tenant: str | None = None,
-        until: Until = None,
-        by: str = "",
-    ) -> None:
-        """No job of this queue, task or tenant starts until then, or until it is resumed; running jobs go on.
-
-        For a queue or a tenant that is so when this returns; workers notice the pause of a task within a second or two.
-        `until`: so long from now, e.g. "2h", or an aware datetime. `by`: the name in the audit log, by default the user of
-        this process.
-        """
-        name, kind = pausable(queue, task, tenant)
-        await (await self._pauses(by)).pause(name, kind=kind, until=check_until(until))
-
-    pause = blocking(apause)
-
-    async def aresume(self, queue: str | None = None, *, task: str | None = None, tenant: str | None = None) -> None:
-        """Undo `pause`."""
-        name, kind = pausable(queue, task, tenant)
-        await (await self._pauses()).resume(name, kind=kind)
-
-    resume = blocking(aresume)
-
-    async def apauses(self) -> list[Pause]:
-        """Everything that is paused now: what, by which actor, since when and until when."""
-        return await (await self._clients.here()).pauses()
-
-    pauses = blocking(apauses)
-
-    async def _pauses(self, by: str = "") -> PauseOperations:
-        client = await self._clients.here()
-        return PauseOperations(client.store, Ledger.of(client.store, audit=client.audit, actor=by))

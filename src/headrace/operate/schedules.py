@@ -32,7 +32,7 @@ from headrace.policy.schedule_entry import (
 from headrace.policy.schedule_options import ScheduleKeywords
 from headrace.runtime.blocking import blocking
 from headrace.store.contract import Store
-from headrace.task.task import JobCall
+from headrace.task.call import JobCall
 
 log = logging.getLogger("headrace.schedules")
 

@@ -6,9 +6,11 @@ arguments as a reader may see them. A masked value therefore never matches.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from math import inf
 from typing import Any, Protocol
 
 import msgspec
@@ -21,9 +23,7 @@ from headrace.operate.shown import TaskSource
 from headrace.store.contract import Store
 
 LOOK = 2_000
-"""Jobs that one call compares with a text."""
-COUNT = 5_000
-"""Jobs that one call counts."""
+"""Jobs that one call compares with a text, or counts."""
 TOP = 20
 """Queues, tasks and tenants that a count names."""
 _STEP = 250
@@ -32,8 +32,14 @@ _CALLS = 50
 """Calls of `find` in one search. A store may pass over many jobs that do not fit, and answer a short page."""
 _FAILURES = 100
 """Jobs whose failures are read at once: tracebacks may be long."""
-_COUNTED = frozenset({JobState.READY, JobState.SCHEDULED, JobState.RUNNING, JobState.DEAD})
+_COUNTED = frozenset({JobState.READY, JobState.SCHEDULED, JobState.BLOCKED, JobState.RUNNING, JobState.DEAD})
 """States whose number each queue keeps."""
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Answers whether so many seconds have passed since this call."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
 
 
 class PageSource(Protocol):
@@ -86,21 +92,28 @@ class JobCount(msgspec.Struct, frozen=True, kw_only=True):
 class Search:
     """Searches the jobs of one store, or those of it that one caller may see."""
 
-    def __init__(self, store: Store, task_of: TaskSource, find: PageSource | None = None) -> None:
-        """`task_of` finds a task by its name, because the task says what to mask."""
+    def __init__(
+        self, store: Store, task_of: TaskSource, find: PageSource | None = None, *, within: float = inf
+    ) -> None:
+        """`task_of` finds a task by its name, because the task says what to mask. `within`: see `page`."""
         self._store = store
         self._task_of = task_of
         self._find: PageSource = find or store.find
+        self._within = within
 
     async def page(
         self, where: Filter, *, before: JobId | None = None, limit: int = 50, look: int = LOOK
     ) -> SearchPage:
-        """Up to `limit` jobs that match, of at most about `look` that are read. Without a text it is one call of the store."""
+        """Up to `limit` jobs that match, of at most about `look` that are read. Without a text it is one call of the store.
+
+        When `within` seconds have passed, no further call of the store is made: how many jobs one call looks at is up to the store.
+        """
         if where.text is None:
             page = await self._find(where, before=before, limit=limit)
             return SearchPage(page.jobs, page.next, len(page.jobs))
         jobs: list[Job] = []
         looked = calls = 0
+        over = after(self._within)
         while True:
             page = await self._find(replace(where, text=None), before=before, limit=min(_STEP, look - looked))
             looked, calls = looked + len(page.jobs), calls + 1
@@ -108,7 +121,7 @@ class Search:
             if len(jobs) > limit:
                 return SearchPage(jobs[:limit], jobs[limit - 1].id, looked)
             before = page.next
-            if before is None or looked >= look or calls >= _CALLS:
+            if before is None or looked >= look or calls >= _CALLS or over():
                 return SearchPage(jobs, before, looked)
 
     async def fill(
@@ -129,12 +142,13 @@ class Search:
                 return SearchPage(jobs, before, looked)
 
     async def count(
-        self, where: Filter, *, before: JobId | None = None, look: int = COUNT, figures: bool = False
+        self, where: Filter, *, before: JobId | None = None, look: int = LOOK, figures: bool = False
     ) -> JobCount:
         """Count jobs, of at most about `look` that are read. `figures`: those of the queues may say the number of all."""
         kinds = tuple(Counter[str]() for _ in range(4))
         looked = calls = 0
         first = before is None
+        over = after(self._within)
         while True:
             step = min(_STEP if where.text is not None else 1000, look - looked)
             page = await self._find(replace(where, text=None), before=before, limit=step)
@@ -143,7 +157,7 @@ class Search:
             for job in jobs:
                 for kind, name in zip(kinds, (job.state.value, job.queue, job.task, job.tenant), strict=True):
                     kind[name] += 1
-            if before is None or looked >= look or calls >= _CALLS:
+            if before is None or looked >= look or calls >= _CALLS or over():
                 break
         states, queues, tasks, tenants = kinds
         known = await self._known(where) if figures and before is not None else None

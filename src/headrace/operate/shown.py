@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import msgspec
 
@@ -15,6 +16,8 @@ from headrace.policy.effective import DEFAULTS, effective, usual
 from headrace.policy.settings_checks import TRACE_ID
 from headrace.runtime.logs import trace_id
 from headrace.task import codec
+from headrace.task.children import shown_answer
+from headrace.task.event import answer_of
 from headrace.task.job_options import is_trace
 from headrace.task.large_results import reference
 
@@ -49,7 +52,7 @@ _PLAIN = (
 )
 
 
-_ELSEWHERE = frozenset({"key", "by", "redact", "names", "trace"})
+_ELSEWHERE = frozenset({"key", "by", "redact", "names", "trace", "inputs"})
 """Options that are shown under a name of their own, or that say how to show the job."""
 
 
@@ -81,6 +84,16 @@ def trace_url(job: Job, template: str) -> str | None:
     return template.replace(TRACE_ID, trace_id(text)) if template and is_trace(text) else None
 
 
+def inputs(job: Job) -> tuple[UUID, ...]:
+    """The jobs and groups whose results are its arguments."""
+    return codec.readable_options(job.options).inputs
+
+
+def waits(job: Job) -> list[dict[str, Any]]:
+    """What it waits for."""
+    return [{"id": wait.gate, "needs": wait.needs} for wait in job.waits]
+
+
 def arguments(task: Task[..., Any] | None, job: Job) -> dict[str, Any]:
     """Masked as the task says, where it is known, and as the job says that it made."""
     own = effective(job, DEFAULTS if task is None else usual(task.options))
@@ -103,24 +116,39 @@ def hides_values(task: Task[..., Any] | None, job: Job) -> bool:
 
 
 HIDDEN = "(hidden: the task has redacted fields)"
-"""Stands for the result of a step."""
+"""Stands for the result of a step, and for a result that cannot be masked."""
 
 
 def step_value(step: Step, *, hide: bool) -> Any:
     """What a step returned, for display."""
     if step.value is None:
         return None
-    return HIDDEN if hide else value_of(step.value)
+    return HIDDEN if hide else shown_answer(step) or value_of(answer_of(step) or step.value)
 
 
-def result(job: Job) -> Any:
-    """What the job returned."""
+def result(task: Task[..., Any] | None, job: Job) -> Any:
+    """What the job returned, masked as its arguments are."""
     if (stored := reference(job.result)) is not None:
         return {
             "in the storage of large results": f"{stored.size:,} bytes",
             "name": stored.name(str(job.id), job.attempt),
         }
-    return value_of(job.result)
+    return masked(task, job, value_of(job.result))
+
+
+def masked(task: Task[..., Any] | None, job: Job, value: Any) -> Any:
+    """What the job returned, without the fields that its task redacts and without the values of its redacted arguments."""
+    if value is None or not hides_values(task, job):
+        return value
+    own = effective(job, DEFAULTS if task is None else usual(task.options))
+    try:
+        if task is None:
+            secrets = codec.secrets(job.payload, own.redact, own.names)
+        else:
+            secrets = task.codec.secrets(job.payload, own.redact)
+    except Exception:  # noqa: BLE001  # a user's type may do anything while it is decoded
+        return HIDDEN
+    return codec.masked_result(value, own.redact, secrets)
 
 
 def value_of(data: bytes | None) -> Any:

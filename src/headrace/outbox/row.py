@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.model.gate import Edge, GateId, NewGate, Wait
 from headrace.model.job import Batch, BatchId, Due, JobState, Key, NewJob, UniqueLock
 from headrace.model.lane import Lane
 
@@ -28,14 +29,25 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
     at: int | None
     key: tuple[str, int, bytes] | None
     unique: tuple[str, tuple[JobState, ...], int | None, bool] | None = None
+    wait: Wait | None = None
+
+
+class _Linked(msgspec.Struct, frozen=True):
+    """A call that has to do with gates. Other calls are only the list of their jobs."""
+
+    jobs: list[_Kept]
+    gates: tuple[NewGate, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    seals: tuple[GateId, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(list[_Kept])
+_decoder = msgspec.msgpack.Decoder(list[_Kept] | _Linked)
 
 
 def written(batch: Batch) -> tuple[str, bytes]:
-    return batch.id.hex, _encode([_kept(job) for job in batch.jobs])
+    jobs = [_kept(job) for job in batch.jobs]
+    return batch.id.hex, _encode(_Linked(jobs, batch.gates, batch.edges, batch.seals) if batch.linked else jobs)
 
 
 def _kept(job: NewJob) -> _Kept:
@@ -52,6 +64,7 @@ def _kept(job: NewJob) -> _Kept:
         (due - _EPOCH) // _MICROSECOND if isinstance(due, datetime) else None,
         (key.name, key.ttl // _MICROSECOND, key.digest) if key else None,
         _kept_lock(job.unique),
+        job.wait,
     )
 
 
@@ -74,12 +87,15 @@ def _lock(kept: _Kept) -> UniqueLock | None:
 def read(hex: str, jobs: bytes, waited: float) -> Batch:
     lanes: dict[tuple[str, int, str, tuple[str, ...]], Lane] = {}
     new_jobs: list[NewJob] = []
-    for kept in _decoder.decode(jobs):
+    decoded = _decoder.decode(jobs)
+    call = decoded if isinstance(decoded, _Linked) else _Linked(decoded)
+    for kept in call.jobs:
         name = (kept.queue, kept.priority, kept.tenant, kept.limits)
         lane = lanes.setdefault(name, Lane(*name))
         key = Key(kept.key[0], timedelta(microseconds=kept.key[1]), kept.key[2]) if kept.key else None
-        new_jobs.append(NewJob(kept.task, kept.payload, lane, _due(kept, waited), key, kept.options, _lock(kept)))
-    return Batch(BatchId(UUID(hex=hex)), new_jobs)
+        due = _due(kept, waited)
+        new_jobs.append(NewJob(kept.task, kept.payload, lane, due, key, kept.options, _lock(kept), kept.wait))
+    return Batch(BatchId(UUID(hex=hex)), new_jobs, call.gates, call.edges, call.seals)
 
 
 def _due(kept: _Kept, waited: float) -> Due:
@@ -88,4 +104,6 @@ def _due(kept: _Kept, waited: float) -> Due:
         return _EPOCH + timedelta(microseconds=kept.at)
     if kept.delay is None:
         return None
+    if kept.wait is not None:
+        return timedelta(microseconds=kept.delay)  # It counts from the end of what the job waits for.
     return max(timedelta(microseconds=kept.delay) - timedelta(seconds=max(0.0, waited)), timedelta(0))

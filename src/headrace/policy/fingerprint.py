@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from headrace.errors import ConfigError
@@ -49,7 +49,7 @@ def of_job(job: Job) -> Fingerprint:
 
 def of_failure(failure: Failure, task: str) -> Fingerprint:
     """The cause of one failure of a task."""
-    steps = [] if failure.kind in _WITHOUT_PLACE else list(_steps(failure.traceback))
+    steps = () if failure.kind in _WITHOUT_PLACE else _steps(failure.traceback)
     frames = [step for step in steps if isinstance(step, StackFrame)]
     message = plain(failure.message)
     if not frames:
@@ -91,29 +91,58 @@ _COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
 """Newer versions of Python inline comprehensions, so the same failure has no such frame there."""
 
 
-def _steps(trace: str) -> Iterator[StackFrame | str]:
-    """Places, and the kinds of the raised exceptions (a chain has several)."""
-    inside = whole = False
-    indent = 0
-    lines = iter(trace.splitlines())
-    for line in lines:
-        if line.rstrip().endswith(_HEADER):
+class _ReadingState(NamedTuple):
+    """Where in a traceback a line stands."""
+
+    inside: bool = False
+    """Below a header."""
+    whole: bool = False
+    """Nothing above was left out, so that the indent tells where the exception ends."""
+    skip: bool = False
+    """The next line may be incomplete."""
+    indent: int = 0
+
+
+_Steps = tuple[StackFrame | str, ...]
+"""Places, and the kinds of the raised exceptions (a chain has several)."""
+
+
+def _steps(trace: str) -> _Steps:
+    """The last line has the message. All lines above it are usually the same for every failure of a bug, and read once."""
+    last = trace.rfind("\n", 0, -1) + 1
+    above, state = _steps_above(trace[:last])
+    return above + _read(trace[last:], state)[0]
+
+
+@lru_cache(maxsize=256)
+def _steps_above(text: str) -> tuple[_Steps, _ReadingState]:
+    return _read(text, _ReadingState())
+
+
+def _read(text: str, state: _ReadingState) -> tuple[_Steps, _ReadingState]:
+    """The steps of these lines of a traceback, and the state for the lines below."""
+    inside, whole, skip, indent = state
+    steps: list[StackFrame | str] = []
+    for line in text.splitlines():
+        if skip:
+            skip = False
+        elif line.rstrip().endswith(_HEADER):
             inside = whole = True
             indent = _depth(line)
         elif _CUT.fullmatch(line):
-            # The next line may be incomplete. Frames or a message may follow, and only frames count.
-            inside, whole = True, False
-            next(lines, None)
+            # Frames or a message may follow, and only frames count.
+            inside, whole, skip = True, False, True
         elif not inside:
             continue
         elif match := _FRAME.fullmatch(line):
             if match["function"] not in _COMPREHENSIONS:
-                yield _frame(match["file"], match["function"])
+                steps.append(_frame(match["file"], match["function"]))
         elif whole and _depth(line) <= indent:
             # The end of this exception. The lines up to the next header are its message, which is data.
             inside = False
             if match := _RAISED.fullmatch(line):
-                yield match["kind"]
+                steps.append(match["kind"])
+    return tuple(steps), _ReadingState(inside, whole, skip, indent)
 
 
 def _depth(line: str) -> int:

@@ -16,7 +16,7 @@ from headrace.model.lease import MAX_WEIGHT
 from headrace.policy import open_hours
 from headrace.policy.flow import STRICT, Fair, FairBy, Priority, check_policy
 from headrace.policy.open_hours import OpenHours
-from headrace.task.option import Option, OptionKind, Parser, at_least_one, check_flag, checked, declared, named, one_of
+from headrace.task.option import Option, OptionKind, Options, Parser, at_least_one, check_flag, checked, named, one_of
 
 MAX_SHARDS = 1024
 
@@ -147,7 +147,7 @@ class QueueKeywords(TypedDict, total=False):
     ]
 
 
-OPTIONS = declared(QueueKeywords)
+OPTIONS = Options(QueueKeywords)
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):

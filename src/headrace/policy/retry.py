@@ -63,8 +63,11 @@ def decide(
             return _after_failure(0 if advanced else job.failures, job.crashes, outcome, policy, left, rand)
         case Snoozed(due=timedelta() as due) if left is not None and due >= left:
             return Finish(JobState.DEAD, note=DEADLINE)
-        case Snoozed(due=due, note=note):
-            return Again(job.failures, job.crashes, due=due, note=note)
+        case Snoozed(due=due, note=note, gates=gates, waits=waits):
+            # A job that waits for a gate runs again at its deadline, so that it ends.
+            return Again(
+                job.failures, job.crashes, due=left if due is None else due, note=note, gates=gates, waits=waits
+            )
         case Cancelled(reason=reason):
             return Finish(JobState.CANCELLED, note=reason or None)
         case Released(suspect=suspect):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.duration import Duration
-from headrace.task.option import LENGTH, Option, OptionKind, declared, named, one_of
+from headrace.task.option import LENGTH, Option, OptionKind, Options, named, one_of
 
 Overlap = Literal["allow", "skip", "cancel"]
 
@@ -110,4 +110,4 @@ class ScheduleKeywords(TypedDict, total=False):
     ]
 
 
-OPTIONS = declared(ScheduleKeywords)
+OPTIONS = Options(ScheduleKeywords)

@@ -24,29 +24,54 @@ class LogConfig(NamedTuple):
     worker: str = ""
 
 
+Mask = Callable[[str], str]
+
 _job_fields: Callable[[], Mapping[str, object]] = dict
+_job_mask: Callable[[], Mask | None] = type(None)
 _config: LogConfig | None = None
+_formatter = logging.Formatter()
 
 
-def bind(fields: Callable[[], Mapping[str, object]]) -> None:
-    """Add what `fields` returns to each line: the fields of the job whose task logs the line."""
-    global _job_fields  # noqa: PLW0603  # the package of tasks, which imports this one, binds its function once
-    _job_fields = fields
+def bind(fields: Callable[[], Mapping[str, object]], mask: Callable[[], Mask | None]) -> None:
+    """Add what `fields` returns to each line that a task logs, and mask the line with what `mask` returns."""
+    global _job_fields, _job_mask  # the package of tasks, which imports this one, binds its functions once
+    _job_fields, _job_mask = fields, mask
 
 
 class JobLogFilter(logging.Filter):
     """Gives each line that a task logs the fields `job_id`, `task`, `attempt`, `tenant`, `queue`, `worker` and `trace_id`.
 
-    headrace's own processes have it. An app that sets up its own logging adds it to its handlers.
+    It also masks the values that the task redacts. headrace's own processes have it. An app that sets up its own logging adds it to its handlers.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the fields to the record. It always passes."""
+        """Add the fields to the record, and mask it. It always passes."""
+        # headrace masks its own lines where it writes them.
+        if record.name.partition(".")[0] != "headrace" and (mask := _job_mask()) is not None:
+            _mask(record, mask)
         known = record.__dict__
         for name, value in _job_fields().items():
             # A field that the line itself has wins.
             known.setdefault(name, value)
         return True
+
+
+def _mask(record: logging.LogRecord, mask: Mask) -> None:
+    """Mask the message, the traceback and everything that the line was given as `extra`."""
+    try:
+        text = record.getMessage()
+    except Exception:  # noqa: BLE001  # the arguments do not fit: the handler reports it
+        return
+    record.msg, record.args = mask(text), ()
+    if record.exc_info:
+        record.exc_text = mask(record.exc_text or _formatter.formatException(record.exc_info))
+    if record.stack_info:
+        record.stack_info = mask(record.stack_info)
+    known = record.__dict__
+    for name in known.keys() - _STANDARD:
+        text = _shown(known[name])
+        if (masked := mask(text)) != text:
+            known[name] = masked
 
 
 class TextFormatter(logging.Formatter):
@@ -83,7 +108,7 @@ class JsonFormatter(logging.Formatter):
         }
         line |= {name: value for name, value in own.items() if name not in line and name not in _FIRST}
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = record.exc_text or self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         return self._encode(line)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
+    from headrace.runtime.portal_thread import PortalThread
 
 T = TypeVar("T")
 
@@ -23,35 +27,40 @@ class Portal:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._thread: PortalThread | None = None
         self.before_close: set[Callable[[], None]] = set()
         """What `close` calls first, in its own thread: connections that other threads than the portal's use."""
+
+    def _running(self) -> PortalThread:
+        with self._lock:
+            if self._thread is None:
+                # The thread needs asyncio, which costs more than all else that an app imports before its first call.
+                from headrace.runtime.portal_thread import PortalThread
+
+                self._thread = PortalThread()
+                # Registered last, so that it is called before the log is shut down: closing may log.
+                atexit.register(self.close)
+            return self._thread
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The portal's event loop, running."""
-        with self._lock:
-            if self._loop is None:
-                ready = threading.Event()
-                self._thread = threading.Thread(target=self._main, args=(ready,), name="headrace", daemon=True)
-                self._thread.start()
-                ready.wait()
-            assert self._loop is not None
-            return self._loop
+        return self._running().loop
 
     @property
     def started(self) -> asyncio.AbstractEventLoop | None:
         """The loop if it runs already."""
-        return self._loop
+        return None if (thread := self._thread) is None else thread.loop
 
     def start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start `make()` in the portal's loop."""
-        loop = self.loop
-        if threading.current_thread() is self._thread:
+        return self._other_thread().start(make)
+
+    def _other_thread(self) -> PortalThread:
+        thread = self._running()
+        if thread.is_current:
             raise HeadraceError("a sync call in headrace's own thread would wait for itself: use its async form (a…)")
-        return asyncio.run_coroutine_threadsafe(make(), loop)
+        return thread
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of `make()`, run in the portal's loop. Blocks this thread only."""
@@ -63,52 +72,30 @@ class Portal:
             future.cancel()
             raise
 
+    async def answer_of(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The same for a caller in another event loop, which goes on meanwhile."""
+        return await self._other_thread().answer_of(make)
+
     def close(self) -> None:
         """Close everything in the portal's loop, and end its thread. The next call starts another."""
         while self.before_close:
             self.before_close.pop()()
         with self._lock:
-            thread, loop, stop = self._thread, self._loop, self._stop
-            self._thread = self._loop = self._stop = None
-        if thread is not None and loop is not None and stop is not None:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join(timeout=10)
-
-    def _main(self, ready: threading.Event) -> None:
-        loop = asyncio.new_event_loop()
-        threads = ThreadPoolExecutor(thread_name_prefix="headrace-call")
-        loop.set_default_executor(threads)
-        self._loop = loop
-        self._stop = stop = asyncio.Event()
-        ready.set()
-        try:
-            loop.run_until_complete(_until(stop))
-        finally:
-            # asyncio waits for a loop's threads in one more thread, and none may start while the process ends.
-            threads.shutdown()
-            loop.close()
+            thread, self._thread = self._thread, None
+        atexit.unregister(self.close)
+        if thread is not None:
+            thread.end()
 
     def forget(self) -> None:
         """Reset the portal in a forked child, which does not have the thread."""
-        _inherited.extend((self._thread, self._loop, self._stop, self.before_close))
+        _inherited.extend((self._thread, self.before_close))
         self.before_close = set()
         self._lock = threading.Lock()
-        self._thread = self._loop = self._stop = None
-
-
-async def _until(stop: asyncio.Event) -> None:
-    """Run the loop, then cancel what is left, and close the async generators that hold the apps' stores."""
-    await stop.wait()
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+        self._thread = None
 
 
 portal = Portal()
 """The portal of this process."""
 
-atexit.register(portal.close)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=portal.forget)

@@ -23,15 +23,21 @@ from headrace.server.state import ServerState
 from headrace.task import job_checks
 
 
-async def admit(service: ServerState, principal: Principal, jobs: Sequence[NewJob]) -> list[NewJob]:
-    """The jobs to be stored. Raises Problem or ConfigError if one of them is not allowed."""
+async def admit(
+    service: ServerState, principal: Principal, jobs: Sequence[NewJob], *, made_here: bool = False
+) -> list[NewJob]:
+    """The jobs to be stored. Raises Problem or ConfigError if one of them is not allowed.
+
+    `made_here`: this server made them from their tasks, so their unique locks are those that the tasks declare. Arguments that
+    hold references cannot be decoded again to check it.
+    """
     job_checks.check_jobs(jobs, service.app.settings.max_payload)
     for url in _webhooks(jobs):
         service.app.webhooks.check_webhook(url)
     if principal.bound and not all(principal.sees(job.lane.queue, job_checks.tenant_of(job)) for job in jobs):
         raise not_found("there is no such queue, or no such tenant")
     await service.queue_names.admit(principal, {job.lane.queue for job in jobs})
-    return [signed(_own(service, principal, job), principal) for job in jobs]
+    return [signed(_own(service, principal, job, made_here=made_here), principal) for job in jobs]
 
 
 async def admit_schedule(service: ServerState, principal: Principal, schedule: Schedule) -> Schedule:
@@ -60,13 +66,13 @@ def given_key(principal: Principal, name: str) -> str:
     return name if principal.tenant is None else name.removeprefix(f"{principal.tenant} ")
 
 
-def _own(service: ServerState, principal: Principal, job: NewJob) -> NewJob:
+def _own(service: ServerState, principal: Principal, job: NewJob, *, made_here: bool) -> NewJob:
     if job.key is None and job.unique is None:
         return job
     key, lock = job.key, job.unique
     if key is not None:
         key = Key(own_key(principal, key.name), key.ttl, key.digest)
-    if lock is not None:
+    if lock is not None and not made_here:
         lock = _own_lock(service, principal, job, lock)
     return replace(job, key=key, unique=lock)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from msgspec.structs import replace
 
+from headrace.model.gate import Gate, GateId, Links
 from headrace.model.job import Job, JobId
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Presence
 from headrace.model.records import LimitRule, Pause
-from headrace.server import visibility
+from headrace.server import link_visibility, visibility
 from headrace.server.auth import Principal
 from headrace.store.contract import Store
 
@@ -38,19 +40,31 @@ def _whom(by: str | None, *, theirs: bool) -> str | None:
     return by if by is None or theirs else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Narrowed:
-    """The part of a store that explains one job to one caller."""
+@dataclass(frozen=True)
+class NarrowedLinks:
+    """The part of a store that says how jobs hang together, as one caller may see it."""
 
     store: Store
     principal: Principal
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        return [job if job and visibility.sees(self.principal, job) else None for job in await self.store.get(ids)]
+
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return await link_visibility.gates(self.store, self.principal, ids)
+
+    async def links(self, id: UUID, *, after: UUID | None = None, limit: int = 500) -> Links:
+        return await link_visibility.links(self.store, self.principal, id, after, limit)
+
+
+@dataclass(frozen=True)
+class Narrowed(NarrowedLinks):
+    """The part of a store that explains one job to one caller."""
+
     job: Job
 
     async def now(self) -> datetime:
         return await self.store.now()
-
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        return [job if job and visibility.sees(self.principal, job) else None for job in await self.store.get(ids)]
 
     async def workers(self) -> list[Presence]:
         """Workers of the job's queue, without their other queues."""

@@ -28,6 +28,7 @@ from headrace.policy.flow import Planner
 from headrace.policy.history import end_of
 from headrace.server import visibility
 from headrace.server.auth import Principal
+from headrace.server.handout import Handout, JournalSizes
 from headrace.server.http.problems import Problem
 from headrace.server.shared_secret import shared_secret
 from headrace.server.waiting_claims import WaitingClaims
@@ -138,6 +139,8 @@ class Leases:
         self._calls: OrderedDict[Token, asyncio.Task[Lease | None]] = OrderedDict()
         self._seen: OrderedDict[WorkerId, float] = OrderedDict()
         self.history = HistoryWriter(self._state)
+        self.handout = Handout(store, app.hooks.large_results, self._state.name)
+        self.journals = JournalSizes(store)
 
     @classmethod
     @asynccontextmanager
@@ -199,6 +202,8 @@ class Leases:
 
     def settled(self, token: Token, positions: Iterable[int]) -> None:
         """Forget these jobs, settled or refused. The lease is forgotten with its last job."""
+        positions = list(positions)
+        self.journals.forget(token, positions)
         known = self._claimed.get(token)
         if known is not None:
             known.left.difference_update(positions)
@@ -292,7 +297,12 @@ class Leases:
         lease = self._claimed.get(token)
         suspect, clock = lease is not None and lease.suspect, self._state.watch.now
         return [
-            (position, settlement(job, outcome, options, clock, suspect=suspect))
+            (
+                position,
+                settlement(
+                    job, outcome, options, clock, suspect=suspect, advanced=self.journals.advanced(token, position)
+                ),
+            )
             for (position, job, outcome), options in zip(ended, own, strict=True)
         ]
 
@@ -324,7 +334,7 @@ class Leases:
 
     def secrets(self, job: Claimed) -> tuple[str, ...]:
         """The secrets to remove from a failure of this job."""
-        return tuple(outcome_of.secrets_of(job, self._task(job)))
+        return tuple(self._task(job).secrets(job))
 
     # ── presence ────────────────────────────────────────────────────────────
     def worker_id(self, principal: Principal, name: str) -> WorkerId:

@@ -15,8 +15,10 @@ from headrace.app import Headrace
 from headrace.client.client import Client
 from headrace.model.lease import Presence, WorkerOrder
 from headrace.model.records import LimitRule, Pause, Stats
+from headrace.operate import held
 from headrace.operate.autoscale import AutoscaleOperations
 from headrace.operate.dead.causes import Causes
+from headrace.operate.held import HeldFigures
 from headrace.operate.workers import orders_of
 from headrace.policy.autoscale import Arrivals, RecentWork
 from headrace.server.api.audit import Audit
@@ -43,10 +45,15 @@ HISTORY_TTLS: Final = 5
 """How many times longer history is kept than figures. It costs more to read, and workers write it every ten seconds."""
 
 
+HELD_TTLS: Final = 30
+"""The same for held jobs: a look makes a call of the store for each of some dead letters."""
+
+
 class FiguresKept:
     """Values that dashboards read often. They are kept in memory for a second, history for five."""
 
     def __init__(self, store: Store, settings: ServerSettings) -> None:
+        self._store = store
         self._stats = Cached(store.stats, settings.stats_ttl)
         self._pauses = Cached(store.pauses, settings.stats_ttl)
         self._workers = Cached(store.workers, settings.stats_ttl)
@@ -54,6 +61,7 @@ class FiguresKept:
         self._orders = Cached(partial(orders_of, store), settings.stats_ttl)
         self._recent_work = Cached(AutoscaleOperations(store).recent, HISTORY_TTLS * settings.stats_ttl)
         self._limits = Cached(store.limits, settings.stats_ttl)
+        self._held = Cached(self._look_held, HELD_TTLS * settings.stats_ttl)
         self._times = Cached(StoreTimes(store).read, HISTORY_TTLS * settings.stats_ttl)
         self.causes = Causes(store)
         """Why dead jobs died, as far as this server has read it."""
@@ -92,6 +100,13 @@ class FiguresKept:
         """The wait and run times of all jobs, up to a minute and a half old."""
         return await self._times.get()
 
+    async def held(self) -> HeldFigures:
+        """The jobs that dead letters hold, up to half a minute old."""
+        return await self._held.get()
+
+    async def _look_held(self) -> HeldFigures:
+        return await held.look(self._store, await self.stats())
+
     def forget_pauses(self) -> None:
         """Drop the kept pauses after a pause or resume here."""
         self._pauses.forget()
@@ -111,6 +126,7 @@ class FiguresKept:
             self._recent_work,
             self._limits,
             self._times,
+            self._held,
         )
         for cache in caches:
             await cache.aclose()

@@ -21,6 +21,9 @@ from headrace.task.codec import readable_options
 if TYPE_CHECKING:
     from headrace.server.state import ServerState
 
+WITHIN = 0.08
+"""Seconds after which a look at many jobs asks the store no further, and answers where to go on."""
+
 
 def tenant_of(job: Job) -> str:
     """The job's tenant, which is not part of its lane in queues where tenants do not take turns."""
@@ -123,7 +126,7 @@ async def find(service: ServerState, principal: Principal, where: Filter, *, bef
 
 def search(service: ServerState, principal: Principal) -> Search:
     """Searches and counts the jobs that the caller may see, with their arguments masked."""
-    return Search(service.store, service.app.tasks.get, partial(find, service, principal))
+    return Search(service.store, service.app.tasks.get, partial(find, service, principal), within=WITHIN)
 
 
 def _parts(service: ServerState, principal: Principal, where: Filter) -> list[Filter]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from headrace.errors import ConfigError
 
@@ -30,6 +29,8 @@ def connect(url: str, *, clock: Clock | None = None, shards: Mapping[str, int] |
 
     `shards`: queue → over how many shards it is spread, for stores where one queue is bound to one node.
     """
+    from urllib.parse import urlsplit
+
     try:
         scheme = urlsplit(url).scheme
     except ValueError:

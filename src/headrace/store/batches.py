@@ -26,23 +26,27 @@ def stand_ins(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozense
 
 
 def segments(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> list[tuple[int, int]]:
-    """The batch as runs (lo, hi) of jobs with the same lane and due time, leaving out the places in `skip`."""
+    """The batch as runs (lo, hi) of jobs with the same lane, due time and wait, leaving out the places in `skip`."""
     runs: list[tuple[int, int]] = []
     jobs = batch.jobs
     start = -1
+    lane = due = wait = None
     for place, job in enumerate(jobs):
         if place in skip:
             if start >= 0:
                 runs.append((start, place - 1))
             start = -1
             continue
-        if start < 0:
-            start = place
-            continue
-        first = jobs[start]
-        if (job.lane is not first.lane and job.lane != first.lane) or job.due != first.due:
+        if start >= 0:
+            # Jobs of a run mostly share these objects.
+            if (
+                (job.lane is lane or job.lane == lane)
+                and (job.due is due or job.due == due)
+                and (job.wait is wait or job.wait == wait)
+            ):
+                continue
             runs.append((start, place - 1))
-            start = place
+        start, lane, due, wait = place, job.lane, job.due, job.wait
     if start >= 0:
         runs.append((start, len(jobs) - 1))
     return runs

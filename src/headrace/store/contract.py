@@ -5,7 +5,7 @@ own clock. Every write takes a batch. The rules are the cases of `tests/conforma
 their executable form. The contract is internal: it may change in any version and break implementations outside this
 repository.
 
-Rules worth knowing before reading an implementation:
+Rules worth knowing before reading an implementation (`store/gates.py` has those about gates):
 
 * enqueue may be repeated: a batch id that exists already changes nothing and returns the same answer. A claim whose
   answer was lost may be repeated, too: a token that has a lease gets that lease and no further jobs.
@@ -77,6 +77,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.step import Step
+from headrace.store.gates import KeepsGates
 from headrace.store.history import KeepsHistory
 from headrace.store.journal import KeepsSteps
 
@@ -102,7 +103,7 @@ class Blocking(Protocol):
         ...
 
 
-class Store(KeepsHistory, KeepsSteps, Protocol):
+class Store(KeepsHistory, KeepsSteps, KeepsGates, Protocol):
     """A store of jobs. Use it from one event loop; make one object per loop."""
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -128,7 +129,7 @@ class Store(KeepsHistory, KeepsSteps, Protocol):
 
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
-        """Store a batch durably, all or nothing. Raises IdempotencyConflict."""
+        """Store a batch durably, all or nothing. Raises IdempotencyConflict and GroupOver."""
         ...
 
     def blocking(self) -> Blocking | None:
@@ -259,10 +260,11 @@ class Store(KeepsHistory, KeepsSteps, Protocol):
         """
         ...
 
-    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
-        """Forget jobs that are not running (their totals stay). Answers those deleted.
-
-        `states`: delete only jobs that are in one of these states at that moment.
+    async def delete(
+        self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None, ended_by: datetime | None = None
+    ) -> frozenset[JobId]:
+        """Forget jobs that are not running (their totals stay): of them those in one of `states` at that moment, and those
+        that ended at `ended_by` or before, so that a job that has ended once more stays. Answers those deleted.
         """
         ...
 
@@ -322,7 +324,6 @@ class Transactional(Protocol):
     The sync methods run in the caller's thread on a sync connection. The async methods accept both kinds. Raise
     BadTransaction for an object they do not know, an async connection given to a sync call, a connection to another
     database, or one that is not in a transaction and would commit at once.
-
     """
 
     @property
@@ -352,7 +353,7 @@ class Transactional(Protocol):
 class Recording(Protocol):
     """Stores whose server writes the record of a dropped dead letter, so that the client writes none."""
 
-    async def drop(self, ids: Sequence[JobId], event: str, reason: str) -> frozenset[JobId]:
+    async def drop(self, ids: Sequence[JobId], event: str, reason: str, ended_by: datetime | None) -> frozenset[JobId]:
         """Delete those that are dead, each after a line in the server's log. Answers those deleted."""
         ...
 

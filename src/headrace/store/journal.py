@@ -14,7 +14,8 @@ class KeepsSteps(Protocol):
     """A store keeps the journal of a job as long as the job, and does not read it.
 
     A retry by an operator keeps the journal of a dead job, which resumes, and forgets that of a done or cancelled one,
-    which starts afresh.
+    which starts afresh. It also forgets that of a dead job with a step of the name `UNDO`, unless a job still waits for the
+    failure of the dead one: the effects of its steps were taken back.
     """
 
     async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.model.gate import Gate, GateId
 from headrace.model.job import Claimed, JobId
 from headrace.model.step import Step
 from headrace.runtime import logs
-from headrace.task.codec import decode_options, readable_options
-from headrace.task.journal import Journal
+from headrace.task.codec import decode_options, readable_options, scrub
+from headrace.task.journal import Journal, Suspension
+
+if TYPE_CHECKING:
+    from headrace.task.call import JobCall
+    from headrace.task.group import CurrentGroup
+    from headrace.task.handle import Handle
+    from headrace.task.task import Home
+
+R = TypeVar("R")
 
 
 class NoCurrentJob(HeadraceError, RuntimeError):
@@ -48,8 +57,16 @@ class Running(Protocol):
         """Take a report of the task, from any thread. The worker writes it soon, and before the attempt's end."""
         ...
 
+    def secrets(self) -> Sequence[str]:
+        """The values of the job's redacted fields, as they could appear in a text."""
+        ...
+
     def steps(self) -> StepKeeper:
         """The steps of its job."""
+        ...
+
+    def successor(self) -> int:
+        """The number of the next call that the attempt enqueues to run after it, from 1."""
         ...
 
 
@@ -87,8 +104,14 @@ class StepKeeper(Protocol):
         """While a step runs, the attempt is not suspended."""
         ...
 
-    async def suspend(self, until: datetime) -> None:
-        """End the attempt as soon as no step runs. The job runs again then."""
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        """The present state of gates."""
+        ...
+
+    def gates_sync(self, ids: Sequence[GateId]) -> list[Gate | None]: ...
+
+    async def suspend(self, suspension: Suspension) -> None:
+        """End the attempt as soon as no step runs. The job runs again when the wait is over."""
         ...
 
 
@@ -174,8 +197,10 @@ class JobContext:
         This is cheap: a worker writes the last state a few times per second at most, and before the job ends.
         """
         self._running.report(progress=_fraction(fraction), note=note)
+        from asyncio import sleep  # Programs that only name the job in their log lines do without asyncio.
+
         # A task that only reports must let other tasks run, and must receive its cancellation.
-        await asyncio.sleep(0)
+        await sleep(0)
 
     def progress_sync(self, fraction: float, note: str | None = None) -> None:
         """The same for sync tasks, in threads and in processes."""
@@ -184,6 +209,33 @@ class JobContext:
     def log(self, text: str) -> None:
         """Add a line to the job's own log, of which the last ones are kept; in tasks of every kind."""
         self._running.report(line=str(text))
+
+    async def then(self, call: JobCall[R]) -> Handle[R]:
+        """Enqueue a job that runs when this one is done: `await current_job().then(crawl.job(page + 1))`.
+
+        What the call follows is enqueued with it and waits, too. An attempt that runs again does not enqueue a second one.
+        """
+        home, number = self._successor(call)
+        put = await home.aput_after(call, self.id, number, self.tenant)
+        return home.handle(call, put)
+
+    def then_sync(self, call: JobCall[R]) -> Handle[R]:
+        """The same for sync tasks, in threads and in processes."""
+        home, number = self._successor(call)
+        return home.handle(call, home.put_after(call, self.id, number, self.tenant))
+
+    def _successor(self, call: JobCall[Any]) -> tuple[Home, int]:
+        task = getattr(call, "task", None)
+        if task is None:
+            raise ConfigError(f"then takes task.job(…), not {call!r:.80}")
+        return task.home, self._running.successor()
+
+    @property
+    def group(self) -> CurrentGroup:
+        """The group that the job is a member of, for further members: `await current_job().group.aenqueue_many(…)`."""
+        from headrace.task.group import CurrentGroup
+
+        return CurrentGroup(self.id)
 
     async def complete(self, result: Any = None, *, tx: object) -> None:
         """End the job inside the caller's own transaction: its writes and the job's end commit together, or neither.
@@ -233,7 +285,14 @@ def _log_fields() -> dict[str, object]:
     }
 
 
-logs.bind(_log_fields)
+def _log_mask() -> Callable[[str], str] | None:
+    """Masks the redacted values of the running job in a text. None: there are none."""
+    attempt = _running.get(None)
+    secrets = () if attempt is None else attempt.secrets()
+    return (lambda text: scrub(text, secrets)) if secrets else None
+
+
+logs.bind(_log_fields, _log_mask)
 
 
 class JobLogHandler(logging.Handler):

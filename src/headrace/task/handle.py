@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 import msgspec
@@ -11,14 +12,17 @@ import msgspec
 from headrace.errors import ConfigError, JobCancelled, JobDead, RemoteTaskError, ResultExpired
 from headrace.model import duration
 from headrace.model.job import Job, JobId, JobState, job_id
-from headrace.runtime import event_loop
 from headrace.runtime.blocking import blocking
 from headrace.runtime.portal import portal
 from headrace.task.codec import Signature
 
 if TYPE_CHECKING:
     from headrace.policy.explain.answer import Explanation
+    from headrace.task.call import JobCall
 
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 Timeout = float | duration.Duration | None
@@ -43,6 +47,10 @@ class Watch(Protocol):
     async def afinished(self, id: JobId, timeout: float | None) -> Job: ...
 
     async def astop(self, id: JobId, reason: str | None) -> bool: ...
+
+    def put_call(self, call: JobCall[Any], tx: object | None) -> Put: ...
+
+    async def aput_call(self, call: JobCall[Any], tx: object | None) -> Put: ...
 
 
 class Handle(msgspec.Struct, Generic[R_co], eq=False):
@@ -77,11 +85,13 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
     explain = blocking(aexplain)
 
     def result(self, timeout: Timeout = None) -> R_co:
-        """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound.
+        """What the task returned, when it has; raises JobDead, JobCancelled, JobHeld, ResultTimeout, ResultExpired, JobNotFound.
 
         In async code use `aresult`, because this method would block the event loop.
         """
         # It is not made from `aresult`: it refuses to block a loop, and the caller's own thread decodes the result.
+        from headrace.runtime import event_loop
+
         if event_loop.runs_here():
             raise RuntimeError(
                 f"result() would block the event loop until {self!r} ends: write `await handle.aresult()`"
@@ -90,7 +100,7 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
         return cast("R_co", outcome(portal.run(lambda: self._home.afinished(self.id, limit)), self._codec))
 
     async def aresult(self, timeout: Timeout = None) -> R_co:
-        """What the task returned, when it has; raises JobDead, JobCancelled, ResultTimeout, ResultExpired, JobNotFound."""
+        """What the task returned, when it has; raises JobDead, JobCancelled, JobHeld, ResultTimeout, ResultExpired, JobNotFound."""
         return cast("R_co", outcome(await self._home.afinished(self.id, seconds(timeout)), self._codec))
 
     async def acancel(self, reason: str | None = None) -> bool:
@@ -98,6 +108,67 @@ class Handle(msgspec.Struct, Generic[R_co], eq=False):
         return await self._home.astop(self.id, reason)
 
     cancel = blocking(acancel)
+
+    # ── what follows ─────────────────────────────────────────────────────────
+
+    @property
+    def out(self) -> R_co:
+        """Stands for the result of this job as an argument of another one, which runs when this one is done."""
+        from headrace.task.links import Out
+
+        return cast("R_co", Out(self))
+
+    @overload
+    def then(
+        self: Handle[T],
+        task: Callable[Concatenate[T, P], Coroutine[Any, Any, S]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Handle[S]: ...
+    @overload
+    def then(
+        self: Handle[T], task: Callable[Concatenate[T, P], JobCall[S]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[S]: ...
+    @overload
+    def then(
+        self: Handle[T], task: Callable[Concatenate[T, P], S], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[S]: ...
+    def then(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Enqueue a job that runs when this one is done, with its result as the first argument: `handle.then(mail, "en")`.
+
+        `task` is a task, or `task.using(…).job`.
+        """
+        call = self._next(task, args, kwargs)
+        put = self._home.put_call(call, None)
+        return Handle(self._home, call.codec, put.id, created=put.created)
+
+    @overload
+    async def athen(
+        self: Handle[T],
+        task: Callable[Concatenate[T, P], Coroutine[Any, Any, S]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Handle[S]: ...
+    @overload
+    async def athen(
+        self: Handle[T], task: Callable[Concatenate[T, P], JobCall[S]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[S]: ...
+    @overload
+    async def athen(
+        self: Handle[T], task: Callable[Concatenate[T, P], S], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[S]: ...
+    async def athen(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Enqueue a job that runs when this one is done, with its result as the first argument."""
+        call = self._next(task, args, kwargs)
+        put = await self._home.aput_call(call, None)
+        return Handle(self._home, call.codec, put.id, created=put.created)
+
+    def _next(self, task: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[Any]:
+        from headrace.task.links import call_after
+
+        return call_after(self.out, task, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<Handle {self.id} of {self._codec.name}>"

@@ -12,10 +12,11 @@ import msgspec
 
 from headrace.errors import ConfigError
 from headrace.model.job import Failure, JobId
-from headrace.task.context import JobContext
 
 if TYPE_CHECKING:
+    from headrace.task.context import JobContext
     from headrace.task.large_results import LargeResults
+    from headrace.task.tracing import AttemptMeter, AttemptTracer
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,10 +65,10 @@ AsyncCall: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 """Runs the rest of an attempt of an `async def` task. It may be called once."""
 SyncCall: TypeAlias = Callable[[], Any]
 """Runs the rest of an attempt of a `def` task. It may be called once."""
-AsyncMiddleware: TypeAlias = Callable[[JobContext, AsyncCall], Coroutine[Any, Any, Any]]
-SyncMiddleware: TypeAlias = Callable[[JobContext, SyncCall], Any]
+AsyncMiddleware: TypeAlias = Callable[["JobContext", AsyncCall], Coroutine[Any, Any, Any]]
+SyncMiddleware: TypeAlias = Callable[["JobContext", SyncCall], Any]
 EnqueueHook: TypeAlias = Callable[[EnqueueCall], AbstractContextManager[str | None, bool | None]]
-FailureHook: TypeAlias = Callable[[JobContext, Failure, FollowUp], object]
+FailureHook: TypeAlias = Callable[["JobContext", Failure, FollowUp], object]
 Listener: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 Scope: TypeAlias = (
     AsyncIterator[object]
@@ -113,6 +114,9 @@ class Hooks:
         self.listeners: list[Listener] = []
         self.large_results: LargeResults | None = None
         """None: every result is in the store."""
+        self.tracer: AttemptTracer | None = None
+        """Its spans surround all middleware."""
+        self.meter: AttemptMeter | None = None
 
 
 class AppHooks:

@@ -6,9 +6,11 @@ To add an option, add a field to `JobKeywords`, and one to `JobOptions` if the w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Any, TypedDict
+from functools import cache
+from typing import Annotated, Any, Literal, Protocol, TypedDict
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
@@ -17,9 +19,10 @@ from msgspec.structs import replace
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.duration import LONGEST, Duration
+from headrace.model.gate import Needs
 from headrace.model.job import Due
 from headrace.model.lane import check_key, check_priority, check_queue, check_tenant
-from headrace.task.option import DUE, END, LENGTH, NUMBER, SPAN, Checks, Option, OptionKind, declared, named
+from headrace.task.option import DUE, END, LENGTH, NUMBER, SPAN, Checks, Option, OptionKind, Options, named, one_of
 from headrace.task.option import checked as checked_options
 from headrace.task.retry import MOST_ATTEMPTS
 
@@ -59,6 +62,20 @@ def _check_trace(value: Any, name: str) -> str:
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         )
     return str(value)
+
+
+class Followed(Protocol):
+    """What a job can follow: a handle, `task.job(…)`, a group."""
+
+    @property
+    def out(self) -> Any: ...
+
+
+def _check_after(value: Any, name: str) -> Any:
+    # Few jobs follow others, and every app imports this module.
+    from headrace.task.links import check_after
+
+    return check_after(value, name)
 
 
 class JobKeywords(TypedDict, total=False):
@@ -170,15 +187,30 @@ class JobKeywords(TypedDict, total=False):
             stored_check=_check_trace,
         ),
     ]
+    after: Annotated[
+        Followed | Iterable[Followed] | None,
+        Option(
+            doc="The jobs and groups that the job runs after: handles, `task.job(…)`, groups.",
+            kind=OptionKind(check=_check_after),
+            code_only=True,
+        ),
+    ]
+    when: Annotated[
+        Literal["done", "ended", "failed"] | None,
+        Option(
+            doc="What must be true of those: `done`, `ended` (in any way), or `failed` (one is dead or cancelled).",
+            kind=OptionKind(check=one_of(*Needs)),
+            default="`done`",
+            code_only=True,
+        ),
+    ]
     tx: Annotated[
         object | None,
         Option(doc="The user's own transaction, in which the job is stored.", code_only=True),
     ]
 
 
-OPTIONS = declared(JobKeywords)
-STORED = tuple(option for option in OPTIONS.values() if option.stored)
-_STORED_NAMES = frozenset(option.name for option in STORED)
+OPTIONS = Options(JobKeywords)
 
 Moment = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())] | Annotated[datetime, Meta(tz=True)] | None
 """A time limit of one job: seconds after its enqueue, or a time. Both by the store's clock."""
@@ -205,6 +237,8 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """The names of masked positional arguments, by place. Empty: not masked."""
     trace: str | None = None
     """The producer's trace, as the text of a W3C traceparent."""
+    inputs: tuple[UUID, ...] = ()
+    """The jobs and groups whose results are arguments. The payload holds their ids in place of the results."""
 
 
 # ── from what was given to what is stored ────────────────────────────────────
@@ -215,24 +249,38 @@ def checked(given: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
     options = checked_options(OPTIONS, given, "using", checks)
     if "key_ttl" in options and "key" not in options:
         raise ConfigError("key_ttl without key: it says how long the key is remembered")
+    if "when" in options and "after" not in options:
+        raise ConfigError("when without after: it says what must be true of the jobs in after=")
     return options
+
+
+@cache
+def carried() -> dict[str, Option]:
+    """The options that a job carries."""
+    return {name: option for name, option in OPTIONS.items() if option.stored}
 
 
 def stored(given: Mapping[str, Any], **others: Any) -> JobOptions:
     """What the job carries of checked options; `others` are fields that no caller of `using` gives."""
+    kept = carried()
     for name, value in given.items():
-        if name in _STORED_NAMES:
+        if name in kept:
             others[name] = value.total_seconds() if isinstance(value, timedelta) else value
     return JobOptions(**others)
 
 
 def check_stored(own: JobOptions) -> None:
     """A ConfigError if headrace itself would not have made these options."""
-    for option in STORED:
+    for option in carried().values():
         if option.stored_check is not None and (value := getattr(own, option.name)) is not None:
             option.stored_check(value, option.name)
     if own.tenant is not None:
         check_tenant(own.tenant)
+
+
+def needs_of(given: Mapping[str, Any]) -> Needs:
+    """What must be true of the jobs that a job with these checked options follows."""
+    return Needs(given.get("when", Needs.DONE))
 
 
 def due_of(given: Mapping[str, Any]) -> Due:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.model.gate import NewGate, Wait
+from headrace.model.job import BatchId
 from headrace.model.outcome import Dead
 from headrace.model.step import MAX_JOURNAL, MAX_STEP_NAME, MAX_STEP_VALUE, MAX_STEPS, Step
 from headrace.task.codec.hooks import enc_hook
+
+if TYPE_CHECKING:
+    from asyncio import Lock
 
 _encode = msgspec.msgpack.Encoder(enc_hook=enc_hook, order="deterministic").encode
 _UNSTORABLE = b"?"
@@ -33,12 +38,33 @@ class StepTooLarge(Dead, HeadraceError):
     code = "step_too_large"
 
 
-class Suspended(BaseException):
-    """Ends an attempt in a thread or a process whose job sleeps. The job runs again at `until`."""
+class Suspension(NamedTuple):
+    """Why a task gives its slot back, and when its job runs again: at a time, or when the first of its gates has opened."""
 
-    def __init__(self, until: datetime) -> None:
-        super().__init__(until)
-        self.until = until
+    note: str
+    until: datetime | None = None
+    gates: tuple[NewGate, ...] = ()
+    """Gates to make, if they do not exist."""
+    waits: tuple[Wait, ...] = ()
+
+
+def joined(waits: Sequence[Suspension]) -> Suspension:
+    """One suspension for all that the coroutines of a task wait for. It ends with the first of them."""
+    first = min(waits, key=lambda one: (one.until is None, one.until))
+    return Suspension(
+        first.note,
+        first.until,
+        tuple({gate.id: gate for one in waits for gate in one.gates}.values()),
+        tuple(dict.fromkeys(wait for one in waits for wait in one.waits)),
+    )
+
+
+class Suspended(BaseException):
+    """Ends an attempt in a thread or a process whose task waits. The job runs again when the wait is over."""
+
+    def __init__(self, suspension: Suspension) -> None:
+        super().__init__(suspension.note)
+        self.suspension = suspension
 
 
 class Ticket(NamedTuple):
@@ -81,6 +107,11 @@ class Journal:
         self._functions: dict[str, object] = {}
         self._count = 0
         self._bytes = 0
+        self.undos: list[BatchId] = []
+        """The undo jobs that this attempt has registered, by their batches, in their order."""
+        self.undoing: Lock | None = None
+        """Held while an undo job is registered. Made by the first, because a program without any does without asyncio."""
+        self.undoing_sync = threading.Lock()
 
     def load(self, steps: Iterable[Step]) -> None:
         """Take over what earlier attempts have finished. Before the first `find`."""

@@ -19,7 +19,6 @@ from headrace.errors import ConfigError, Unsupported
 from headrace.model import duration
 from headrace.model import rate as rates
 from headrace.model.lane import check_key
-from headrace.task import context
 from headrace.task.limit_options import COOL_DOWN, LIMIT_OPTIONS, LimitKeywords, check_name, checked_for, units
 
 
@@ -126,7 +125,9 @@ class Limit:
 
     def tripped(self, until: duration.Duration | datetime) -> None:
         """Close the limit, in a task whose service refuses: no job of it starts until then, and few at first after."""
-        running = context.running()
+        from headrace.task.context import running as current
+
+        running = current()
         if not isinstance(running, Tripping):
             raise Unsupported(
                 f'limit {self.name!r}: a task with executor="process" cannot reach its worker: raise RetryAfter("30s") '
@@ -214,6 +215,54 @@ class Shape:
         except ValueError:
             return True  # The signature of a builtin is unknown.
         return True
+
+
+class LimitedTask(Protocol):
+    """The part of a task that its limits need."""
+
+    @property
+    def options(self) -> LimitingOptions: ...
+
+
+class LimitingOptions(Protocol):
+    """The options of a task that its limits need."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def limits(self) -> Sequence[Limit]: ...
+
+
+class DeclaredLimits(dict[str, LimitDeclaration]):
+    """The limits of an app's tasks, by name."""
+
+    def declare(self, limits: Iterable[Limit]) -> None:
+        """Add the limits of a task; tasks that name the same limit must declare the same figures."""
+        for limit in limits:
+            fresh, known = limit.declared, self.get(limit.name)
+            if known is None:
+                self[limit.name] = fresh
+                continue
+            if (fresh.figures, fresh.breaker, fresh.cool_down) != (known.figures, known.breaker, known.cool_down):
+                raise ConfigError(
+                    f"limit {limit.name!r} is declared twice with other figures ({describe(known.figures)}; "
+                    f"{describe(fresh.figures)}): make one Limit and share it, or give one another name"
+                )
+            self[limit.name] = msgspec.structs.replace(known, cost=max(known.cost, fresh.cost))
+
+    @staticmethod
+    def refuse_shared(tasks: Iterable[LimitedTask]) -> None:
+        """On a Redis cluster a limit counts within one queue: tasks of two queues would exceed what they share."""
+        queues: dict[str, str] = {}
+        for task in tasks:
+            for limit in task.options.limits:
+                other = queues.setdefault(limit.name, task.options.queue)
+                if other != task.options.queue:
+                    raise ConfigError(
+                        f"limit {limit.name!r} is shared by tasks of the queues {other!r} and {task.options.queue!r}: on a "
+                        "Redis cluster a limit counts within one queue, and together they would exceed it; "
+                        "put these tasks into one queue, or declare a Limit with another name for each queue"
+                    )
 
 
 @functools.lru_cache(10_000)

@@ -13,7 +13,7 @@ from headrace.model import duration
 from headrace.model import rate as rates
 from headrace.model.duration import Duration
 from headrace.model.lane import MAX_UNITS, check_queue
-from headrace.task.option import NUMBER, Option, OptionKind, checked, declared
+from headrace.task.option import NUMBER, Option, OptionKind, Options, checked
 
 COOL_DOWN: Final = timedelta(seconds=5)
 
@@ -113,11 +113,11 @@ class LimitKeywords(FigureKeywords, total=False):
     ]
 
 
-FIGURE_OPTIONS = declared(FigureKeywords)
-LIMIT_OPTIONS = declared(LimitKeywords)
+FIGURE_OPTIONS = Options(FigureKeywords)
+LIMIT_OPTIONS = Options(LimitKeywords)
 
 
-def checked_for(name: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_for(name: str, options: Options, given: Mapping[str, Any]) -> dict[str, Any]:
     """Checked options of the limit of this name; a ConfigError names it."""
     try:
         return checked(options, given, "Limit")

@@ -7,8 +7,9 @@ read the options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Protocol, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -86,24 +87,46 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
 
-def declared(keywords: type) -> dict[str, Option]:
-    """The options of a TypedDict whose fields are `Annotated[type, Option(…)]`, by name."""
-    options: dict[str, Option] = {}
-    for name, hint in get_type_hints(keywords, include_extras=True).items():
-        carried = [option for option in get_args(hint)[1:] if isinstance(option, Option)] if get_origin(hint) else []
-        if len(carried) != 1:
-            raise TypeError(f"{keywords.__name__}.{name} carries {len(carried)} options instead of one")
-        options[name] = replace(carried[0], name=name)
-    return options
+class Options(Mapping[str, Option]):
+    """The options of a TypedDict whose fields are `Annotated[type, Option(…)]`, by name.
+
+    The first call that gives an option reads the fields. A program whose tasks have no options does without.
+    """
+
+    def __init__(self, keywords: type) -> None:
+        self._keywords = keywords
+
+    @cached_property
+    def by_name(self) -> dict[str, Option]:
+        """The same as a dict, which is faster to read."""
+        options: dict[str, Option] = {}
+        for name, hint in get_type_hints(self._keywords, include_extras=True).items():
+            carried = (
+                [option for option in get_args(hint)[1:] if isinstance(option, Option)] if get_origin(hint) else []
+            )
+            if len(carried) != 1:
+                raise TypeError(f"{self._keywords.__name__}.{name} carries {len(carried)} options instead of one")
+            options[name] = replace(carried[0], name=name)
+        return options
+
+    def __getitem__(self, name: str) -> Option:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_name)
+
+    def __len__(self) -> int:
+        return len(self.by_name)
 
 
-def checked(
-    options: Mapping[str, Option], given: Mapping[str, Any], call: str, checks: Checks | None = None
-) -> dict[str, Any]:
+def checked(options: Options, given: Mapping[str, Any], call: str, checks: Checks | None = None) -> dict[str, Any]:
     """What was given, without what is None, each value as the code uses it; a ConfigError, or a TypeError as of any call."""
     values: dict[str, Any] = {}
+    if not given:
+        return values
+    known = options.by_name
     for name, value in given.items():
-        option = options.get(name)
+        option = known.get(name)
         if option is None:
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
         if value is not None:

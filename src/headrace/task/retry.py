@@ -39,14 +39,13 @@ class Retry:
     """The only exceptions after which the job is tried again. Empty: all but those in `never`."""
     _base: timedelta = field(init=False, repr=False, compare=False)
     _cap: timedelta = field(init=False, repr=False, compare=False)
-    _base_seconds: float = field(init=False, repr=False, compare=False)
-    _cap_seconds: float = field(init=False, repr=False, compare=False)
+    _ranges: dict[int, tuple[float, float]] = field(init=False, repr=False, compare=False)
+    """Failures → the seconds from which a delay is drawn: the shortest, and how many more there may be."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_base", duration.parse(self.base, name="Retry.base"))
         object.__setattr__(self, "_cap", duration.parse(self.cap, name="Retry.cap"))
-        object.__setattr__(self, "_base_seconds", self._base.total_seconds())
-        object.__setattr__(self, "_cap_seconds", self._cap.total_seconds())
+        object.__setattr__(self, "_ranges", {})
         for name in ("max_attempts", "max_crashes"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
@@ -67,8 +66,15 @@ class Retry:
 
     def delay(self, failures: int, rand: Callable[[], float]) -> timedelta:
         """How long to wait after the `failures`-th failure; `rand` gives 0 … 1."""
+        drawn = self._ranges.get(failures)
+        if drawn is None:
+            drawn = self._ranges[failures] = self._range(failures)
+        low, more = drawn
+        return min(timedelta(seconds=low + more * rand()), self._cap)
+
+    def _range(self, failures: int) -> tuple[float, float]:
         # The growth stops at the cap, before the power can overflow.
-        seconds, cap = self._base_seconds, self._cap_seconds
+        seconds, cap = self._base.total_seconds(), self._cap.total_seconds()
         if (steps := failures - 1) > 0:
             growth = self.factor**steps if steps * math.log(self.factor) < _TOO_MUCH else 1e9
             seconds *= min(growth, 1e9)
@@ -79,4 +85,4 @@ class Retry:
         # cap.
         if low < high:
             low, high = low if low < cap else cap * low / high, min(high, cap)
-        return min(timedelta(seconds=low + (high - low) * rand()), self._cap)
+        return low, high - low

@@ -19,9 +19,10 @@ import msgspec
 
 from headrace.errors import SerializationError
 from headrace.model import duration
+from headrace.model.outcome import ASLEEP
 from headrace.task.codec.result import ResultCodec
 from headrace.task.context import StepKeeper, running
-from headrace.task.journal import StepChanged, Suspended, Ticket, digest_of, name_of
+from headrace.task.journal import StepChanged, Suspended, Suspension, Ticket, digest_of, name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +32,12 @@ _SHORT: Final = timedelta(seconds=1)
 
 _inside: ContextVar[bool] = ContextVar("headrace_inside_step", default=False)
 """A step is running: the steps that it calls are a part of it."""
+
+
+def inside_step() -> bool:
+    """Whether the caller is a part of a step."""
+    return _inside.get()
+
 
 _encode_time = msgspec.msgpack.Encoder().encode
 _decode_time = msgspec.msgpack.Decoder(datetime).decode
@@ -187,7 +194,7 @@ async def sleep(until: duration.Duration | float | datetime, *, key: str | int |
         with keeper.busy():
             await keeper.add(keeper.journal.finish(ticket, _encode_time(end), keeper.now()), lazy=False)
     if end > keeper.now():
-        await keeper.suspend(end)
+        await keeper.suspend(asleep(end))
 
 
 def sleep_sync(until: duration.Duration | float | datetime, *, key: str | int | None = None) -> None:
@@ -202,7 +209,12 @@ def sleep_sync(until: duration.Duration | float | datetime, *, key: str | int | 
     if step is None:
         keeper.add_sync(keeper.journal.finish(ticket, _encode_time(end), keeper.now()), lazy=False)
     if end > keeper.now():
-        raise Suspended(end)
+        raise Suspended(asleep(end))
+
+
+def asleep(end: datetime) -> Suspension:
+    """The job sleeps until then, without a slot."""
+    return Suspension(f"{ASLEEP} {end.isoformat(timespec='seconds')}", end)
 
 
 def _begin_sleep(key: str | int | None) -> tuple[StepKeeper, Ticket]:

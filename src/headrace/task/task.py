@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
-import msgspec
 from msgspec import structs
 
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
-from headrace.model.job import Key, NewJob, parse_id
+from headrace.model.gate import NewGate
+from headrace.model.job import JobId, Key, NewJob, parse_id
 from headrace.model.lane import Lane, check_tenant
+from headrace.task.call import JobCall
 from headrace.task.call_hints import CallHints
 from headrace.task.codec import JobOptions, Signature, decode_options, encode_options, marked
+from headrace.task.codec.hooks import HasPlaceholder
 from headrace.task.function import check_function, default_name, pick_executor
 from headrace.task.handle import Handle, Put, Watch
 from headrace.task.hooks import Hooks
-from headrace.task.job_options import JobKeywords, check_startable, checked, due_of, stored
+from headrace.task.job_options import JobKeywords, check_startable, checked, due_of, needs_of, stored
 from headrace.task.limit import Shape, keys_of
 from headrace.task.option import checked as checked_options
 from headrace.task.options import EnqueueOptions, lane_of
 from headrace.task.task_options import OPTIONS, TaskKeywords, TaskOptions
 
+if TYPE_CHECKING:
+    from headrace.task.children import Children
+    from headrace.task.undo import UndoPlace
+
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 NO_HOOKS = Hooks()
@@ -54,7 +58,41 @@ class Home(Watch, Protocol):
 
     def put(self, job: NewJob, tx: object | None) -> Put: ...
 
+    async def asignal(self, gate: NewGate, value: bytes, keep: timedelta) -> bool:
+        """Signal an event (see `task.event`)."""
+        ...
+
     async def aput(self, job: NewJob, tx: object | None) -> Put: ...
+
+    def put_call(self, call: JobCall[Any], tx: object | None) -> Put:
+        """Enqueue a job, with those that it follows."""
+        ...
+
+    async def aput_call(self, call: JobCall[Any], tx: object | None) -> Put: ...
+
+    def put_after(self, call: JobCall[Any], job: JobId, number: int, tenant: str) -> Put:
+        """Enqueue a call that runs after a running job, once for each number."""
+        ...
+
+    async def aput_after(self, call: JobCall[Any], job: JobId, number: int, tenant: str) -> Put: ...
+
+    def children(self, calls: Sequence[JobCall[Any]], tenant: str) -> Children:
+        """The jobs of these calls as children of a running job of that tenant."""
+        ...
+
+    def put_undo(self, call: JobCall[Any], place: UndoPlace) -> Put:
+        """Enqueue a call that runs if a running job does not end well (see `task.undo`)."""
+        ...
+
+    async def aput_undo(self, call: JobCall[Any], place: UndoPlace) -> Put: ...
+
+    def put_members(self, calls: Iterable[JobCall[R]], job: JobId) -> Sequence[Handle[R]]:
+        """Enqueue calls as members of the group of a running job."""
+        ...
+
+    async def aput_members(self, calls: Iterable[JobCall[R]], job: JobId) -> Sequence[Handle[R]]: ...
+
+    def handle(self, call: JobCall[R], put: Put) -> Handle[R]: ...
 
 
 def declare(home: Home, function: Callable[..., Any], options: TaskKeywords, *, max_payload: int) -> Task[..., Any]:
@@ -76,16 +114,23 @@ def declare(home: Home, function: Callable[..., Any], options: TaskKeywords, *, 
     return SyncTask[..., Any](home, function, name, task_options)
 
 
+class Decorator:
+    """What `app.task(…)` with options gives: decorates one function."""
+
+    def __init__(self, make: Callable[[Callable[..., Any]], Any]) -> None:
+        self._make = make
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is the more special case
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._make(function)
+
+
 # ── tasks ────────────────────────────────────────────────────────────────────
-
-
-class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
-    """One job, checked and encoded, to be enqueued in bulk: `app.enqueue_many(task.job(i) for i in …)`."""
-
-    job: NewJob
-    codec: Signature
-    skips: bool = False
-    """Left out of the answer if it is not made because another job holds its unique lock."""
 
 
 class Task(CallHints, Generic[P, R]):
@@ -107,7 +152,8 @@ class Task(CallHints, Generic[P, R]):
         fixed = all(limit.key is None and isinstance(limit.cost, int) for limit in options.limits)
         self._limits = keys_of(options.limits, (), {}) if fixed else None
         self.shape = Shape(function, options.limits)
-        self._skips = options.unique is not None and options.unique.skips
+        self.skips = options.unique is not None and options.unique.skips
+        """Whether a bulk call leaves out jobs whose unique lock is held."""
         # Each job stores what to mask, because readers without this code must not show it.
         redact, names = self.codec.marks(options.redact) if options.redact else ((), ())
         self._marks = JobOptions(redact=redact, names=names)
@@ -121,6 +167,11 @@ class Task(CallHints, Generic[P, R]):
             due,
             options=encode_options(self._marks),
         )
+
+    @property
+    def home(self) -> Home:
+        """Where its jobs go."""
+        return self._home
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
@@ -137,15 +188,26 @@ class Task(CallHints, Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; blocks until the job is stored durably."""
-        return self._handle(self._home.put(self._make(self._plan, args, kwargs), None))
+        try:
+            job = self.make_job(self._plan, args, kwargs)
+        except HasPlaceholder:
+            return self._handle(self._home.put_call(self._alone(self._plan, args, kwargs, "enqueue"), None))
+        return self._handle(self._home.put(job, None))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; returns when the job is stored durably."""
-        return self._handle(await self._home.aput(self._make(self._plan, args, kwargs), None))
+        try:
+            job = self.make_job(self._plan, args, kwargs)
+        except HasPlaceholder:
+            return self._handle(await self._home.aput_call(self._alone(self._plan, args, kwargs, "aenqueue"), None))
+        return self._handle(await self._home.aput(job, None))
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
-        """A job to be enqueued with others: see `app.enqueue_many`."""
-        return JobCall(self._make(self._plan, args, kwargs), self.codec, self._skips)
+        """A job to be enqueued with others: see `app.enqueue` and `app.enqueue_many`."""
+        try:
+            return JobCall(self.make_job(self._plan, args, kwargs), self.codec, self.skips, self)
+        except HasPlaceholder:
+            return self._linked(self._plan, args, kwargs)
 
     def handle(self, id: str | UUID) -> Handle[R]:
         """The handle of a job of this task whose id you kept."""
@@ -182,21 +244,46 @@ class Task(CallHints, Generic[P, R]):
             key_ttl=given.get("key_ttl") or self._home.key_ttl,
             options=encode_options(own),
             tx=given.get("tx"),
+            after=given.get("after", ()),
+            needs=needs_of(given),
         )
         return Bound(self._home, self, plan)
 
     def make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
-        """One job by these options, checked and encoded. For the object that `using(…)` returns."""
-        return JobCall(self._make(plan, args, kwargs), self.codec, self._skips)
+        """One job by these options, checked and encoded."""
+        if not plan.after:
+            try:
+                return JobCall(self.make_job(plan, args, kwargs), self.codec, self.skips, self)
+            except HasPlaceholder:
+                pass
+        return self._linked(plan, args, kwargs)
 
-    def _make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        """Check and encode. If this raises, nothing has been stored."""
+    def _linked(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
+        from headrace.task.links import linked_call
+
+        return linked_call(self, plan, args, kwargs)
+
+    def _alone(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any], verb: str) -> JobCall[R]:
+        """A job that is enqueued without others. What it follows has to be stored."""
+        from headrace.task.links import check_stored
+
+        call = self.make(plan, args, kwargs)
+        check_stored(call, verb)
+        return call
+
+    def make_job(
+        self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any], payload: bytes | None = None
+    ) -> NewJob:
+        """Check and encode. If this raises, nothing has been stored. `payload`: the arguments, if they are encoded already."""
         unique, key, lock = self.options.unique, None, None
-        payload = self.codec.encode(args, kwargs, canonical=plan.key is not None or unique is not None)
+        if payload is None:
+            payload = self.codec.encode(args, kwargs, canonical=plan.key is not None or unique is not None)
         if len(payload) > self.options.max_payload:
             raise PayloadTooLarge(len(payload), self.options.max_payload)
         if plan.key is not None:
-            key = Key(plan.key, plan.key_ttl, hashlib.blake2b(payload, digest_size=16).digest())
+            from hashlib import blake2b  # Jobs without a key do without it.
+
+            key = Key(plan.key, plan.key_ttl, blake2b(payload, digest_size=16).digest())
         if unique is not None:
             lock = self._ask("unique=", lambda: unique.lock_for(args, kwargs, payload))
         lane, options = plan.lane or self._lane(plan, args, kwargs), plan.options
@@ -264,18 +351,28 @@ class Bound(CallHints, Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; blocks until the job is stored, or written in the caller's transaction."""
-        call = self._task.make(self._plan, args, kwargs)
-        put = self._home.put(call.job, self._plan.tx)
+        call = self._call("enqueue", args, kwargs)
+        put = self._home.put_call(call, self._plan.tx)
         return Handle(self._home, call.codec, put.id, created=put.created)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Have a worker run it; returns when the job is stored, or written in the caller's transaction."""
-        call = self._task.make(self._plan, args, kwargs)
-        put = await self._home.aput(call.job, self._plan.tx)
+        call = self._call("aenqueue", args, kwargs)
+        put = await self._home.aput_call(call, self._plan.tx)
         return Handle(self._home, call.codec, put.id, created=put.created)
 
+    def _call(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
+        call = self._task.make(self._plan, args, kwargs)
+        if call.links is not None:
+            from headrace.task.links import check_stored
+
+            check_stored(call, verb)
+        return call
+
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
-        """A job to be enqueued with others: see `app.enqueue_many`."""
+        """A job to be enqueued with others: see `app.enqueue` and `app.enqueue_many`."""
         if self._plan.tx is not None:
-            raise ConfigError("tx belongs to the call that enqueues: app.enqueue_many(jobs, tx=…)")
+            raise ConfigError(
+                "tx belongs to the call that enqueues: app.enqueue(job, tx=…), app.enqueue_many(jobs, tx=…)"
+            )
         return self._task.make(self._plan, args, kwargs)

@@ -14,7 +14,7 @@ from headrace.model.duration import Duration
 from headrace.model.lane import check_priority, check_queue, check_task_name
 from headrace.task.function import Executor
 from headrace.task.limit import Limit, check_limits
-from headrace.task.option import LENGTH, SPAN, Option, OptionKind, declared, named, one_of
+from headrace.task.option import LENGTH, SPAN, Option, OptionKind, Options, named, one_of
 from headrace.task.retry import Retry
 from headrace.task.unique import Unique
 
@@ -175,7 +175,7 @@ class TaskKeywords(TypedDict, total=False):
     ]
 
 
-OPTIONS = declared(TaskKeywords)
+OPTIONS = Options(TaskKeywords)
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, get_args
@@ -14,7 +13,7 @@ from headrace.model.lane import check_key
 
 OnConflict = Literal["return", "skip", "replace", "debounce"]
 
-WAITING_OR_RUNNING: Final = ("scheduled", "ready", "running")
+WAITING_OR_RUNNING: Final = ("blocked", "scheduled", "ready", "running")
 
 
 class Unique:
@@ -67,7 +66,9 @@ class Unique:
     def lock_for(self, args: Sequence[Any], kwargs: Mapping[str, Any], payload: bytes) -> UniqueLock:
         """The lock that a job with these arguments needs. `payload`: the canonical bytes of the arguments."""
         if self.key is None:
-            name = hashlib.blake2b(payload, digest_size=16).hexdigest()
+            from hashlib import blake2b
+
+            name = blake2b(payload, digest_size=16).hexdigest()
         else:
             key = self.key(*args, **kwargs)
             if isinstance(key, bool) or not isinstance(key, str | int):

@@ -11,8 +11,9 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.model import duration
 from headrace.model.job import Job, JobId, JobState, NewJob
+from headrace.task.call import JobCall
 from headrace.task.codec import readable_options
-from headrace.task.task import JobCall, Task
+from headrace.task.task import Task
 from headrace.testing.faults import task_name
 from headrace.testing.stand_in import AppUnderTest, StandIn, active_stands, in_portal, stand_of
 

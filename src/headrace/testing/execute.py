@@ -22,7 +22,7 @@ from headrace.task import context
 from headrace.task.journal import Suspended
 from headrace.testing.clock import FakeClock
 from headrace.worker import outcome_of
-from headrace.worker.attempt import TIMEOUT, Attempt
+from headrace.worker.attempt import TIMEOUT, Attempt, trace
 from headrace.worker.state import WorkerState
 from headrace.worker.steps import announce
 
@@ -94,8 +94,7 @@ def execute(attempt: Attempt, crash_at: int | None, run: RunCoroutine) -> RunEnd
     call = _prepare(attempt)
     if not callable(call):
         return call
-    own = contextvars.copy_context()
-    own.run(context.enter, attempt)
+    own = _context_of(attempt)
     began = _clock_of(attempt).now()
     try:
         if attempt.known.is_async:
@@ -112,8 +111,7 @@ async def aexecute(attempt: Attempt, crash_at: int | None) -> RunEnd:
     call = _prepare(attempt)
     if not callable(call):
         return call
-    own = contextvars.copy_context()
-    own.run(context.enter, attempt)
+    own = _context_of(attempt)
     began = _clock_of(attempt).now()
     try:
         if attempt.known.is_async:
@@ -191,7 +189,7 @@ def _prepare(attempt: Attempt) -> RunEnd | _Bound:
     state, known, name = _state(attempt), attempt.known, attempt.job.task
     if known.codec is None:
         return RunEnd(outcome_of.too_late(attempt) or outcome_of.unknown_task(name))
-    if (late := outcome_of.too_late(attempt)) is not None:
+    if (late := attempt.unready or outcome_of.too_late(attempt)) is not None:
         return RunEnd(late)
     if (pause := state.paused_now().get(name)) is not None:
         return RunEnd(outcome_of.paused(pause, state.watch.now()))
@@ -205,7 +203,17 @@ def _prepare(attempt: Attempt) -> RunEnd | _Bound:
         attempt.deadline = attempt.started + timeout
     if state.listeners:
         announce(state, attempt)
-    return functools.partial(known.function, *args, **kwargs)
+    if (tracer := state.hooks.tracer) is not None:
+        trace(attempt, tracer)
+    return functools.partial(attempt.known.function, *args, **kwargs)
+
+
+def _context_of(attempt: Attempt) -> contextvars.Context:
+    own = contextvars.copy_context()
+    own.run(context.enter, attempt)
+    if attempt.scope is not None:
+        own.run(attempt.scope.enter)
+    return own
 
 
 def _returned(attempt: Attempt, value: Any, began: datetime) -> RunEnd:

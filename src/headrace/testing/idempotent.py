@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace.errors import ConfigError
 from headrace.model.job import Batch, Job, JobId, JobState, job_id, new_batch
-from headrace.task.task import JobCall
+from headrace.task.call import JobCall
 from headrace.testing import faults
 from headrace.testing.assertions import stand_with
 from headrace.testing.faults import Fault

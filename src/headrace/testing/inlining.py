@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.errors import ConfigError
-from headrace.model.job import JobId
+from headrace.model.job import JobId, JobState
 from headrace.testing.clock import FakeClock
 from headrace.testing.draining import Errors, raise_first
 from headrace.testing.execute import run_coroutine
@@ -35,6 +35,8 @@ class Inline:
         self._exit = ExitStack()
         self._aexit = AsyncExitStack()
         self._stand: StandIn | None = None
+        self._blocked: list[JobId] = []
+        """Jobs that wait for others. They run as soon as those have ended."""
 
     @property
     def stand(self) -> StandIn:
@@ -81,24 +83,40 @@ class Inline:
         await self._aexit.aclose()
 
     # ── for the app ─────────────────────────────────────────────────────────
-    def run(self, ids: Sequence[JobId]) -> None:
-        """Run these jobs in this thread. A job that is delayed, limited or paused waits."""
-        play(self._script(ids), self.stand.run_coroutine or run_coroutine)
+    def run(self, ids: Sequence[JobId], *, awaited: bool = False) -> None:
+        """Run these jobs in this thread, and those that follow. A job that is delayed, limited or paused waits.
 
-    async def arun(self, ids: Sequence[JobId]) -> None:
+        `awaited`: no error is raised for a job that is dead, because the task that awaits it gets JobDead.
+        """
+        play(self._script(ids, awaited=awaited), self.stand.run_coroutine or run_coroutine)
+
+    async def arun(self, ids: Sequence[JobId], *, awaited: bool = False) -> None:
         """The same in this event loop."""
-        await aplay(self._script(ids))
+        await aplay(self._script(ids, awaited=awaited))
 
-    def _script(self, ids: Sequence[JobId]) -> Script[None]:
-        stand = self.stand
+    def _script(self, ids: Sequence[JobId], *, awaited: bool) -> Script[None]:
         for id in ids:
-            ran: list[Ran] = []
-            attempt: Attempt | None = yield from _claim(stand, id)
-            while attempt is not None and len(ran) < MOST:
-                ran += yield from steps(stand, attempt)
-                attempt = (yield from _claim(stand, id)) if ran[-1].fault is not None else None
-            if self._errors == "raise":
-                raise_first(ran)
+            yield from self._run(id, awaited=awaited)
+        waiting = len(self._blocked) + 1
+        while len(self._blocked) < waiting:
+            waiting = len(self._blocked)
+            ready, self._blocked = self._blocked, []
+            for id in ready:
+                yield from self._run(id)
+
+    def _run(self, id: JobId, *, awaited: bool = False) -> Script[None]:
+        stand = self.stand
+        ran: list[Ran] = []
+        attempt: Attempt | None = yield from _claim(stand, id)
+        if attempt is None:
+            [job] = yield StoreCall(partial(stand.store.get, [id]))
+            if job is not None and job.state is JobState.BLOCKED:
+                self._blocked.append(id)
+        while attempt is not None and len(ran) < MOST:
+            ran += yield from steps(stand, attempt)
+            attempt = (yield from _claim(stand, id)) if ran[-1].fault is not None else None
+        if self._errors == "raise":
+            raise_first(attempt for attempt in ran if not awaited or attempt.state is not JobState.DEAD)
 
 
 def _claim(stand: StandIn, id: JobId) -> Script[Attempt | None]:

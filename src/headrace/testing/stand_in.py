@@ -17,6 +17,7 @@ from headrace.model.job import JobId
 from headrace.model.lease import Ask, Lease, Orphan, Token, WorkerId, new_token, new_worker_id
 from headrace.model.outcome import Lost, Outcome, Settlement
 from headrace.model.step import Step
+from headrace.operate.children import cancel_children
 from headrace.operate.limits import Limits
 from headrace.policy.effective import DEFAULTS, effective, settlement
 from headrace.policy.flow import Planner
@@ -30,10 +31,13 @@ from headrace.testing.store import FrontStore, TestStore, as_store
 from headrace.webhooks.deliver import QUEUE as WEBHOOKS
 from headrace.webhooks.deliver import DeliveryMaker, batches_of
 from headrace.worker.attempt import LOST, Attempt, ResolvedTask
+from headrace.worker.attempt_meter import tell_end
+from headrace.worker.children import parent_of
 from headrace.worker.completer import GONE
 from headrace.worker.duties import Duties
 from headrace.worker.executor import UnresolvedTask
 from headrace.worker.failure_hooks import FailureHooks
+from headrace.worker.inputs import InputReader, has_inputs
 from headrace.worker.journal import AttemptSteps, StepWriter
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.outcome_of import encode_result
@@ -74,7 +78,7 @@ async def ain_portal(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """The same for async code. The store belongs to the portal's event loop."""
     if asyncio.get_running_loop() is portal.loop:
         return await make()
-    return await asyncio.wrap_future(portal.start(make))
+    return await portal.answer_of(make)
 
 
 class _ClockWatch(DeadlineWatch):
@@ -267,12 +271,14 @@ class StandIn:
         self.state.paused = {pause.name: pause for pause in await self.store.pauses() if pause.kind == "task"}
         queues = tuple(self._open(queues))
         if id is not None:
-            return self._attempt(await self.store.claim_one(id, self._ask(worker, queues)), worker)
+            return await self._attempt(await self.store.claim_one(id, self._ask(worker, queues)), worker)
         planner = Planner(queues, self._duties.queues)
         if planner.watched:
             planner.saw(await self.store.lanes(planner.watched), self.clock.now())
         order = planner.plan(1)
-        return self._attempt(await self.store.claim(self._ask(worker, queues, order.bands, order.weights)), worker)
+        return await self._attempt(
+            await self.store.claim(self._ask(worker, queues, order.bands, order.weights)), worker
+        )
 
     async def next_change(self, queues: tuple[str, ...]) -> datetime | None:
         """When time alone makes the next job of these queues claimable. None: no time does."""
@@ -298,7 +304,7 @@ class StandIn:
         ttl = self.app.settings.lease
         return Ask(worker, queues, 1, ttl, new_token(), bands=bands, weights=weights or {})
 
-    def _attempt(self, lease: Lease | None, worker: WorkerId) -> Attempt | None:
+    async def _attempt(self, lease: Lease | None, worker: WorkerId) -> Attempt | None:
         if lease is None:
             return None
         [job] = lease.jobs
@@ -307,6 +313,9 @@ class StandIn:
         attempt = Attempt(held, 0, job, known)
         held.attempts.append(attempt)
         self.workers[attempt.held.token] = worker
+        if has_inputs(job):
+            reader = InputReader(self.store, self._duties.hooks.large_results, self.state.name)
+            [(_, attempt.unready)] = await reader.fill([attempt])
         return attempt
 
     async def lose(self, attempt: Attempt, cause: str) -> None:
@@ -325,6 +334,10 @@ class StandIn:
             await self.store.enqueue(batch)
         if await self.store.settle(held.token, [(attempt.position, follows)]):
             return None
+        if (parent := parent_of(attempt, follows)) is not None:
+            await cancel_children(self.store, [parent])
+        if state.hooks.meter is not None:
+            tell_end(state.hooks.meter, attempt, outcome)
         state.tell_failure(attempt.job, follows)
         if state.listeners:
             state.emit("attempt.ended", id=attempt.job.id, task=attempt.job.task, outcome=outcome)

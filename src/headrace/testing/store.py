@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import cast
@@ -121,7 +120,7 @@ class FrontStore(Remote):
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]:
         del tx
-        return await asyncio.wrap_future(self._portal.start(lambda: self._test_store.settle(token, settlements)))
+        return await self._portal.answer_of(lambda: self._test_store.settle(token, settlements))
 
     def add_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
         del tx
@@ -129,4 +128,4 @@ class FrontStore(Remote):
 
     async def aadd_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
         del tx
-        return await asyncio.wrap_future(self._portal.start(lambda: self._test_store.add_steps(token, steps)))
+        return await self._portal.answer_of(lambda: self._test_store.add_steps(token, steps))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
@@ -11,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from headrace.model.job import Claimed
+from headrace.model.outcome import Outcome
 from headrace.policy.effective import Effective, effective, usual
-from headrace.task.codec import Signature, decode_options
+from headrace.task.codec import Signature, decode_options, secrets
 from headrace.task.limit import Limit
-from headrace.worker.middleware import surrounded
+from headrace.task.tracing import AttemptTracer, TraceScope
+from headrace.worker.middleware import in_span, surrounded
+from headrace.worker.service import log
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
@@ -38,6 +43,7 @@ class ResolvedTask:
         "executor",
         "function",
         "has_webhook",
+        "in_span",
         "is_async",
         "limits",
         "name",
@@ -52,8 +58,6 @@ class ResolvedTask:
         self.name = task.name
         self.is_async = inspect.iscoroutinefunction(task.function)
         self.function = surrounded(task.function, task.hooks, is_async=self.is_async)
-        if (results := task.hooks.large_results) is not None:
-            self.function = results.around(self.function, task.codec, is_async=self.is_async)
         self.codec: Signature | None = task.codec
         self.decode = task.codec.decode
         self.executor = options.executor
@@ -66,12 +70,33 @@ class ResolvedTask:
         self.shape = task.shape
         self.has_webhook = has_webhook
         """The app has webhooks for its ends."""
+        self.in_span = self
+        """The same with its function inside a span, for attempts that are traced."""
+        if (tracer := task.hooks.tracer) is not None:
+            self.in_span = copy.copy(self)
+            self.in_span.function = in_span(self.function, tracer, is_async=self.is_async)
+        if (results := task.hooks.large_results) is not None:
+            for known in {self, self.in_span}:
+                known.function = results.around(known.function, task.codec, is_async=self.is_async)
 
     def arguments(self, job: Claimed) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a job, decoded; raises BadArguments."""
         if job.options is not None:
             decode_options(job.options)
         return self.decode(job.payload)
+
+    def secrets(self, job: Claimed) -> Sequence[str]:
+        """The values of the job's redacted fields, as they could appear in a text."""
+        own = effective(job, self.usual)
+        if not own.redact:
+            return ()
+        try:
+            if self.codec is None:
+                return secrets(job.payload, own.redact, own.names)
+            return self.codec.secrets(job.payload, own.redact)
+        except Exception:  # noqa: BLE001  # whatever a user's type does while it is decoded
+            log.exception("cannot read the redacted fields of task %s", self.name)
+            return ()
 
 
 class ObservedAttempt(NamedTuple):
@@ -118,6 +143,8 @@ class Attempt(msgspec.Struct, eq=False):
     position: int
     job: Claimed
     known: ResolvedTask
+    scope: TraceScope | None = None
+    """The trace in which it runs. None: the app has no tracer."""
     slots: Slots | None = None
     """The slots that run it. None: it waits, or it has ended."""
     started: float = 0.0
@@ -139,6 +166,10 @@ class Attempt(msgspec.Struct, eq=False):
     """Seconds that were left to the job's deadline when it started."""
     journal: AttemptSteps | None = None
     """None: its task has called no step yet."""
+    successors: int = 0
+    """The number of calls that it has enqueued to run after it."""
+    unready: Outcome | None = None
+    """Why it cannot start, if one of its inputs is missing. For `headrace.testing`, which has no line for inputs."""
 
     @property
     def worker(self) -> str:
@@ -181,6 +212,13 @@ class Attempt(msgspec.Struct, eq=False):
     def report(self, *, progress: float | None = None, note: str | None = None, line: str | None = None) -> None:
         self.held.state.reporter.take(self, progress=progress, note=note, line=line)
 
+    def secrets(self) -> Sequence[str]:
+        return self.known.secrets(self.job)
+
+    def successor(self) -> int:
+        self.successors += 1
+        return self.successors
+
     def steps(self) -> AttemptSteps:
         if self.journal is None:
             self.journal = self.held.state.step_writer.keeper(self)
@@ -188,3 +226,10 @@ class Attempt(msgspec.Struct, eq=False):
 
     def trip(self, limit: Limit, until: timedelta | datetime) -> None:
         self.held.state.feedback.trip(self.observed, limit, until)
+
+
+def trace(attempt: Attempt, tracer: AttemptTracer) -> None:
+    """Give one attempt its scope. The executor does the same for the attempts of a lease."""
+    attempt.scope = tracer.scope(attempt.job.options)
+    if attempt.scope.has_span:
+        attempt.known = attempt.known.in_span

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from headrace.errors import HeadraceError, LeaseLost, Unsupported
+from headrace.model.gate import Gate, GateId
 from headrace.model.job import Claimed
 from headrace.model.step import Step
-from headrace.task.journal import Journal, Suspended
+from headrace.task.journal import Journal, Suspended, Suspension
 from headrace.worker import wire
 from headrace.worker.attempt import Attempt
 
@@ -21,6 +22,8 @@ async def keep_steps(attempt: Attempt, message: wire.StepCallMessage) -> wire.St
     """The worker's answer to its child."""
     keeper = attempt.steps()
     try:
+        if message.gates:
+            return wire.StepAnswer(gates=await keeper.gates(message.gates))
         if not message.steps:
             return wire.StepAnswer(await keeper.read())
         await keeper.write(message.steps)
@@ -73,8 +76,14 @@ class ChildSteps:
     def busy(self) -> Generator[None]:
         yield
 
-    async def suspend(self, until: datetime) -> None:
-        raise Suspended(until)
+    def gates_sync(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return self._send(wire.StepCallMessage(gates=list(ids))).gates
+
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return self.gates_sync(ids)
+
+    async def suspend(self, suspension: Suspension) -> None:
+        raise Suspended(suspension)
 
     def _send(self, message: wire.StepCallMessage) -> wire.StepAnswer:
         answer = self._ask(message)

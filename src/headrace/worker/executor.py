@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from time import monotonic
+from typing import Final
 
 from headrace.model.lease import Lease
 from headrace.model.outcome import Outcome, Released
+from headrace.model.step import UNDO
 from headrace.policy.effective import DEFAULTS
+from headrace.task.tracing import TraceScope
 from headrace.webhooks.deliver import TASK
 from headrace.worker import outcome_of
 from headrace.worker.attempt import LOST, RELEASE, STOP, TIMEOUT, Attempt, ResolvedTask, Slots
+from headrace.worker.attempt_meter import tell_successes
 from headrace.worker.claim_scope import ClaimScope, KindRoom
 from headrace.worker.completer import Completer
+from headrace.worker.inputs import InputReader, InputSlots, has_inputs
 from headrace.worker.processes import Isolation, ProcessSlots
 from headrace.worker.service import Service, log
 from headrace.worker.settler import Settler
@@ -49,10 +55,13 @@ class UnresolvedTask(ResolvedTask):
         self.timeout = inf
         self.timed = False
         self.limits = ()
+        self.in_span = self
         self.has_webhook = True  # Its jobs end rarely, and a webhook may want each end.
 
 
 _NO_TASK = UnresolvedTask("")
+_EACH: Final = b"each"
+"""Stands for no options: jobs without options each have a trace of their own."""
 
 
 class Executor(Service):
@@ -79,7 +88,9 @@ class Executor(Service):
         self.processes = ProcessSlots(state, processes, end=self.end, low=low)
         self.suspects = ProcessSlots(state, SUSPECTS, end=self.end, low=low, isolates=Isolation(self._unfit, IDLE))
         """Extra slots for suspects. Jobs are not claimed for them."""
-        self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes, self.suspects)
+        self.inputs = InputSlots(InputReader(state.store, state.hooks.large_results, state.name), self.end)
+        """Attempts whose arguments are results of other jobs, which are read first."""
+        self._kinds: tuple[Slots, ...] = (self.loop, self.threads, self.processes, self.suspects, self.inputs)
         self._by_name: dict[str, Slots] = {"async": self.loop, "thread": self.threads, "process": self.processes}
         self._unfit_tasks: set[str] = set()
         """Tasks that need the worker's own process, as an earlier try showed."""
@@ -87,8 +98,13 @@ class Executor(Service):
         self.handed_back = 0
 
     @property
+    def children(self) -> list[int]:
+        """The ids of the child processes."""
+        return self.processes.pids + self.suspects.pids
+
+    @property
     def waiting(self) -> int:
-        return self.loop.waiting + self.threads.waiting + self.processes.waiting
+        return self.loop.waiting + self.threads.waiting + self.processes.waiting + self.inputs.waiting
 
     @property
     def running(self) -> int:
@@ -124,7 +140,7 @@ class Executor(Service):
     def isolates(self, name: str) -> bool:
         """Whether a suspect of this task can run beside other jobs, in a process of its own."""
         known = self._state.known(name)
-        if known is None or not self._state.settings.app or name == TASK or name in self._unfit_tasks:
+        if known is None or not self._state.settings.app or name in {TASK, UNDO} or name in self._unfit_tasks:
             return False
         # A task in a process slot is isolated anyway. A task with limits may close them, which a child process cannot
         # do.
@@ -148,9 +164,14 @@ class Executor(Service):
         paused = self._state.paused_now()
         unknown: list[Attempt] = []
         put_off: list[Attempt] = []
+        incomplete: list[Attempt] = []
         name: str | None = None
         task: ResolvedTask = _NO_TASK
         line = unknown
+        tracer = self._state.hooks.tracer
+        options = None if tracer is None else _EACH
+        scope: TraceScope | None = None
+        in_span = may_wait = False
         tasks = 0
         for position, job in enumerate(lease.jobs):
             if job.task is not name and job.task != name:
@@ -162,8 +183,17 @@ class Executor(Service):
                 else:
                     task, line = resolved, put_off if name in paused else lines[resolved.executor]
                 held.limited = held.limited or bool(task.limits)
-            attempt = Attempt(held, position, job, task)
-            line.append(attempt)
+            if job.options is not options:
+                # Jobs that one call has enqueued share their options, and so their trace.
+                options, may_wait = job.options, has_inputs(job)
+                if tracer is not None:
+                    scope, options = tracer.scope(options), options or _EACH
+                    in_span = scope.has_span
+            attempt = Attempt(held, position, job, task.in_span if in_span else task, scope)
+            if may_wait and line is not unknown and line is not put_off:
+                incomplete.append(attempt)
+            else:
+                line.append(attempt)
             attempts.append(attempt)
         held.jobs = [(job.batch, job.ord, job.attempt) for job in lease.jobs]
         held.open = len(attempts)
@@ -176,6 +206,18 @@ class Executor(Service):
         for attempt in put_off:
             pause = paused[attempt.job.task]
             self.end(attempt, outcome_of.too_late(attempt) or outcome_of.paused(pause, self._state.watch.now()))
+        if incomplete:
+            self.inputs.read(incomplete, partial(self._complete, held, alone=alone, patient=patient))
+        self._sort(held, lines, alone=alone, patient=patient)
+
+    def _complete(self, held: HeldLease, attempts: list[Attempt], *, alone: bool, patient: bool) -> None:
+        """These attempts have all their arguments."""
+        lines: dict[str, list[Attempt]] = {}
+        for attempt in attempts:
+            lines.setdefault(attempt.known.executor, []).append(attempt)
+        self._sort(held, lines, alone=alone, patient=patient)
+
+    def _sort(self, held: HeldLease, lines: dict[str, list[Attempt]], *, alone: bool, patient: bool) -> None:
         for name, line in lines.items():
             if line and held.suspect and not alone and name != "process":
                 line[0].patient = patient
@@ -228,6 +270,8 @@ class Executor(Service):
         if held.lost:
             return
         held.lost = True
+        if held.ended and self._state.hooks.meter is not None:
+            tell_successes(self._state.hooks.meter, held, held.ended, held.measured, plain=not held.others)
         held.ended = []
         for attempt in held.attempts:
             if attempt is not None:

@@ -42,13 +42,20 @@ class EndedAttempt:
         del progress, note, line
         raise _over()
 
+    def secrets(self) -> Sequence[str]:
+        return ()  # hooks get messages and tracebacks that are masked
+
     def steps(self) -> StepKeeper:
+        raise _over()
+
+    def successor(self) -> int:
         raise _over()
 
 
 def _over() -> Unsupported:
     return Unsupported(
-        "the attempt has ended: only its task can call steps, report progress, log lines or complete the job"
+        "the attempt has ended: only its task can call steps, report progress, log lines, enqueue what follows or complete the "
+        "job"
     )
 
 

@@ -53,14 +53,12 @@ class FailureLog:
 
     def tell(self, job: Claimed, settlement: Settlement) -> None:
         """Log the outcome if it is a failure or a death."""
-        match settlement:
-            case Again(failure=Failure() as failure, due=due) if _failed.isEnabledFor(logging.WARNING):
-                if self._failed.allows():
-                    self._say_failed(job, failure, due)
-            case Finish(state=JobState.DEAD) if self._dead.allows():
-                self._say_dead(job, settlement)
-            case _:
-                pass
+        if isinstance(settlement, Again):
+            failure = settlement.failure
+            if failure is not None and _failed.isEnabledFor(logging.WARNING) and self._failed.allows():
+                self._say_failed(job, failure, settlement.due)
+        elif settlement.state is JobState.DEAD and self._dead.allows():
+            self._say_dead(job, settlement)
 
     def _say_failed(self, job: Claimed, failure: Failure, due: object) -> None:
         when = "at once" if not due else f"in {duration.about(due)}" if isinstance(due, timedelta) else f"at {due}"

@@ -12,17 +12,16 @@ from headrace.errors import HeadraceError, OutcomeUnknown
 from headrace.model.lease import Ask, Lease, Token, new_token
 from headrace.policy import reserve
 from headrace.policy.flow import ClaimOrder
+from headrace.runtime import faults
 from headrace.store.contract import Prompt
-from headrace.worker import faults
 from headrace.worker.executor import Executor
 from headrace.worker.limit_feedback import LimitFeedback
+from headrace.worker.pace import Pace
 from headrace.worker.quarantine import Quarantine
 from headrace.worker.service import Backoff, Bell, OutageLog, Service, log
 from headrace.worker.settler import Settler
 from headrace.worker.state import MAX_CLAIM, WorkerState
 
-HORIZON = 0.025
-"""Seconds of work to keep in line, so that no slot waits for the next claim."""
 PLAIN = ClaimOrder()
 QUICK = 4
 """Turns of the event loop within which a job that never waits has ended."""
@@ -35,38 +34,6 @@ POLL_SELDOM = 5
 while others do the upkeep."""
 GLANCE = 0.05
 """Seconds between two claims for reserved slots, while all other slots are taken."""
-
-
-class Pace:
-    """Jobs per second, and seconds per claim: how much to claim ahead."""
-
-    def __init__(self) -> None:
-        self.rate = 0.0
-        self.trip = 0.0
-        self._jobs = 0
-        self._at = monotonic()
-
-    def measure(self, jobs: int) -> None:
-        """`jobs` ended so far."""
-        now = monotonic()
-        seconds = now - self._at
-        if seconds < 0.005:
-            return
-        fresh = (jobs - self._jobs) / seconds
-        weight = min(1.0, seconds / 0.2 + 0.25)
-        self.rate += (fresh - self.rate) * weight
-        self._jobs, self._at = jobs, now
-
-    def claimed(self, seconds: float) -> None:
-        self.trip += (seconds - self.trip) * 0.2
-
-    def forget(self) -> None:
-        self.rate = 0.0
-
-    @property
-    def ahead(self) -> int:
-        """How many jobs to keep in line: as many as end within a few claims' time. For long jobs: none."""
-        return min(2 * MAX_CLAIM, int(self.rate * max(HORIZON, 3 * self.trip)))
 
 
 class Fetcher(Service):
@@ -104,6 +71,8 @@ class Fetcher(Service):
         )
         self._asked: Ask | None = None
         """The claim that the listener makes when a job arrives."""
+        self._begun: Lease | None = None
+        """The listener has started the jobs of this lease."""
         self._unsure: Token | None = None
         """The token of a claim whose answer was lost. The next claim repeats it, so that no lease is left unused."""
         self._handed_back = 0
@@ -135,8 +104,12 @@ class Fetcher(Service):
         await self._feedback().declared.wait()
         while True:
             if (brought := self._brought()) is not None:
-                await self._claimed(brought[0])
-                await self._start(executor, *brought)
+                if self._begun is brought[0]:
+                    self._begun = None
+                    await self._listen_after(executor, *brought)
+                else:
+                    await self._claimed(brought[0])
+                    await self._start(executor, *brought)
                 continue
             if self.is_quiet():
                 self._stop_listening()
@@ -178,18 +151,21 @@ class Fetcher(Service):
             await self._quarantine.start(executor, held, lease, quiet=self.is_quiet())
         else:
             executor.deliver(held, lease)
-            if self._waiter is None and len(lease.jobs) < asked and not lease.cut:
-                # The claim found less than it asked for. The next one most likely finds nothing, so listening starts
-                # first.
-                if self._prompt is not None and len(lease.jobs) <= executor.size:
-                    await self._let_run(executor)
-                await self._listen()
+            await self._listen_after(executor, lease, asked)
+
+    async def _listen_after(self, executor: Executor, lease: Lease, asked: int) -> None:
+        """Listen before the next claim if that one most likely finds nothing: the last one found less than it asked for."""
+        if self._waiter is None and len(lease.jobs) < asked and not lease.cut and not self.is_quiet():
+            if self._prompt is not None and len(lease.jobs) <= executor.size:
+                await self._let_run(executor)
+            await self._listen()
 
     async def stop(self) -> None:
         await super().stop()
         if (brought := self._brought()) is not None:
             lease, _ = brought
-            self._executor().deliver(self._state.take(lease), lease)
+            if self._begun is not lease:
+                self._executor().deliver(self._state.take(lease), lease)
             self._executor().hand_back()
         self._stop_listening()
         if self._leaving:
@@ -371,13 +347,24 @@ class Fetcher(Service):
         """Wait for a hint, or with `ask` for a lease."""
         try:
             if ask is not None and self._prompt is not None:
-                return await self._prompt.wait_to_claim(ask, poll)
+                lease = await self._prompt.wait_to_claim(ask, poll)
+                if not isinstance(lease, bool):
+                    self._begin(lease)
+                return lease
             return await self._state.store.wait(self._executor().scope.queues, poll)
         finally:
             # The fetcher wakes in the next turn of the loop, when this task is done. A callback of the task would come
             # one turn later.
             if asyncio.current_task() is self._waiter:
                 self.nudge.ring()
+
+    def _begin(self, lease: Lease) -> None:
+        """Start plain jobs in the listener's own turn of the loop. The fetcher wakes a turn later, and sees to the others."""
+        mine = asyncio.current_task() is self._waiter
+        if mine and not (self.is_quiet() or lease.suspect or faults.ARMED) and self._feedback().is_fresh():
+            self._begun = lease
+            self.idle.clear()
+            self._executor().deliver(self._state.take(lease), lease)
 
     def _stop_listening(self) -> None:
         """Cancel the listener. Only `stop` waits for its end, so that a claim is not delayed."""

@@ -17,14 +17,17 @@ from headrace.model.job import Claimed, Job
 from headrace.model.lease import Orphan
 from headrace.model.outcome import Lost, Settlement
 from headrace.model.records import Promoted, Retention
+from headrace.operate.children import cancel_children
 from headrace.operate.dead import dropped
 from headrace.policy.effective import DEFAULTS, Effective, effective, settlement
 from headrace.policy.explain.sentences import count
 from headrace.policy.history import end_of
 from headrace.policy.queue import QueueOptions, dead_retentions
+from headrace.runtime import faults
 from headrace.sink.sink import sink_of
 from headrace.store.contract import Hinting
 from headrace.webhooks.deliver import batches_of
+from headrace.worker.children import ended_parent
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
 from headrace.worker.history import FOLD_EVERY, HistoryUpkeep
 from headrace.worker.service import Backoff, OutageLog, Service, log
@@ -205,6 +208,8 @@ class Janitor:
     async def _promote(self) -> float:
         self._promoted_at = monotonic()
         promoted = await self._state.calls.timed("promote", self._state.store.promote(BATCH))
+        if faults.ARMED and promoted.moved:
+            faults.reach("opening")
         wait = self._until_next(promoted)
         self._look_at = monotonic() + wait
         if promoted.moved:
@@ -309,11 +314,18 @@ class Janitor:
         # If this fails, the lease expires and is reaped again.
         for batch in batches_of(news):
             await self._state.store.enqueue(batch)
-        await self._state.store.settle(orphan.token, settlements)
+        refused = await self._state.store.settle(orphan.token, settlements)
         for (_, job), (_, follows) in zip(orphan.jobs, settlements, strict=True):
             self._state.tell_failure(job, follows)
             if (end := end_of(follows)) is not None:
                 self._state.tally.add(job, end)
+        parents = [
+            parent
+            for (position, job), (_, follows) in zip(orphan.jobs, settlements, strict=True)
+            if position not in refused and (parent := ended_parent(job, follows)) is not None
+        ]
+        if parents:
+            await cancel_children(self._state.store, parents)
 
     def _decide(self, job: Claimed, orphan: Orphan) -> Settlement:
         lost = Lost(cause=orphan.cause, own=orphan.suspect, at=datetime.now(UTC))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailable, Unsupported
+from headrace.model.gate import Gate, GateId
 from headrace.model.step import Step
-from headrace.runtime import event_loop
+from headrace.runtime import event_loop, faults
 from headrace.store.contract import Transactional
-from headrace.task.journal import Journal
-from headrace.worker import faults
+from headrace.store.gates import Upgrading
+from headrace.task.journal import Journal, Suspension, joined
 from headrace.worker.attempt import SUSPEND, Attempt
 from headrace.worker.lost_lease import tell_lost
 from headrace.worker.service import Backoff, OutageLog
@@ -41,6 +42,9 @@ class StepWriter:
         self._waiting: dict[HeldLease, list[_Unwritten]] = {}
         self._calls: dict[HeldLease, asyncio.Task[None]] = {}
         self._outage = OutageLog("storing steps")
+        store = state.store
+        self.upgrading = store if isinstance(store, Upgrading) else None
+        """The store, if workers of an earlier version may share it."""
 
     def keeper(self, attempt: Attempt) -> AttemptSteps:
         return AttemptSteps(self, attempt)
@@ -50,16 +54,28 @@ class StepWriter:
         return datetime.fromtimestamp(self._state.watch.about(), UTC)
 
     async def read(self, attempt: Attempt) -> list[Step]:
-        """What earlier attempts of a job have finished."""
+        """What earlier attempts of a job have finished. Raises Unsupported if a worker would run the job without its steps."""
+        if (store := self.upgrading) is not None:
+            await self._ask(attempt, lambda: store.refuse_older((attempt.job.queue,)))
+        if attempt.job.attempt == 1:
+            return []
+        return await self._ask(attempt, lambda: self._state.store.read_steps(attempt.job.id))
+
+    async def gates(self, attempt: Attempt, ids: Sequence[GateId]) -> list[Gate | None]:
+        """The present state of gates that the task of an attempt waits for."""
+        return await self._ask(attempt, lambda: self._state.store.gates(ids))
+
+    async def _ask(self, attempt: Attempt, look: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Look at the store, and again while it is away."""
         backoff = Backoff()
         while True:
             try:
-                steps = await self._state.store.read_steps(attempt.job.id)
+                answer = await look()
             except (Unavailable, OutcomeUnknown) as error:
                 await self._wait_for_store(error, [attempt], backoff)
             else:
                 self._outage.settle()
-                return steps
+                return answer
 
     async def add(self, attempt: Attempt, steps: list[Step]) -> None:
         """Store these steps. Raises LeaseLost, or the error of a store that refuses them."""
@@ -154,7 +170,7 @@ class AttemptSteps:
         self._writer = writer
         self._attempt = attempt
         self.journal = Journal()
-        self._loaded = attempt.job.attempt == 1
+        self._loaded = attempt.job.attempt == 1 and writer.upgrading is None
         """Nothing ran before the first attempt."""
         self._loading: asyncio.Lock | None = None
         self._loading_sync = threading.Lock()
@@ -162,12 +178,12 @@ class AttemptSteps:
         """Steps that this attempt has stored. One in a user's transaction does not count, because it may be rolled back."""
         self._lazy: list[Step] = []
         self._busy = 0
-        self._waits: list[datetime] = []
+        self._waits: list[Suspension] = []
 
     @property
-    def until(self) -> datetime:
-        """When the job that sleeps runs again."""
-        return min(self._waits)
+    def suspension(self) -> Suspension:
+        """What the suspended job waits for."""
+        return joined(self._waits)
 
     def now(self) -> datetime:
         return self._writer.now()
@@ -242,8 +258,14 @@ class AttemptSteps:
             self._busy -= 1
             self._look_soon()
 
-    async def suspend(self, until: datetime) -> None:
-        self._waits.append(until)
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return await self._in_loop(self._writer.gates(self._attempt, ids))
+
+    def gates_sync(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return self._from_thread(self._writer.gates(self._attempt, ids))
+
+    async def suspend(self, suspension: Suspension) -> None:
+        self._waits.append(suspension)
         self._look_soon()
         await asyncio.get_running_loop().create_future()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from time import monotonic
 
 from headrace.errors import HeadraceError, StoreDamaged, Unavailable
 from headrace.model.lease import CLOSED, Presence, Pulse
+from headrace.runtime.memory import resident
 from headrace.worker.executor import Executor
 from headrace.worker.lost_lease import tell_lost
 from headrace.worker.service import Backoff, OutageLog, Service, log
@@ -138,6 +140,7 @@ class Keeper(Service):
             started_at=self._started_at,
             tasks=tuple(sorted(state.tasks)),
             hindered=self._reported,
+            memory=sum(map(resident, (os.getpid(), *executor.children))) or None,
             upkeep=self._upkeep_group,
         )
 

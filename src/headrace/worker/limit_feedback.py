@@ -81,6 +81,10 @@ class LimitFeedback(Service):
         state.attentive = bool(self._timed)
 
     # ── looking ─────────────────────────────────────────────────────────────
+    def is_fresh(self) -> bool:
+        """Whether jobs may start without a look: the last one is recent, and nothing was paused."""
+        return not self._state.paused and monotonic() - self._sight.at < LOOK
+
     async def look(self, lease: Lease) -> None:
         """Refresh what is paused and closed before these jobs start, unless the last look is recent.
 

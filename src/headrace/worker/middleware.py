@@ -9,6 +9,7 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.task.context import JobContext, current_job
 from headrace.task.hooks import AsyncCall, AsyncMiddleware, Hooks, SyncCall, SyncMiddleware, label_of
+from headrace.task.tracing import AttemptTracer
 
 
 def surrounded(function: Callable[..., Any], hooks: Hooks, *, is_async: bool) -> Callable[..., Any]:
@@ -16,6 +17,25 @@ def surrounded(function: Callable[..., Any], hooks: Hooks, *, is_async: bool) ->
     if is_async:
         return _around_async(function, tuple(hooks.async_middleware)) if hooks.async_middleware else function
     return _around_sync(function, tuple(hooks.sync_middleware)) if hooks.sync_middleware else function
+
+
+def in_span(function: Callable[..., Any], tracer: AttemptTracer, *, is_async: bool) -> Callable[..., Any]:
+    """The function inside a span."""
+    if is_async:
+
+        @functools.wraps(function)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            with tracer.span():
+                return await function(*args, **kwargs)
+
+        return run_async
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with tracer.span():
+            return function(*args, **kwargs)
+
+    return run
 
 
 def _around_async(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.errors import BadArguments, ResultTooLarge, SerializationError
+from headrace.errors import BadArguments, ResultError, ResultTooLarge, SerializationError
 from headrace.model.job import Claimed, Failure
 from headrace.model.outcome import (
-    ASLEEP,
     EXPIRED,
     PARKED,
     PAUSED,
@@ -25,21 +23,23 @@ from headrace.model.outcome import (
     Snooze,
     Snoozed,
     Succeeded,
+    TaskSignal,
     text_of,
 )
 from headrace.model.records import Pause
-from headrace.policy.effective import Effective, effective
+from headrace.policy.effective import Effective
 from headrace.policy.retry import DEADLINE
-from headrace.task.codec import scrub, secrets
-from headrace.task.journal import Suspended
+from headrace.task.codec import scrub
+from headrace.task.journal import Suspended, Suspension
 from headrace.task.large_results import EncodedResult
 from headrace.worker import tracebacks
-from headrace.worker.attempt import LOST, RELEASE, STOP, SUSPEND, TIMEOUT, Attempt, ResolvedTask
+from headrace.worker.attempt import LOST, RELEASE, STOP, SUSPEND, TIMEOUT, Attempt
 
 log = logging.getLogger("headrace.worker")
 
 MAX_MESSAGE = 2 * 1024
 MAX_TRACEBACK = 16 * 1024
+_ON_PURPOSE = (TaskSignal, Suspended)
 PARKED_FOR = timedelta(minutes=1)
 PAUSED_FOR, PAUSED_LONGEST = timedelta(seconds=5), timedelta(minutes=5)
 
@@ -102,11 +102,19 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
         return timed_out(attempt, f"over its time; it ended with {kind_of(error)}")
     if reason in {LOST, RELEASE}:
         return Released()
+    if isinstance(error, _ON_PURPOSE) and (outcome := _on_purpose(attempt, error)) is not None:
+        return outcome
+    final = attempt.own.retry.final(error) or (isinstance(error, ResultError) and error.of_child)
+    return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
+
+
+def _on_purpose(attempt: Attempt, error: BaseException) -> Outcome | None:
+    """What the task asked for; None: the exception does not say."""
     match error:
         case Snooze(due=timedelta() | datetime() as due):
             return Snoozed(due)
-        case Suspended(until=until):
-            return asleep(until)
+        case Suspended(suspension=suspension):
+            return suspended(suspension)
         case RetryAfter(delay=delay):
             return Failed(_failure(attempt, error), retry_after=delay)
         case Cancel(reason=why):
@@ -114,8 +122,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
         case Dead(reason=why):
             return Failed(_failure(attempt, error), final=True, reason=_clean(attempt, why) or "final")
         case _:
-            final = attempt.own.retry.final(error)
-            return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
+            return None
 
 
 def bad_arguments(attempt: Attempt, error: BaseException) -> Outcome:
@@ -163,13 +170,13 @@ def _interrupted(attempt: Attempt, reason: str) -> Outcome:
     if reason == STOP:
         return Cancelled()  # The store has the reason.
     if reason == SUSPEND and attempt.journal is not None:
-        return asleep(attempt.journal.until)
+        return suspended(attempt.journal.suspension)
     return Released()
 
 
-def asleep(until: datetime) -> Outcome:
-    """The job sleeps until then, without a slot."""
-    return Snoozed(until, note=f"{ASLEEP} {until.isoformat(timespec='seconds')}")
+def suspended(suspension: Suspension) -> Outcome:
+    """The job waits without a slot."""
+    return Snoozed(suspension.until, suspension.note, suspension.gates, suspension.waits)
 
 
 def _bare(attempt: Attempt, kind: str, message: str) -> Failure:
@@ -178,7 +185,7 @@ def _bare(attempt: Attempt, kind: str, message: str) -> Failure:
 
 def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
     message, trace = describe(error)
-    if hidden := secrets_of(attempt.job, attempt.known):
+    if hidden := attempt.secrets():
         message, trace = scrub(message, hidden), scrub(trace, hidden)
     return Failure(
         attempt=attempt.job.attempt,
@@ -192,34 +199,21 @@ def _failure(attempt: Attempt, error: BaseException, kind: str = "") -> Failure:
 
 def _clean(attempt: Attempt, reason: object) -> str:
     """A task's own reason as a job's note, bounded and without the values of redacted fields."""
-    return bounded(scrub(text_of(reason), secrets_of(attempt.job, attempt.known)), MAX_MESSAGE)
+    return bounded(scrub(text_of(reason), attempt.secrets()), MAX_MESSAGE)
 
 
 def describe(error: BaseException) -> tuple[str, str]:
     """Message and traceback, even if the exception's own methods fail."""
+    message: str | None
     try:
-        message = str(error)
+        message = text = str(error)
     except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
-        message = f"<its message cannot be read: {kind_of(broken)}>"
+        message, text = None, f"<its message cannot be read: {kind_of(broken)}>"
     try:
-        trace = tracebacks.text_of(error)
+        trace = tracebacks.text_of(error, message)
     except Exception as broken:  # noqa: BLE001  # a user's exception may do anything while it is shown
         trace = f"<its traceback cannot be read: {kind_of(broken)}>"
-    return message, trace
-
-
-def secrets_of(job: Claimed, known: ResolvedTask) -> Sequence[str]:
-    """The values of the fields to redact, as they could appear in a text."""
-    own = effective(job, known.usual)
-    if not own.redact:
-        return ()
-    try:
-        if known.codec is None:
-            return secrets(job.payload, own.redact, own.names)
-        return known.codec.secrets(job.payload, own.redact)
-    except Exception:
-        log.exception("cannot read the redacted fields of task %s", known.name)
-        return ()
+    return text, trace
 
 
 def bounded(text: str, limit: int) -> str:

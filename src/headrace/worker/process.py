@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from math import inf
 from time import monotonic
@@ -28,7 +28,7 @@ from headrace.task import context
 from headrace.task.hooks import Hooks, WorkerInfo
 from headrace.task.task import Task
 from headrace.worker import outcome_of, parent_watch, wire
-from headrace.worker.attempt import Attempt, ResolvedTask
+from headrace.worker.attempt import Attempt, ResolvedTask, trace
 from headrace.worker.child_steps import ChildSteps
 from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.service import log
@@ -42,9 +42,11 @@ class Terminated(BaseException):
 class Alone:
     """A job's context in a child: it has no store, only the pipe to its worker."""
 
-    def __init__(self, order: wire.Order, pipe: socket.socket) -> None:
+    def __init__(self, order: wire.Order, known: ResolvedTask, pipe: socket.socket) -> None:
         self.job = order.job
+        self._known = known
         self.worker = order.worker
+        self._successors = 0
         self._steps = ChildSteps(order.job, self._ask, order.clock)
         self._pipe = pipe
         self._lock = threading.Lock()
@@ -62,6 +64,13 @@ class Alone:
         with self._lock:
             if not self._over:
                 self._pipe.sendall(wire.pack_report(message))
+
+    def secrets(self) -> Sequence[str]:
+        return self._known.secrets(self.job)
+
+    def successor(self) -> int:
+        self._successors += 1
+        return self._successors
 
     def steps(self) -> ChildSteps:
         return self._steps
@@ -175,8 +184,10 @@ def run(order: wire.Order, library: Library, pipe: socket.socket) -> Outcome:
     except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
         return outcome_of.bad_arguments(attempt, error)
     own = contextvars.copy_context()
-    alone = Alone(order, pipe)
+    alone = Alone(order, attempt.known, pipe)
     own.run(context.enter, alone)
+    if attempt.scope is not None:
+        own.run(attempt.scope.enter)
     try:
         result: Any = own.run(attempt.known.function, *args, **kwargs)
         if attempt.known.is_async:
@@ -230,7 +241,10 @@ def _in_loop(coroutine: Coroutine[Any, Any, Any], own: contextvars.Context) -> A
 
 def _attempt(order: wire.Order, task: Task[..., Any]) -> Attempt:
     held = HeldLease(_NoState(order.worker, order.max_result), new_token(), suspect=False)
-    return Attempt(held, 0, order.job, ResolvedTask(task), deadline=monotonic() + order.timeout)
+    attempt = Attempt(held, 0, order.job, ResolvedTask(task), deadline=monotonic() + order.timeout)
+    if task.hooks.tracer is not None:
+        trace(attempt, task.hooks.tracer)
+    return attempt
 
 
 class _NoState(WorkerState):

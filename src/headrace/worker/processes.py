@@ -20,11 +20,11 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.model.outcome import Lost, Outcome, Released
-from headrace.runtime import logs
+from headrace.runtime import faults, logs
 from headrace.runtime.memory import worn
 from headrace.supervisor.exits import cause_of
 from headrace.task.hooks import WorkerInfo
-from headrace.worker import faults, outcome_of, parent_watch, wire
+from headrace.worker import outcome_of, parent_watch, wire
 from headrace.worker.attempt import TIMEOUT, Attempt
 from headrace.worker.child_steps import keep_steps
 from headrace.worker.service import log
@@ -193,6 +193,11 @@ class ProcessSlots:
         for attempt in attempts:
             self._line.remove(attempt)
         return attempts
+
+    @property
+    def pids(self) -> list[int]:
+        """The child processes that run."""
+        return [slot.child.pid for slot in self._slots if slot.child is not None]
 
     def under_way(self) -> list[Attempt]:
         return [slot.attempt for slot in self._slots if slot.attempt is not None]

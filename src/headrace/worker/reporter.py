@@ -14,7 +14,7 @@ from headrace.model.lease import MAX_LOG, Report
 from headrace.task.codec import scrub
 from headrace.worker.attempt import Attempt
 from headrace.worker.lost_lease import tell_lost
-from headrace.worker.outcome_of import bounded, secrets_of
+from headrace.worker.outcome_of import bounded
 from headrace.worker.service import OutageLog, Service, log
 from headrace.worker.state import HeldLease, WorkerState
 
@@ -86,7 +86,7 @@ class Reporter(Service):
             self._loop.call_soon_threadsafe(self.bell.ring)
 
     def _text(self, attempt: Attempt, text: str, limit: int) -> str:
-        return bounded(scrub(text, secrets_of(attempt.job, attempt.known)), limit)
+        return bounded(scrub(text, attempt.secrets()), limit)
 
     def _now(self) -> datetime:
         watch = self._state.watch

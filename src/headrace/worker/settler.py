@@ -14,6 +14,8 @@ from headrace.policy.effective import settlement
 from headrace.policy.explain.sentences import count
 from headrace.policy.history import end_of
 from headrace.worker.attempt import Attempt
+from headrace.worker.attempt_meter import tell_end, tell_successes
+from headrace.worker.children import ChildCanceller, parent_of
 from headrace.worker.service import Service, log
 from headrace.worker.state import DONE_AT, HeldLease, WorkerState
 from headrace.worker.writer import Writer
@@ -52,6 +54,7 @@ class Settler(Service):
         """Leases with outcomes that still have attempts under way, oldest outcome first."""
         self._calls: set[asyncio.Task[None]] = set()
         self.writer = Writer(state)
+        self._canceller = ChildCanceller(state.store)
         self.settled = 0
         """Outcomes handed to the store so far. The fetcher computes the worker's pace from it."""
         self.draining = False
@@ -85,6 +88,9 @@ class Settler(Service):
         self._count(outcome)
         held.attempts[attempt.position] = None
         held.open -= 1
+        meter = self._state.hooks.meter
+        if meter is not None and (held.lost or not isinstance(outcome, Succeeded)):
+            tell_end(meter, attempt, outcome)
         if held.lost:
             self._state.counters.lost += 1
             return
@@ -99,9 +105,15 @@ class Settler(Service):
             news := self._state.delivery_maker.news(attempt.job, follows)
         ):
             held.news = news if held.news is None else held.news + news
+        if (parent := parent_of(attempt, follows)) is not None:
+            held.parents = [*(held.parents or ()), (attempt.position, parent)]
         held.others += 1
-        if isinstance(follows, Again) and isinstance(follows.due, timedelta):
-            self._due(follows.due)
+        if (
+            isinstance(follows, Again)
+            and isinstance(due := follows.due, timedelta)
+            and (held.due is None or due < held.due)
+        ):
+            held.due = due
         if self._state.job_log.on:
             self._state.job_log.ended(attempt.job, outcome, attempt.started)
         if self._state.listeners:
@@ -116,6 +128,8 @@ class Settler(Service):
             self._state.job_log.ended(attempt.job, Succeeded(), attempt.started)
         if succeeded:
             self._state.tally.ended(attempt, AttemptEnd.DONE)
+        if self._state.hooks.meter is not None:
+            tell_end(self._state.hooks.meter, attempt, Succeeded() if succeeded else Released())
         self.settled += 1
         self.forget(attempt.held, attempt.position)
         self._freed(attempt.held)
@@ -141,7 +155,7 @@ class Settler(Service):
         self.draining = True
         until = monotonic() + seconds
         self.bell.ring()
-        while self._complete or self._partial or self._calls:
+        while self._complete or self._partial or self._calls or self._canceller.tasks:
             left = until - monotonic()
             if left <= 0:
                 return False
@@ -151,7 +165,7 @@ class Settler(Service):
 
     async def stop(self) -> None:
         await super().stop()
-        calls = list(self._calls)
+        calls = [*self._calls, *self._canceller.tasks]
         for call in calls:
             call.cancel()
         if calls:
@@ -213,7 +227,11 @@ class Settler(Service):
         others, held.others = held.others, 0
         measured, held.measured = held.measured, []
         news, held.news = held.news, None
+        parents, held.parents = held.parents, None
+        due, held.due = held.due, None
         self.settled += len(batch)
+        if self._state.hooks.meter is not None:
+            tell_successes(self._state.hooks.meter, held, batch, measured, plain=not others)
         held.flying = True
         held.busy += 1
         if self._state.page is not None:
@@ -238,8 +256,12 @@ class Settler(Service):
             self._lose(held)
         else:
             counters.succeeded += len(batch) - others
+            if due is not None:
+                self._due(due)
             if self._state.listeners:
                 self._state.emit("job.settled", token=held.token, settlements=batch)
+        if parents is not None:
+            self._canceller.begin([parent for position, parent in parents if position not in refused])
         self._state.tally.settled(held, batch, measured, plain=not others)
         if held.lost or not (held.open or held.ended or held.busy):
             self._state.drop(held)

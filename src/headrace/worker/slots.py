@@ -12,8 +12,10 @@ from time import monotonic
 from headrace.model.outcome import Outcome, Released, Succeeded
 from headrace.policy.effective import only_marks
 from headrace.policy.explain.sentences import count
+from headrace.runtime import faults
 from headrace.task import context
-from headrace.worker import faults, outcome_of
+from headrace.task.tracing import TraceScope
+from headrace.worker import outcome_of
 from headrace.worker.attempt import Attempt
 from headrace.worker.service import log
 from headrace.worker.state import HeldLease, WorkerState
@@ -64,6 +66,8 @@ class LoopSlots:
         self._waking = False
         self._closed = False
         self._base = contextvars.copy_context()
+        self._marks = b""
+        """Options of a recent job that only say where it comes from."""
 
     @property
     def waiting(self) -> int:
@@ -154,7 +158,7 @@ class LoopSlots:
                 return self._staff(slot)
             except asyncio.CancelledError:
                 # A job cancelled its own task and then returned, so the cancellation arrives here.
-                _forget_cancellation()
+                _forget_cancellation(slot)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001  # no job takes its slot with it
@@ -170,6 +174,7 @@ class LoopSlots:
         """Run jobs until one changes the context."""
         line, done = self._line, self._done
         enter, copy_context = context.enter, contextvars.copy_context
+        scope: TraceScope | None = None
         slice_end = monotonic() + SLICE
         while not self._closed:
             if not line:
@@ -192,6 +197,8 @@ class LoopSlots:
                 continue
             now = monotonic()
             enter(attempt)
+            if attempt.scope is not scope and (scope := attempt.scope) is not None:
+                scope.enter()
             before = copy_context()
             outcome = await self._run(slot, attempt, now)
             if outcome is not None:
@@ -218,7 +225,8 @@ class LoopSlots:
     async def _run(self, slot: LoopSlot, attempt: Attempt, now: float) -> Outcome | None:
         """Decode and run; None: it succeeded and returned nothing."""
         known, job = attempt.known, attempt.job
-        plain = (job.options is None or only_marks(job.options)) and not known.has_webhook
+        options = job.options
+        plain = (options is None or options is self._marks or self._only_marks(options)) and not known.has_webhook
         if plain and not known.timed:
             timeout = known.timeout
         elif (late := outcome_of.too_late(attempt)) is not None:
@@ -237,7 +245,7 @@ class LoopSlots:
             faults.reach("start")
         outcome: Outcome | None = None
         try:
-            args, kwargs = known.decode(job.payload) if plain or job.options is None else attempt.arguments()
+            args, kwargs = known.decode(job.payload) if plain or options is None else attempt.arguments()
         except Exception as error:  # noqa: BLE001  # whatever a user's type does while it is decoded
             outcome = outcome_of.bad_arguments(attempt, error)
         else:
@@ -250,15 +258,22 @@ class LoopSlots:
                     slot.interrupted, slot.leaves, outcome = error, True, Released()
                 else:
                     outcome = outcome_of.of_error(attempt, error)
-                _forget_cancellation()
+                _forget_cancellation(slot)
             else:
                 if result is not None or attempt.reason or attempt.completed or not plain:
                     outcome = outcome_of.of_result(attempt, result)
-                    _forget_cancellation()
+                    _forget_cancellation(slot)
         attempt.slots = None
         if faults.ARMED:
             faults.reach("ran")
         return outcome
+
+    def _only_marks(self, options: bytes) -> bool:
+        """Whether these options change nothing about an attempt. Jobs that one call has enqueued share them."""
+        if only_marks(options):
+            self._marks = options
+            return True
+        return False
 
     async def _sleep(self) -> None:
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -280,7 +295,7 @@ def _is_current(task: asyncio.Task[None] | None) -> bool:
         return False  # the event loop has ended
 
 
-def _forget_cancellation() -> None:
-    task = asyncio.current_task()
+def _forget_cancellation(slot: LoopSlot) -> None:
+    task = slot.task
     while task is not None and task.cancelling():
         task.uncancel()

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from headrace.errors import StoreDamaged
-from headrace.model.job import Claimed, NewJob
+from headrace.model.job import Claimed, JobId, JobState, NewJob
 from headrace.model.lease import Lease, Orphan, Token, WorkerId
 from headrace.model.outcome import DONE, Outcome, Settlement
 from headrace.model.records import Pause
+from headrace.model.step import UNDO
 from headrace.runtime.logs import own_name
 from headrace.settings import Settings
 from headrace.store.contract import Store
 from headrace.task.hooks import Hooks, Listener, WorkerInfo
 from headrace.task.limit import Limit
+from headrace.task.undo import start_task
 from headrace.webhooks.deliver import DeliveryMaker
 from headrace.worker.attempt import Attempt, ObservedAttempt, ResolvedTask
 from headrace.worker.failure_hooks import FailureHooks
@@ -83,6 +85,7 @@ class HeldLease:
         "attempts",
         "busy",
         "claimed_at",
+        "due",
         "ended",
         "first_end",
         "flying",
@@ -95,6 +98,7 @@ class HeldLease:
         "news",
         "open",
         "others",
+        "parents",
         "place",
         "reported",
         "state",
@@ -122,6 +126,8 @@ class HeldLease:
         """Outcomes not yet on their way to the store."""
         self.others = 0
         """How many of them are not DONE."""
+        self.due: timedelta | None = None
+        """The shortest delay among them. None: no job goes back with one."""
         self.first_end = 0.0
         self.busy = 0
         """Calls to the store under way that may end this lease."""
@@ -130,6 +136,8 @@ class HeldLease:
         self.lost = False
         self.news: list[NewJob] | None = None
         """Deliveries of webhooks, to be enqueued before the outcomes in `ended` are settled."""
+        self.parents: list[tuple[int, tuple[JobId, JobState]]] | None = None
+        """Positions and ends of jobs whose children are cancelled when the outcomes in `ended` are settled."""
         self.limited = False
         """Some of its jobs hold units of limits."""
         self.kinds: Kinds | None = None
@@ -283,7 +291,10 @@ class WorkerState:
 
     def known(self, name: str) -> ResolvedTask | None:
         """The task of that name. An unknown task is looked up again, because it may be declared later."""
-        if (known := self._known.get(name)) is None and (task := self.tasks.get(name)) is not None:
+        if (known := self._known.get(name)) is not None:
+            return known
+        task = start_task() if name == UNDO else self.tasks.get(name)
+        if task is not None:
             known = self._known[name] = ResolvedTask(task, has_webhook=self.delivery_maker.concerns(name))
         return known
 

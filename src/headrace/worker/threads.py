@@ -14,8 +14,10 @@ from typing import Any
 
 from headrace.model.outcome import Outcome, Succeeded
 from headrace.policy.effective import only_marks
+from headrace.runtime import faults
 from headrace.task import context
-from headrace.worker import faults, outcome_of
+from headrace.task.tracing import TraceScope
+from headrace.worker import outcome_of
 from headrace.worker.attempt import Attempt
 from headrace.worker.state import HeldLease, WorkerState
 from headrace.worker.steps import End, end_safely, set_deadline, tell_start
@@ -140,6 +142,7 @@ class ThreadSlots:
         """Run jobs until one changes the context. False: the thread ends."""
         line, ended, calls = self._line, self._ended, self._calls
         enter, copy_context = context.enter, contextvars.copy_context
+        scope: TraceScope | None = None
         while True:
             try:
                 attempt = slot.attempt = line.popleft()
@@ -155,6 +158,8 @@ class ThreadSlots:
             if attempt.position >= attempt.held.mark:
                 self._state.mark(attempt.held, attempt.position)
             enter(attempt)
+            if attempt.scope is not scope and (scope := attempt.scope) is not None:
+                scope.enter()
             before = copy_context()
             outcome: Outcome | None
             try:

@@ -9,36 +9,36 @@ from types import CodeType, TracebackType
 _HERE = Path(__file__).parent
 _OWN_FRAMES = (
     str(_HERE),
-    # Their middleware surrounds a task. It must not change the fingerprint of the task's failures.
-    str(_HERE.parent / "integrations" / "otel.py"),
+    # Its middleware surrounds a task. It must not change the fingerprint of the task's failures.
     str(_HERE.parent / "integrations" / "sentry.py"),
 )
 _HEADER = "Traceback (most recent call last):\n"
 _REMEMBERED = 1024
 """Number of places in the code. Only a program that generates code at run time fails at more."""
-_SUGGESTS = (NameError, AttributeError, ImportError, SyntaxError)
-"""For these, Python adds suggestions to the message, which it computes from the frames."""
+_SHOWS_MORE = (NameError, AttributeError, ImportError, SyntaxError, BaseExceptionGroup)
+"""For most of these, Python adds suggestions to the message, which it computes from the frames. A group has other exceptions."""
 
 _frames: dict[tuple[int, int], tuple[CodeType, str]] = {}
 """(id of the code, instruction) → the code, which keeps its id in use, and the frame's lines."""
 
 
-def text_of(error: BaseException) -> str:
-    """The result of `traceback.format_exception`, from the first frame outside the worker."""
+def text_of(error: BaseException, message: str | None) -> str:
+    """The result of `traceback.format_exception`, from the first frame outside the worker.
+
+    `message`: the exception's own text; None: it cannot be read.
+    """
     trace = _user_part(error.__traceback__)
-    if trace is None or not _is_plain(error) or (stack := _stack(error, trace)) is None:
+    if trace is None or message is None or not _is_plain(error) or (stack := _stack(error, trace)) is None:
         return "".join(traceback.TracebackException(type(error), error, trace).format())
-    return _HEADER + stack + _last_line(error)
+    return _HEADER + stack + _last_line(error, message)
 
 
 def _is_plain(error: BaseException) -> bool:
     """Whether its text consists of its frames, its type and its message only."""
-    shows_context = error.__context__ is not None and not error.__suppress_context__
     return (
         error.__cause__ is None
-        and not shows_context
-        and not isinstance(error, _SUGGESTS)
-        and not isinstance(error, BaseExceptionGroup)
+        and (error.__context__ is None or error.__suppress_context__)
+        and not isinstance(error, _SHOWS_MORE)
         and not hasattr(error, "__notes__")
     )
 
@@ -63,8 +63,8 @@ def _stack(error: BaseException, trace: TracebackType) -> str | None:
     return "".join(lines)
 
 
-def _last_line(error: BaseException) -> str:
-    kind, message = type(error), str(error)
+def _last_line(error: BaseException, message: str) -> str:
+    kind = type(error)
     name = (
         kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
     )

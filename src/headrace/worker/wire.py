@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.gate import Gate, GateId, NewGate, Wait
 from headrace.model.job import Claimed
 from headrace.model.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
 from headrace.model.step import Step
@@ -63,16 +64,18 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class StepCallMessage(msgspec.Struct, frozen=True):
-    """The task asks for its journal, or has finished steps. The answer is a StepAnswer."""
+    """The task asks for its journal or for gates, or has finished steps. The answer is a StepAnswer."""
 
     steps: list[Step] = []
-    """Empty: it asks for the journal."""
+    """Empty, without gates: it asks for the journal."""
+    gates: list[GateId] = []
 
 
 class StepAnswer(msgspec.Struct, frozen=True, tag=True):
-    """The journal, or nothing: the steps are stored."""
+    """The journal, gates, or nothing: the steps are stored."""
 
     steps: list[Step] = []
+    gates: list[Gate | None] = []
     refused: str = ""
     """Why the steps are not stored."""
 
@@ -90,6 +93,8 @@ class _Put(msgspec.Struct, frozen=True):
     until: datetime | None
     after: timedelta | None
     note: str | None
+    gates: tuple[NewGate, ...]
+    waits: tuple[Wait, ...]
 
 
 _KINDS: dict[str, Any] = {
@@ -112,7 +117,8 @@ def pack_report(report: SlotReport | Said | StepCallMessage) -> bytes:
     message: Any = report.outcome if isinstance(report, SlotReport) else report
     if isinstance(message, Snoozed):
         due = message.due
-        message = _Put(due, None, message.note) if isinstance(due, datetime) else _Put(None, due, message.note)
+        until, after = (due, None) if isinstance(due, datetime) else (None, due)
+        message = _Put(until, after, message.note, message.gates, message.waits)
     return frame(_encoder.encode(_Tagged(type(message).__name__, msgspec.Raw(_encoder.encode(message)))))
 
 
@@ -120,7 +126,7 @@ def read_report(body: bytes) -> SlotReport | Said | StepCallMessage:
     tagged = _tagged.decode(body)
     message = msgspec.msgpack.decode(tagged.value, type=_KINDS[tagged.kind])
     if isinstance(message, _Put):
-        return SlotReport(Snoozed(message.until or message.after or timedelta(0), message.note))
+        return SlotReport(Snoozed(message.until or message.after, message.note, message.gates, message.waits))
     return message if isinstance(message, Said | StepCallMessage) else SlotReport(message)
 
 

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 
 from headrace.errors import ConfigError, OutcomeUnknown, SchemaMismatch, StoreFull, Unavailable, Unsupported
 from headrace.model.job import Failure, JobState, NewJob, job_id
-from headrace.model.outcome import DONE, Finish, Settlement
+from headrace.model.outcome import DONE, Again, Finish, Settlement
+from headrace.runtime import faults
 from headrace.webhooks.deliver import batches_of
-from headrace.worker import faults, outcome_of
+from headrace.worker import outcome_of
 from headrace.worker.service import Backoff, OutageLog, log
 from headrace.worker.state import HeldLease, WorkerState
 
@@ -70,6 +71,8 @@ class Writer:
             else:
                 if faults.ARMED:
                     faults.reach("settled")
+                    if any(isinstance(settlement, Again) and settlement.waits for _, settlement in batch):
+                        faults.reach("suspended")
                 calls.batches += 1
                 calls.settled += len(batch) - len(refused)
                 self._outage.settle()

@@ -20,6 +20,9 @@ from server.running import Running
 ROOT = Path(__file__).parents[3]
 PATIENCE = 60_000
 """Milliseconds that an expectation waits on a loaded machine. It ends as soon as it holds."""
+MARKUP = "<img/src=x/onerror=alert(1)><script>alert(2)</script>"
+"""Without spaces, so that a tenant can have this name."""
+PAGES = ("overview", "queues", "jobs", "dead", "groups", "reports", "schedules", "workers", "limits", "audit", "tokens")
 PICTURES = "DASHBOARD_PICTURES"
 """The environment variable with the folder that pictures are written to, such as `docs/screenshots`."""
 

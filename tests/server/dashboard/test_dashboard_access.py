@@ -77,9 +77,13 @@ async def test_a_read_only_caller_has_no_buttons_that_change_something(server: R
 
 async def test_a_tenant_sees_its_own_and_nothing_of_others(server: Running, page: Page) -> None:
     ids = await fill(server)
+    async with server.app.open_group("theirs", tenant="other") as theirs:
+        await theirs.aenqueue_many([server.app.tasks["add"].job(1)])
     await sign_in(page, server.url, await server.token("read", "operate", tenant="acme"))
     links = menu(page)
-    await expect(links).to_have_text(["headrace", "Overview", "Jobs", "Dead letters", "Schedules", "HTTP API"])
+    await expect(links).to_have_text(
+        ["headrace", "Overview", "Jobs", "Dead letters", "Groups", "Schedules", "HTTP API"]
+    )
     await expect(page.get_by_text("Jobs of tenant acme.")).to_be_visible()
     await expect(page.get_by_role("link", name="charge billing")).to_have_count(1)
     for name in ("queues", "reports", "workers", "limits", "audit", "tokens"):
@@ -95,6 +99,10 @@ async def test_a_tenant_sees_its_own_and_nothing_of_others(server: Running, page
     assert list(await server.store.pauses()) == []
     await page.goto(f"{server.url}/#/dead")
     await expect(page.get_by_role("heading", name="No dead letters")).to_be_visible()
+    await page.goto(f"{server.url}/#/groups")
+    await expect(page.get_by_role("heading", name="No groups")).to_be_visible()
+    await page.goto(f"{server.url}/#/groups/{theirs.id}")
+    await expect(page.get_by_role("alert").first).to_contain_text("there is no such group")
 
 
 async def test_an_admin_makes_and_revokes_a_token_and_reads_the_audit_log(

@@ -128,6 +128,7 @@ async def test_s45_looking_changes_nothing(app: Headrace, store_url: str) -> Non
         await http.post("/v1/schedules", json={"name": "s", "cron": "* * * * *", "job": {"task": "echo"}})
         await http.post("/v1/queues/mail/pause")
         await http.put("/v1/limits/l", json={"concurrency": 1})
+        await server.store.stats()  # moves single jobs out of the inbox, which the store would do soon by itself
         before = dump()
         looked = 0
         for each in ENDPOINTS:

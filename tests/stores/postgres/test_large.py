@@ -52,6 +52,15 @@ async def test_a_store_asks_for_as_many_large_jobs_as_fit(pg: PostgresStore):
     assert all(len(lease.jobs) >= 30 for lease in leases)
 
 
+async def test_a_claim_that_meets_large_jobs_after_small_ones_gets_those_that_fit(pg: PostgresStore):
+    await pg.enqueue(a_batch(1))
+    await take(pg, 1000)
+    await pg.enqueue(large_batch(120))
+    lease = await take(pg, 1000)
+    assert len(lease.jobs) == LEASE_BYTES // 100_000
+    assert lease.cut, "there are others, so the worker need not listen before it claims again"
+
+
 async def test_after_large_jobs_many_small_ones_are_claimed_at_once(pg: PostgresStore):
     await pg.enqueue(large_batch(40))
     while await claim(pg, 1000) is not None:

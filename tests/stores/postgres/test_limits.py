@@ -157,7 +157,7 @@ async def test_a_claim_that_finds_only_blocked_lanes_ends_when_the_ring_has_gone
     searches = 0
     search = Claims._claim
 
-    async def count(claims: Claims, args: ClaimArgs, token: Token) -> list[Any] | Lease:
+    async def count(claims: Claims, args: ClaimArgs, token: Token) -> tuple[list[Any], int] | Lease:
         nonlocal searches
         searches += 1
         return await search(claims, args, token)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from headrace.model.job import Due
 from headrace.model.lane import Lane
 from headrace.model.outcome import Again
 from headrace.store.postgres import wakeup
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.postgres.verbs.settle import hints_of
+from headrace.store.postgres.wakeup import ALL
 from stores.postgres.kit import a_batch, claim, put, take
 
 LONG = 60
@@ -190,3 +194,10 @@ def test_the_gap_grows_while_many_enqueues_go_on():
 
 async def test_without_a_hint_the_time_runs_out(pg: PostgresStore):
     assert await pg.wait(["default"], 0.01) is False
+
+
+@pytest.mark.parametrize("due", [None, timedelta(0), datetime(2026, 1, 1, tzinfo=UTC)])
+def test_workers_hear_of_a_job_that_comes_back_ready(due: Due):
+    """`promote` does not find such a job, so no other hint would lead to it."""
+    assert ALL in hints_of([(0, Again(1, 0, due))])
+    assert ALL not in hints_of([(0, Again(1, 0, timedelta(seconds=1)))])

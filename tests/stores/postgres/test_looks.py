@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.model.gate import NewGate, Wait, new_gate_id
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.outcome import DONE, Again, Finish
@@ -18,8 +19,10 @@ from stores.postgres.kit import claim
 MANY = 1200
 
 
-async def enqueue(pg: PostgresStore, task: str, count: int = 1, *, due: timedelta | None = None) -> list[JobId]:
-    batch = Batch(new_batch(), [NewJob(task, b"", Lane(queue=task), due) for _ in range(count)])
+async def enqueue(
+    pg: PostgresStore, task: str, count: int = 1, *, due: timedelta | None = None, wait: Wait | None = None
+) -> list[JobId]:
+    batch = Batch(new_batch(), [NewJob(task, b"", Lane(queue=task), due, wait=wait) for _ in range(count)])
     await pg.enqueue(batch)
     return [job_id(batch.id, ord) for ord in range(count)]
 
@@ -41,9 +44,12 @@ async def end(pg: PostgresStore, task: str, state: JobState) -> None:
 async def test_a_needle_behind_many(pg: PostgresStore, state: JobState | None):
     """It is the oldest and the only job of its task. The first page ends before it, with `next` set."""
     due = timedelta(hours=1) if state is JobState.SCHEDULED else None
-    [first] = await enqueue(pg, "needle", due=due)
-    await enqueue(pg, "hay", MANY, due=due)
-    [last] = await enqueue(pg, "needle", due=due)
+    gate = NewGate(id=new_gate_id(), queue="needle", signalled=True)
+    await pg.enqueue(Batch(new_batch(), [], (gate,)))
+    wait = Wait(gate.id) if state is JobState.BLOCKED else None
+    [first] = await enqueue(pg, "needle", due=due, wait=wait)
+    await enqueue(pg, "hay", MANY, due=due, wait=wait)
+    [last] = await enqueue(pg, "needle", due=due, wait=wait)
     for task in ("needle", "hay"):
         if state is JobState.DONE or state is JobState.DEAD:
             await end(pg, task, state)

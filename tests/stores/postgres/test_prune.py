@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from conformance.kit import expire
+from headrace.model.gate import Edge, NewGate, Wait, new_gate_id
 from headrace.model.job import Batch, BatchId, Failure, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.outcome import DONE, Again, Ending, Finish
@@ -248,6 +249,34 @@ async def test_a_day_that_was_set_aside_is_dropped_by_the_next_call(pg: Postgres
     assert (await pg.prune(KEEP)).jobs == 6
     assert (await pg.stats()).queues[0].dead == 0
     assert await sql.fetchval("select count(*) from pg_class where relname like 'gone%'") == 0
+
+
+async def test_members_of_a_gate_are_kept_when_their_day_is_dropped(pg: PostgresStore, sql: Any, today: date):
+    old = today - timedelta(days=5)
+    await make_day(sql, old)
+    others = await finished(pg, sql, old, count=3)
+    gate, batch = NewGate(id=new_gate_id(), queue="default"), batch_of(old)
+    jobs = [*[NewJob("t", b"x", Lane())] * 4, NewJob("t", b"x", Lane(), wait=Wait(gate.id))]
+    await pg.enqueue(Batch(batch, jobs, (gate,), (Edge(job_id(batch, 1), job_id(batch, 3), gate.id),)))
+    lease = await take(pg, 4)
+    await pg.settle(lease.token, [(place, Finish(JobState.DONE)) for place in range(3)])
+    await sql.execute(
+        "update headrace.ending set finished_at = finished_at - interval '5 days' where batch = $1", batch
+    )
+    assert (await pg.prune(KEEP)).jobs == 3
+    assert old not in await tables(sql)
+    ids = [job_id(batch, place) for place in range(5)]
+    # The first job is no member. It is the neighbour of members that ended in the same call, and goes with them.
+    states = [JobState.DONE, JobState.DONE, JobState.DONE, JobState.RUNNING, JobState.BLOCKED]
+    assert [job and job.state for job in await pg.get(ids)] == states
+    assert await pg.get(others) == [None] * 3
+    await pg.settle(lease.token, [(3, Finish(JobState.DONE))])
+    await pg.promote()
+    await sql.execute(
+        "update headrace.gate set made_at = made_at - interval '5 days', changed_at = changed_at - interval '5 days'"
+    )
+    await pg.prune(KEEP)
+    assert [job and job.state for job in await pg.get(ids)] == [None, None, None, JobState.DONE, JobState.READY]
 
 
 async def test_a_job_that_is_retried_while_its_day_is_dropped(pg: PostgresStore, sql: Any, today: date):

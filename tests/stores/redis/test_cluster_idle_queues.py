@@ -21,6 +21,7 @@ from servers.redis import RedisCluster
 KEEP = Retention(done=timedelta(minutes=1), dead=timedelta(minutes=1))
 
 REMEMBERED = 600_000_000
+FROM_THE_START = ("-inf", 0) * 3
 Process = Callable[[], Awaitable[RedisStore]]
 
 
@@ -67,7 +68,7 @@ async def run_empty(store: RedisStore, clock: FakeClock) -> None:
     for _ in range(2):
         clock.advance(601)
         # What a prune does with the tokens, without the forgetting.
-        await store.client.run(scripts.PRUNE, "q", store.time.given, 0, 0, REMEMBERED)
+        await store.client.run(scripts.PRUNE, "q", store.time.given, 0, 0, REMEMBERED, *FROM_THE_START)
 
 
 async def names(store: RedisStore) -> list[str]:

@@ -22,6 +22,7 @@ from conformance.kit import (
     settle_all,
     take,
 )
+from headrace.model.gate import Needs, Wait
 from headrace.model.job import JobState
 from headrace.model.lease import new_token
 from headrace.model.outcome import DONE, Again, Finish
@@ -53,6 +54,7 @@ async def test_by_every_set_of_states(
     for _ in range(20):
         due = timedelta(seconds=30) if chance.random() < 0.2 else None
         made += await put_jobs(store, *[new(due=due) for _ in range(chance.randint(1, 12))])
+        made += await put(store, wait=Wait(chance.choice(made), chance.choice(list(Needs))))
         if lease := await claim(store, chance.choice([1, 3, 9])):
             some = chance.sample(range(len(lease.jobs)), chance.randint(0, len(lease.jobs)))
             if some and chance.random() < 0.3:

@@ -20,12 +20,15 @@ from conformance.kit import (
     put_jobs,
     rule,
     settle_all,
+    state,
     take,
 )
+from conformance.test_gates import a_gate, promote_all
 from headrace.errors import StoreFull
-from headrace.model.job import JobState
+from headrace.model.gate import Edge, Needs, Wait
+from headrace.model.job import Batch, JobState, job_id, new_batch
 from headrace.model.lease import Band, new_token
-from headrace.model.outcome import DONE
+from headrace.model.outcome import DONE, Again
 from headrace.model.records import CancelAnswer, Filter
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
@@ -120,3 +123,25 @@ async def test_reading_goes_on_and_writes_nothing(own_server: RedisServer, monke
     lease = await take(store)
     assert await store.settle(lease.token, [(0, DONE)]) == frozenset()
     await store.close()
+
+
+async def test_ends_count_and_let_go_what_waits(store: RedisStore, own_server: RedisServer, clock: FakeClock):
+    id, gate, event = new_batch(), a_gate(), a_gate(signalled=True)
+    edges = (Edge(job_id(id, 0), job_id(id, 1), gate.id),)
+    jobs = [new(), new(), *[new(wait=Wait(gate.id))] * 1000, new(wait=Wait(job_id(id, 0), Needs.FAILED))]
+    await store.enqueue(Batch(id, jobs, (gate,), edges))
+    [suspends] = await put(store, queue="s")
+    lease, other = await take(store, 2), await take(store, 1, "s")
+    fill(own_server)
+    with pytest.raises(StoreFull):
+        await store.signal(event, b"", LONG)
+    again = Again(0, 0, LONG, gates=(event,), waits=(Wait(event.id),))
+    assert await store.settle(other.token, [(0, again)]) == frozenset()
+    await settle_all(store, lease)
+    await promote_all(store)
+    assert await counts(store) == {"ready": 1000}
+    assert await state(store, job_id(id, 1002)) is JobState.CANCELLED
+    assert await state(store, suspends) is JobState.BLOCKED
+    clock.advance(LONG)
+    await promote_all(store)
+    assert await state(store, suspends) is JobState.READY

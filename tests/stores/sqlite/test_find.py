@@ -108,10 +108,12 @@ async def end_all(store: SqliteStore, dies: set[JobId]) -> None:
 
 @pytest.mark.parametrize("looks", [1, 3, 64, 4096])
 @pytest.mark.parametrize("limit", [1, 4, 50])
+@pytest.mark.parametrize("close", [0, 1000])
 async def test_dead_jobs_among_many_that_are_done(
-    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, looks: int, limit: int
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch, looks: int, limit: int, close: int
 ):
     monkeypatch.setattr(find, "_FEW", 1)
+    monkeypatch.setattr(find, "_CLOSE", close)
     monkeypatch.setattr(find, "_LOOKS", looks)
     monkeypatch.setattr(find, "_MOST_RARE", 40 * looks)
     ids: list[JobId] = []

@@ -188,6 +188,7 @@ HOT = {
     "get": {"seq", "job", "history"},
     "prune": {"old", "any_old", "jobs", "failures", "locks", "reports", "units", "endings", "empty"},
     "stats": {"head", "oldest"},
+    "gates": {"counted_on", "awaited", "followers", "unblock", "waits", "members", "number", "over"},
 }
 
 

@@ -35,7 +35,7 @@ QUEUE_COLUMNS = (
 )
 LIST_COLUMNS = {
     "running": ("job", "task", "queue", "tenant", "attempt", "for", "worker"),
-    "workers": ("worker", "queues", "slots", "up", "seen", "hindered", "version"),
+    "workers": ("worker", "queues", "slots", "up", "seen", "memory", "hindered", "version"),
     "dead": ("dead", "last", "first", "tasks", "bug"),
 }
 JOB_COLUMNS = ("job", "task", "queue", "state", "attempt", "age", "note")
@@ -90,6 +90,7 @@ def worker_row(worker: Presence, now: datetime) -> Row:
         f"{worker.running}/{worker.slots}",
         age(worker.started_at, now),
         age(worker.seen_at, now),
+        "" if worker.memory is None else f"{worker.memory >> 20:,} MB",
         short(", ".join(worker.hindered), 30),
         clean(worker.version),
     )
@@ -114,12 +115,18 @@ def job_row(job: Job, now: datetime) -> Row:
     return Row(str(job.id), (shorten(job.id), *cells), STYLES[job.state.value])
 
 
+_TOTALS = (
+    ("waiting", "ready"),
+    ("running", "running"),
+    ("later", "scheduled"),
+    ("blocked", "blocked"),
+    ("dead", "dead"),
+)
+
+
 def totals(queues: Sequence[QueueStats], rates: Rates) -> str:
     """All these queues in one line."""
-    counts = "  ".join(
-        f"{title} {sum(getattr(queue, name) for queue in queues):,}"
-        for title, name in (("waiting", "ready"), ("running", "running"), ("later", "scheduled"), ("dead", "dead"))
-    )
+    counts = "  ".join(f"{title} {sum(getattr(queue, name) for queue in queues):,}" for title, name in _TOTALS)
     return f"{counts}  │  in/s {rate(rates.enqueued)}  done/s {rate(rates.done)}  failed/s {rate(rates.failed)}"
 
 

@@ -15,6 +15,7 @@ from headrace.task.context import JobContext
 _STATUS = {
     JobState.READY: "READY",
     JobState.SCHEDULED: "READY",
+    JobState.BLOCKED: "READY",
     JobState.RUNNING: "RUNNING",
     JobState.DONE: "SUCCESSFUL",
     JobState.DEAD: "FAILED",

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from headrace.store.contract import Store
 
 if TYPE_CHECKING:
     from headrace.operate.archive.parquet import ArchivedEnd, ArchivedJob, ArchiveFile
+    from headrace.task.task import Task
 
 FILE_ROWS: Final = 100_000
 """Jobs of one file, at most."""
@@ -188,12 +189,16 @@ class _Run:
             jobs = [job for job in await self._store.get(ids) if job is not None]
             same += [job.id for job in jobs if (job.state.value, job.finished_at) == states[job.id]]
             self.kept += sum((job.state.value, job.finished_at) != states[job.id] for job in jobs)
+        # It may also be retried and end from here on. Such an end is later than each of these, and stays.
+        ended_by = max(end.at for end in ends)
         others = [id for id in same if states[id][0] != JobState.DEAD]
         if others:
-            self.moved += len(await self._store.delete(others, states=_PLAIN))
+            self.moved += len(await self._store.delete(others, states=_PLAIN, ended_by=ended_by))
         # Each dead letter leaves a line in the log, as with every other way in which it is dropped.
         dead = [id for id in same if states[id][0] == JobState.DEAD]
-        gone = await dropped.drop_dead(self._store, dead, "dead.delete", reason="archived", by=self._actor)
+        gone = await dropped.drop_dead(
+            self._store, dead, "dead.delete", reason="archived", by=self._actor, ended_by=ended_by
+        )
         self.moved += len(gone)
 
     def tell(self, what: str) -> None:
@@ -224,13 +229,13 @@ def _row(job: Job, task_of: TaskSource) -> ArchivedJob:
         error=job.note if last is None else f"{last.kind}: {last.message}" if last.message else last.kind,
         fingerprint=fingerprint.of_job(job).id if failed else None,
         args=_json(shown.arguments(task_of(job.task), job)),
-        result=None if job.result is None else _result(job),
+        result=None if job.result is None else _result(task_of(job.task), job),
     )
 
 
-def _result(job: Job) -> str:
+def _result(task: Task[..., Any] | None, job: Job) -> str:
     try:
-        return _json(shown.result(job))
+        return _json(shown.result(task, job))
     except SerializationError as error:
         return _json({"unreadable": str(error)})  # One damaged result must not keep all others in the store.
 

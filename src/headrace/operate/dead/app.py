@@ -10,10 +10,10 @@ from headrace.client.per_loop import Clients
 from headrace.model import duration
 from headrace.model.rate import parse as parse_rate
 from headrace.model.records import Filter, Progress
+from headrace.operate.app_jobs import JobRef, id_of, ids_of
 from headrace.operate.audit import Ledger
 from headrace.operate.dead.letters import Choice, Group, Letter
 from headrace.operate.dead.moves import DeadLetterOperations, Discarded, Replayed
-from headrace.operate.jobs import JobRef, id_of, ids_of
 from headrace.policy.canary import Canary
 from headrace.runtime.blocking import blocking
 from headrace.task.task import Task

@@ -89,17 +89,20 @@ async def drop(
     store: Store, event: str, records: Sequence[DroppedLetter], *, arguments: bool = False
 ) -> frozenset[JobId]:
     """Write the records of dead jobs, then delete these. A job that is no longer dead stays, and a second line says so.
+    So does a job that has died once more, because its record tells of the death before.
 
     Behind a remote store the server writes the lines: it is the one that knows what was deleted, and by which token.
     """
     if not records:
         return frozenset()
+    ids = [record.id for record in records]
+    died_by = max((record.died_at for record in records if record.died_at is not None), default=None)
     # From Python 3.12 on, an isinstance check does not see the verb through a wrapper.
     if hasattr(store, "drop"):
-        return await cast("Recording", store).drop([record.id for record in records], event, records[0].reason)
+        return await cast("Recording", store).drop(ids, event, records[0].reason, died_by)
     for record in records:
         write(record, event, arguments=arguments)
-    gone = await store.delete([record.id for record in records], states=_DEAD)
+    gone = await store.delete(ids, states=_DEAD, ended_by=died_by)
     for record in records:
         if record.id not in gone:
             write(record, f"{event}_refused")
@@ -107,24 +110,36 @@ async def drop(
 
 
 async def delete(
-    store: Store, ids: Sequence[JobId], *, by: str, states: Collection[JobState] | None = None
+    store: Store,
+    ids: Sequence[JobId],
+    *,
+    by: str,
+    states: Collection[JobState] | None = None,
+    ended_by: datetime | None = None,
 ) -> frozenset[JobId]:
     """As the store's `delete`; dead letters among them leave a record."""
     wanted = frozenset(JobState if states is None else states)
-    gone = await store.delete(ids, states=wanted - _DEAD) if wanted - _DEAD else frozenset[JobId]()
+    others = wanted - _DEAD
+    gone = await store.delete(ids, states=others, ended_by=ended_by) if others else frozenset[JobId]()
     left = [id for id in ids if id not in gone] if JobState.DEAD in wanted else []
-    return gone | await drop_dead(store, left, "dead.delete", reason="deleted", by=by)
+    return gone | await drop_dead(store, left, "dead.delete", reason="deleted", by=by, ended_by=ended_by)
 
 
-async def drop_dead(store: Store, ids: Sequence[JobId], event: str, *, reason: str, by: str) -> frozenset[JobId]:
-    """Of these the dead ones, each after its record."""
+async def drop_dead(
+    store: Store, ids: Sequence[JobId], event: str, *, reason: str, by: str, ended_by: datetime | None = None
+) -> frozenset[JobId]:
+    """Of these the dead ones, each after its record. `ended_by`: only those that died at or before this time."""
     gone: set[JobId] = set()
     unique = list(dict.fromkeys(ids))
     for start in range(0, len(unique), PAGE):
         jobs = await store.get(unique[start : start + PAGE])
-        dead = [job for job in jobs if job is not None and job.state is JobState.DEAD]
+        dead = [job for job in jobs if job is not None and job.state is JobState.DEAD and _died_by(job, ended_by)]
         gone |= await drop(store, event, [record_of(job, reason, by) for job in dead])
     return frozenset(gone)
+
+
+def _died_by(job: Job, ended_by: datetime | None) -> bool:
+    return ended_by is None or (job.finished_at is not None and job.finished_at <= ended_by)
 
 
 async def expire(

@@ -22,6 +22,8 @@ class Reason(StrEnum):
     """A worker runs it."""
     CANCELLING = "cancelling"
     """Running, and asked to stop."""
+    BLOCKED = "blocked"
+    """It waits for other jobs to end, or for an event."""
     SCHEDULED = "scheduled"
     """It waits for its time."""
     ASLEEP = "asleep"
@@ -58,7 +60,7 @@ class HelpfulAction(msgspec.Struct, frozen=True):
     """An action of an operator that ends the reason."""
 
     action: Literal["resume", "open", "retry"]
-    """What to do: resume a pause, open a limit, or make the job ready now."""
+    """What to do: resume a pause, open a limit, or make a job ready now."""
     kind: Literal["queue", "tenant", "task", "limit", "job"]
     """What it is done to."""
     name: str

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 import msgspec
 
+from headrace.model.gate import Gate, GateId, Links
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Presence
 from headrace.model.outcome import ASLEEP, EXPIRED, PARKED, PAUSED
+from headrace.model.step import UNDO
 from headrace.policy.effective import DEFAULTS, effective, usual
-from headrace.policy.explain import reasons
+from headrace.policy.explain import reasons, upstream
 from headrace.policy.explain.answer import Explanation, Reason
 from headrace.policy.explain.help import helpful
 from headrace.policy.explain.reasons import Around, LimitRuleFields, PauseFields
@@ -42,6 +45,10 @@ class Looking(Protocol):
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]: ...
 
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]: ...
+
+    async def links(self, id: UUID, *, after: UUID | None = None, limit: int = 500) -> Links: ...
+
 
 async def look(
     store: Looking,
@@ -62,6 +69,9 @@ async def look(
 
 
 async def _around(store: Looking, job: Job, ahead: Ahead | None, queue: QueueOptions | None) -> Around:
+    if job.state is JobState.BLOCKED:
+        waits, held = await upstream.views(store, job), await upstream.held_by(store, job)
+        return Around(waits=tuple(waits), held=held, queue=queue)
     if job.state not in {JobState.READY, JobState.SCHEDULED}:
         return Around(queue=queue)
     pause = next((pause for pause in await store.pauses() if (pause.kind, pause.name) == ("task", job.task)), None)
@@ -112,8 +122,9 @@ class _Case:
         self._own = effective(job, usual(options))
         self._workers = workers
         self._serving = [worker for worker in workers if job.queue in worker.queues]
-        # A worker that lists no tasks may know any task.
-        self._knowing = [worker for worker in self._serving if not worker.tasks or job.task in worker.tasks]
+        # A worker that lists no tasks may know any task, and every worker knows this one of headrace's own.
+        own = job.task == UNDO
+        self._knowing = [worker for worker in self._serving if own or not worker.tasks or job.task in worker.tasks]
         self._expires = self._own.expires_at(job)
         self._deadline = self._own.deadline_at(job)
 
@@ -125,6 +136,8 @@ class _Case:
             return self.running()
         if (late := self.too_late()) is not None:
             return late
+        if self._job.state is JobState.BLOCKED:
+            return self.blocked()
         return self.scheduled() if self._job.state is JobState.SCHEDULED else self.ready()
 
     def with_help(self, why: Explanation) -> Explanation:
@@ -207,6 +220,16 @@ class _Case:
                 )
                 return Explanation(Reason.EXPIRED, sentence, None, {name: at} | self._place())
         return None
+
+    # ── it waits for other jobs ─────────────────────────────────────────────
+    def blocked(self) -> Explanation:
+        waits, held = self._around.waits, self._around.held
+        sentence = upstream.sentence(self._job, waits, held, self._times)
+        until = self._job.run_at
+        if until is not None:
+            sentence += f"; it gives up {self._times.at(until)}"
+        details = upstream.facts(waits, held) | {"gives_up": until} | self._place()
+        return Explanation(Reason.BLOCKED, sentence + self._limits(self._now), None, details)
 
     # ── it waits for a time ─────────────────────────────────────────────────
     def scheduled(self) -> Explanation:

@@ -21,6 +21,10 @@ def helpful(
             return tuple(_resumed(job, ahead, around))
         case Reason.LIMITED:
             return tuple(_opened(job, ahead, around, now))
+        case Reason.BLOCKED if around.held is not None and around.held.job is not None:
+            dead = around.held.job
+            command = f"headrace dead replay {dead.id}"
+            return (HelpfulAction("retry", "job", str(dead.id), f"Replay the dead job of {dead.task}", True, command),)
         case Reason.SCHEDULED | Reason.RETRYING:
             return (_again(job, "Run now", safe=True),)
         case Reason.DEAD if job.note == "deadline":

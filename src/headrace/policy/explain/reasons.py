@@ -13,6 +13,7 @@ from headrace.model.job import Job
 from headrace.model.lane import Ahead, Blocked, split_limit
 from headrace.model.lease import CLOSED, Presence
 from headrace.policy.explain.sentences import Times, line
+from headrace.policy.explain.upstream import Held, WaitView
 from headrace.policy.flow import Ageing, Strict, Weighted, name_of
 from headrace.policy.queue import QueueOptions
 from headrace.policy.recovery import unpack
@@ -52,6 +53,10 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     rules: Mapping[str, LimitRuleFields] = {}
     tenants: int = 0
     """Tenants that have ready jobs of its priority in its queue."""
+    waits: tuple[WaitView, ...] = ()
+    """What a blocked job waits for."""
+    held: Held | None = None
+    """The dead job that holds it."""
     queue: QueueOptions | None = None
     """The queue as its app declares it. None: it does not, or the app is not available."""
 

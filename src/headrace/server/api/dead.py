@@ -15,6 +15,7 @@ from headrace.model import rate
 from headrace.model.job import Job, JobId, JobState
 from headrace.operate.audit import chosen
 from headrace.operate.dead.letters import Choice, Group, join, most_frequent
+from headrace.operate.search import after
 from headrace.policy import fingerprint
 from headrace.policy.fingerprint import Fingerprint
 from headrace.server import visibility
@@ -26,10 +27,13 @@ from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
 
 PAGE = 1000
+"""Dead jobs that one call groups. The server reads the traceback of each of them once."""
 MOST = 5000
-"""Dead jobs that one call reads. The server reads the traceback of each of them once."""
+"""Dead jobs that one move looks at."""
 _CALLS = 40
 """Pages per request, short and empty ones included."""
+HOURS = 24
+"""Hours of a trend."""
 _SLOWEST = 30.0
 """Seconds that a replay may take at its rate."""
 
@@ -46,6 +50,8 @@ class DeadQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Enqueued before."""
     text: Annotated[str, Meta(max_length=256)] | None = None
     """A literal text in the task's name, the note, or a failure's kind or message."""
+    before: str | None = None
+    """The `next` of the call before."""
 
     def where(self) -> Where:
         return Where(
@@ -71,42 +77,58 @@ class GroupView(msgspec.Struct, kw_only=True):
     last_seen: datetime
     sample: UUID
     """The newest of them."""
+    trend: list[int]
+    """How many of them died in each of the last 24 hours, the latest hour last."""
 
 
 class Groups(msgspec.Struct):
     """The causes of failures, the most frequent first."""
 
     items: list[GroupView]
+    """They count the dead letters that this call read. Groups of several calls with the same fingerprint add up."""
     looked_at: int
     more: bool
     """There are older dead letters that were not read."""
-    next: None = None
-    """There is no next page: groups are counted over all dead letters that were read."""
+    next: UUID | None
+    """Pass as `before` to group older dead letters."""
 
 
 async def groups(call: Call) -> Response:
     """GET /v1/dead"""
     query: DeadQuery = call.query
     by_fingerprint: dict[str, Group] = {}
+    trends: dict[str, list[int]] = {}
+    now = await call.service.store.now()
     seen = 0
-    before: JobId | None = None
+    before = None if query.before is None else read_id(query.before)
+    over = after(visibility.WITHIN)
     for _ in range(_CALLS):
-        dead, before = await _page(call, query.where(), before)
+        dead, before = await _page(call, query.where(), before, limit=PAGE - seen)
         for job, bug in dead:
             join(by_fingerprint, job, bug)
+            _count(trends.setdefault(bug.id, [0] * HOURS), job, now)
         seen += len(dead)
-        if before is None or seen >= MOST:
+        if before is None or seen >= PAGE or over():
             break
-    return answer(Groups([_view(group) for group in most_frequent(by_fingerprint)], seen, before is not None))
+    views = [_view(group, trends[group.fingerprint]) for group in most_frequent(by_fingerprint)]
+    return answer(Groups(views, seen, more=before is not None, next=before))
 
 
-async def _page(call: Call, where: Where, before: JobId | None) -> tuple[list[tuple[Job, Fingerprint]], JobId | None]:
+async def _page(
+    call: Call, where: Where, before: JobId | None, *, limit: int = PAGE
+) -> tuple[list[tuple[Job, Fingerprint]], JobId | None]:
     """Dead jobs with the cause of each, and where to go on."""
-    page = await visibility.find(call.service, call.principal, where.filter(), before=before, limit=PAGE)
+    page = await visibility.find(call.service, call.principal, where.filter(), before=before, limit=limit)
     return await call.service.figures.causes.of(page.jobs), page.next
 
 
-def _view(group: Group) -> GroupView:
+def _count(trend: list[int], job: Job, now: datetime) -> None:
+    ago = int((now - (job.finished_at or job.enqueued_at)).total_seconds() // 3600)
+    if ago < HOURS:
+        trend[HOURS - 1 - max(0, ago)] += 1
+
+
+def _view(group: Group, trend: list[int]) -> GroupView:
     return GroupView(
         fingerprint=group.fingerprint,
         title=view.text(group.title),
@@ -116,6 +138,7 @@ def _view(group: Group) -> GroupView:
         first_seen=group.first_seen,
         last_seen=group.last_seen,
         sample=group.sample,
+        trend=trend,
     )
 
 
@@ -129,8 +152,6 @@ class DeadChoice(DeadQuery, forbid_unknown_fields=True, kw_only=True):
     group: str | None = None
     """A fingerprint."""
     everything: bool = False
-    before: str | None = None
-    """The `next` of the call before."""
     limit: Limit = 1000
     """Dead letters moved in this call, at most."""
 
@@ -228,12 +249,13 @@ ENDPOINTS = (
         method="GET",
         path="/v1/dead",
         scope=Scope.READ,
-        does="Group the newest 5,000 dead letters by the bug that caused them.",
+        does="Group dead letters by the bug that caused them, the newest 1,000 per call.",
         handler=groups,
-        looks=10,  # One call reads up to 5,000 jobs.
+        looks=2,  # One call reads up to 1,000 jobs.
         long=True,
         query=DeadQuery,
         answers={200: Groups},
+        problems=((422, "invalid_job_id"),),
     ),
     Endpoint(
         method="POST",

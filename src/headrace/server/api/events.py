@@ -8,7 +8,6 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.model.job import JobState
-from headrace.model.records import Ending
 from headrace.server import visibility
 from headrace.server.api.queues import Queues, views
 from headrace.server.api.results import shown
@@ -50,22 +49,15 @@ async def follow_all(call: Call) -> Response:
     check_origin(call.request)
     query: EventsQuery = call.query
     principal = call.principal
-
-    def wants(ending: Ending) -> bool:
-        return (
-            query.queue in {None, ending.queue}
-            and query.task in {None, ending.task}
-            and query.state in {None, ending.state}
-            and (not principal.bound or principal.sees(ending.queue, ending.tenant))
-        )
-
     after = tail.read_id(call.request.headers.get("last-event-id"))
 
     async def figures() -> bytes:
         return event("stats", Queues(await views(call.service, principal)))
 
     return await call.service.hub.follow_all(
-        wants if "ended" in query.event or not query.event else None,
+        tail.EndFilter(query.queue, query.task, query.state, principal if principal.bound else None)
+        if "ended" in query.event or not query.event
+        else None,
         after,
         call.still_welcome,
         figures=figures if "stats" in query.event else None,

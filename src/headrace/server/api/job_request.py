@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
 
 from headrace.app import Headrace
 from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
+from headrace.model.gate import Needs
 from headrace.model.job import JobId, NewJob
 from headrace.model.lane import check_queue, check_task_name
 from headrace.server import visibility
@@ -21,7 +22,10 @@ from headrace.server.http import boundary
 from headrace.server.http.call import Call
 from headrace.server.http.problems import Problem, not_found
 from headrace.server.state import ServerState
+from headrace.task.call import JobCall
+from headrace.task.codec.references import replaced
 from headrace.task.job_options import OPTIONS, checked
+from headrace.task.links import Out, Source, linked_raw
 from headrace.task.option import Checks, Option, OptionBody, body
 from headrace.task.raw import raw_job
 from headrace.task.task import Task
@@ -52,8 +56,35 @@ else:
     JobRequest = body(JobBody, OPTIONS, "JobRequest")
 
 
+class RequestLinks(NamedTuple):
+    """What a requested job follows."""
+
+    sources: Mapping[str, Source]
+    """By the names that its arguments may hold as `{"$out": name}`. The caller has checked that each is known."""
+    after: tuple[Source, ...] = ()
+    needs: Needs = Needs.DONE
+
+    def linked(self, raw: Raw) -> Any:
+        """An argument with placeholders for the results that it names. UNSET: it names none."""
+        placeholders: list[Out] = []
+
+        def put(name: str) -> Out:
+            placeholders.append(Out(self.sources[name]))
+            return placeholders[-1]
+
+        value = replaced(json_value(raw), put)
+        return value if placeholders else msgspec.UNSET
+
+
 def make(service: ServerState, principal: Principal, asked: JobRequest, path: str = "") -> NewJob:
     """The requested job. Raises Problem; `path` is its place in the body."""
+    return make_call(service, principal, asked, path).job
+
+
+def make_call(
+    service: ServerState, principal: Principal, asked: JobBody, path: str = "", links: RequestLinks | None = None
+) -> JobCall[Any]:
+    """The same, with what the job follows."""
     app = service.app
     task = app.tasks.get(asked.task)
     if task is None:  # The name of a known task was checked at its declaration.
@@ -63,15 +94,17 @@ def make(service: ServerState, principal: Principal, asked: JobRequest, path: st
     given = asked.given()
     queue = _queue(app, principal, task, asked.task, given.get("queue"), path)
     if task is None:
-        return _foreign(app, principal, asked, queue, path)
+        return _foreign(app, principal, asked, queue, path, links)
     try:
-        args, kwargs = task.codec.decode(call)
+        args, kwargs = task.codec.decode(call) if links is None else task.codec.decode_linked(call, links.linked)
     except BadArguments as error:
         raise _bad_arguments(asked, error, path) from None
     options = _options(app, principal, given, path)
+    if links is not None and links.after:
+        options |= {"after": links.after, "when": links.needs}
     try:
         bound = task.using(**options) if options else task
-        return bound.job(*args, **kwargs).job
+        return bound.job(*args, **kwargs)
     except BadArguments as error:
         raise _bad_arguments(asked, error, path) from None
     except PayloadTooLarge as error:
@@ -103,7 +136,7 @@ def _queue(
     )
 
 
-def _bad_arguments(asked: JobRequest, error: BadArguments, path: str) -> Problem:
+def _bad_arguments(asked: JobBody, error: BadArguments, path: str) -> Problem:
     for raw in (asked.args, asked.kwargs):
         # The value that the signature refuses may not be a JSON value.
         json_value(raw)
@@ -185,22 +218,33 @@ def read_option(option: Option, value: Any, path: str = "", checks: Checks | Non
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
-def _foreign(app: Headrace, principal: Principal, asked: JobRequest, queue: str, path: str) -> NewJob:
-    """A job for a worker in another language. Its arguments are stored as JSON."""
-    args, kwargs = json_value(asked.args), json_value(asked.kwargs)
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
+def _foreign(
+    app: Headrace, principal: Principal, asked: JobBody, queue: str, path: str, links: RequestLinks | None
+) -> JobCall[Any]:
+    """A job for a worker in another language. Its arguments are stored as JSON, with references as MessagePack."""
+    arguments = {"args": json_value(asked.args), "kwargs": json_value(asked.kwargs)}
+    if not isinstance(arguments["args"], list) or not isinstance(arguments["kwargs"], dict):
         raise Problem(422, "bad_arguments", "args is an array and kwargs an object", path=path + "args")
+    given = checked(_options(app, principal, asked.given(), path), app.webhooks)
+    # Where tenants do not take turns, the lane has no tenant.
+    fair = app.queues[queue].fair != "off"
+
+    def made(payload: bytes) -> NewJob:
+        if len(payload) > app.settings.max_payload:
+            raise PayloadTooLarge(len(payload), app.settings.max_payload)
+        return raw_job(asked.task, payload, given, queue=queue, key_ttl=app.settings.key_ttl, fair=fair)
+
+    codec = app.codec_of(asked.task)
     try:
-        payload = _sorted({"args": args, "kwargs": kwargs})
+        linked = msgspec.UNSET if links is None else links.linked(Raw(_sorted(arguments)))
+        if links is None or (linked is msgspec.UNSET and not links.after):
+            return JobCall(made(_sorted(arguments)), codec)
+        return linked_raw(made, arguments if linked is msgspec.UNSET else linked, links.after, links.needs, codec)
     except OverflowError:
         raise Problem(
             422, "bad_arguments", "a whole number beyond 64 bits: send it as text", path=path + "args"
         ) from None
-    if len(payload) > app.settings.max_payload:
-        raise Problem(
-            422, "payload_too_large", str(PayloadTooLarge(len(payload), app.settings.max_payload)), path=path + "args"
-        )
-    given = checked(_options(app, principal, asked.given(), path), app.webhooks)
-    # Where tenants do not take turns, the lane has no tenant.
-    fair = app.queues[queue].fair != "off"
-    return raw_job(asked.task, payload, given, queue=queue, key_ttl=app.settings.key_ttl, fair=fair)
+    except PayloadTooLarge as error:
+        raise Problem(422, "payload_too_large", str(error), path=path + "args") from None
+    except ConfigError as error:
+        raise Problem(422, "invalid_value", str(error), path=path) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -12,16 +12,18 @@ from starlette.responses import Response
 from headrace.model.job import JobState
 from headrace.model.lane import check_queue, check_task_name, check_tenant
 from headrace.model.records import Filter
-from headrace.operate.search import COUNT, LOOK
+from headrace.operate.search import LOOK
 from headrace.server import visibility
 from headrace.server.admission import admit
 from headrace.server.api import job_request
-from headrace.server.api.job_request import JobRequest, Time
+from headrace.server.api.job_request import JobBody, JobRequest, Time
 from headrace.server.api.view import JobSummary, summary
 from headrace.server.http.call import Call, answer, read_id
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
 from headrace.task.job_options import is_trace
+
+J = TypeVar("J", bound=JobBody)
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Text = Annotated[str, Meta(max_length=256)]
@@ -63,7 +65,7 @@ def with_key(asked: JobRequest, header: bytes) -> JobRequest:
     return msgspec.structs.replace(asked, key=key)
 
 
-def with_trace(asked: JobRequest, header: bytes) -> JobRequest:
+def with_trace(asked: J, header: bytes) -> J:
     """The trace of the header counts if the body has none.
 
     HTTP clients send the header without being asked, so one that cannot be read is left out, as W3C demands.
@@ -176,7 +178,7 @@ async def count(call: Call) -> Response:
     where = query.filter()
     search = visibility.search(call.service, call.principal)
     figures = before is None and not call.principal.bound
-    number = await search.count(where, before=before, look=COUNT if where.text is None else LOOK, figures=figures)
+    number = await search.count(where, before=before, look=LOOK, figures=figures)
     return answer(CountAnswer(**msgspec.structs.asdict(number)))
 
 

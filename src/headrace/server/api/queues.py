@@ -33,6 +33,8 @@ class QueueView(msgspec.Struct, kw_only=True):
     name: str
     ready: int = 0
     scheduled: int = 0
+    blocked: int = 0
+    """Jobs that wait for other jobs or for an event."""
     running: int = 0
     dead: int = 0
     done_total: int = 0
@@ -84,6 +86,7 @@ def _figures(stats: QueueStats, pause: Pause | None, declared: QueueOptions | No
         "name": stats.queue,
         "ready": stats.ready,
         "scheduled": stats.scheduled,
+        "blocked": stats.blocked,
         "running": stats.running,
         "dead": stats.dead,
         "done_total": stats.done_total,

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from headrace.errors import ConfigError, HeadraceError, ResultExpired
 from headrace.model import duration
 from headrace.model.job import REFERENCE, Job, JobState
+from headrace.operate.shown import masked
 from headrace.server import visibility
 from headrace.server.api.view import FailureView, failure, text
 from headrace.server.http.call import Call, answer
@@ -28,10 +29,12 @@ LONGEST: Final = 30.0
 
 
 class ResultQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long to wait."""
+    """How long to wait, and for whom the answer is."""
 
     wait: str = "0s"
     """How long to wait for the job's end, up to 30s. A number without a unit means seconds."""
+    masked: bool = False
+    """Mask the fields that the task redacts, for people who look. Without it, the answer is what the task returned."""
 
 
 class ResultView(msgspec.Struct, kw_only=True):
@@ -94,7 +97,10 @@ async def show(call: Call) -> Response:
     if job is None or not visibility.sees(call.principal, job):
         raise visibility.no_job()
     if job.state.finished:
-        return answer(shown(await _fetched(call, job)))
+        view = shown(await _fetched(call, job))
+        if call.query.masked:
+            view.result = masked(call.service.app.tasks.get(job.task), job, view.result)
+        return answer(view)
     return answer(shown(job), 202, {"Retry-After": "1"})
 
 

@@ -13,17 +13,24 @@ from starlette.responses import Response
 
 from headrace.errors import ConfigError, LeaseLost, ResultTooLarge
 from headrace.model import duration
+from headrace.model.gate import NewGate
 from headrace.model.job import Claimed, Failure, JobId, JobState
 from headrace.model.lease import MAX_LEASE, Token
 from headrace.model.outcome import Again, Cancelled, Failed, Outcome, Released, Settlement, Snoozed, Succeeded
+from headrace.server.api.job_request import Time, check
 from headrace.server.http.call import Call, answer
 from headrace.server.http.endpoint import Endpoint, Scope
 from headrace.server.http.problems import Problem
 from headrace.task import codec
-from headrace.worker.outcome_of import MAX_MESSAGE, MAX_TRACEBACK, bounded
+from headrace.task.event import awaiting, event_gate
+from headrace.task.journal import Suspension, joined
+from headrace.task.steps import asleep
+from headrace.worker.outcome_of import MAX_MESSAGE, MAX_TRACEBACK, bounded, suspended
 
 Seconds = Annotated[float, Meta(ge=0)] | Annotated[str, Meta(max_length=32)]
 """A number of seconds, or a duration such as `30s`."""
+MOST_EVENTS = 20
+"""Events that one job waits for."""
 LeaseText = Annotated[str, Meta(max_length=200)]
 Position = Annotated[int, Meta(ge=0, lt=MAX_LEASE)]
 
@@ -70,7 +77,25 @@ class ReleasedRequest(_Settled, tag="released", forbid_unknown_fields=True, kw_o
     """Handed back unfinished. This is not a failure."""
 
 
-OutcomeRequest = SucceededRequest | FailedRequest | SnoozedRequest | CancelledRequest | ReleasedRequest
+class AwaitedEvent(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """An event of the job's tenant, as in `POST /v1/events/{name}/{key}`."""
+
+    name: str
+    key: str
+    queue: str = "default"
+    """The same queue as in the signal. It matters on a Redis cluster only."""
+
+
+class SuspendedRequest(_Settled, tag="suspended", forbid_unknown_fields=True, kw_only=True):
+    """The task waits. The job runs again when the first of these events has been signalled, and at `until` at the latest."""
+
+    events: Annotated[list[AwaitedEvent], Meta(max_length=MOST_EVENTS)] = []
+    until: Time | None = None
+
+
+OutcomeRequest = (
+    SucceededRequest | FailedRequest | SnoozedRequest | SuspendedRequest | CancelledRequest | ReleasedRequest
+)
 
 
 class SettleRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -86,7 +111,8 @@ class Settled(msgspec.Struct, kw_only=True):
     position: int
     id: UUID
     state: str
-    """done, dead, cancelled, scheduled (again later), ready (again at once), or lost: nothing was written."""
+    """done, dead, cancelled, scheduled (again later), blocked (until an event), ready (again at once), or lost: nothing was
+    written."""
 
 
 class SettleAnswer(msgspec.Struct):
@@ -143,6 +169,8 @@ async def write(call: Call, token: Token, ended: Sequence[tuple[int, Claimed, Ou
 
 def _state(settlement: Settlement) -> str:
     if isinstance(settlement, Again):
+        if settlement.waits:
+            return JobState.BLOCKED.value
         later = settlement.due is not None and settlement.due != timedelta(0)
         return (JobState.SCHEDULED if later else JobState.READY).value
     return settlement.state.value
@@ -163,7 +191,7 @@ def _outcome(
 ) -> Outcome:
     match asked:
         case SucceededRequest():
-            return Succeeded(None if asked.result is None else _packed(asked.result, place, max_result))
+            return Succeeded(None if asked.result is None else _result(asked.result, place, max_result))
         case FailedRequest():
             failure = Failure(
                 attempt=job.attempt,
@@ -177,18 +205,49 @@ def _outcome(
             return Failed(failure, retry_after=after, final=asked.final)
         case SnoozedRequest():
             return Snoozed(delay(asked.after, "after"), asked.note)
+        case SuspendedRequest():
+            return _suspended(asked, place, job)
         case CancelledRequest():
             return Cancelled(asked.reason)
         case ReleasedRequest():
             return Released()
 
 
-def _packed(result: Any, place: int, max_result: int) -> bytes:
+def _suspended(asked: SuspendedRequest, place: int, job: Claimed) -> Outcome:
+    path = f"settlements[{place}]."
+    until = asked.until
+    if until is not None:
+        now = datetime.now(UTC)
+        until = max(
+            now, check(lambda end: duration.check_near(end, name="until"), until, "invalid_value", path + "until")
+        )
+    elif not asked.events:
+        raise Problem(422, "invalid_value", "a suspended job waits for something: give events or until", path=path)
+    if until is not None and not asked.events:
+        return suspended(asleep(until))
+    tenant = job.tenant or codec.readable_options(job.options).tenant or ""
+    waits: list[Suspension] = []
+    for number, event in enumerate(asked.events):
+        gate = check(lambda one: _gate(one, tenant), event, "invalid_value", f"{path}events[{number}]")
+        waits.append(awaiting(event.name, event.key, gate, until))
+    return suspended(joined(waits))
+
+
+def _gate(event: AwaitedEvent, tenant: str) -> NewGate:
+    return event_gate(event.name, event.key, queue=event.queue, tenant=tenant)
+
+
+def packed(value: Any, path: str) -> bytes:
+    """A JSON value as it is stored, or a Problem."""
     try:
-        data = msgspec.msgpack.encode(result)
+        return msgspec.msgpack.encode(value)
     except OverflowError:
         text = "it contains a whole number beyond 64 bits: send it as text; nothing of this call was written"
-        raise Problem(422, "invalid_value", text, path=f"settlements[{place}].result") from None
+        raise Problem(422, "invalid_value", text, path=path) from None
+
+
+def _result(result: Any, place: int, max_result: int) -> bytes:
+    data = packed(result, f"settlements[{place}].result")
     if len(data) > max_result:
         error = ResultTooLarge(len(data), max_result)
         raise Problem(422, error.code, str(error), path=f"settlements[{place}].result")

@@ -18,6 +18,8 @@ class QueueFigures(msgspec.Struct, kw_only=True):
     queue: str
     ready: int
     scheduled: int
+    blocked: int
+    """Jobs that wait for other jobs or for an event."""
     running: int
     dead: int
     done_total: int
@@ -35,6 +37,7 @@ class Figures(msgspec.Struct, kw_only=True):
 
     ready: int
     scheduled: int
+    blocked: int
     running: int
     dead: int
     done_total: int
@@ -54,6 +57,7 @@ async def stats(call: Call) -> Response:
         Figures(
             ready=sum(queue.ready for queue in queues),
             scheduled=sum(queue.scheduled for queue in queues),
+            blocked=sum(queue.blocked for queue in queues),
             running=sum(queue.running for queue in queues),
             dead=sum(queue.dead for queue in queues),
             done_total=sum(queue.done_total for queue in queues),
@@ -69,6 +73,7 @@ def _figures(queue: QueueStats) -> QueueFigures:
         queue=queue.queue,
         ready=queue.ready,
         scheduled=queue.scheduled,
+        blocked=queue.blocked,
         running=queue.running,
         dead=queue.dead,
         done_total=queue.done_total,

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.app import Headrace
+from headrace.model.gate import Needs
 from headrace.model.job import Failure, Job, JobState
 from headrace.operate import shown
 from headrace.server.auth import Principal
@@ -67,6 +68,14 @@ class Moment(msgspec.Struct):
     detail: str = ""
 
 
+class WaitedFor(msgspec.Struct):
+    """Something that a job waits for."""
+
+    id: UUID
+    """The id of a job or of a group."""
+    needs: Needs
+
+
 class JobView(JobSummary, kw_only=True):
     """One job, with everything that the store has. Arguments are masked by the task's rules."""
 
@@ -87,6 +96,10 @@ class JobView(JobSummary, kw_only=True):
     """The page of that trace, by the setting `trace_url`."""
     worker_name: str | None = None
     """Host and process of the worker that runs the job, or ran it last."""
+    waits: list[WaitedFor] = []
+    """What the job waits for while it is blocked."""
+    inputs: list[UUID] = []
+    """The jobs and groups whose results are its arguments."""
 
 
 def text(value: str) -> str:
@@ -132,6 +145,8 @@ def whole(app: Headrace, job: Job, who: Principal) -> JobView:
         trace=shown.trace(job),
         trace_url=shown.trace_url(job, app.settings.trace_url),
         worker_name=None if job.worker_name is None else text(job.worker_name),
+        waits=[WaitedFor(wait.gate, wait.needs) for wait in job.waits],
+        inputs=list(shown.inputs(job)),
     )
 
 

@@ -1,7 +1,8 @@
-"""`/v1/claim`, `/v1/heartbeat`, `/v1/progress`, `/v1/log`: workers in any language. For ends see `settle.py`."""
+"""`/v1/claim`, `/v1/heartbeat`, `/v1/progress`, `/v1/log`: workers in any language. See also `settle.py`, `work_steps.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -10,13 +11,17 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from headrace.errors import ConfigError, LeaseLost
+from headrace.errors import ConfigError, LeaseLost, StoreError
 from headrace.model.job import Claimed, LogLine
 from headrace.model.lane import check_queue, check_task_name
 from headrace.model.lease import MAX_LEASE, MAX_LOG, Ask, Lease, Report, new_token
 from headrace.model.outcome import Released
+from headrace.model.step import Step
+from headrace.operate.shown import value_of
 from headrace.server.api import settle as settle_api
+from headrace.server.api import work_steps
 from headrace.server.api.settle import LOST, LeaseText, Position, Seconds, address, delay, write
+from headrace.server.api.view import text
 from headrace.server.auth import Principal
 from headrace.server.http.boundary import Gone
 from headrace.server.http.call import Call, answer, nothing
@@ -47,6 +52,16 @@ class ClaimRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The worker's name, e.g. host:pid. The default is its address."""
     tasks: Annotated[list[str], Meta(max_length=1000)] = []
     """The tasks that the worker knows, for explanations why a job waits."""
+    steps: bool = False
+    """Answer the finished steps of jobs that ran before."""
+
+
+class FinishedStep(msgspec.Struct, kw_only=True):
+    """A step that an earlier attempt has finished."""
+
+    name: str
+    number: int
+    value: Any
 
 
 class ClaimedJob(msgspec.Struct, kw_only=True):
@@ -69,9 +84,12 @@ class ClaimedJob(msgspec.Struct, kw_only=True):
     trace: str | None
     """The trace of the producer, as the text of a W3C traceparent, for the worker's spans."""
     args: list[Any]
+    """The server puts results of other jobs in the place of references."""
     kwargs: dict[str, Any]
     problem: str | None = None
     """The arguments cannot be shown as JSON, and why."""
+    steps: list[FinishedStep] = []
+    """What earlier attempts have finished, in that order, if the claim asks for `steps`."""
 
 
 class ClaimAnswer(msgspec.Struct, kw_only=True):
@@ -133,18 +151,28 @@ async def claim(call: Call) -> Response:
 
 async def _hand_out(call: Call, lease: Lease) -> tuple[Lease, list[ClaimedJob]] | None:
     """The jobs that may start. Jobs that came too late are ended here, and paused ones are put off."""
+    asked: ClaimRequest = call.body
     leases = call.service.leases
     unfit = await leases.unfit(lease)
+    fit = [(position, job) for position, job in enumerate(lease.jobs) if position not in unfit]
+    try:
+        complete = await leases.handout.complete([job for _, job in fit], steps=asked.steps)
+    except StoreError:
+        await write(call, lease.token, [(position, job, Released()) for position, job in enumerate(lease.jobs)])
+        raise
+    jobs: list[ClaimedJob] = []
+    for (position, _), whole in zip(fit, complete, strict=True):
+        if isinstance(whole, tuple):
+            jobs.append(_show(*whole, position, leases.timeout(whole[0])))
+        else:
+            unfit[position] = whole
     if unfit:
         ended = [(position, lease.jobs[position], outcome) for position, outcome in unfit.items()]
         await write(call, lease.token, ended)
-    jobs = [
-        _show(job, position, leases.timeout(job)) for position, job in enumerate(lease.jobs) if position not in unfit
-    ]
     return (lease, jobs) if jobs else None
 
 
-def _show(job: Claimed, position: int, timeout: float | None) -> ClaimedJob:
+def _show(job: Claimed, steps: Sequence[Step], position: int, timeout: float | None) -> ClaimedJob:
     shown = codec.show(job.payload)
     return ClaimedJob(
         position=position,
@@ -161,6 +189,7 @@ def _show(job: Claimed, position: int, timeout: float | None) -> ClaimedJob:
         args=shown["args"],
         kwargs=shown["kwargs"],
         problem=shown.get("problem"),
+        steps=[FinishedStep(name=text(step.name), number=step.number, value=value_of(step.value)) for step in steps],
     )
 
 
@@ -292,6 +321,7 @@ ENDPOINTS = (
         problems=((404, "not_found"), (422, "invalid_value")),
     ),
     *settle_api.ENDPOINTS,
+    *work_steps.ENDPOINTS,
     Endpoint(
         method="POST",
         path="/v1/progress",

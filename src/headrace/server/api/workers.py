@@ -33,6 +33,8 @@ class WorkerView(msgspec.Struct, kw_only=True):
     tasks: list[str]
     hindered: list[str]
     """Why it starts no other job now, or fewer: quiet, settling, quarantine, reserved, stuck."""
+    memory: int | None = None
+    """The bytes of memory that it and its child processes occupy; null: not known."""
     order: str | None = None
     """What an operator has ordered: quiet or drain."""
     ordered_by: str | None = None
@@ -63,6 +65,7 @@ async def all_of(call: Call) -> Response:
             seen_at=worker.seen_at,
             tasks=[text(name) for name in worker.tasks],
             hindered=[text(why) for why in worker.hindered],
+            memory=worker.memory,
             **_order(orders.get(str(worker.id)), call.principal),
         )
         for worker in visibility.workers(call.principal, await call.service.figures.workers())

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.model.job import Job, JobState, LogLine
-from headrace.server.api.view import LogView, text
+from headrace.server.api.view import LogView, WaitedFor, text
 from headrace.server.events.feed import Feed, event
 
 log = logging.getLogger("headrace.server")
@@ -30,6 +30,8 @@ class StateEvent(msgspec.Struct, kw_only=True):
     failures: int
     run_at: datetime | None = None
     note: str | None = None
+    waits: list[WaitedFor] = []
+    """What a blocked job waits for."""
 
 
 class ProgressEvent(msgspec.Struct, kw_only=True):
@@ -156,7 +158,14 @@ class Follower:
             yield self._event("end", self._ending(job), **changed)
             return
         note = None if job.note is None else text(job.note)
-        state = StateEvent(state=job.state, attempt=job.attempt, failures=job.failures, run_at=job.run_at, note=note)
+        state = StateEvent(
+            state=job.state,
+            attempt=job.attempt,
+            failures=job.failures,
+            run_at=job.run_at,
+            note=note,
+            waits=[WaitedFor(wait.gate, wait.needs) for wait in job.waits],
+        )
         yield self._event("state", state, **changed)
 
     def _event(self, name: str, data: Any, **changed: Any) -> bytes:

@@ -14,7 +14,7 @@ from headrace.model.records import Ending
 from headrace.server.events.feed import EventStream, Feed
 from headrace.server.events.figures import FigureSender
 from headrace.server.events.follow import Follower, Heard
-from headrace.server.events.tail import Listener, Place, Tail
+from headrace.server.events.tail import EndFilter, Listener, Place, Tail
 from headrace.store.contract import Store
 
 
@@ -33,6 +33,7 @@ class _EndListener:
 
     def __init__(self, waiter: Waiter) -> None:
         self._waiter = waiter
+        self.filter = None
 
     def begin(self, missed: Iterable[Ending] = (), *, more: bool = False) -> None:
         self.hear(missed, more=more)
@@ -129,7 +130,7 @@ class Hub:
 
     async def follow_all(
         self,
-        wants: Callable[[Ending], bool] | None,
+        filter: EndFilter | None,
         after: Place | None,
         welcome: Callable[[], Awaitable[None]],
         *,
@@ -137,10 +138,10 @@ class Hub:
     ) -> EventStream:
         """The ends of all jobs that match the listener's filter, from now on or from that position.
 
-        `wants`: None for no ends. `figures` makes an event with the figures of queues, which is sent when they change.
+        `filter`: None for no ends. `figures` makes an event with the figures of queues, which is sent when they change.
         """
         feed = Feed()
-        listener = None if wants is None else Listener(feed, wants)
+        listener = None if filter is None else Listener(feed, filter)
         sender: FigureSender | None = None
 
         def leave() -> None:

@@ -7,12 +7,12 @@ import contextlib
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,7 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.model.job import JobId, JobState
 from headrace.model.records import Ending
+from headrace.server.auth import Principal
 from headrace.server.events.feed import Feed, event
 from headrace.store.contract import Store
 
@@ -34,7 +35,8 @@ OVERLAP: Final = timedelta(seconds=3)
 OVERLAP_JOBS: Final = 500
 """How many ends back a read begins at most, so that a busy queue is not read twice."""
 PAGE, PAGES = 1000, 4
-"""Ends of one call, and calls of one read. The rest is skipped, and listeners get an event about it."""
+"""Ends of one call, and calls of one read, or one call if no listener has a filter. The rest is skipped, and listeners get
+an event about it."""
 RATE: Final = 200
 """Events per second for one listener. Beyond it, the listener gets the number of skipped events."""
 REMEMBERED: Final = 5000
@@ -83,15 +85,46 @@ def read_id(given: str | None) -> Place | None:
     return None if match is None else (_EPOCH + timedelta(microseconds=int(match[1])), JobId(UUID(match[2])))
 
 
+class EndFilter(NamedTuple):
+    """Which ends a listener wants and may see. Listeners with equal filters share the work."""
+
+    queue: str | None = None
+    task: str | None = None
+    state: JobState | None = None
+    bound: Principal | None = None
+    """The caller, if it may not see everything."""
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether it lets every end pass."""
+        return self == _EVERYTHING
+
+    def wants(self, ending: Ending) -> bool:
+        return (
+            self.queue in {None, ending.queue}
+            and self.task in {None, ending.task}
+            and self.state in {None, ending.state}
+            and (self.bound is None or self.bound.sees(ending.queue, ending.tenant))
+        )
+
+
+_EVERYTHING: Final = EndFilter()
+
+
 class Hears(Protocol):
     """Receives ends."""
+
+    @property
+    def filter(self) -> EndFilter | None:
+        """What to leave out. None: it has to get every end."""
+        ...
 
     def begin(self, missed: Iterable[Ending] = (), *, more: bool = False) -> None:
         """Take the missed ends, once, before all others."""
         ...
 
     def hear(self, endings: Iterable[Ending], *, more: bool = False) -> None:
-        """Take new ends. `more`: further ends were skipped."""
+        """Take new ends, which passed the filter. `more`: further ends were skipped."""
         ...
 
     def end(self) -> None:
@@ -102,9 +135,9 @@ class Hears(Protocol):
 class Listener:
     """A listener over HTTP, with its filter and its rate."""
 
-    def __init__(self, feed: Feed, wants: Callable[[Ending], bool], *, rate: int = RATE) -> None:
+    def __init__(self, feed: Feed, filter: EndFilter, *, rate: int = RATE) -> None:
         self.feed = feed
-        self._wants = wants
+        self.filter = filter
         self._rate = rate
         self._left = float(rate)
         self._at = monotonic()
@@ -122,20 +155,15 @@ class Listener:
         now = monotonic()
         self._left = min(self._rate, self._left + (now - self._at) * self._rate)
         self._at = now
-        skipped, had, wants = 0, self._had, self._wants
-        last: Ending | None = None
-        for ending in endings:
-            if (had and place(ending) in had) or not wants(ending):
-                continue
-            last = ending
-            if self._left < 1:
-                skipped += 1
-                continue
-            self._left -= 1
+        # Most ends of a busy queue are skipped, so nothing is done for each of them.
+        fresh = [ending for ending in endings if place(ending) not in self._had] if self._had else list(endings)
+        sent = min(len(fresh), int(self._left))
+        self._left -= sent
+        for ending in fresh[:sent]:
             self.feed.put(_event_of(ending))
-        if skipped or more:
-            at = "" if last is None else event_id(last)
-            self.feed.put(event("skipped", SkippedEvent(count=skipped, more=more), at))
+        if len(fresh) > sent or more:
+            at = event_id(fresh[-1]) if fresh else ""
+            self.feed.put(event("skipped", SkippedEvent(count=len(fresh) - sent, more=more), at))
 
     def end(self) -> None:
         self.feed.end()
@@ -144,7 +172,7 @@ class Listener:
         """Send the missed ends once, up to one page whatever the rate, and then those that came meanwhile."""
         held, self._held = self._held or [], None
         all_ = list(missed)
-        wanted = [ending for ending in all_ if self._wants(ending)]
+        wanted = _chosen(all_, self.filter)
         events = [_event_of(ending) for ending in wanted[:PAGE]]
         if more or len(wanted) > PAGE:
             skipped = SkippedEvent(count=max(0, len(wanted) - PAGE), more=more)
@@ -154,6 +182,10 @@ class Listener:
             self.feed.put(b"".join(events))
         self._had.update(place(ending) for ending in all_)
         self.hear(held)
+
+
+def _chosen(endings: list[Ending], filter: EndFilter) -> list[Ending]:
+    return endings if filter.wants_all else [ending for ending in endings if filter.wants(ending)]
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -268,8 +300,14 @@ class Tail:
         if fresh or more:
             self._recent.extend(fresh)
             since = monotonic()
+            chosen: dict[EndFilter, list[Ending]] = {}
             for listener in list(self._listeners):
-                listener.hear(fresh, more=more)
+                wanted = fresh
+                if (filter := listener.filter) is not None:
+                    if filter not in chosen:
+                        chosen[filter] = _chosen(fresh, filter)
+                    wanted = chosen[filter]
+                listener.hear(wanted, more=more)
                 if monotonic() - since > TURN:
                     # Other callers get a turn of the loop, however many listeners there are.
                     await asyncio.sleep(0)
@@ -278,7 +316,9 @@ class Tail:
     async def _read(self) -> tuple[list[Ending], bool]:
         """The ends since the last read. True: there were more, which are skipped."""
         since, fresh, more = self._begin(), list[Ending](), True
-        for _ in range(PAGES):
+        # Listeners without a filter get fewer events than a page has. Others may look for what is rare.
+        selective = any(listener.filter is None or not listener.filter.wants_all for listener in self._listeners)
+        for _ in range(PAGES if selective else 1):
             page = await self._store.ended(since, PAGE)
             new = [ending for ending in page if place(ending) not in self._seen]
             self._seen.update(dict.fromkeys(place(ending) for ending in new))
@@ -292,7 +332,7 @@ class Tail:
             self._cursor = max(self._cursor, *(ending.at for ending in fresh))
         self._jumped = more
         if more:
-            self._cursor = await self._store.now()
+            self._cursor = max(await self._store.now(), since)
         self._forget()
         return fresh, more
 

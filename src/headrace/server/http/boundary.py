@@ -278,7 +278,7 @@ def check_names(data: bytes, settings: ServerSettings) -> None:
         raise Problem(422, "too_many_keys", f"an object may have {settings.max_keys:,} names")
 
 
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`(?: - at `\$(.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
 _AT = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 
 

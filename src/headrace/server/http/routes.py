@@ -71,7 +71,7 @@ def _all_optional(kind: Any) -> bool:
     return True
 
 
-class Gate:
+class RouteGuard:
     """Handles all requests of one path, whatever the method."""
 
     def __init__(self, endpoints: Iterable[Endpoint], service: GetService) -> None:
@@ -250,7 +250,7 @@ def routes(endpoints: Iterable[Endpoint], service: GetService) -> list[Route]:
     for endpoint in endpoints:
         by_path.setdefault(endpoint.path, []).append(endpoint)
     ordered = sorted(by_path.items(), key=lambda item: "{" in item[0])
-    return [Route(path, Gate(group, service), name=path) for path, group in ordered]
+    return [Route(path, RouteGuard(group, service), name=path) for path, group in ordered]
 
 
 def nowhere(service: GetService) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
@@ -266,7 +266,7 @@ def nowhere(service: GetService) -> Callable[[Scope, Receive, Send], Awaitable[N
             if scope["path"].removeprefix(scope.get("root_path", "")).startswith("/v1"):
                 principal = await frame.auth.principal(Request(scope, receive))
             raise problems.not_found("there is no such path")
-        except Exception as error:  # noqa: BLE001 - as in Gate
+        except Exception as error:  # noqa: BLE001 - as in RouteGuard
             response = refuse(error, request_id)
         finish(response, request_id)
         await response(scope, receive, send)

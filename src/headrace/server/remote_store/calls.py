@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from headrace.errors import IdempotencyConflict
-from headrace.model.job import Batch, Job, JobId, JobState
+from headrace.model.job import Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView, check_key
 from headrace.model.lease import MAX_LEASE, ORDERS, Ask, Lease, Orphan, Presence, Pulse, Stop, Token, WorkerId
 from headrace.model.records import (
@@ -36,6 +36,7 @@ from headrace.model.records import (
 from headrace.model.scope import Scope
 from headrace.model.step import Step
 from headrace.operate.audit import chosen
+from headrace.operate.children import cancel_awaited
 from headrace.operate.dead import dropped
 from headrace.operate.schedules import KIND as SCHEDULES
 from headrace.operate.tokens import KIND as TOKENS
@@ -45,7 +46,8 @@ from headrace.server.auth import LOCAL
 from headrace.server.http.problems import Problem, missing_scope, not_found
 from headrace.server.remote_store import audit as store_audit
 from headrace.server.remote_store import checks, limit_reports, schedule_records
-from headrace.server.remote_store.history import HistoryCalls, not_yours
+from headrace.server.remote_store.history import not_yours
+from headrace.server.remote_store.links import LinkCalls
 from headrace.server.remote_store.shown import shown, shown_schedule, shown_steps
 from headrace.server.shared_secret import KIND as SECRET
 from headrace.store.audit import DAYS as AUDIT
@@ -57,7 +59,7 @@ HARMLESS = frozenset({SCHEDULES})
 """Kinds of records that a principal without `admin` may read and write."""
 
 
-class Calls(HistoryCalls):
+class Calls(LinkCalls):
     """The store as one principal may use it: one method per verb, with the arguments of the wire."""
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -84,7 +86,8 @@ class Calls(HistoryCalls):
                 await self._store.enqueue(part)
             return {}
         self._must(Scope.ENQUEUE)
-        batch = Batch(batch.id, await admit(self._service, self._who, batch.jobs))
+        await self._check_links(batch)
+        batch = replace(batch, jobs=await admit(self._service, self._who, batch.jobs))
         guard = self._service.leases.guard
         if guard.bounds:
             await guard.admit(batch.jobs)
@@ -136,6 +139,7 @@ class Calls(HistoryCalls):
         settlements = [(position, wire.read_settlement(data)) for position, data in packed if 0 <= position < MAX_LEASE]
         for _, settlement in settlements:
             checks.check_settlement(settlement)
+            await self._check_waits(settlement)
         never_had = {position for position, _ in packed if not 0 <= position < MAX_LEASE}
         own = self._own(token)
         refused = await self._store.settle(own, settlements)
@@ -227,6 +231,7 @@ class Calls(HistoryCalls):
     async def cancel(self, ids: list[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
         checks.check_ids(ids)
         answers = await self._store.cancel(await self._visible(ids), reason)
+        await cancel_awaited(self._store, answers)
         moved = sum(answer not in {CancelAnswer.UNKNOWN, CancelAnswer.FINISHED} for answer in answers.values())
         await self._note("jobs.cancel", chosen(ids), moved)
         return {id: answers.get(id, CancelAnswer.UNKNOWN) for id in ids}
@@ -238,16 +243,21 @@ class Calls(HistoryCalls):
             await self._note("jobs.retry", chosen(ids), len(moved))
         return moved
 
-    async def delete(self, ids: list[JobId], states: frozenset[JobState] | None) -> frozenset[JobId]:
+    async def delete(
+        self, ids: list[JobId], states: frozenset[JobState] | None, ended_by: datetime | None
+    ) -> frozenset[JobId]:
         checks.check_ids(ids)
-        gone = await dropped.delete(self._store, await self._visible(ids), by=self._who.name, states=states)
+        seen = await self._visible(ids)
+        gone = await dropped.delete(self._store, seen, by=self._who.name, states=states, ended_by=ended_by)
         await self._note("jobs.delete", chosen(ids), len(gone))
         return gone
 
-    async def drop(self, ids: list[JobId], event: wire.DropEvent, reason: str) -> frozenset[JobId]:
+    async def drop(
+        self, ids: list[JobId], event: wire.DropEvent, reason: str, ended_by: datetime | None
+    ) -> frozenset[JobId]:
         checks.check_ids(ids)
-        seen = await self._visible(ids)
-        gone = await dropped.drop_dead(self._store, seen, event, reason=checks.short(reason), by=self._who.name)
+        seen, reason = await self._visible(ids), checks.short(reason)
+        gone = await dropped.drop_dead(self._store, seen, event, reason=reason, by=self._who.name, ended_by=ended_by)
         await self._note("jobs.delete", chosen(ids), len(gone))
         return gone
 

@@ -31,6 +31,8 @@ MOST_IDS: Final = wire.MOST_IDS
 MOST_LANES: Final = 1000
 MOST_REASON: Final = 10_000
 """Characters."""
+_MOST_MEMORY = 1 << 50
+"""Bytes: more than any machine has, and less than a store can keep."""
 LARGEST: Final = 2**31 - 1
 """The largest count that is stored."""
 
@@ -100,6 +102,8 @@ def check_presence(presence: Presence) -> None:
         raise ConfigError("hindered: at most 10 words and one for each queue, of 80 characters")
     if presence.upkeep is not None and len(presence.upkeep) > 40:
         raise ConfigError("upkeep: at most 40 characters")
+    if presence.memory is not None and not 0 <= presence.memory < _MOST_MEMORY:
+        raise ConfigError(f"memory: a whole number from 0 to {_MOST_MEMORY - 1:,}")
     _check_figures(presence.slots, presence.running)
     check_time(presence.started_at)
 

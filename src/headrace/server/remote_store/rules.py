@@ -78,5 +78,9 @@ RULES: dict[str, VerbRule] = {
     "read_history": VerbRule("Rollups of ended attempts.", Scope.READ, looks=1, long=True),
     "add_steps": VerbRule("Write finished steps of running tasks.", Scope.WORK),
     "read_steps": VerbRule("The finished steps of a job.", Scope.WORK, (Scope.READ,)),
+    "signal": VerbRule("Signal an event.", Scope.ENQUEUE, (Scope.WORK, Scope.OPERATE)),
+    "gates": VerbRule("Gates by id.", Scope.READ, (Scope.WORK, Scope.ENQUEUE)),
+    "groups": VerbRule("Groups of jobs, newest first.", Scope.READ, (Scope.WORK,), looks=1),
+    "links": VerbRule("What hangs together with a job or a gate.", Scope.READ, (Scope.WORK, Scope.ENQUEUE)),
     "fold_history": VerbRule("Replace rollups by fewer.", Scope.OPERATE),
 }

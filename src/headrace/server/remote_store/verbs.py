@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from headrace.errors import IdempotencyConflict, QueueFull
+from headrace.errors import GroupOver, IdempotencyConflict, QueueFull
 from headrace.server.http import boundary
 from headrace.server.http.call import Call
 from headrace.server.http.endpoint import Endpoint
@@ -41,6 +41,8 @@ async def _answer(verb: wire.Verb, call: Call) -> Response:
         raise Problem(
             409, error.code, str(error), task=error.task, key=error.key, existing=str(error.existing)
         ) from None
+    except GroupOver as error:
+        raise Problem(409, error.code, str(error), group=str(error.group)) from None
     except QueueFull as error:
         raise Problem(
             429, error.code, str(error), headers={"Retry-After": "1"}, queue=error.queue, max_length=error.max_length
@@ -56,6 +58,7 @@ def _endpoint(verb: wire.Verb) -> Endpoint:
         (
             (409, "idempotency_conflict"),
             (409, "unique_conflict"),
+            (409, "group_over"),
             (422, "unsafe_callback_url"),
             (429, "queue_full"),
             (429, "too_many_queues"),

@@ -13,6 +13,7 @@ import msgspec
 from headrace import errors
 from headrace.errors import (
     ConfigError,
+    GroupOver,
     HeadraceError,
     IdempotencyConflict,
     OutcomeUnknown,
@@ -32,6 +33,7 @@ class _Problem(msgspec.Struct):
     task: str | None = None
     key: str | None = None
     existing: UUID | None = None
+    group: UUID | None = None
     queue: str | None = None
     max_length: int | None = None
 
@@ -122,6 +124,8 @@ def refused(response: httpx2.Response, verb: Verb, base: str) -> HeadraceError:
             return Unsupported(f"the server {base} has no {verb.name} for this token: {detail or 'it sees less'}")
         case IdempotencyConflict.code if problem.existing is not None:
             return IdempotencyConflict(problem.task or "", problem.key or "", problem.existing)
+        case GroupOver.code if problem.group is not None:
+            return GroupOver(problem.group)
         case QueueFull.code if problem.queue is not None:
             return QueueFull(problem.queue, problem.max_length or 0)
         case "too_many_polls":

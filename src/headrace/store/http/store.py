@@ -9,12 +9,14 @@ from importlib.metadata import version
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import httpx2
 import msgspec
 
 from headrace.errors import ConfigError, Unavailable
 from headrace.model.clock import Clock
+from headrace.model.gate import Gate, GateId, Links, NewGate
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -220,16 +222,18 @@ class HttpStore:
             moved |= await self._call("retry", some, afresh)
         return frozenset(moved)
 
-    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+    async def delete(
+        self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None, ended_by: datetime | None = None
+    ) -> frozenset[JobId]:
         gone: set[JobId] = set()
         for some in _calls(ids):
-            gone |= await self._call("delete", some, None if states is None else list(states))
+            gone |= await self._call("delete", some, None if states is None else list(states), ended_by)
         return frozenset(gone)
 
-    async def drop(self, ids: Sequence[JobId], event: str, reason: str) -> frozenset[JobId]:
+    async def drop(self, ids: Sequence[JobId], event: str, reason: str, ended_by: datetime | None) -> frozenset[JobId]:
         gone: set[JobId] = set()
         for some in _calls(ids):
-            gone |= await self._call("drop", some, event, reason)
+            gone |= await self._call("drop", some, event, reason, ended_by)
         return frozenset(gone)
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
@@ -298,6 +302,25 @@ class HttpStore:
         return steps
 
     # ── the call ────────────────────────────────────────────────────────────
+    # ── gates ───────────────────────────────────────────────────────────────
+    async def signal(self, gate: NewGate, value: bytes, keep: timedelta) -> bool:
+        first: bool = await self._call("signal", gate, value, keep)
+        return first
+
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        gates: list[Gate | None] = []
+        for start in range(0, len(ids), wire.MOST_IDS):
+            gates += await self._call("gates", ids[start : start + wire.MOST_IDS])
+        return gates
+
+    async def groups(self, *, tenant: str | None = None, before: GateId | None = None, limit: int = 50) -> list[Gate]:
+        gates: list[Gate] = await self._call("groups", tenant, before, limit)
+        return gates
+
+    async def links(self, id: UUID, *, after: UUID | None = None, limit: int = 500) -> Links:
+        links: Links = await self._call("links", id, after, limit)
+        return links
+
     async def _call(self, name: str, *arguments: Any, patience: float = PATIENCE) -> Any:
         """Call the server. After a lost answer, call once more if that is safe."""
         verb = wire.VERBS[name]

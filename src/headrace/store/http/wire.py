@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.model.gate import Edge, Gate, GateId, Links, NewGate, Wait
 from headrace.model.job import Batch, BatchId, Due, Failure, Job, JobId, JobState, Key, NewJob, UniqueLock
 from headrace.model.lane import Ahead, Lane, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -40,7 +41,7 @@ from headrace.task.codec.hooks import is_dict, is_list
 MEDIA: Final = "application/vnd.headrace+msgpack"
 DropEvent = Literal["dead.discard", "dead.delete", "dead.expire"]
 """Why a dead letter is dropped, for the log line."""
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of this wire. A server reports it, and a store refuses another version."""
 LONGEST_WAIT: Final = 30.0
 """Seconds that one call of `wait` takes at most."""
@@ -89,12 +90,16 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: Key | None
     options: bytes | None
     unique: UniqueLock | None
+    wait: Wait | None = None
 
 
 class WireBatch(msgspec.Struct, frozen=True, array_like=True):
     id: UUID
     lanes: list[Lane]
     jobs: list[WireJob]
+    gates: tuple[NewGate, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    seals: tuple[GateId, ...] = ()
 
 
 def pack_batch(batch: Batch) -> WireBatch:
@@ -108,10 +113,11 @@ def pack_batch(batch: Batch) -> WireBatch:
             job.key,
             job.options,
             job.unique,
+            job.wait,
         )
         for job in batch.jobs
     ]
-    return WireBatch(batch.id, list(lanes), jobs)
+    return WireBatch(batch.id, list(lanes), jobs, batch.gates, batch.edges, batch.seals)
 
 
 def read_batch(wire: WireBatch) -> Batch:
@@ -120,10 +126,10 @@ def read_batch(wire: WireBatch) -> Batch:
     if any(not 0 <= job.lane < len(lanes) for job in wire.jobs):
         raise ValueError("a job names a lane that does not exist")
     jobs = [
-        NewJob(job.task, job.payload, lanes[job.lane], read_due(job.due), job.key, job.options, job.unique)
+        NewJob(job.task, job.payload, lanes[job.lane], read_due(job.due), job.key, job.options, job.unique, job.wait)
         for job in wire.jobs
     ]
-    return Batch(BatchId(wire.id), jobs)
+    return Batch(BatchId(wire.id), jobs, wire.gates, wire.edges, wire.seals)
 
 
 # ── settle ───────────────────────────────────────────────────────────────────
@@ -146,6 +152,8 @@ class WireAgain(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     suspect: bool = False
     note: str | None = None
     failure: Failure | None = None
+    waits: tuple[Wait, ...] = ()
+    gates: tuple[NewGate, ...] = ()
 
 
 WireSettlement = WireFinish | WireAgain
@@ -173,13 +181,24 @@ def pack_settlement(settlement: Settlement) -> WireSettlement:
         settlement.suspect,
         settlement.note,
         settlement.failure,
+        settlement.waits,
+        settlement.gates,
     )
 
 
 def read_settlement(wire: WireSettlement) -> Settlement:
     """Raises ValueError for a state that is not an end."""
     if isinstance(wire, WireAgain):
-        return Again(wire.failures, wire.crashes, read_due(wire.due), wire.suspect, wire.note, wire.failure)
+        return Again(
+            wire.failures,
+            wire.crashes,
+            read_due(wire.due),
+            wire.suspect,
+            wire.note,
+            wire.failure,
+            wire.gates,
+            wire.waits,
+        )
     if wire == _DONE:
         return DONE
     state = wire.state
@@ -246,8 +265,8 @@ VERBS: Final[Mapping[str, Verb]] = {
         Verb("ahead", tuple[JobId, int], Ahead | None, reads=True),
         Verb("cancel", tuple[list[JobId], str | None], dict[JobId, CancelAnswer]),
         Verb("retry", tuple[list[JobId], bool], frozenset[JobId]),
-        Verb("delete", tuple[list[JobId], frozenset[JobState] | None], frozenset[JobId]),
-        Verb("drop", tuple[list[JobId], DropEvent, str], frozenset[JobId]),
+        Verb("delete", tuple[list[JobId], frozenset[JobState] | None, datetime | None], frozenset[JobId]),
+        Verb("drop", tuple[list[JobId], DropEvent, str, datetime | None], frozenset[JobId]),
         Verb("pause", tuple[str, PauseKind, str, datetime | None], None, repeats=True),
         Verb("resume", tuple[str, PauseKind], None, repeats=True),
         Verb("pauses", tuple[()], list[Pause], reads=True),
@@ -260,6 +279,10 @@ VERBS: Final[Mapping[str, Verb]] = {
         Verb("read_history", tuple[int, int, str | None, str | None, RollupKey | None, int], HistoryPage, reads=True),
         Verb("add_steps", tuple[Token, list[tuple[int, Step]]], frozenset[int], repeats=True, large=True),
         Verb("read_steps", tuple[JobId], list[Step], reads=True),
+        Verb("signal", tuple[NewGate, bytes, timedelta], bool, large=True),
+        Verb("gates", tuple[list[GateId]], list[Gate | None], reads=True),
+        Verb("groups", tuple[str | None, GateId | None, int], list[Gate], reads=True),
+        Verb("links", tuple[UUID, UUID | None, int], Links, reads=True),
         Verb("fold_history", tuple[list[RollupKey], list[Rollup]], bool, repeats=True, large=True),
     )
 }

@@ -19,6 +19,8 @@ from headrace.store.memory.limits import Limits
 from headrace.store.memory.line import Line
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow, Totals
 
+_TIMED = frozenset({JobState.SCHEDULED, JobState.BLOCKED})
+
 
 class Base:
     """Nothing here is a verb of the contract but the clock."""
@@ -69,7 +71,7 @@ class Base:
         while self._delayed:
             run_at, number = self._delayed[0]
             job = self._jobs.get(number)
-            if job is not None and job.state is JobState.SCHEDULED and job.run_at == run_at:
+            if job is not None and job.state in _TIMED and job.run_at == run_at:
                 return job
             heapq.heappop(self._delayed)
         return None
@@ -99,7 +101,10 @@ class Base:
             self._finish(job, JobState.CANCELLED, None)
         else:
             job.suspect, job.note = settlement.suspect, settlement.note
-            self._put(job, settlement.due)
+            self._again(job, settlement)
+
+    def _again(self, job: JobRow, settlement: Again) -> None:
+        self._put(job, settlement.due)
 
     def _finish(self, job: JobRow, state: JobState, note: str | None) -> None:
         if state is JobState.DONE:

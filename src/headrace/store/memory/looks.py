@@ -61,6 +61,7 @@ class Looking(Base):
                     ready=counts[queue, JobState.READY],
                     scheduled=counts[queue, JobState.SCHEDULED],
                     running=counts[queue, JobState.RUNNING],
+                    blocked=counts[queue, JobState.BLOCKED],
                     dead=counts[queue, JobState.DEAD],
                     done_total=self._totals[queue].done,
                     failed_total=self._totals[queue].failed,

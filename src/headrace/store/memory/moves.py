@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from headrace.model.job import FINISHED, JobId, JobState
 from headrace.model.records import CancelAnswer, LimitRule, Pause, PauseKind, Record
+from headrace.model.step import UNDO
 from headrace.store.memory.base import Base
 from headrace.store.memory.rows import JobRow
 
@@ -23,8 +24,9 @@ class Operating(Base):
         movable = FINISHED | {JobState.SCHEDULED} if afresh else {JobState.SCHEDULED}
         moved = [job for id in ids if (job := self._jobs.get(id.int)) and job.state in movable]
         for job in moved:
+            self._before_retry(job)
             if afresh:
-                if job.state in {JobState.DONE, JobState.CANCELLED}:
+                if job.state in {JobState.DONE, JobState.CANCELLED} or (UNDO, 0) in job.steps:
                     job.steps.clear()
                 job.failures = job.crashes = 0
                 job.suspect, job.note = False, None
@@ -32,12 +34,20 @@ class Operating(Base):
             self._put(job, None)
         return frozenset(job.id for job in moved)
 
-    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+    async def delete(
+        self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None, ended_by: datetime | None = None
+    ) -> frozenset[JobId]:
         takes = frozenset(JobState if states is None else states) - {JobState.RUNNING}
-        gone = {id for id in ids if (job := self._jobs.get(id.int)) and job.state in takes}
+        gone = {id for id in ids if (job := self._jobs.get(id.int)) and job.state in takes and _ended(job, ended_by)}
         for id in gone:
-            del self._jobs[id.int]
+            self._delete(self._jobs[id.int])
         return frozenset(gone)
+
+    def _before_retry(self, job: JobRow) -> None:
+        """What a retry takes back."""
+
+    def _delete(self, job: JobRow) -> None:
+        del self._jobs[job.id.int]
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         before = self._pause(kind, name)
@@ -91,3 +101,8 @@ class Operating(Base):
         self._last_version += 1
         self._records[kind, name] = Record(self._last_version, value)
         return self._last_version
+
+
+def _ended(job: JobRow, by: datetime | None) -> bool:
+    """Whether a job ended by this time; None: this is not asked."""
+    return by is None or (job.finished_at is not None and job.finished_at <= by)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from headrace.model.gate import Counts, Edge, NewGate, Wait
 from headrace.model.job import Claimed, Failure, Job, JobId, JobState, LogLine, NewJob, split_id
 from headrace.model.lease import Token, WorkerId
 from headrace.model.records import Filter
@@ -41,6 +42,8 @@ class JobRow:
     log: list[LogLine] = field(default_factory=list[LogLine])
     steps: dict[tuple[str, int], Step] = field(default_factory=dict[tuple[str, int], Step])
     """By name and number, in the order written."""
+    waits: tuple[Wait, ...] = ()
+    """What it waits for while it is blocked."""
 
     @property
     def queue(self) -> str:
@@ -74,6 +77,7 @@ class JobRow:
             progress=self.progress if history else None,
             doing=self.doing if history else None,
             log=tuple(self.log) if history else (),
+            waits=self.waits if history else (),
         )
 
     def claimed(self) -> Claimed:
@@ -137,3 +141,20 @@ class Totals:
     enqueued: int = 0
     done: int = 0
     failed: int = 0
+
+
+@dataclass(slots=True)
+class GateRow:
+    """A gate: its members, and what they count."""
+
+    new: NewGate
+    made_at: datetime
+    changed_at: datetime
+    sealed: bool
+    counts: Counts
+    edges: list[Edge] = field(default_factory=list[Edge])
+    as_member: Counts = field(default_factory=lambda: Counts(size=1))
+    """What it is as a member of other gates, as they have counted it."""
+    value: bytes | None = None
+    kept_until: datetime | None = None
+    """Set by a signal."""

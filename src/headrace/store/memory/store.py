@@ -29,6 +29,7 @@ from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued, Finding, Progress, Promoted, Pruned, Retention
 from headrace.store.batches import stand_ins
 from headrace.store.due import AT_ONCE
+from headrace.store.memory.gates import Gating
 from headrace.store.memory.history import Remembering
 from headrace.store.memory.journal import Journaling
 from headrace.store.memory.looks import Looking
@@ -36,7 +37,7 @@ from headrace.store.memory.moves import Operating
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow
 
 
-class MemoryStore(Looking, Operating, Remembering, Journaling):
+class MemoryStore(Gating, Looking, Operating, Remembering, Journaling):
     """Everything in dictionaries; gone with the process."""
 
     # ── life ────────────────────────────────────────────────────────────────
@@ -59,6 +60,7 @@ class MemoryStore(Looking, Operating, Remembering, Journaling):
     async def enqueue(self, batch: Batch) -> Enqueued:
         if (before := self._batches.get(batch.id.int)) is not None:
             return before
+        self._refuse_over(batch)
         now = self._clock.now()
         keys, existing = self._meet_keys(batch, now)
         locks, replaced = self._meet_locks(batch, now, existing)
@@ -74,8 +76,8 @@ class MemoryStore(Looking, Operating, Remembering, Journaling):
             job = JobRow(job_id(batch.id, ord), new, now)
             self._jobs[job.id.int] = job
             self._totals[job.queue].enqueued += 1
-            self._put(job, new.due)
         self._locks.update(locks)
+        self._link(batch, existing)
         answer = Enqueued(existing)
         if len(existing) < len(batch.jobs):
             self._batches[batch.id.int] = answer
@@ -112,7 +114,7 @@ class MemoryStore(Looking, Operating, Remembering, Journaling):
             if holder is not None and not new.unique.replace:
                 existing[ord] = holder.id
                 continue
-            if holder is not None and holder.state in {JobState.READY, JobState.SCHEDULED}:
+            if holder is not None and holder.state in {JobState.READY, JobState.SCHEDULED, JobState.BLOCKED}:
                 replaced.append(holder)
             taken[new.task, new.unique.name] = job_id(batch.id, ord)
         for ord, other in others.items():
@@ -230,7 +232,7 @@ class MemoryStore(Looking, Operating, Remembering, Journaling):
         self._due_hints.asking()
         moved = 0
         while moved < limit and (job := self._earliest()) and job.run_at is not None and job.run_at <= now:
-            self._put(job, None)
+            self._wake(job)
             moved += 1
         job = self._earliest()
         next_due = max(job.run_at - now, timedelta(0)) if job and job.run_at else None
@@ -267,13 +269,15 @@ class MemoryStore(Looking, Operating, Remembering, Journaling):
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
         now = self._clock.now()
+        self._prune_gates(keep)
         old = [
             number
             for number, job in self._jobs.items()
             if job.state is not JobState.DEAD and job.finished_at and job.finished_at <= now - keep.done
+            if not self._counts(number)
         ]
         for number in old[:limit]:
-            del self._jobs[number]
+            self._forget(number)
         for job in self._jobs.values():
             if job.result and job.result_until is not None and job.result_until <= now:
                 job.result = b""

@@ -22,7 +22,7 @@ Day = Annotated[date, "date"]
 Float = Annotated[float, "double precision"]
 Floats = Annotated[Sequence[float | None], "double precision[]"]
 Int2 = Annotated[int, "smallint"]
-Int2s = Annotated[Sequence[int], "smallint[]"]
+Int2s = Annotated[Sequence[int | None], "smallint[]"]
 Int4 = Annotated[int, "integer"]
 Int4s = Annotated[Sequence[int | None], "integer[]"]
 Int8 = Annotated[int, "bigint"]
@@ -35,7 +35,7 @@ Texts = Annotated[Sequence[str | None], "text[]"]
 Time = Annotated[datetime, "timestamp with time zone"]
 Times = Annotated[Sequence[datetime | None], "timestamp with time zone[]"]
 Uuid = Annotated[UUID, "uuid"]
-Uuids = Annotated[Sequence[UUID], "uuid[]"]
+Uuids = Annotated[Sequence[UUID | None], "uuid[]"]
 
 Arguments = type[tuple[Any, ...]]
 """A NamedTuple whose fields are the parameters of a function."""
@@ -88,4 +88,4 @@ def column(values: list[Any]) -> list[Any] | None:
 
 def same(values: list[Any]) -> list[Any]:
     """One value if all of them are equal."""
-    return values[:1] if values.count(values[0]) == len(values) else values
+    return values[:1] if values and values.count(values[0]) == len(values) else values

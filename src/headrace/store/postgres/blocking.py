@@ -47,6 +47,9 @@ class BlockingEnqueue:
     def enqueue(self, batch: Batch) -> Enqueued:
         if self._closed:
             raise Unavailable("the store is closed")
+        if batch.linked:
+            # It may wait for other transactions, and other threads would wait with it.
+            raise Unavailable("a call with gates goes through the event loop of the store")
         if not batch.jobs:
             return Enqueued({})
         if self._enqueue_directly(batch):

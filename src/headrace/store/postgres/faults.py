@@ -23,8 +23,8 @@ whose answer is there by now), and a day whose partition is being made: rolled b
 
 LOCKED: Final = "55P03"
 """A lock was not free within `lock_timeout`."""
-TOO_LARGE: Final = "HR001"
-"""The jobs of a claim have together too many bytes of payload."""
+_TOO_LARGE: Final = "HR001"
+"""The jobs of a claim have together too many bytes of payload. The detail says how many of them would not."""
 _MISSING: Final = frozenset({"3F000", "42P01", "42883", "42703"})
 _SHUTDOWN: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
 _DRIVER: Final = frozenset({"InterfaceError", "InternalClientError"})
@@ -56,6 +56,14 @@ def sqlstate(error: BaseException) -> str | None:
         if isinstance(code, str):
             return code
     return None
+
+
+def fitting(error: BaseException | None) -> int | None:
+    """How many jobs a claim may take that met too many bytes of payload. None: it failed for another reason."""
+    if error is None or sqlstate(error) != _TOO_LARGE:
+        return None
+    detail: str | None = getattr(error, "detail", None)
+    return int(detail or 1)
 
 
 def broken(error: BaseException) -> bool:

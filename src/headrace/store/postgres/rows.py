@@ -9,7 +9,8 @@ from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
-from headrace.errors import IdempotencyConflict
+from headrace.errors import GroupOver, IdempotencyConflict
+from headrace.model.gate import Counts, Gate, GateId, Needs, Wait
 from headrace.model.job import Batch, Claimed, Failure, Job, JobId, JobState, LogLine, job_id
 from headrace.model.lane import Ahead, Blocked
 from headrace.model.lease import Presence, WorkerId
@@ -17,12 +18,19 @@ from headrace.model.records import Ending, Enqueued, LimitRule, QueueStats
 
 STATES: Final = {JobState.DONE: 1, JobState.DEAD: 2, JobState.CANCELLED: 3}
 """The numbers of endings in the tables."""
+NEEDS: Final = {Needs.DONE: 1, Needs.ENDED: 2, Needs.FAILED: 3}
+"""The numbers of needs in the tables."""
+_NEEDS: Final = {number: needs for needs, number in NEEDS.items()}
+_OVER: Final = 4
+"""The column of enqueue_linked with a gate that takes no members."""
 _ENDINGS: Final = {number: state for state, number in STATES.items()}
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def enqueued(batch: Batch, answer: Sequence[Any]) -> Enqueued:
-    """The answer of enqueue_batch: (existing_ord, existing_id, conflict_ord, conflict_id)."""
+    """The answer of enqueue_batch: (existing_ord, existing_id, conflict_ord, conflict_id); of enqueue_linked also a gate."""
+    if len(answer) > _OVER and answer[_OVER] is not None:
+        raise GroupOver(_id(answer[_OVER]))
     places, ids = answer[0], answer[1]
     conflict: int | None = answer[2]
     if conflict is not None:
@@ -78,7 +86,7 @@ def claimed(rows: Sequence[Any]) -> tuple[list[Claimed], int]:
             spread(first["r_crashes"] or (0,)),
             column(row["tasks"] for row in rows),
             payloads,
-            column(row["options"] or repeat(None, len(row["tasks"])) for row in rows),
+            column(_alike(row["options"], len(row["tasks"])) for row in rows),
             spread(first["r_queue"]),
             spread(first["r_priority"]),
             spread(first["r_tenant"]),
@@ -86,6 +94,12 @@ def claimed(rows: Sequence[Any]) -> tuple[list[Claimed], int]:
         )
     )
     return jobs, large
+
+
+def _alike(options: Sequence[bytes | None] | None, count: int) -> Iterable[bytes | None]:
+    """The options of so many jobs. One object for equal ones lets the worker read them once."""
+    first = options[0] if options else None
+    return repeat(first, count) if options is None or options.count(first) == count else options
 
 
 Spread = Callable[[Sequence[Any]], Iterable[Any]]
@@ -123,7 +137,15 @@ def held(rows: Sequence[Any]) -> list[tuple[int, Claimed]]:
     ]  # fmt: skip
 
 
-def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), report: Any = None, *, whole: bool = False) -> Job:
+def job(
+    row: Any,
+    now: datetime,
+    history: tuple[Failure, ...] = (),
+    report: Any = None,
+    *,
+    waits: tuple[Wait, ...] = (),
+    whole: bool = False,
+) -> Job:
     """A row of job_now. `whole`: as `get` shows it."""
     until, result = row["result_until"], row["result"]
     expired = result is not None and until is not None and until <= now
@@ -156,6 +178,27 @@ def job(row: Any, now: datetime, history: tuple[Failure, ...] = (), report: Any 
         log=tuple(LogLine(at, line) for at, line in zip(report["log_at"], report["log_text"], strict=True))
         if report
         else (),
+        waits=waits,
+    )
+
+
+def wait(row: Any) -> Wait:
+    return Wait(row["gate"], _NEEDS[row["needs"]])
+
+
+def gate(row: Any) -> Gate:
+    """A row of gate_now."""
+    return Gate(
+        id=GateId(row["id"]),
+        queue=row["queue"],
+        label=row["label"],
+        tenant=row["tenant"],
+        sealed=row["sealed"],
+        counts=Counts(row["size"], row["done"], row["dead"], row["cancelled"]),
+        signalled=row["signalled"],
+        value=row["value"],
+        made_at=row["made_at"],
+        changed_at=row["changed_at"],
     )
 
 
@@ -212,6 +255,7 @@ def figures(row: Any) -> QueueStats:
         ready=row["ready"],
         scheduled=row["scheduled"],
         running=row["running"],
+        blocked=row["blocked"],
         dead=row["dead"],
         done_total=row["done"],
         failed_total=row["failed"],
@@ -231,5 +275,6 @@ def presence(row: Any) -> Presence:
         started_at=row["started_at"],
         tasks=tuple(row["tasks"]),
         hindered=tuple(row["hindered"]),
+        memory=row["memory"],
         seen_at=row["seen_at"],
     )

@@ -7,8 +7,10 @@ import functools
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.model.clock import Clock
+from headrace.model.gate import Gate, GateId, Links, NewGate
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -46,7 +48,10 @@ from headrace.store.postgres.verbs.delete import delete
 from headrace.store.postgres.verbs.detach import detach
 from headrace.store.postgres.verbs.ended import EndHorizon, ended
 from headrace.store.postgres.verbs.enqueue import enqueue
+from headrace.store.postgres.verbs.enqueue_linked import enqueue_linked
 from headrace.store.postgres.verbs.find import find
+from headrace.store.postgres.verbs.follow import Follow
+from headrace.store.postgres.verbs.gates import gates, groups, links, signal
 from headrace.store.postgres.verbs.get import get
 from headrace.store.postgres.verbs.heartbeat import heartbeat
 from headrace.store.postgres.verbs.history import add_history, fold_history, read_history
@@ -77,8 +82,9 @@ class PostgresStore:
         self._server = Server(url, clock)
         self._leases = LeaseMemory()
         self._claims = Claims(self._server, self._leases)
-        self._wake = Wake(self._server, self._leases, self._claims)
-        self._promotion = Promotion(self._server)
+        self._follow = Follow(self._server)
+        self._wake = Wake(self._server, self._leases, self._claims, self._follow)
+        self._promotion = Promotion(self._server, self._follow)
         self._lane_views = LaneViews(self._server)
         self._end_horizon = EndHorizon(self._server)
         self._user_transactions = UserTransactions(self._server)
@@ -99,6 +105,7 @@ class PostgresStore:
         await server.pool.run(check, write=False)
 
     async def close(self) -> None:
+        await self._follow.close()
         await self._server.bell.close(functools.partial(self._server.pool.rows, write=False))
         await self._server.pool.close()
 
@@ -125,7 +132,9 @@ class PostgresStore:
 
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
-        return await enqueue(self._server, batch)
+        if batch.linked:
+            return await enqueue_linked(self._server, self._follow, batch)
+        return await enqueue(self._server, self._follow, batch)
 
     def blocking(self) -> BlockingEnqueue | None:
         return blocking(self._server)
@@ -137,7 +146,7 @@ class PostgresStore:
         return await heartbeat(self._server, self._leases, tokens, ttl, presence)
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
-        return await settle(self._server, self._leases, token, settlements)
+        return await settle(self._server, self._leases, self._follow, token, settlements)
 
     async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
         return await report(self._server, token, reports)
@@ -201,13 +210,15 @@ class PostgresStore:
 
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
-        return await cancel(self._server, ids, reason)
+        return await cancel(self._server, self._follow, ids, reason)
 
     async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
-        return await retry(self._server, ids, afresh=afresh)
+        return await retry(self._server, self._follow, ids, afresh=afresh)
 
-    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
-        return await delete(self._server, ids, states)
+    async def delete(
+        self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None, ended_by: datetime | None = None
+    ) -> frozenset[JobId]:
+        return await delete(self._server, self._follow, ids, states, ended_by)
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         await pause(self._server, kind, name, by, until)
@@ -259,6 +270,19 @@ class PostgresStore:
 
     async def read_steps(self, id: JobId) -> list[Step]:
         return await read_steps(self._server, id)
+
+    # ── gates ───────────────────────────────────────────────────────────────
+    async def signal(self, gate: NewGate, value: bytes, keep: timedelta) -> bool:
+        return await signal(self._server, self._follow, gate, value, keep)
+
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return await gates(self._server, ids)
+
+    async def groups(self, *, tenant: str | None = None, before: GateId | None = None, limit: int = 50) -> list[Gate]:
+        return await groups(self._server, tenant, before, limit)
+
+    async def links(self, id: UUID, *, after: UUID | None = None, limit: int = 500) -> Links:
+        return await links(self._server, id, after, limit)
 
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:

@@ -14,16 +14,20 @@ from headrace.model.lease import Token
 from headrace.model.outcome import Settlement
 from headrace.model.records import Enqueued
 from headrace.model.step import Step
+from headrace.store.due import AT_ONCE
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import Arguments, fields, types
 from headrace.store.postgres.server import Server
 from headrace.store.postgres.verbs.enqueue import FUNCTION as ENQUEUE
 from headrace.store.postgres.verbs.enqueue import EnqueueArgs, enqueue_args, hints_of
+from headrace.store.postgres.verbs.enqueue_linked import FUNCTION as ENQUEUE_LINKED
+from headrace.store.postgres.verbs.enqueue_linked import EnqueueLinkedArgs, linked_args
 from headrace.store.postgres.verbs.settle import FUNCTION as SETTLE
-from headrace.store.postgres.verbs.settle import SettleArgs, settle_args
+from headrace.store.postgres.verbs.settle import SettleArgs, SuspendArgs, settle_args, suspend_args
 from headrace.store.postgres.verbs.settle import hints_of as settle_hints
 from headrace.store.postgres.verbs.steps import FUNCTION as ADD_STEPS
 from headrace.store.postgres.verbs.steps import AddStepsArgs, steps_args
+from headrace.store.postgres.wakeup import due_hint
 from headrace.store.tx import (
     Kind,
     Standing,
@@ -55,8 +59,8 @@ class Statement:
     percents: str
 
     @classmethod
-    def call(cls, function: str, arguments: Arguments) -> Self:
-        named = list(zip(fields(arguments), types(arguments), strict=True))
+    def call(cls, function: str, *arguments: Arguments) -> Self:
+        named = [pair for part in arguments for pair in zip(fields(part), types(part), strict=True)]
         dollars = ", ".join(f"{name} => ${number}::{type}" for number, (name, type) in enumerate(named, start=1))
         percents = ", ".join(f"{name} => cast(%s as {type})" for name, type in named)
         return cls(f"select * from headrace.{function}({dollars})", f"select * from headrace.{function}({percents})")
@@ -67,7 +71,9 @@ class Statement:
 
 
 _ENQUEUE: Final = Statement.call(ENQUEUE, EnqueueArgs)
+_ENQUEUE_LINKED: Final = Statement.call(ENQUEUE_LINKED, EnqueueLinkedArgs)
 _SETTLE: Final = Statement.call(SETTLE, SettleArgs)
+_SUSPEND: Final = Statement.call(SETTLE, SettleArgs, SuspendArgs)
 _ADD_STEPS: Final = Statement.call(ADD_STEPS, AddStepsArgs)
 _PRESENT: Final = Statement.plain("select to_regclass('headrace.identity') is not null")
 _IDENTITY: Final = Statement.plain(IDENTITY)
@@ -107,39 +113,46 @@ class UserTransactions:
         self._checked = WeakSet()
 
     def enqueue(self, tx: object, batch: Batch) -> Enqueued:
-        if not batch.jobs:
+        if not batch.jobs and not batch.linked:
             return Enqueued({})
         carrier = sync_carrier(tx)
         self._check(carrier)
-        answer = carrier.row(_ENQUEUE, enqueue_args(batch, self._server.injected))
-        self._server.bell.echo(hints_of(batch))
-        return rows.enqueued(batch, answer)
+        return self._enqueued(batch, carrier.row(*self._enqueue_call(batch)))
 
     async def aenqueue(self, tx: object, batch: Batch) -> Enqueued:
         carrier = async_carrier(tx)
-        if carrier is None or not batch.jobs:
+        if carrier is None or not (batch.jobs or batch.linked):
             return self.enqueue(tx, batch)
         await self._acheck(carrier)
-        answer = await carrier.arow(_ENQUEUE, enqueue_args(batch, self._server.injected))
-        self._server.bell.echo(hints_of(batch))
+        return self._enqueued(batch, await carrier.arow(*self._enqueue_call(batch)))
+
+    def _enqueue_call(self, batch: Batch) -> tuple[Statement, tuple[Any, ...]]:
+        if batch.linked:
+            return _ENQUEUE_LINKED, linked_args(batch, self._server.injected)
+        return _ENQUEUE, enqueue_args(batch, self._server.injected)
+
+    def _enqueued(self, batch: Batch, answer: Sequence[Any]) -> Enqueued:
+        self._server.bell.echo(hints_of(batch) | ({due_hint(AT_ONCE)} if batch.linked else set()))
         return rows.enqueued(batch, answer)
 
     def settle(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         carrier = sync_carrier(tx)
         self._check(carrier)
-        answer = carrier.row(_SETTLE, settle_args(token, settlements, None, self._server.injected))
-        self._settled(settlements)
-        return rows.refused(settlements, answer[0])
+        return self._settled(settlements, carrier.row(*self._settle_call(token, settlements)))
 
     async def asettle(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
         carrier = async_carrier(tx)
         if carrier is None:
             return self.settle(tx, token, settlements)
         await self._acheck(carrier)
+        return self._settled(settlements, await carrier.arow(*self._settle_call(token, settlements)))
+
+    def _settle_call(
+        self, token: Token, settlements: Sequence[tuple[int, Settlement]]
+    ) -> tuple[Statement, tuple[Any, ...]]:
         args = settle_args(token, settlements, None, self._server.injected)
-        answer = await carrier.arow(_SETTLE, args)
-        self._settled(settlements)
-        return rows.refused(settlements, answer[0])
+        suspends = suspend_args(settlements)
+        return (_SETTLE, args) if suspends is None else (_SUSPEND, (*args, *suspends))
 
     def add_steps(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
         carrier = sync_carrier(tx)
@@ -153,9 +166,15 @@ class UserTransactions:
         await self._acheck(carrier)
         return rows.refused(steps, (await carrier.arow(_ADD_STEPS, steps_args(token, steps)))[0])
 
-    def _settled(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
-        if hints := settle_hints(settlements):
+    def _settled(self, settlements: Sequence[tuple[int, Settlement]], answer: Sequence[Any]) -> frozenset[int]:
+        refused, follow, woken = answer
+        hints = settle_hints(settlements) | set(woken or ())
+        if follow:
+            # `promote` finds what follows when the transaction has ended.
+            hints.add(due_hint(AT_ONCE))
+        if hints:
             self._server.bell.echo(hints)
+        return rows.refused(settlements, refused)
 
     # A connection is checked once. The catalogue is read first, because a failing statement would end the user's
     # transaction.

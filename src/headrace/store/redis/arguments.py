@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from struct import Struct
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
+from headrace.model.gate import Needs, NewGate
 from headrace.model.job import Batch, Due, JobState, NewJob, UniqueLock
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from headrace.model.lease import MAX_LEASE, MAX_WEIGHT, Ask, Band
@@ -18,7 +21,7 @@ from headrace.store.redis.element import to_us
 from headrace.store.redis.records import ended_result, failure_bytes, result_record, text_bytes
 
 Runs = dict[str, list[tuple[int, int]]]
-"""queue → runs (from, to) of jobs with one lane and due time; a job with a key or a lock is a run of its own."""
+"""queue → runs (from, to) of jobs with one lane, due time and wait; a job with a key or a lock is a run of its own."""
 
 MOST_OTHERS = 150
 """Settlements other than plain ends that one script takes."""
@@ -26,7 +29,11 @@ MOST_OTHERS = 150
 _encode = msgspec.msgpack.Encoder().encode
 _PAIR = Struct(">HH")
 _MOST_POSITIONS = 1 << 16
+_SHORT = 32
+"""Bytes below which MessagePack has the length of a text in its first byte."""
 _MICROSECOND = timedelta(microseconds=1)
+NEEDS = {Needs.DONE: "d", Needs.ENDED: "e", Needs.FAILED: "f"}
+"""Needs as scripts take them. A script walks over the jobs that wait in this order of letters."""
 _KINDS = {JobState.DEAD: "d", JobState.CANCELLED: "c", JobState.DONE: "o"}
 
 
@@ -61,6 +68,7 @@ def by_queue(batch: Batch) -> Runs:
 
 
 _LETTERS = {
+    JobState.BLOCKED: "u",
     JobState.SCHEDULED: "s",
     JobState.READY: "w",
     JobState.RUNNING: "l",
@@ -108,6 +116,41 @@ def bands_of(ask: Ask, limit: int) -> list[Band]:
     return [*ask.bands, *(() if ask.only_bands else (everything(limit),))]
 
 
+# ── gates ────────────────────────────────────────────────────────────────────
+
+
+def word(data: bytes) -> msgspec.Raw:
+    """Bytes inside of MessagePack for a script. The servers' decoder knows texts of any bytes, and no binary data."""
+    size = len(data)
+    return msgspec.Raw((bytes((0xA0 | size,)) if size < _SHORT else b"\xda" + size.to_bytes(2, "big")) + data)
+
+
+def gate_args(gate: NewGate) -> tuple[bytes | str | int, ...]:
+    """A gate to be made, as scripts take it."""
+    return gate.id.bytes, gate.queue, int(gate.sealed), int(gate.signalled), text_bytes(gate.label), gate.tenant
+
+
+def gate_words(gate: NewGate) -> list[Any]:
+    """The same inside of MessagePack."""
+    return [word(field) if isinstance(field, bytes) else field for field in gate_args(gate)]
+
+
+def waits_of(settlements: Iterable[tuple[int, Settlement]]) -> list[Again]:
+    """Those of these settlements that have to do with gates."""
+    return [again for _, again in settlements if isinstance(again, Again) and (again.gates or again.waits)]
+
+
+def _suspension(again: Again, homes: Mapping[UUID, str]) -> bytes:
+    """The gates and waits of a settlement, as `settle_links.lua` takes them. homes: prefixes of the queues of gates on a cluster."""
+    if not again.gates and not again.waits:
+        return b""
+    gates = [field for gate in again.gates for field in (*gate_words(gate), homes.get(gate.id, ""))]
+    waits: list[Any] = []
+    for wait in again.waits:
+        waits += (word(wait.gate.bytes), NEEDS[wait.needs], homes.get(wait.gate, ""))
+    return _encode((gates, waits))
+
+
 # ── settlements ──────────────────────────────────────────────────────────────
 
 
@@ -125,7 +168,10 @@ def done_args(count: int) -> list[Any]:
 class SettleArguments:
     """Settlements as `settle.lua` takes them: plain ends as ranges, their results, and the other settlements one by one."""
 
-    def __init__(self, settlements: Sequence[tuple[int, Settlement]]) -> None:
+    def __init__(
+        self, settlements: Sequence[tuple[int, Settlement]], homes: Mapping[UUID, str] = MappingProxyType({})
+    ) -> None:
+        """homes: prefixes of the queues of the gates that jobs go on waiting for, on a cluster."""
         impossible: set[int] = set()
         self._results: list[Any] = []
         self._others: list[tuple[int, list[Any]]] = []
@@ -146,7 +192,7 @@ class SettleArguments:
                 if settlement.result is not None:
                     self._results += (position, result_record(settlement.result, settlement.result_ttl))
             else:
-                self._others.append((position, _other(position, settlement)))
+                self._others.append((position, _other(position, settlement, homes)))
         self.impossible = frozenset(impossible)
 
     def calls(self) -> Iterator[tuple[list[Any], set[int]]]:
@@ -176,13 +222,14 @@ def _plain(finish: Finish) -> bool:
     )
 
 
-def _other(position: int, settlement: Settlement) -> list[Any]:
+def _other(position: int, settlement: Settlement, homes: Mapping[UUID, str]) -> list[Any]:
     note = b"0" if settlement.note is None else b"1" + text_bytes(settlement.note)
     failure = failure_bytes(settlement.failure)
     if isinstance(settlement, Again):
         due = due_args(settlement.due)
         suspect = int(settlement.suspect)
-        return [position, "a", *due, settlement.failures, settlement.crashes, suspect, note, failure, b""]
+        waits = _suspension(settlement, homes)
+        return [position, "a", *due, settlement.failures, settlement.crashes, suspect, note, failure, waits]
     failures = "" if settlement.failures is None else settlement.failures
     crashes = "" if settlement.crashes is None else settlement.crashes
     result = b"" if settlement.result is None else ended_result(settlement.result, settlement.result_ttl)

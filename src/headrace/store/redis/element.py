@@ -26,7 +26,8 @@ _NONE = UUID(int=0)
 _HEAD = Struct(">14sHIHHBQBI")
 _ORD, _REST = Struct(">H"), Struct(">IHHBQBI")
 """The head behind the batch, in two parts. Jobs that follow each other in a batch share the second."""
-_SUSPECT, _OPTIONS, _LIMITS = 1, 2, 4
+_FIRST = _ORD.pack(0)
+_OPTIONS, _LIMITS = 2, 4  # 1: suspect
 _LENGTH = Struct(">I")
 
 _header = msgspec.msgpack.Decoder(list[str | int | float])
@@ -63,39 +64,36 @@ def lane_of(name: str, queue: str) -> Lane:
 
 def encode_run(batch: bytes, jobs: Sequence[NewJob], low: int, high: int, enqueued_us: int) -> list[bytes]:
     """The elements of a run of jobs, which share a lane."""
-    limits = jobs[low].lane.limits
     number = _ORD.pack
+    limits = _packed_limits(jobs[low].lane.limits)
     elements: list[bytes] = []
-    task, name, rest = "", b"", b""
+    task, options, rest = None, None, b""
     for ord in range(low, high + 1):
         job = jobs[ord]
-        if job.task is not task:
-            task, name = job.task, job.task.encode()
-            rest = _REST.pack(0, 0, 0, 0, enqueued_us, len(name), 0) + name
-        if job.options is None and not limits:
-            elements.append(b"".join((batch, number(ord), rest, job.payload)))
-        else:
-            elements.append(_with_options(batch, ord, job, enqueued_us, name))
+        if job.task is not task or job.options is not options:
+            task, options = job.task, job.options
+            rest = b"".join(_behind_ord(task, options, limits, enqueued_us))
+        elements.append(b"".join((batch, number(ord), rest, job.payload)))
     return elements
 
 
 def encode_one(batch: bytes, job: NewJob, enqueued_us: int) -> bytes:
     """The element of the only job of a batch."""
-    name = job.task.encode()
-    if job.options is not None or job.lane.limits:
-        return _with_options(batch, 0, job, enqueued_us, name)
-    return b"".join((_HEAD.pack(batch, 0, 0, 0, 0, 0, enqueued_us, len(name), 0), name, job.payload))
+    behind = _behind_ord(job.task, job.options, _packed_limits(job.lane.limits), enqueued_us)
+    return b"".join((batch, _FIRST, *behind, job.payload))
 
 
-def _with_options(batch: bytes, ord: int, job: NewJob, enqueued_us: int, name: bytes) -> bytes:
-    flags = (_OPTIONS if job.options is not None else 0) | (_LIMITS if job.lane.limits else 0)
-    limits = b""
-    if job.lane.limits:
-        limits = _encode(job.lane.limits)
-        limits = _LENGTH.pack(len(limits)) + limits
-    options = job.options or b""
-    head = _HEAD.pack(batch, ord, 0, 0, 0, flags, enqueued_us, len(name), len(options))
-    return b"".join((head, name, options, limits, job.payload))
+def _packed_limits(keys: tuple[str, ...]) -> bytes:
+    """Empty if there are none."""
+    packed = _encode(keys) if keys else b""
+    return _LENGTH.pack(len(packed)) + packed if keys else b""
+
+
+def _behind_ord(task: str, options: bytes | None, limits: bytes, enqueued_us: int) -> tuple[bytes, bytes, bytes, bytes]:
+    """What is between the number of a new job and its payload. Jobs of one call mostly share it."""
+    name, own = task.encode(), options or b""
+    flags = (_OPTIONS if options is not None else 0) | (_LIMITS if limits else 0)
+    return _REST.pack(0, 0, 0, flags, enqueued_us, len(name), len(own)), name, own, limits
 
 
 class Parts(NamedTuple):
@@ -164,25 +162,25 @@ class Decoder:
         unpack, head = _HEAD.unpack_from, _HEAD.size
         jobs: list[Claimed] = []
         batch, enqueued_at, task = _NONE, _EPOCH, ""
-        prefix, rest, at, alike = b"", b"", head, False
+        options: bytes | None = None
+        prefix, rest, at = b"", b"", head
         attempt = failures = crashes = 0
         for element in elements:
-            if alike and element[16:at] == rest and element[:14] == prefix:
-                ord, options, payload = element[14] << 8 | element[15], None, element[at:]
+            if element[16:at] == rest and element[:14] == prefix:
+                ord = element[14] << 8 | element[15]
             else:
                 prefix, ord, attempts, failures, crashes, flags, us, task_length, options_length = unpack(element)
-                at = behind = head + task_length
-                rest, name, attempt = element[16:at], element[head:at], attempts + 1
+                at, attempt = head + task_length, attempts + 1
+                name, own = element[head:at], element[at : at + options_length]
                 batch = self._batches.get(prefix) or self._batch(prefix)
                 enqueued_at = self._times.get(us) or self._time(us)
                 task = self._tasks.get(name) or self._name(name)
-                options, alike = None, flags <= _SUSPECT
-                if flags & _OPTIONS:
-                    options = element[behind : behind + options_length]
-                    behind += options_length
+                # Jobs of one call mostly have equal options. One object for all of them lets the worker read them once.
+                options = None if not flags & _OPTIONS else options if own == options else own
+                at += options_length
                 if flags & _LIMITS:
-                    behind += _LENGTH.size + _LENGTH.unpack_from(element, behind)[0]
-                payload = element[behind:]
+                    at += _LENGTH.size + _LENGTH.unpack_from(element, at)[0]
+                rest = element[16:at]
             jobs.append(
                 Claimed(
                     batch,
@@ -191,7 +189,7 @@ class Decoder:
                     failures,
                     crashes,
                     task,
-                    payload,
+                    element[at:],
                     options,
                     queue,
                     priority,

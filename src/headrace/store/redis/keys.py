@@ -23,6 +23,10 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
                                on one server is `hr:w:<random>`, and that of the waits for due times `hr:w:due:<random>`
     put off   D         ZSET   run_at → id
               E         HASH   id → place, lane, note and element of jobs in D or in a B
+    blocked   U         HASH   id → what the job waits for (and from when on its delay counts), and place, lane, note and element
+              V         ZSET   a time by which it is ready at the latest → id: suspended jobs that have one
+              N         HASH   batch → runs of its jobs and the gates on which their ends count, and which of its jobs are awaited;
+                               while there is one, `t` has the field `links`, which tells settle to look
     running   Z         ZSET   expiry → number of the lease
               t         HASH   token → number of the lease, the fence; then `m` where the lease spans queues, `l` where it
                                holds units of limits: of which, the lanes in its header say
@@ -51,7 +55,8 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               m         HASH   batch → its jobs that were not stored because of unique locks, and who held those
               n         HASH   batch → jobs of it that are gone;   nx  SET  batches to forget at the next prune
               d         HASH   counters: e enqueued, r ready, u running, o done, f failed, l leases, n ever delayed; y  when y
-                               last became y2; on a cluster also rules  the version of its copy of the rules, g  the mark of
+                               last became y2; with the gates: gates  how many there are; on a cluster also told and heard:<prefix>  the number of the last
+                               word said to others, and taken from another queue; rules  the version of its copy of the rules, g  the mark of
                                a queue that is being forgotten (see leaving.py)
 
     limits    #r        HASH   name or key → rule            #u   HASH  key → units held by the jobs of living leases
@@ -62,6 +67,16 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               #o        ZSET   keys with parked lanes by when they open; below 0: minus the lanes still to be tried now
     tenants   #t        HASH   tenant → its pause            #a   HASH  task → its pause
     unique    #l        HASH   task, NUL, name → the job that took the lock last, and its queue's prefix
+    gates     #g:<gate> HASH   s size, o done, d dead, c cancelled, S sealed, h calls that hold it, t what it counts as a member, k the
+                               set that prune finds it by, n waits for a signal, v its value, u kept until, x by which call, q queue, l
+                               label, w tenant, m made at, a changed at
+              #e:<gate> ZSET   first and last member of each edge, in the order of ids
+              #y:<id>   ZSET   of a gate or a job: need, id and queue's prefix of each job that waits for it
+              N         HASH   gate → the gates on which its end counts (on a cluster in the same hash as batches)
+              #c        LIST   gates and jobs that have changed and whose followers have not been looked at
+              #n #n:<tenant> ZSET  gates that have a label, in the order of ids
+              #go #gu   ZSET   changed at → gate that is over, that is not sealed;   #gs  ZSET  kept until → gate that was signalled
+              #f:<prefix> LIST on a cluster the words that another queue is to be told, numbered;   #f  SET  prefixes of such queues
     queues    #d        ZSET   prefix of a queue → a time that none of its scheduled jobs is due before
               #z        ZSET   prefix of a queue → a time that none of its leases runs out before
               #m        LIST   one marker, for a minute, after the first due time of all queues has become an earlier one, or leases
@@ -69,7 +84,7 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               #p        HASH   queue → its pause, as in `p`
               #s        HASH   queue that was forgotten because it had no jobs → its counters
 
-Of the last group `#s` exists on every kind of server, the others on one server only. There it lies with the three before it: those lie under `hr:{#limits}:` for all queues of a server (no queue's name has a `#`), and scripts name that
+Of the last group `#s` exists on every kind of server, the others on one server only. There it lies with the four before it: those lie under `hr:{#limits}:` for all queues of a server (no queue's name has a `#`), and scripts name that
 prefix as their last key: a limit counts over all queues. On a cluster no script reaches two slots, so they lie under the
 prefix of each queue and count within it; rules and pauses are kept under `hr:{#limits}:`, too, and copied from there to every
 queue when they change or a queue appears.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from struct import Struct
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from headrace.model.job import Failure, LogLine
 from headrace.model.lease import MAX_LOG, Presence, Report
@@ -77,11 +79,36 @@ def failure_bytes(failure: Failure | None) -> bytes:
         return _encode(replace(failure, **{name: text_bytes(getattr(failure, name)).decode() for name in _TEXTS}))
 
 
+GENERATION = 1
+"""Of this version: its workers count the ends of jobs on gates, and keep steps. A worker that tells none has the generation 0."""
+
+
+class _WorkerRecord(Presence, frozen=True, kw_only=True):
+    """A presence as the store keeps it."""
+
+    generation: int = 0
+
+
+_worker_record = msgspec.msgpack.Decoder(tuple[int, _WorkerRecord])
+
+
 def presence_bytes(seen_us: int, presence: Presence) -> bytes:
+    fields = {**asdict(presence), "generation": GENERATION}
     try:
-        return _encode((seen_us, presence))
+        return _encode((seen_us, fields))
     except UnicodeEncodeError:
-        return _encode((seen_us, replace(presence, name=text_bytes(presence.name).decode())))
+        return _encode((seen_us, {**fields, "name": text_bytes(presence.name).decode()}))
+
+
+def older_presences(records: Sequence[bytes], since_us: int) -> list[Presence]:
+    """The workers of earlier generations that were seen since then. Bytes that are no presence are left out."""
+    older: list[Presence] = []
+    for record in records:
+        with suppress(msgspec.DecodeError):
+            at, worker = _worker_record.decode(record)
+            if at > since_us and worker.generation < GENERATION:
+                older.append(worker)
+    return older
 
 
 def seen_us(record: bytes) -> float:

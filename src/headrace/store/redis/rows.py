@@ -9,9 +9,11 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from headrace.model.gate import Wait
 from headrace.model.job import Claimed, Failure, Job, JobId, JobState
 from headrace.model.lease import Lease, Orphan, Token, WorkerId
 from headrace.model.records import Ending
+from headrace.store.redis.arguments import NEEDS
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.element import Decoder, from_us, header_of, lane_parts, parts_of, task_of
 from headrace.store.redis.records import RESULT, failures_of, opened, reports_of
@@ -21,6 +23,7 @@ _RUN = 4
 _STEP = Struct(">dH")
 _PAIR = Struct(">HH")
 _ENDED = Struct(">cddI")
+_NEEDS = {letter.encode(): needs for needs, letter in NEEDS.items()}
 _STATES = {b"d": JobState.DEAD, b"c": JobState.CANCELLED, b"o": JobState.DONE}
 
 
@@ -33,6 +36,10 @@ def job_of(row: list[bytes], queue: str, now_us: int) -> Job:
 def _bare_job_of(row: list[bytes], queue: str, now_us: int) -> Job:
     kind, what = row[0], row[1]
     history = failures_of(row[2])
+    if kind == b"u":
+        lane, note, element = opened(what)
+        job = _job(element, queue, lane, 0, history, state=JobState.BLOCKED, note=note, run_at=_time(row[3]))
+        return replace(job, waits=_waits(row[4]))
     if kind in {b"s", b"b"}:
         lane, note, element = opened(what)
         run_at = from_us(float(row[3])) if kind == b"s" else None
@@ -71,6 +78,17 @@ def _bare_job_of(row: list[bytes], queue: str, now_us: int) -> Job:
         finished_at=from_us(finished),
         result=result,
         result_expired=expired,
+    )
+
+
+def _time(us: bytes) -> datetime | None:
+    return from_us(float(us)) if us else None
+
+
+def _waits(words: bytes) -> tuple[Wait, ...]:
+    """What a blocked job waits for: 16 bytes and the letter of a need each."""
+    return tuple(
+        Wait(UUID(bytes=words[at : at + 16]), _NEEDS[words[at + 16 : at + 17]]) for at in range(0, len(words), 17)
     )
 
 

@@ -65,6 +65,7 @@ class ShardedRedisStore:
         self.retire = store.retire
         self.prune = store.prune
         self.workers = store.workers
+        self.refuse_older = store.refuse_older
         self.ahead = store.ahead
         self.cancel = store.cancel
         self.retry = store.retry
@@ -78,6 +79,10 @@ class ShardedRedisStore:
         self.fold_history = store.fold_history
         self.add_steps = store.add_steps
         self.read_steps = store.read_steps
+        self.signal = store.signal
+        self.gates = store.gates
+        self.groups = store.groups
+        self.links = store.links
 
     @property
     def remarks(self) -> Sequence[Finding]:
@@ -198,6 +203,7 @@ def _added(one: QueueStats, other: QueueStats) -> QueueStats:
         ready=one.ready + other.ready,
         scheduled=one.scheduled + other.scheduled,
         running=one.running + other.running,
+        blocked=one.blocked + other.blocked,
         dead=one.dead + other.dead,
         done_total=one.done_total + other.done_total,
         failed_total=one.failed_total + other.failed_total,

@@ -67,7 +67,7 @@ class Shards:
                 name = f"{job.lane.queue}{MARK}{number}" if number else job.lane.queue
                 lane = known[job.lane, belongs] = replace(job.lane, queue=name)
             jobs.append(replace(job, lane=lane))
-        return Batch(batch.id, jobs)
+        return replace(batch, jobs=jobs)
 
     def ask(self, ask: Ask) -> Ask:
         """The same question of all shards; they take turns like queues do."""

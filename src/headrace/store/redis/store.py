@@ -10,17 +10,22 @@ from headrace.model.records import Finding, Progress
 from headrace.store.redis.blocking import BlockingEnqueue, blocking
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.url import parse
+from headrace.store.redis.gate_homes import GateHomes
 from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.lease_homes import LeaseHomes
+from headrace.store.redis.older_workers import OlderWorkers
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.store_clock import StoreClock
+from headrace.store.redis.telling import Telling
 from headrace.store.redis.verbs.check import Check
 from headrace.store.redis.verbs.claim import Claim
 from headrace.store.redis.verbs.claim_cluster import ClusterClaim
 from headrace.store.redis.verbs.claim_script import ClaimScript
 from headrace.store.redis.verbs.detach import Detach
 from headrace.store.redis.verbs.enqueue import Enqueue
+from headrace.store.redis.verbs.enqueue_links import LinkedEnqueue
 from headrace.store.redis.verbs.find import Find
+from headrace.store.redis.verbs.gates import Gates
 from headrace.store.redis.verbs.heartbeat import Heartbeat
 from headrace.store.redis.verbs.history import History
 from headrace.store.redis.verbs.limits import Limits
@@ -56,6 +61,8 @@ class RedisStore:
         self.leases = leases = LeaseHomes(client, queues)
         time.after_refresh(queues.relist)
         locator = JobLocator(client, queues)
+        homes = GateHomes(client, queues)
+        self.telling = telling = Telling(client, time, queues)
 
         # The verbs that others build on.
         self.waiting = waiting = Wait(client, time)
@@ -63,12 +70,15 @@ class RedisStore:
         self.looks = looks = Looks(client, time, queues, locator)
         self.finder = finder = Find(client, queues, looks)
         claim = Claim(client, queues, leases, waiting, script, ClusterClaim(client, time, leases, waiting, script))
-        settle = Settle(client, time, leases)
+        settle = Settle(client, time, leases, homes, telling)
 
-        self.check = Check(client).check
+        older = OlderWorkers(client, time)
+        self.refuse_older = older.refuse_older
+        self.check = Check(client, older).check
         self.now = time.now
 
-        self.enqueuing = enqueuing = Enqueue(client, time, queues, locator)
+        links = LinkedEnqueue(client, time, queues, locator, homes, telling, older)
+        self.enqueuing = enqueuing = Enqueue(client, time, queues, locator, links)
         self.enqueue = enqueuing.enqueue
         self.claim = claim.claim
         self.heartbeat = Heartbeat(client, time, leases).heartbeat
@@ -78,7 +88,7 @@ class RedisStore:
         self.wait_to_claim = Wake(client, claim, script, waiting, settle).wait_to_claim
         self.detach = Detach(client, time, leases, settle).detach
 
-        upkeep = Upkeep(client, time, queues)
+        upkeep = Upkeep(client, time, queues, telling)
         self.promote = upkeep.promote
         self.hears = upkeep.hears
         self.wait_due = upkeep.wait_due
@@ -97,7 +107,7 @@ class RedisStore:
         self.lanes = looks.lanes
         self.ahead = looks.ahead
 
-        moves = Moves(client, time, locator)
+        moves = Moves(client, time, locator, telling)
         self.cancel = moves.cancel
         self.retry = moves.retry
         self.delete = moves.delete
@@ -119,6 +129,11 @@ class RedisStore:
         steps = Steps(client, leases, locator)
         self.add_steps = steps.add_steps
         self.read_steps = steps.read_steps
+        gates = Gates(client, time, queues, locator, homes, telling)
+        self.signal = gates.signal
+        self.gates = gates.gates
+        self.groups = gates.groups
+        self.links = gates.links
 
     async def open(self) -> None:
         findings = await self.check()

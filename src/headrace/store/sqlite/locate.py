@@ -9,7 +9,7 @@ from headrace.model.job import JobId, split_id
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
-from headrace.store.sqlite.rows import INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED, Row
+from headrace.store.sqlite.rows import INSERT_BLOCKED, INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED, Row
 
 _SQL = load("locate")
 
@@ -19,7 +19,7 @@ class Spot:
     """The place of one job."""
 
     key: int
-    state: Literal["ready", "scheduled", "running", "done", "dead", "cancelled"]
+    state: Literal["ready", "scheduled", "blocked", "running", "done", "dead", "cancelled"]
     lane: tuple[str, int, str, int]
     """queue, priority, tenant, lane: as the ready table's key begins."""
     row: Row
@@ -33,6 +33,12 @@ class Spot:
     @property
     def queue(self) -> str:
         return self.lane[0]
+
+    @property
+    def finished_at(self) -> int:
+        """For jobs that have ended."""
+        at: int = self.row[6]
+        return at
 
 
 def locate(tx: Tx, id: JobId) -> Spot | None:
@@ -60,6 +66,9 @@ def locate_key(tx: Tx, key: int) -> Spot | None:
     ready = tx.cur.execute(_SQL["ready"], (*lane, key)).fetchone()
     if ready is not None and ready[1] >= key:
         return Spot(key, "ready", lane, ready, *ready[2:5])
+    blocked = tx.cur.execute(_SQL["blocked"], (key,)).fetchone()
+    if blocked is not None and blocked[1] >= key:
+        return Spot(key, "blocked", lane, blocked, *blocked[2:5])
     for lease in leases.around(tx, key, key):
         position = lease.position_of(key)
         if position is not None:
@@ -78,6 +87,10 @@ def take_out(tx: Tx, spot: Spot) -> None:
     elif spot.state == "scheduled":
         tx.cur.execute(_SQL["drop_scheduled"], (lo,))
         INSERT_SCHEDULED.insert(tx.cur, [(*spot.lane, a, b, *rest) for a, b in pieces])
+    elif spot.state == "blocked":
+        waits = tx.cur.execute(_SQL["blocked_rows"], (lo,)).fetchall()
+        tx.cur.execute(_SQL["drop_blocked"], (lo,))
+        INSERT_BLOCKED.insert(tx.cur, [(*wait, *spot.lane, a, b, *rest) for wait in waits for a, b in pieces])
     else:
         tx.cur.execute(_SQL["drop_ending"], (lo,))
         INSERT_ENDINGS.insert(tx.cur, [(a, b, *rest) for a, b in pieces])

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from headrace.model.job import Batch, Due, NewJob
 from headrace.model.lane import Lane
+from headrace.policy.effective import only_marks
 from headrace.store.batches import segments
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
@@ -51,6 +52,8 @@ class Line:
 class Packed:
     """What is to be written, but for the number that the batch gets."""
 
+    shared: bytes | None = None
+    """The options of every job, if the row of the batch has them."""
     steps: list[tuple[str, Row]] = field(default_factory=list[tuple[str, Row]])
     """Statements that write jobs, with their values after the key of place 0."""
     jobs: list[tuple[int, NewJob]] = field(default_factory=list[tuple[int, NewJob]])
@@ -67,19 +70,19 @@ def due_at(due: Due, now: int) -> int:
     return now + micros(due) if isinstance(due, timedelta) else micros(due)
 
 
-def pack(batch: Batch, skip: frozenset[int], now: int) -> Packed:
-    """Everything but the places in `skip`."""
-    packed = Packed()
+def pack(batch: Batch, skip: frozenset[int], now: int, blocked: frozenset[int] = frozenset()) -> Packed:
+    """Everything but the places in `skip`. The jobs at `blocked` places get no range here: see `blocked.py`."""
+    packed = Packed(_shared(batch))
     _pack_jobs(packed, batch, skip)
-    _pack_ranges(packed, batch, skip, now)
+    _pack_ranges(packed, batch, skip | blocked if blocked else skip, now)
     return packed
 
 
 def write(tx: Tx, packed: Packed, base: int) -> None:
     for name, values in packed.steps:
         tx.cur.execute(_SQL[name], (base, *values))
-    _INSERT_JOBS.insert(tx.cur, [_row(base + ord, job) for ord, job in packed.jobs])
-    lines = _numbers(tx, {*packed.lines, *((lane.queue, lane.priority) for _, _, lane, _ in packed.scheduled)})
+    _INSERT_JOBS.insert(tx.cur, [_row(base + ord, job, packed) for ord, job in packed.jobs])
+    lines = line_numbers(tx, {*packed.lines, *((lane.queue, lane.priority) for _, _, lane, _ in packed.scheduled)})
     for (queue, priority), line in packed.lines.items():
         number = lines[queue, priority]
         if line.limited:
@@ -101,13 +104,17 @@ def write(tx: Tx, packed: Packed, base: int) -> None:
     INSERT_SCHEDULED.insert(tx.cur, later)
 
 
-def _numbers(tx: Tx, lines: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """As `headrace_ready` has them. Looked up every time: what a transaction writes may be undone with it."""
-    ids: dict[str, int] = {}
-    for queue in sorted({queue for queue, _ in lines}):
-        row = tx.cur.execute(_SQL["queue"], (queue,)).fetchone()
-        ids[queue] = tx.cur.execute(_SQL["new_queue"], (queue,)).fetchone()[0] if row is None else row[0]
+def line_numbers(tx: Tx, lines: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Lines by queue and priority, as `headrace_ready` has them. Looked up every time: a transaction may be undone."""
+    ids = {queue: number_of(tx, queue) for queue in sorted({queue for queue, _ in lines})}
     return {(queue, priority): ids[queue] * 4096 + 1000 - priority for queue, priority in lines}
+
+
+def number_of(tx: Tx, queue: str) -> int:
+    """The number of a queue, which gets one if it has none."""
+    row = tx.cur.execute(_SQL["queue"], (queue,)).fetchone() or tx.cur.execute(_SQL["new_queue"], (queue,)).fetchone()
+    number: int = row[0]
+    return number
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────
@@ -127,10 +134,26 @@ def _id_and_limits(lane: Lane) -> tuple[int, str | None]:
     return pair
 
 
-def _row(key: int, job: NewJob) -> Row:
+def _shared(batch: Batch) -> bytes | None:
+    """The options of all jobs, if one call has marked them alike, for example with its trace.
+
+    Other options stay with their jobs, where workers of earlier versions read them.
+    """
+    options = batch.jobs[0].options
+    if not options or len(batch.jobs) < _FEW or [job.options for job in batch.jobs].count(options) < len(batch.jobs):
+        return None
+    return options if only_marks(options) else None
+
+
+def _own(packed: Packed, job: NewJob) -> bytes | None:
+    """The options that the row of the job has."""
+    return job.options if packed.shared is None else None
+
+
+def _row(key: int, job: NewJob, packed: Packed) -> Row:
     lane = job.lane
     return (
-        key, lane.queue, lane.priority, lane.tenant, *_id_and_limits(lane), job.task, job.options, job.payload,
+        key, lane.queue, lane.priority, lane.tenant, *_id_and_limits(lane), job.task, _own(packed, job), job.payload,
     )  # fmt: skip
 
 
@@ -145,7 +168,7 @@ def _pack_jobs(packed: Packed, batch: Batch, skip: frozenset[int]) -> None:
         job = place[1]
         if last is None or job.lane is not last.lane or job.task != last.task or job.options != last.options:
             lane = job.lane
-            jobs = groups.setdefault((lane.queue, lane.priority, job.task, job.options), [])
+            jobs = groups.setdefault((lane.queue, lane.priority, job.task, _own(packed, job)), [])
             last = job
         jobs.append(place)
     for alike, jobs in groups.items():
@@ -164,7 +187,7 @@ def _pack_lane(packed: Packed, jobs: list[tuple[int, NewJob]]) -> None:
     """Jobs of one lane."""
     first = jobs[0][1]
     lane = first.lane
-    columns = (lane.queue, lane.priority, lane.tenant, *_id_and_limits(lane), first.task, first.options)
+    columns = (lane.queue, lane.priority, lane.tenant, *_id_and_limits(lane), first.task, _own(packed, first))
     payloads: list[bytes] = []
     spots: list[int] = []
     offset = 0

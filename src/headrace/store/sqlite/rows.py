@@ -88,3 +88,4 @@ def marks(count: int) -> str:
 INSERT_READY = Bulk(load("enqueue")["ready"])
 INSERT_SCHEDULED = Bulk(load("enqueue")["scheduled"])
 INSERT_ENDINGS = Bulk(load("settle")["ending"], blobs=True)
+INSERT_BLOCKED = Bulk(load("gates")["block"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
+from uuid import UUID
 
 from msgspec.structs import replace
 
 from headrace.errors import Unavailable
 from headrace.model.clock import Clock
+from headrace.model.gate import Gate, GateId, Links, NewGate
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -46,6 +48,7 @@ from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.engine.wakeup import Bell, private_folder
 from headrace.store.sqlite.engine.write_lock import WriteLock
 from headrace.store.sqlite.engine.writer import Writer
+from headrace.store.sqlite.inbox import NotFolded, check_folded, fold, folding
 from headrace.store.sqlite.rows import moment
 from headrace.store.sqlite.verbs.abandon import abandon, retire
 from headrace.store.sqlite.verbs.ahead import ahead
@@ -56,6 +59,7 @@ from headrace.store.sqlite.verbs.detach import detach
 from headrace.store.sqlite.verbs.ended import Endings
 from headrace.store.sqlite.verbs.enqueue import Prepared, enqueue
 from headrace.store.sqlite.verbs.find import Search
+from headrace.store.sqlite.verbs.gates import gates, groups, links, signal
 from headrace.store.sqlite.verbs.get import get
 from headrace.store.sqlite.verbs.heartbeat import heartbeat
 from headrace.store.sqlite.verbs.history import add_history, fold_history, read_history
@@ -63,7 +67,7 @@ from headrace.store.sqlite.verbs.lanes import Glance, Walk
 from headrace.store.sqlite.verbs.limit import limit, limits
 from headrace.store.sqlite.verbs.pause import pause, pauses, resume
 from headrace.store.sqlite.verbs.promote import nothing_due, promote
-from headrace.store.sqlite.verbs.prune import expired_dead, prune
+from headrace.store.sqlite.verbs.prune import Pruning, expired_dead
 from headrace.store.sqlite.verbs.reap import nothing_expired, reap
 from headrace.store.sqlite.verbs.record import record, records
 from headrace.store.sqlite.verbs.report import report
@@ -86,8 +90,7 @@ class SqliteStore:
         self._files = Files(self._address)
         self._time = Timekeeper(clock)
         self._is_new = False
-        self._claim_memory = ClaimMemory()
-        self._glance = Glance()
+        self._claim_memory, self._glance, self._pruning = ClaimMemory(), Glance(), Pruning()
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._turn: WriteLock | None = None
@@ -113,7 +116,7 @@ class SqliteStore:
         bell = Bell(folder)
         self._turn = None if folder is None else WriteLock(folder)
         self._waiting = waiting = Waiting(bell)
-        self._writer = Writer(self._address, self._files, self._time, bell, self._turn, waiting.hint)
+        self._writer = Writer(self._address, self._files, self._time, bell, self._turn, waiting.hint, folding)
         waiting.changes = self._writer.changes
         try:
             await self._writer.start()
@@ -132,9 +135,9 @@ class SqliteStore:
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
-        if self._turn is not None:
-            self._turn.close()
+        if (turn := self._turn) is not None:
             self._turn = None
+            turn.close()
 
     async def migrate(self, progress: Progress | None = None) -> list[str]:
         """Happens at `open`, too."""
@@ -173,7 +176,7 @@ class SqliteStore:
     def blocking(self) -> BlockingEnqueue | None:
         if self._writer is None or self._waiting is None:
             return None
-        return BlockingEnqueue(self._writer, self._waiting)
+        return BlockingEnqueue(self._writer, self._waiting, self._time)
 
     async def claim(self, ask: Ask) -> Lease | None:
         if self._waiting is not None:
@@ -223,7 +226,7 @@ class SqliteStore:
         await self._write(lambda tx: retire(tx, worker))
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
-        pruned = await self._write(lambda tx: prune(tx, keep, limit))
+        pruned = await self._write(lambda tx: self._pruning.prune(tx, keep, limit))
         if progress is not None:
             progress(pruned.jobs, pruned.jobs, "jobs")
         return pruned
@@ -236,10 +239,10 @@ class SqliteStore:
         return await self._read(lambda tx: get(tx, ids))
 
     async def find(self, where: Filter, *, before: JobId | None = None, limit: int = 50) -> Page:
-        return await self._in_steps(Search(where, before, limit).step)
+        return await self._look(Search(where, before, limit).step)
 
     async def stats(self) -> Stats:
-        return await self._in_steps(Figures().step)
+        return await self._look(Figures().step)
 
     async def workers(self) -> list[Presence]:
         return await self._read(workers)
@@ -248,10 +251,10 @@ class SqliteStore:
         return await self._in_steps(Endings(since, limit).step)
 
     async def lanes(self, queues: Sequence[str], limit: int = 1000) -> list[LaneView]:
-        return await self._in_steps(Walk(queues, limit, self._glance).step)
+        return await self._look(Walk(queues, limit, self._glance).step)
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
-        return await self._read(lambda tx: ahead(tx, id, limit))
+        return (await self._look(lambda tx: (ahead(tx, id, limit),)))[0]
 
     # ── the operator's moves ────────────────────────────────────────────────
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
@@ -260,8 +263,10 @@ class SqliteStore:
     async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
         return await self._write(lambda tx: retry(tx, ids, afresh=afresh))
 
-    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
-        return await self._write(lambda tx: delete(tx, ids, states))
+    async def delete(
+        self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None, ended_by: datetime | None = None
+    ) -> frozenset[JobId]:
+        return await self._write(lambda tx: delete(tx, ids, states, ended_by))
 
     async def pause(self, name: str, *, kind: PauseKind = "queue", by: str = "", until: datetime | None = None) -> None:
         await self._write(lambda tx: pause(tx, kind, name, by, until))
@@ -272,7 +277,6 @@ class SqliteStore:
     async def pauses(self) -> list[Pause]:
         return await self._read(pauses)
 
-    # ── limits and records ──────────────────────────────────────────────────
     async def limits(self) -> dict[str, LimitRule]:
         return await self._read(limits)
 
@@ -288,7 +292,7 @@ class SqliteStore:
     async def detach(self, token: Token, position: int, fresh: Token) -> bool:
         return await self._write(lambda tx: detach(tx, token, position, fresh))
 
-    # ── history ─────────────────────────────────────────────────────────────
+    # ── history, steps, gates ───────────────────────────────────────────────
     async def add_history(self, rollups: Sequence[Rollup]) -> None:
         await self._write(lambda tx: add_history(tx, rollups))
 
@@ -307,49 +311,50 @@ class SqliteStore:
     async def fold_history(self, gone: Sequence[RollupKey], rollups: Sequence[Rollup]) -> bool:
         return await self._write(lambda tx: fold_history(tx, gone, rollups))
 
-    # ── steps ───────────────────────────────────────────────────────────────
     async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
         return await self._write(lambda tx: add_steps(tx, token, steps))
 
     async def read_steps(self, id: JobId) -> list[Step]:
         return await self._read(lambda tx: read_steps(tx, id))
 
+    async def signal(self, gate: NewGate, value: bytes, keep: timedelta) -> bool:
+        return await self._write(lambda tx: signal(tx, gate, value, keep))
+
+    async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
+        return await self._read(lambda tx: gates(tx, ids))
+
+    async def groups(self, *, tenant: str | None = None, before: GateId | None = None, limit: int = 50) -> list[Gate]:
+        return await self._read(lambda tx: groups(tx, tenant, before, limit))
+
+    async def links(self, id: UUID, *, after: UUID | None = None, limit: int = 500) -> Links:
+        return await self._read(lambda tx: links(tx, id, after, limit))
+
     # ── inside the user's transaction ───────────────────────────────────────
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(
-            user_transaction.run(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time)
-        )
+        return self._in(tx, lambda t: enqueue(t, batch))
 
     async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued:
-        return self._heard(
-            await user_transaction.arun(self._guest(tx), lambda t: enqueue(t, batch), self._address, self._time)
-        )
+        return await self._ain(tx, lambda t: enqueue(t, batch))
 
     def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
-        return self._heard(
-            user_transaction.run(self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time)
-        )
+        return self._in(tx, lambda t: settle(t, token, settlements))
 
     async def asettle_in(
         self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
     ) -> frozenset[int]:
-        return self._heard(
-            await user_transaction.arun(
-                self._guest(tx), lambda t: settle(t, token, settlements), self._address, self._time
-            )
-        )
+        return await self._ain(tx, lambda t: settle(t, token, settlements))
 
     def add_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
-        return self._heard(
-            user_transaction.run(self._guest(tx), lambda t: add_steps(t, token, steps), self._address, self._time)
-        )
+        return self._in(tx, lambda t: add_steps(t, token, steps))
 
     async def aadd_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
-        return self._heard(
-            await user_transaction.arun(
-                self._guest(tx), lambda t: add_steps(t, token, steps), self._address, self._time
-            )
-        )
+        return await self._ain(tx, lambda t: add_steps(t, token, steps))
+
+    def _in(self, tx: object, work: Callable[[Tx], T]) -> T:
+        return self._heard(user_transaction.run(self._guest(tx), work, self._address, self._time))
+
+    async def _ain(self, tx: object, work: Callable[[Tx], T]) -> T:
+        return self._heard(await user_transaction.arun(self._guest(tx), work, self._address, self._time))
 
     def _guest(self, tx: object) -> object:
         """The user's transaction. Raises if the store has lost its file, because workers would not see the jobs."""
@@ -372,8 +377,17 @@ class SqliteStore:
     async def _read(self, work: Callable[[Tx], T]) -> T:
         return await _opened(self._reader).call(work)
 
+    async def _look(self, step: Callable[[Tx], T | None]) -> T:
+        """The same for a look at jobs that wait, which must not be in the inbox."""
+        try:
+            answer = await self._read(lambda tx: step(check_folded(tx)))
+        except NotFolded:
+            await self._write(fold)
+            answer = None
+        return await self._in_steps(step) if answer is None else answer
+
     async def _in_steps(self, step: Callable[[Tx], T | None]) -> T:
-        """Repeat a step until it answers. Other reads run between steps, and a call that is cancelled takes no further one."""
+        """Repeat a step until it answers. Other reads run in between, and a call that is cancelled takes no further one."""
         while (answer := await self._read(step)) is None:
             pass
         return answer

@@ -7,6 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol, TypeGuard, cast, get_origin
 
+from headrace.errors import BadArguments
+
+
+class HasPlaceholder(BadArguments):
+    """The arguments hold `call.out`, the placeholder of a result, in a call that cannot wait for it."""
+
 
 class Model(Protocol):
     """The part of a pydantic model that is used here. This module never imports pydantic."""
@@ -85,6 +91,8 @@ def enc_hook(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     cls = class_of(value)
+    if hasattr(cls, "headrace_placeholder"):
+        raise HasPlaceholder(f"{value!r} is not known yet: pass it to task.job(…) and enqueue that with app.enqueue(…)")
     if hasattr(value, "get_secret_value"):
         raise TypeError(f"a {cls.__name__} hides its value: pass the value itself and name the field in redact=")
     if cls.__module__.partition(".")[0] in {"pydantic", "pydantic_core"}:

@@ -97,6 +97,21 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def masked_result(value: Any, redact: Iterable[str], secrets: Iterable[str]) -> Any:
+    """What a task returned, with every field named in `redact` masked, and without the secrets of its arguments."""
+    return _scrubbed(_Walk(redact).value(value, 0), frozenset(secrets))
+
+
+def _scrubbed(value: Any, secrets: frozenset[str]) -> Any:
+    if isinstance(value, str):
+        return scrub(value, secrets)
+    if is_dict(value):
+        return {scrub(str(name), secrets): _scrubbed(child, secrets) for name, child in value.items()}
+    if is_list(value):
+        return [_scrubbed(child, secrets) for child in value]
+    return MASK if not isinstance(value, bool) and str(value) in secrets else value
+
+
 class _Walk:
     def __init__(self, redact: Iterable[str], note: Callable[[Any], None] | None = None) -> None:
         self._redact = {name.casefold() for name in redact}
@@ -166,7 +181,9 @@ def _leaf(value: Any) -> Any:
         case datetime():
             return value.isoformat()
         case msgspec.msgpack.Ext():
-            return f"<extension {value.code}, {memoryview(value.data).nbytes} bytes>"
+            from headrace.task.codec.references import shown  # imported here, because few jobs have inputs
+
+            return shown(value) or f"<extension {value.code}, {memoryview(value.data).nbytes} bytes>"
         case _:
             return msgspec.to_builtins(value, enc_hook=_text_hook)
 

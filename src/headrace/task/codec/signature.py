@@ -11,13 +11,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
 from headrace.errors import BadArguments, ConfigError, SerializationError, SerializerNotAllowed
 from headrace.task.codec import problems, redact, types
-from headrace.task.codec.hooks import dec_hook, enc_hook
+from headrace.task.codec.hooks import HasPlaceholder, dec_hook, enc_hook
 from headrace.task.codec.result import MALFORMED, ResultCodec, encode, may_hold_non_finite
 
 Args = tuple[Any, ...]
@@ -44,6 +44,17 @@ class _JsonCall(msgspec.Struct, forbid_unknown_fields=True):
 
 _json_call = msgspec.json.Decoder(_JsonCall)
 _json_args = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class PlaceholderHook(Protocol):
+    """Encodes the values that msgspec does not know, and placeholders of results."""
+
+    @property
+    def count(self) -> int:
+        """The number of placeholders so far."""
+        ...
+
+    def __call__(self, value: Any, /) -> Any: ...
 
 
 class Parameter:
@@ -128,6 +139,8 @@ class Signature:
             bound_args, bound_kwargs = args, {}
         try:
             payload = (_encode_sorted if canonical else encode)((bound_args, bound_kwargs))
+        except HasPlaceholder:
+            raise
         except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the walk finds where
             self._refuse(args, kwargs, error)
         if may_hold_non_finite(payload):
@@ -140,6 +153,43 @@ class Signature:
         if self._vague and arrived != (bound_args, bound_kwargs):
             self._compare(args, kwargs, arrived)
         return payload
+
+    def encode_linked(
+        self, args: Args, kwargs: Mapping[str, Any], marks: PlaceholderHook, *, canonical: bool = False
+    ) -> bytes:
+        """As `encode`, for arguments that may hold placeholders, which `marks` encodes. The worker checks those."""
+        bound_args, bound_kwargs = self._bind(args, kwargs)
+        encoder = msgspec.msgpack.Encoder(enc_hook=marks, order="deterministic" if canonical else None)
+        known = len(self._positional)
+
+        def each(parameter: Parameter | None, path: str, value: Any) -> msgspec.Raw:
+            before = marks.count
+            try:
+                raw = msgspec.Raw(encoder.encode(value))
+            except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the walk finds where
+                problem = problems.find(path, value, problems.unstorable)
+                raise problem or SerializationError(path, f"{type(error).__name__}: {error}") from None
+            if marks.count == before:
+                self._check_arrival(parameter, path, value, raw)
+            return raw
+
+        raw_args = [
+            each(self._positional[place] if place < known else self._more_args, f"args[{place}]", value)
+            for place, value in enumerate(bound_args)
+        ]
+        raw_kwargs = {
+            name: each(self._by_name.get(name) or self._more_kwargs, f"kwargs[{name!r}]", value)
+            for name, value in bound_kwargs.items()
+        }
+        return encoder.encode((raw_args, raw_kwargs))
+
+    def _check_arrival(self, parameter: Parameter | None, path: str, value: Any, raw: msgspec.Raw) -> None:
+        """One argument arrives as its parameter says, or an error."""
+        if may_hold_non_finite(bytes(raw)) and (problem := problems.find(path, value, problems.non_finite)):
+            raise problem
+        arrived = self._decode_one(parameter, raw, path, json=False)
+        if self._vague and arrived != value and (problem := problems.changed(path, value, arrived)):
+            raise problem
 
     def _refuse(self, args: Args, kwargs: Mapping[str, Any], error: Exception) -> NoReturn:
         for path, value in problems.called(args, kwargs):
@@ -219,6 +269,14 @@ class Signature:
                 f"the payload of a job of {self.name} is not a set of arguments: {_reason(error)}"
             ) from None
 
+    def decode_linked(self, call: bytes, linked: Callable[[msgspec.Raw], Any]) -> tuple[Args, Kwargs]:
+        """As `decode` for JSON. `linked` gives an argument that holds placeholders, and UNSET for the others."""
+        try:
+            given = _json_call.decode(call)
+            return self._decode_each(given.args, given.kwargs, json=True, linked=linked)
+        except MALFORMED as error:
+            raise self._bad(f"cannot be called: {_reason(error)}") from None
+
     def _decode_msgpack(self, payload: bytes) -> tuple[Args, Kwargs]:
         # The common payload is [[…], {}] with fewer than 16 arguments. One typed decoder reads it whole.
         if payload[-1:] == b"\x80" and payload[0] == _TWO and (arity := payload[1] - _EMPTY_ARRAY) in self._plain:
@@ -248,17 +306,27 @@ class Signature:
         return decoder
 
     def _decode_each(
-        self, args: list[msgspec.Raw], kwargs: dict[str, msgspec.Raw], *, json: bool
+        self,
+        args: list[msgspec.Raw],
+        kwargs: dict[str, msgspec.Raw],
+        *,
+        json: bool,
+        linked: Callable[[msgspec.Raw], Any] | None = None,
     ) -> tuple[Args, Kwargs]:
         self._bind(tuple(args), kwargs)
         known = len(self._positional)
+
+        def each(parameter: Parameter | None, raw: msgspec.Raw, label: str) -> Any:
+            if linked is not None and (value := linked(raw)) is not msgspec.UNSET:
+                return value
+            return self._decode_one(parameter, raw, label, json=json)
+
         found_args = [
-            self._decode_one(self._positional[place] if place < known else self._more_args, raw, f"{place}", json=json)
+            each(self._positional[place] if place < known else self._more_args, raw, f"{place}")
             for place, raw in enumerate(args)
         ]
         found_kwargs = {
-            name: self._decode_one(self._by_name.get(name) or self._more_kwargs, raw, name, json=json)
-            for name, raw in kwargs.items()
+            name: each(self._by_name.get(name) or self._more_kwargs, raw, name) for name, raw in kwargs.items()
         }
         return tuple(found_args), found_kwargs
 

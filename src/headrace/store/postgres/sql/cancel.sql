@@ -26,8 +26,9 @@ begin
                 insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, note)
                 values (j.batch, coalesce(p_now, clock_timestamp()), j.ord, 3, w.attempt, nullif(w.failures, 0), nullif(w.crashes, 0),
                     p_reason);
+                perform headrace.count_end(j.batch, j.ord, 3::int2);
                 answer := 'cancelled';
-            elsif exists (select from headrace.ending e where e.batch = j.batch and e.ord = j.ord) then
+            elsif exists (select from headrace.ending_of(j.batch, j.ord)) then
                 answer := 'finished';
             else
                 -- Settling waits for this lock, so a job that is asked to stop cannot go back without noticing it.

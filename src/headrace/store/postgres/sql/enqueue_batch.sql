@@ -11,6 +11,7 @@
 --   k_*                   idempotency keys by place
 --   u_*                   unique locks by place, see `take_locks`
 --   p_now                 the clock, when a test injects one
+--   w_*                   null, or by run what its jobs wait for, see `enqueue_linked`
 --
 -- Returns one row: places whose key was used before, or whose lock another job holds, with that job; or the place of a
 -- conflict, and then nothing was stored. No other enqueue waits for its locks, unless it has the same key or lock.
@@ -20,6 +21,7 @@ create or replace function headrace.enqueue_batch(
     s_run_at timestamptz[], s_delay interval[],
     k_ord int4[], k_key text[], k_digest bytea[], k_ttl interval[],
     u_ord int4[], u_name text[], u_states text[], u_within interval[], u_replace bool[], p_now timestamptz default null,
+    w_gate uuid[] default null, w_needs int2[] default null,
     out existing_ord int4[], out existing_id uuid[], out conflict_ord int4, out conflict_id uuid
 ) language plpgsql
 set plan_cache_mode = force_generic_plan
@@ -76,7 +78,7 @@ begin
     end if;
 
     v_seq := nextval('headrace.call_seq');
-    if cardinality(s_hi) = 1 and v_skip is null then
+    if cardinality(s_hi) = 1 and v_skip is null and w_gate is null then
         v_run := coalesce(s_run_at[1], v_now + s_delay[1]);
         insert into headrace.job (batch, seq, enqueued_at, ord, priority, queue, task, payload, tenant, lane, limits, options)
         select p_batch, v_seq, v_now, u.o, s_priority[1], s_queue[1],
@@ -124,8 +126,10 @@ begin
         select array_agg(n.lo order by n.lo), array_agg(n.hi order by n.lo), array_agg(coalesce(s_queue[n.run], s_queue[1]) order by n.lo),
             array_agg(coalesce(s_priority[n.run], s_priority[1]) order by n.lo), array_agg(s_tenant[n.run] order by n.lo),
             array_agg(s_lane[n.run] order by n.lo), array_agg(s_limits[n.run] order by n.lo),
-            array_agg(s_run_at[n.run] order by n.lo), array_agg(s_delay[n.run] order by n.lo)
-        into s_lo, s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay
+            array_agg(s_run_at[n.run] order by n.lo), array_agg(s_delay[n.run] order by n.lo),
+            nullif(array_agg(w_gate[n.run] order by n.lo), array_fill(null::uuid, array[count(*)::int4])),
+            array_agg(w_needs[n.run] order by n.lo)
+        into s_lo, s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at, s_delay, w_gate, w_needs
         from (
             select i.run, min(i.ord) as lo, max(i.ord) as hi
             from (select g.run, g.ord, g.ord - row_number() over (partition by g.run order by g.ord) as island
@@ -133,6 +137,16 @@ begin
                 where g.ord <> all (v_skip)) i
             group by i.run, i.island
         ) n;
+    end if;
+    if w_gate is not null then
+        w_gate := headrace.stand_ins(p_batch, w_gate, existing_ord, existing_id);
+        insert into headrace.blocked (gate, needs, due_at, delay, seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect,
+            queue, tenant, limits)
+        select u.gate, u.needs, u.due_at, u.delay, v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_lo[u.o], s_hi[u.o - 1] + 1, 0), u.hi,
+            coalesce(u.priority, s_priority[1]), 0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
+        from unnest(w_gate, w_needs, s_run_at, s_delay, s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits)
+            with ordinality u(gate, needs, due_at, delay, hi, queue, priority, tenant, lane, limits, o)
+        where u.gate is not null;
     end if;
     if s_run_at is not null or s_delay is not null then
         s_run_at := array(select coalesce(u.run_at, v_now + u.delay) from unnest(s_run_at, s_delay) with ordinality u(run_at, delay, o) order by u.o);
@@ -142,22 +156,23 @@ begin
             coalesce(u.priority, s_priority[1]), 0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
         from unnest(s_run_at, s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits)
             with ordinality u(run_at, hi, queue, priority, tenant, lane, limits, o)
-        where u.run_at > v_now;
+        where u.run_at > v_now and (w_gate is null or w_gate[u.o] is null);
     end if;
     insert into headrace.ready (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
     select v_seq, coalesce(u.lane, 0), p_batch, coalesce(s_lo[u.o], s_hi[u.o - 1] + 1, 0), u.hi, coalesce(u.priority, s_priority[1]),
         0, 0, 0, false, coalesce(u.queue, s_queue[1]), u.tenant, string_to_array(u.limits, E'\n')
     from unnest(s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at)
         with ordinality u(hi, queue, priority, tenant, lane, limits, run_at, o)
-    where u.run_at is null or u.run_at <= v_now;
-    if cardinality(s_queue) = 1 and s_run_at is null then
+    where (u.run_at is null or u.run_at <= v_now) and (w_gate is null or w_gate[u.o] is null);
+    if cardinality(s_queue) = 1 and s_run_at is null and w_gate is null then
         insert into headrace.tally (ready, enqueued, queue) values (v_n, v_n, s_queue[1]);
     else
-        insert into headrace.tally (ready, scheduled, enqueued, queue)
-        select coalesce(sum(u.n) filter (where not u.later), 0), coalesce(sum(u.n) filter (where u.later), 0), sum(u.n), u.queue
-        from (select coalesce(n.queue, s_queue[1]) as queue, coalesce(n.run_at > v_now, false) as later,
+        insert into headrace.tally (ready, scheduled, blocked, enqueued, queue)
+        select coalesce(sum(u.n) filter (where not u.later and not u.waits), 0), coalesce(sum(u.n) filter (where u.later and not u.waits), 0),
+            coalesce(sum(u.n) filter (where u.waits), 0), sum(u.n), u.queue
+        from (select coalesce(n.queue, s_queue[1]) as queue, coalesce(n.run_at > v_now, false) as later, n.gate is not null as waits,
                 n.hi - coalesce(s_lo[n.o], s_hi[n.o - 1] + 1, 0) + 1 as n
-            from unnest(s_queue, s_run_at, s_hi) with ordinality n(queue, run_at, hi, o)) u
+            from unnest(s_queue, s_run_at, s_hi, w_gate) with ordinality n(queue, run_at, hi, gate, o)) u
         group by u.queue;
     end if;
 end $$;

@@ -1,17 +1,18 @@
 -- note_now: the note of a job as it is now.
 create or replace function headrace.note_now(j headrace.job) returns text language sql stable as $$
     select coalesce(
-        (select e.note from headrace.ending e where e.batch = j.batch and e.ord = j.ord),
+        (select e.note from headrace.ending_of(j.batch, j.ord) e),
         (select x.note from headrace.ready x
          where x.queue = j.queue and x.priority = j.priority and x.tenant = coalesce(j.tenant, '')
             and x.lane = coalesce(j.lane, 0) and x.seq = j.seq and x.hi >= j.ord and x.lo <= j.ord order by x.hi limit 1),
-        (select x.note from headrace.scheduled x where x.batch = j.batch and x.hi >= j.ord and x.lo <= j.ord order by x.hi limit 1))
+        (select x.note from headrace.scheduled x where x.batch = j.batch and x.hi >= j.ord and x.lo <= j.ord order by x.hi limit 1),
+        (select x.note from headrace.blocked x where x.batch = j.batch and x.hi >= j.ord and x.lo <= j.ord order by x.hi limit 1))
 $$;
 
 -- find_page: places of jobs by filter, newest id first. All given conditions must hold; null: no condition.
 --
 --   p_states   null: all, by reading the log. Otherwise each kind of state is read where it is stored: dead letters by
---              their own index, waiting jobs in ready and scheduled, running ones in the leases. With very many ready
+--              their own index, waiting jobs in ready, scheduled and blocked, running ones in the leases. With very many ready
 --              jobs, the log is read, too, because ready is not in the order of ids.
 --   b_batch, b_ord   only jobs before this id
 --   p_text     literal: in the task's name, the note, or a failure's kind or message
@@ -38,19 +39,30 @@ declare
 begin
     return query
     with seen as materialized (
-        (select 1 as kind, j.batch, j.ord, null::text as note from headrace.job j
+        (select 1 as kind, j.batch, j.ord, null::text as note, null::int2 as state from headrace.job j
          where v_log and (j.batch, j.ord) < (b_batch, b_ord)
          order by j.batch desc, j.ord desc limit v_look)
         union all
-        (select 2, e.batch, e.ord, e.note from headrace.ending e
+        -- What did not end well is never a range.
+        (select 2, e.batch, e.ord, e.note, e.state from headrace.ending e
          where not v_log and v_ended <> '{}' and not 1 = any (v_ended) and e.state <> 1 and (e.batch, e.ord) < (b_batch, b_ord)
          order by e.batch desc, e.ord desc limit v_look)
         union all
-        (select 3, e.batch, e.ord, e.note from headrace.ending e
-         where not v_log and 1 = any (v_ended) and (e.batch, e.ord) < (b_batch, b_ord)
-         order by e.batch desc, e.ord desc limit v_look)
+        (select 3, e.batch, g.ord, e.note, e.state
+         from (
+            select x.*, sum(x.hi - x.lo + 1) over (order by x.batch desc, x.hi desc) - (x.hi - x.lo + 1) as before
+            from (
+                select e.batch, e.ord as lo,
+                    case when e.batch = b_batch then least(coalesce(e.hi, e.ord), b_ord - 1) else coalesce(e.hi, e.ord) end as hi,
+                    e.note, e.state
+                from headrace.ending e
+                where not v_log and 1 = any (v_ended) and (e.batch, e.ord) < (b_batch, b_ord)
+                order by e.batch desc, e.ord desc limit v_look
+            ) x
+         ) e cross join lateral generate_series(e.hi, greatest(e.lo, e.hi - v_look + 1), -1) g(ord)
+         where e.before < v_look order by e.batch desc, g.ord desc limit v_look)
         union all
-        (select 4, r.batch, g.ord, r.note
+        (select 4, r.batch, g.ord, r.note, null
          from (
             select x.*, sum(x.hi - x.lo + 1) over (order by x.batch desc, x.hi desc) - (x.hi - x.lo + 1) as before
             from (
@@ -62,7 +74,7 @@ begin
          ) r cross join lateral generate_series(r.hi, greatest(r.lo, r.hi - v_look + 1), -1) g(ord)
          where r.before < v_look order by r.batch desc, g.ord desc limit v_look)
         union all
-        (select 5, s.batch, g.ord, s.note
+        (select 5, s.batch, g.ord, s.note, null
          from (
             select x.*, sum(x.hi - x.lo + 1) over (order by x.batch desc, x.hi desc) - (x.hi - x.lo + 1) as before
             from (
@@ -74,7 +86,7 @@ begin
          ) s cross join lateral generate_series(s.hi, greatest(s.lo, s.hi - v_look + 1), -1) g(ord)
          where s.before < v_look order by s.batch desc, g.ord desc limit v_look)
         union all
-        (select 6, u.batch, g.ord, null
+        (select 6, u.batch, g.ord, null, null
          from headrace.lease l
          cross join lateral (
             select x.*, sum(x.hi - x.lo + 1) over (order by x.o) - (x.hi - x.lo + 1) as base
@@ -84,6 +96,20 @@ begin
          where not v_log and 'running' = any (p_states) and (u.batch, g.ord) < (b_batch, b_ord)
             and (l.gone is null or get_bit(l.gone, (u.base + g.ord - u.lo)::int4) = 0)
          order by u.batch desc, g.ord desc limit v_look)
+        union all
+        (select 7, s.batch, g.ord, s.note, null
+         from (
+            select x.*, sum(x.hi - x.lo + 1) over (order by x.batch desc, x.hi desc) - (x.hi - x.lo + 1) as before
+            from (
+                -- A suspended job has several rows.
+                select distinct on (s.batch, s.hi) s.batch, s.lo,
+                    case when s.batch = b_batch then least(s.hi, b_ord - 1) else s.hi end as hi, s.note
+                from headrace.blocked s
+                where not v_log and 'blocked' = any (p_states) and s.batch <= b_batch and (s.batch, s.lo) < (b_batch, b_ord)
+                order by s.batch desc, s.hi desc limit v_look
+            ) x
+         ) s cross join lateral generate_series(s.hi, greatest(s.lo, s.hi - v_look + 1), -1) g(ord)
+         where s.before < v_look order by s.batch desc, g.ord desc limit v_look)
     ), edge as materialized (
         -- If a kind has more, jobs beyond its last place are unknown, so those of other kinds are not shown either.
         select k.batch, k.ord from (
@@ -100,8 +126,7 @@ begin
                 case when v_log then headrace.note_now(j) else s.note end, p_text))
             and case
                 when v_log then p_states is null or (select n.state from headrace.state_now(j.batch, j.ord) n) = any (p_states)
-                when s.kind in (2, 3) then (select e.state from headrace.ending e
-                    where e.batch = s.batch and e.ord = s.ord) = any (v_ended)
+                when s.kind in (2, 3) then s.state = any (v_ended)
                 else true end
         order by s.batch desc, s.ord desc limit p_limit
     )

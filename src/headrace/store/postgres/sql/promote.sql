@@ -1,4 +1,5 @@
--- promote: move up to p_limit due jobs from scheduled to ready, the earliest first, each to its old place.
+-- promote: move up to p_limit due jobs from scheduled to ready, the earliest first, each to its old place; also jobs that are
+-- suspended until a time at the latest.
 --
 -- Safe for any number of callers at once: rows are locked in one statement and moved in the next.
 -- Returns how many jobs moved, in which queues, when the next is due (null: none is scheduled), and whether a lease has
@@ -15,6 +16,7 @@ declare
     v_tid  tid[];
     v_part tid;
     v_take int4;
+    v_woken record;
 begin
     with due as materialized (
         select s.ctid as tid, s.run_at, s.seq, s.hi, s.hi - s.lo + 1 as len from headrace.scheduled s
@@ -48,6 +50,29 @@ begin
     )
     select coalesce(sum(d.hi - d.lo + 1), 0), array_agg(distinct d.queue) into moved, queues from due d;
 
+    if exists (select from headrace.blocked b where b.run_at <= v_now) then
+        select * into v_woken from headrace.wake_due(p_limit - moved, v_now);
+        moved := moved + v_woken.moved; queues := queues || v_woken.queues;
+    end if;
     expired := exists (select from headrace.lease l where l.until <= v_now);
-    select greatest(s.run_at - v_now, interval '0') into next_due from headrace.scheduled s order by s.run_at limit 1;
+    select greatest(n.run_at - v_now, interval '0') into next_due
+    from (
+        (select s.run_at from headrace.scheduled s order by s.run_at limit 1)
+        union all
+        (select b.run_at from headrace.blocked b where b.run_at is not null order by b.run_at limit 1)
+    ) n order by n.run_at limit 1;
+end $$;
+
+-- wake_due: make up to p_limit suspended jobs ready whose time has come. As in `lock_waiting`, the row with the lowest gate stands for
+-- a job. Jobs whose row is locked are left out.
+create or replace function headrace.wake_due(p_limit int4, p_now timestamptz, out moved int4, out queues text[]) language plpgsql as $$
+declare
+    v_first tid[];
+begin
+    v_first := array(
+        select (select x.ctid from headrace.blocked x where x.batch = b.batch and x.hi = b.hi order by x.gate limit 1)
+        from headrace.blocked b where b.run_at <= p_now order by b.run_at limit p_limit);
+    v_first := array(select b.ctid from headrace.blocked b where b.ctid = any (v_first) for update skip locked);
+    select r.moved, r.queues into moved, queues from headrace.release(array(
+        select x.ctid from headrace.blocked b join headrace.blocked x on x.batch = b.batch and x.hi = b.hi where b.ctid = any (v_first)), p_now) r;
 end $$;

@@ -16,10 +16,43 @@ language sql stable rows 100 as $$
     select s.batch, g.ord from headrace.scheduled s cross join lateral generate_series(s.lo, s.hi) g(ord)
     where s.batch >= p_lo and s.batch < p_hi
     union all
+    select b.batch, g.ord from headrace.blocked b cross join lateral generate_series(b.lo, b.hi) g(ord)
+    where b.batch >= p_lo and b.batch < p_hi
+    union all
     select u.batch, g.ord from headrace.lease l
     cross join lateral unnest(l.r_batch, l.r_lo, l.r_hi) u(batch, lo, hi)
     cross join lateral generate_series(u.lo, u.hi) g(ord)
     where u.batch >= p_lo and u.batch < p_hi
+$$;
+
+-- keeps: whether a gate keeps its members. One that is not sealed may grow for ever, so it does that only if something waits for it, or
+-- if it is a member of another one.
+create or replace function headrace.keeps(p_gate uuid) returns bool language sql stable as $$
+    select exists (select from headrace.gate g where g.id = p_gate and g.sealed)
+        or exists (select from headrace.blocked b where b.gate = p_gate)
+        or exists (select from headrace.edge e where e.batch = p_gate)
+$$;
+
+-- needed: whether one of these jobs of a batch, or a gate (at the place 0), is a member of a gate that keeps its members.
+create or replace function headrace.needed(p_batch uuid, p_lo int4, p_hi int4) returns bool language sql stable as $$
+    select exists (
+        select from headrace.edge e
+        where e.batch = p_batch and not e.many and e.hi between p_lo and p_hi and headrace.keeps(e.gate)
+    ) or exists (
+        select from headrace.edge e
+        where e.batch = p_batch and e.many and e.hi >= p_lo and e.lo <= p_hi and headrace.keeps(e.gate)
+    )
+$$;
+
+-- counted: places of ended jobs with a batch in [p_lo, p_hi) that `needed` is true of, and of their neighbours in a range.
+create or replace function headrace.counted(p_lo uuid, p_hi uuid) returns table (batch uuid, ord int4)
+language sql stable rows 100 as $$
+    select e.batch, g.ord
+    from headrace.edge m
+    -- A range has at most 32 jobs.
+    join headrace.ending e on e.batch = m.batch and e.ord > m.lo - 32 and e.ord <= m.hi and coalesce(e.hi, e.ord) >= m.lo
+    cross join lateral generate_series(e.ord, coalesce(e.hi, e.ord)) g(ord)
+    where m.batch >= p_lo and m.batch < p_hi and headrace.keeps(m.gate)
 $$;
 
 -- within_retention: places of jobs with a batch in [p_lo, p_hi) that ended and must be kept; at most p_limit.
@@ -40,14 +73,14 @@ begin
         where e.batch >= p_lo and e.batch < p_hi and e.state <> 1 and e.state = 2
             and e.finished_at > headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept)
         union all
-        select e.batch, e.ord from headrace.ending e
+        select e.batch, g.ord from headrace.ending e cross join lateral generate_series(e.ord, coalesce(e.hi, e.ord)) g(ord)
         where e.batch >= p_lo and e.batch < p_hi and e.state <> 2 and e.finished_at > p_done
     ) k limit p_limit;
 end $$;
 
 -- set_aside: take one day's partitions out of the tables; what must be kept moves into the default partition.
 --
--- Kept: jobs that wait or run, and those that ended within retention. They are found before anything is locked. Then
+-- Kept: jobs that wait or run, those that ended within retention, and those that gates keep. They are found before anything is locked. Then
 -- writes to this day are blocked and changes since are added. Only then the tables are locked, for the time that it
 -- takes to detach three partitions and to move at most 4,000 jobs. `prune_gone` drops what was set aside.
 -- Returns 0 when that is done; 1 if there is too much to keep, or the caller does not own the tables: then `prune_rows`
@@ -77,6 +110,8 @@ begin
     select array_agg(k.batch), array_agg(k.ord) into v_batch, v_ord from (
         select * from headrace.unfinished(v_lo, v_hi)
         union all
+        select * from headrace.counted(v_lo, v_hi)
+        union all
         select * from headrace.within_retention(v_lo, v_hi, p_done, p_dead, p_queues, p_kept, v_most + 1)
         limit v_most + 1) k;
     if cardinality(v_batch) > v_most then return 1; end if;
@@ -89,6 +124,8 @@ begin
         select u.batch, u.ord from unnest(v_batch, v_ord) u(batch, ord)
         union
         select * from headrace.unfinished(v_lo, v_hi)
+        union
+        select * from headrace.counted(v_lo, v_hi)
         union
         select * from headrace.within_retention(v_lo, v_hi, v_since, v_since, '{}', '{}', v_most + 1)) k;
     if cardinality(v_batch) > v_most then return 1; end if;
@@ -108,7 +145,8 @@ exception
     when lock_not_available or undefined_table or deadlock_detected then return 2;
 end $$;
 
--- move_kept: move rows of these jobs from one table into another, each found by its key.
+-- move_kept: move rows of these jobs from one table into another, each found by its key. A range of `ending` has one end, so it is
+-- kept whole, and its first job names it.
 create or replace function headrace.move_kept(p_from text, p_to text, p_batch uuid[], p_ord int4[]) returns void language plpgsql
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -171,53 +209,75 @@ create or replace function headrace.prune_day(
 --   dead         dead letters anywhere: their time can end before their day's
 --   everywhere   for tests that inject a clock, when ids and time do not agree and nothing follows from a
 --                partition's day, and for days with too much to keep (p_from, p_to)
+--
+-- Jobs that gates keep stay, and with them their neighbours in a range.
 create or replace function headrace.prune_rows(
     p_which text, p_done timestamptz, p_dead timestamptz, p_queues text[], p_kept timestamptz[], p_limit int4,
     p_from uuid default null, p_to uuid default null
-) returns int8 language plpgsql as $$
+) returns int8 language plpgsql
+-- Every row is found by its key.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
 declare
     v_dead  timestamptz := greatest(p_dead, (select max(k) from unnest(p_kept) k));
+    v_gates bool := exists (select from headrace.edge);
     v_count int8;
     v_batch uuid[];
-    v_ord   int4[];
+    v_lo    int4[];
+    v_hi    int4[];
+    v_state int2[];
 begin
     if p_which = 'everywhere' then
-        select array_agg(d.batch), array_agg(d.ord) into v_batch, v_ord from (
-            select e.batch, e.ord from headrace.ending e
+        select array_agg(d.batch), array_agg(d.ord), array_agg(d.hi), array_agg(d.state) into v_batch, v_lo, v_hi, v_state from (
+            select e.batch, e.ord, coalesce(e.hi, e.ord) as hi, e.state from headrace.ending e
             where e.finished_at <= case when e.state = 2
                     then headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept) else p_done end
                 and (p_from is null or (e.batch >= p_from and e.batch < p_to))
+                and not (v_gates and headrace.needed(e.batch, e.ord, coalesce(e.hi, e.ord)))
             limit p_limit for update skip locked) d;
     elsif p_which = 'dead' then
-        select array_agg(d.batch), array_agg(d.ord) into v_batch, v_ord from (
+        select array_agg(d.batch), array_agg(d.ord), array_agg(d.hi), array_agg(d.state) into v_batch, v_lo, v_hi, v_state from (
             -- Both conditions on the state are needed: the first one matches the index.
-            select e.batch, e.ord from headrace.ending e
+            select e.batch, e.ord, coalesce(e.hi, e.ord) as hi, e.state from headrace.ending e
             where e.state <> 1 and e.state = 2 and e.finished_at <= v_dead
                 and e.finished_at <= headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept)
             limit p_limit for update skip locked) d;
     else
-        select array_agg(d.batch), array_agg(d.ord) into v_batch, v_ord from (
-            select e.batch, e.ord from headrace.ending_default e
+        select array_agg(d.batch), array_agg(d.ord), array_agg(d.hi), array_agg(d.state) into v_batch, v_lo, v_hi, v_state from (
+            select e.batch, e.ord, coalesce(e.hi, e.ord) as hi, e.state from headrace.ending_default e
             where e.finished_at <= greatest(p_done, v_dead) and e.finished_at <= case when e.state = 2
                 then headrace.dead_until(e.batch, e.ord, p_dead, p_queues, p_kept) else p_done end
+                and not (v_gates and headrace.needed(e.batch, e.ord, coalesce(e.hi, e.ord)))
             limit p_limit for update skip locked) d;
     end if;
     if v_batch is null then return 0; end if;
-    with gone as (
-        delete from headrace.ending e using unnest(v_batch, v_ord) u(batch, ord)
-        where e.batch = u.batch and e.ord = u.ord returning e.batch, e.ord, e.state
+    with gone as materialized (
+        -- Of the range in which the limit is reached, the first jobs go.
+        select k.batch, k.lo, k.state, k.hi as last, least(k.hi, k.lo + p_limit - k.before - 1)::int4 as hi
+        from (
+            select u.*, sum(u.hi - u.lo + 1) over (order by u.o) - (u.hi - u.lo + 1) as before
+            from unnest(v_batch, v_lo, v_hi, v_state) with ordinality u(batch, lo, hi, state, o)
+        ) k where k.before < p_limit
+    ), whole as (
+        delete from headrace.ending e using gone g where g.hi = g.last and e.batch = g.batch and e.ord = g.lo
+    ), cut as (
+        update headrace.ending e set ord = g.hi + 1, hi = nullif(g.last, g.hi + 1)
+        from gone g where g.hi < g.last and e.batch = g.batch and e.ord = g.lo
     ), log as (
-        delete from headrace.job j using gone g where j.batch = g.batch and j.ord = g.ord returning j.queue, g.state
+        delete from headrace.job j using gone g where j.batch = g.batch and j.ord between g.lo and g.hi returning j.queue, g.state
     ), failures as (
-        delete from headrace.failure f using gone g where f.batch = g.batch and f.ord = g.ord
+        delete from headrace.failure f using gone g where f.batch = g.batch and f.ord between g.lo and g.hi
     ), reports as (
-        delete from headrace.report r using gone g where r.batch = g.batch and r.ord = g.ord
+        delete from headrace.report r using gone g where r.batch = g.batch and r.ord between g.lo and g.hi
     ), steps as (
-        delete from headrace.step s using gone g where s.batch = g.batch and s.ord = g.ord
+        delete from headrace.step s using gone g where s.batch = g.batch and s.ord between g.lo and g.hi
     ), told as (
         insert into headrace.tally (dead, queue) select -count(*), l.queue from log l where l.state = 2 group by l.queue
     )
-    select count(*) into v_count from gone;
+    select sum(g.hi - g.lo + 1) into v_count from gone g;
     return v_count;
 end $$;
 
@@ -229,7 +289,7 @@ declare
 begin
     delete from headrace.idem i where i.ctid = any (array(
         select k.ctid from headrace.idem k where k.until <= v_now order by k.until limit p_limit for update skip locked));
-    delete from headrace.stop s where exists (select from headrace.ending e where e.batch = s.batch and e.ord = s.ord)
+    delete from headrace.stop s where exists (select from headrace.ending_of(s.batch, s.ord))
         or not exists (select from headrace.job j where j.batch = s.batch and j.ord = s.ord);
     delete from headrace.worker w where w.seen_at < v_now - interval '1 day';
     delete from headrace.pause p where p.until <= v_now;

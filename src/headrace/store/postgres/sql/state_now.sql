@@ -8,7 +8,7 @@ begin
     select * into j from headrace.job b where b.batch = p_batch and b.ord = p_ord;
     if not found then return; end if;
     enqueued_at := j.enqueued_at;
-    select e.state into v_ended from headrace.ending e where e.batch = p_batch and e.ord = p_ord;
+    select e.state into v_ended from headrace.ending_of(p_batch, p_ord) e;
     if found then
         state := case v_ended when 1 then 'done' when 2 then 'dead' else 'cancelled' end;
         return;
@@ -22,5 +22,10 @@ begin
         return;
     end if;
     perform from headrace.scheduled x where x.batch = p_batch and x.hi >= p_ord and x.lo <= p_ord order by x.hi limit 1;
-    state := case when found then 'scheduled' else 'running' end;
+    if found then
+        state := 'scheduled';
+        return;
+    end if;
+    perform from headrace.blocked x where x.batch = p_batch and x.hi >= p_ord and x.lo <= p_ord order by x.hi limit 1;
+    state := case when found then 'blocked' else 'running' end;
 end $$;

@@ -1,14 +1,16 @@
 -- figures: queues after p_after with jobs, totals or a pause, at most p_limit of them: `depth` plus the journal that is
 -- not folded yet.
 create or replace function headrace.figures(p_after text, p_limit int4, p_now timestamptz default null) returns table (
-    queue text, ready int8, scheduled int8, running int8, dead int8, done int8, failed int8, enqueued int8, paused bool
+    queue text, ready int8, scheduled int8, running int8, dead int8, done int8, failed int8, enqueued int8, paused bool,
+    blocked int8
 ) language sql stable
 set enable_seqscan = off
 set jit = off
 as $$
     with journal as materialized (
         select t.queue, sum(t.ready)::int8 as ready, sum(t.scheduled)::int8 as scheduled, sum(t.running)::int8 as running,
-            sum(t.dead)::int8 as dead, sum(t.done)::int8 as done, sum(t.failed)::int8 as failed, sum(t.enqueued)::int8 as enqueued
+            sum(t.dead)::int8 as dead, sum(t.done)::int8 as done, sum(t.failed)::int8 as failed, sum(t.enqueued)::int8 as enqueued,
+            sum(t.blocked)::int8 as blocked
         from headrace.tally t where t.queue > p_after group by t.queue
     ), paused as materialized (
         select p.name as queue from headrace.pause p
@@ -17,13 +19,14 @@ as $$
         select d.* from headrace.depth d where d.queue > p_after order by d.queue limit p_limit
     )
     select f.queue, sum(f.ready)::int8, sum(f.scheduled)::int8, sum(f.running)::int8, sum(f.dead)::int8, sum(f.done)::int8,
-        sum(f.failed)::int8, sum(f.enqueued)::int8, bool_or(f.paused)
+        sum(f.failed)::int8, sum(f.enqueued)::int8, bool_or(f.paused), sum(f.blocked)::int8
     from (
-        select d.queue, d.ready, d.scheduled, d.running, d.dead, d.done, d.failed, d.enqueued, false as paused from folded d
+        select d.queue, d.ready, d.scheduled, d.running, d.dead, d.done, d.failed, d.enqueued, false as paused, d.blocked
+        from folded d
         union all
-        select j.queue, j.ready, j.scheduled, j.running, j.dead, j.done, j.failed, j.enqueued, false from journal j
+        select j.queue, j.ready, j.scheduled, j.running, j.dead, j.done, j.failed, j.enqueued, false, j.blocked from journal j
         union all
-        select p.queue, 0, 0, 0, 0, 0, 0, 0, true from paused p
+        select p.queue, 0, 0, 0, 0, 0, 0, 0, true, 0 from paused p
     ) f group by f.queue order by f.queue limit p_limit
 $$;
 

@@ -56,12 +56,15 @@ begin
             v_keeps := coalesce(n.state = any (string_to_array(w.states, ',')) and (w.within is null or p_now < n.enqueued_at + w.within), false);
             if v_keeps and w.replace then
                 v_keeps := false;
-                if n.state in ('ready', 'scheduled') then
+                if n.state in ('ready', 'scheduled', 'blocked') then
                     select * into j from headrace.job b where b.batch = v_batch[i] and b.ord = v_ord[i];
                     -- A job that was claimed meanwhile goes on, like any running job.
                     insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, note)
                     select j.batch, p_now, j.ord, 3, t.attempt, nullif(t.failures, 0), nullif(t.crashes, 0), 'replaced'
                     from headrace.take_waiting(j) t;
+                    if found then
+                        perform headrace.count_end(j.batch, j.ord, 3::int2);
+                    end if;
                 end if;
             end if;
             if not v_keeps then

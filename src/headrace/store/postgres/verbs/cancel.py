@@ -10,6 +10,7 @@ from headrace.model.records import CancelAnswer
 from headrace.store.postgres.arguments import Text, Time, Uuids, call, text
 from headrace.store.postgres.pool import LONG
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.follow import Follow
 
 
 class CancelArgs(NamedTuple):
@@ -23,8 +24,10 @@ class CancelArgs(NamedTuple):
 _CANCEL: Final = call("cancel", CancelArgs)
 
 
-async def cancel(server: Server, ids: Sequence[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
+async def cancel(server: Server, follow: Follow, ids: Sequence[JobId], reason: str | None) -> dict[JobId, CancelAnswer]:
     args = CancelArgs(list(ids), None if reason is None else text(reason), server.injected)
     rows = await server.pool.rows(_CANCEL, *args, write=True, timeout=LONG)
+    if rows:
+        follow.all_soon()
     answers = {row["id"]: CancelAnswer(row["answer"]) for row in rows}
     return {id: answers[id] for id in dict.fromkeys(ids)}

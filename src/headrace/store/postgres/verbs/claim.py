@@ -108,8 +108,7 @@ class Claims:
         limit = min(ask.limit, MAX_LEASE)
         if limit < 1 or not ask.queues or (ask.only_bands and not ask.bands):
             return None
-        fitting = self._size.limit(limit)
-        asked = ask_args(ask, fitting)
+        asked = ask_args(ask, self._size.limit(limit))
         bell = self._server.bell
         seen = bell.count
         bell.searched = True
@@ -130,15 +129,16 @@ class Claims:
                 p_fewer=self._size.careful,
                 p_sole=swept is not None and full,
             )
-            answer = await self._claim(args, ask.token)
-            if isinstance(answer, Lease):
-                return answer
+            answered = await self._claim(args, ask.token)
+            if isinstance(answered, Lease):
+                return answered
+            answer, most = answered
             first = answer[0]
             self._heads.learn(first, full=full)
             self._heads.learn_owed(first, owed)
             bell.opens(first["opens"])
             if first["r_batch"] is not None:
-                lease = self._lease(ask.token, answer, fitting if fitting < limit else None)
+                lease = self._lease(ask.token, answer, most if most < limit else None)
                 if not first["more"]:
                     self._left_nothing(ask, seen)
                 return lease
@@ -173,20 +173,23 @@ class Claims:
         if bell.hears and ask.tenant is None and not ask.only_bands:
             self._swept = ask.worker, ask.queues, hints
 
-    async def _claim(self, args: ClaimArgs, token: Token) -> list[Any] | Lease:
+    async def _claim(self, args: ClaimArgs, token: Token) -> tuple[list[Any], int] | Lease:
+        """The rows of the answer, and how many jobs the claim asked for: fewer than it should if these are too large."""
         pool = self._server.pool
         try:
             try:
-                return await pool.rows(_CLAIM, *args, write=True, use="claim")
+                return await pool.rows(_CLAIM, *args, write=True, use="claim"), args.p_limit
             except StoreError as error:
-                if error.__cause__ is None or faults.sqlstate(error.__cause__) != faults.TOO_LARGE:
+                if (fitting := faults.fitting(error.__cause__)) is None:
                     raise
                 self._size.expect_large()
-                args = args._replace(p_fewer=True)
-                return await pool.rows(_CLAIM, *args, write=True, use="claim")
+                args = args._replace(p_fewer=True, p_limit=fitting)
+                return await pool.rows(_CLAIM, *args, write=True, use="claim"), fitting
         except OutcomeUnknown:
             # The answer is what the token holds. If the claim never happened, the store claims again.
-            return await self._held(token) or await pool.rows(_CLAIM, *args, write=True, use="claim")
+            if (held := await self._held(token)) is not None:
+                return held
+            return await pool.rows(_CLAIM, *args, write=True, use="claim"), args.p_limit
         except Unavailable:
             # The server also refuses a token that has a lease already, claimed before through another store object.
             if (held := await self._held(token)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from headrace.store.batches import segments
 from headrace.store.due import hint_of
 from headrace.store.postgres import faults, rows
 from headrace.store.postgres.arguments import (
+    Arguments,
     Bools,
     Bytes,
     Byteses,
@@ -34,6 +36,7 @@ from headrace.store.postgres.arguments import (
     text,
 )
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.follow import Follow
 from headrace.store.postgres.wakeup import due_hint
 
 
@@ -89,27 +92,35 @@ ENQUEUE: Final = call(FUNCTION, EnqueueArgs)
 ENQUEUE_ONE: Final = call("enqueue_one", EnqueueOneArgs)
 _PATIENCE: Final = "3s"
 """How long an enqueue waits for a transaction that holds one of its keys or unique locks."""
-_ENQUEUE_KEYED: Final = (
-    f"select e.* from (select set_config('lock_timeout', ${len(fields(EnqueueArgs)) + 1}, true) as set) t "
-    # The function depends on the setting, so that PostgreSQL sets it first.
-    "cross join lateral "
-    + expression(FUNCTION, EnqueueArgs).replace(
-        "p_batch => $1,", "p_batch => case when t.set is not null then $1::uuid end,"
+
+
+def patient(function: str, arguments: Arguments) -> str:
+    """The call of a function that stores a batch. One more argument says how long it waits for each lock."""
+    return (
+        f"select e.* from (select set_config('lock_timeout', ${len(fields(arguments)) + 1}, true) as set) t "
+        # The function depends on the setting, so that PostgreSQL sets it first.
+        "cross join lateral "
+        + expression(function, arguments).replace(
+            "p_batch => $1,", "p_batch => case when t.set is not null then $1::uuid end,"
+        )
+        + " e"
     )
-    + " e"
-)
 
 
-async def enqueue(server: Server, batch: Batch) -> Enqueued:
+_ENQUEUE_KEYED: Final = patient(FUNCTION, EnqueueArgs)
+
+
+async def enqueue(server: Server, follow: Follow, batch: Batch) -> Enqueued:
+    """A batch that has nothing to do with gates."""
     if not batch.jobs:
         return Enqueued({})
-    reply = await _stored(server, batch)
+    reply = await _stored(server, follow, batch)
     answer = Enqueued({}) if reply is None else rows.enqueued(batch, reply[0])
     server.bell.ring(hints_of(batch))
     return answer
 
 
-async def _stored(server: Server, batch: Batch) -> list[Any] | None:
+async def _stored(server: Server, follow: Follow, batch: Batch) -> list[Any] | None:
     """Store the batch; None: it was not there before."""
     repeats = False
     if (one := one_args(batch, server.injected)) is not None:
@@ -120,23 +131,27 @@ async def _stored(server: Server, batch: Batch) -> list[Any] | None:
             repeats = True
     args = enqueue_args(batch, server.injected)
     if args.keyed:
-        return await _enqueue_keyed(server, args)
+        reply = await enqueue_patiently(server, _ENQUEUE_KEYED, args)
+        if args.u_replace is not None and any(args.u_replace):
+            # Other jobs may wait for one that was replaced.
+            follow.all_soon()
+        return reply
     if repeats:
         return await server.pool.rows(ENQUEUE, *args, write=True, timeout=60)
     return await server.pool.repeatable(lambda: server.pool.rows(ENQUEUE, *args, write=True, timeout=60))
 
 
-async def _enqueue_keyed(server: Server, args: EnqueueArgs) -> list[Any]:
+async def enqueue_patiently(server: Server, statement: str, args: tuple[Any, ...]) -> list[Any]:
     try:
         return await server.pool.repeatable(
-            lambda: server.pool.rows(_ENQUEUE_KEYED, *args, _PATIENCE, write=True, timeout=60)
+            lambda: server.pool.rows(statement, *args, _PATIENCE, write=True, timeout=60)
         )
     except Unavailable as error:
         if error.__cause__ is None or faults.sqlstate(error.__cause__) != faults.LOCKED:
             raise
         raise KeyHeld(
-            "a transaction that has not ended has enqueued with the same key or unique lock: commit or roll back "
-            f"that transaction; nothing was stored after waiting {_PATIENCE}, and trying again is safe"
+            "a transaction that has not ended has enqueued with the same key or unique lock, or ends a job that this call "
+            f"depends on: commit or roll back that transaction; nothing was stored after waiting {_PATIENCE}, and trying again is safe"
         ) from error.__cause__
 
 
@@ -163,10 +178,13 @@ def one_args(batch: Batch, now: datetime | None) -> EnqueueOneArgs | None:
     )
 
 
-def enqueue_args(batch: Batch, now: datetime | None) -> EnqueueArgs:
-    """A column in which every value is None is left out, because arrays cost time on the way."""
+def enqueue_args(batch: Batch, now: datetime | None, segmented: Sequence[tuple[int, int]] | None = None) -> EnqueueArgs:
+    """The columns of a batch. `segmented`: its runs, if the caller knows them.
+
+    A column in which every value is None is left out, because arrays cost time on the way.
+    """
     jobs = batch.jobs
-    runs = segments(batch)
+    runs = segments(batch) if segmented is None else segmented
     lanes = [jobs[lo].lane for lo, _ in runs]
     limits = column(["\n".join(lane.limits) or None for lane in lanes])
     dues = column([jobs[lo].due for lo, _ in runs])

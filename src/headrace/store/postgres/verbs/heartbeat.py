@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from headrace.model.lease import ORDERS, UPKEEP_PLACES, Presence, Pulse, Stop, Token
 from headrace.store.postgres.arguments import (
     Int4,
+    Int8,
     Interval,
     Text,
     Texts,
@@ -48,6 +49,7 @@ class PresentArgs(NamedTuple):
     p_started_at: Time
     p_tasks: Texts
     p_hindered: Texts
+    p_memory: Int8 | None
 
 
 class UpkeepArgs(NamedTuple):
@@ -111,4 +113,5 @@ def _present_args(presence: Presence) -> PresentArgs:
         p_started_at=presence.started_at,
         p_tasks=list(presence.tasks),
         p_hindered=[text(reason) for reason in presence.hindered],
+        p_memory=presence.memory,
     )

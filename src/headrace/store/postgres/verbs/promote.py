@@ -1,13 +1,15 @@
-"""PROMOTE: jobs that are due become ready; the counts of queues are added up."""
+"""PROMOTE: jobs that are due become ready; what follows from gates is done; the counts of queues are added up."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from headrace.model.records import Promoted
 from headrace.store.postgres.arguments import Int4, Time, call
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.follow import Follow
 
 
 class PromoteArgs(NamedTuple):
@@ -23,19 +25,23 @@ _PROMOTE: Final = call(
     "moved, queues, next_due, expired,"
     " (select greatest(l.until - coalesce($2::timestamptz, clock_timestamp()), interval '0')"
     " from headrace.lease l order by l.until limit 1),"
-    " case when $3::bool then exists (select from headrace.tally) end",
+    " case when $3::bool then exists (select from headrace.tally) end,"
+    " exists (select from headrace.toll)",
 )
 """The third argument: whether to look for counts to add up. A journal with many dead rows makes that slow."""
 _FOLD_EVERY: Final = 3.0
 """Seconds."""
+_AGAIN: Final = timedelta(seconds=0.25)
+"""When to look again for what waits and was locked."""
 _FOLD: Final = "select * from headrace.fold()"
 
 
 class Promotion:
     """The promotions of one store object. It remembers when to add up the counts next."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, follow: Follow) -> None:
         self._server = server
+        self._follow = follow
         self._fold_after = 0.0
 
     async def promote(self, limit: int) -> Promoted:
@@ -44,7 +50,12 @@ class Promotion:
         args = (*PromoteArgs(limit, server.injected), begun >= self._fold_after)
         server.bell.due.asking()
         answer = await server.pool.repeatable(lambda: server.pool.rows(_PROMOTE, *args, write=True))
-        moved, queues, next_due, expired, next_expiry, counts = answer[0]
+        moved, queues, next_due, expired, next_expiry, counts, tolls = answer[0]
+        if tolls or self._follow.under_way:
+            followed = await self._follow.all()
+            moved += followed.moved
+            if followed.busy:
+                next_due = _AGAIN if next_due is None else min(next_due, _AGAIN)
         promoted = Promoted(moved, next_due, expired, next_expiry)
         server.bell.due.answered(promoted.next)
         if queues:

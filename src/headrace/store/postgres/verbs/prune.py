@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, NamedTuple, Self
 
+from headrace.model.gate import NEVER_SEALED
 from headrace.model.job import JobId, job_id
 from headrace.model.records import Progress, Pruned, Retention
 from headrace.store.postgres import migrations
@@ -88,6 +89,16 @@ class PruneRestArgs(NamedTuple):
     p_now: Time | None
 
 
+class PruneGatesArgs(NamedTuple):
+    """See `sql/prune_gates.sql`."""
+
+    p_done: Time
+    p_dead: Time
+    p_limit: Int4
+    p_note: Text
+    p_now: Time | None
+
+
 class PruneResultsArgs(NamedTuple):
     """See `sql/prune_results.sql`."""
 
@@ -104,6 +115,7 @@ _THIN_OUT: Final = "select " + expression(
     more=f"p_from => headrace.batch_floor(${_COUNT + 1}), p_to => headrace.batch_floor(${_COUNT + 2})",
 )
 _PRUNE_REST: Final = call("prune_rest", PruneRestArgs)
+_PRUNE_GATES: Final = call("prune_gates", PruneGatesArgs)
 _PRUNE_RESULTS: Final = call("prune_results", PruneResultsArgs)
 
 
@@ -113,22 +125,22 @@ async def prune(server: Server, keep: Retention, limit: int, progress: Progress 
     [(now, days)] = await pool.rows(_DAYS, injected, write=False)
     until = _Horizons.of(keep, now)
     await _names(pool, keep, now)
+    gates = await _gates(pool, until, limit, injected)
     if injected is not None:
         deleted = await _rows(pool, "everywhere", until, limit)
         await _rest(pool, limit, injected)
         results = await _results(pool, injected)
-        return Pruned(deleted, more=results or bool(await pool.rows(_LEFT, until.done, write=False)))
+        return Pruned(deleted, more=gates or results or deleted >= limit)
     if not set(migrations.days_ahead(now.astimezone(UTC).date())) <= set(days):
         await pool.run(migrations.make_partitions, write=True)
     jobs, more = await _old_days(pool, days, until, limit, progress)
     deleted = await _rows(pool, "default", until, limit)
     await _rest(pool, limit, None)
     results = await _results(pool, None)
-    return Pruned(jobs + deleted, more or deleted >= limit or results)
+    return Pruned(jobs + deleted, more or deleted >= limit or results or gates)
 
 
 _DAYS = "select coalesce($1::timestamptz, clock_timestamp()), array(select headrace.partition_days())"
-_LEFT = "select 1 from headrace.ending e where e.finished_at <= $1 and e.state <> 2 limit 1"
 
 
 async def expired_dead(server: Server, keep: Retention, limit: int) -> list[JobId]:
@@ -205,6 +217,13 @@ async def _results(pool: Pool, injected: datetime | None) -> bool:
     """Drop the bytes of results whose time to live is over; whether there may be more."""
     rows = await pool.rows(_PRUNE_RESULTS, *PruneResultsArgs(_RESULTS, injected), write=True, timeout=LONG)
     return _number(rows) >= _RESULTS
+
+
+async def _gates(pool: Pool, until: _Horizons, limit: int, injected: datetime | None) -> bool:
+    """Drop gates whose time is over; whether there may be more."""
+    args = PruneGatesArgs(until.done, until.dead, limit, NEVER_SEALED, injected)
+    rows = await pool.rows(_PRUNE_GATES, *args, write=True, timeout=LONG)
+    return bool(rows[0][0])
 
 
 async def _names(pool: Pool, keep: Retention, now: datetime) -> None:

@@ -9,6 +9,7 @@ from headrace.model.job import JobId
 from headrace.store.postgres.arguments import Bool, Uuids, call
 from headrace.store.postgres.pool import LONG
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.follow import Follow
 
 
 class RetryArgs(NamedTuple):
@@ -21,7 +22,9 @@ class RetryArgs(NamedTuple):
 _RETRY: Final = call("retry", RetryArgs)
 
 
-async def retry(server: Server, ids: Sequence[JobId], *, afresh: bool) -> frozenset[JobId]:
+async def retry(server: Server, follow: Follow, ids: Sequence[JobId], *, afresh: bool) -> frozenset[JobId]:
     rows = await server.pool.rows(_RETRY, *RetryArgs(list(ids), afresh), write=True, timeout=LONG)
+    if rows:
+        follow.all_soon()
     server.bell.ring({row["queue"] for row in rows})
     return frozenset(JobId(row["id"]) for row in rows)

@@ -11,6 +11,7 @@ from headrace.model.outcome import Again
 from headrace.store.postgres.lease import LeaseMemory
 from headrace.store.postgres.server import Server
 from headrace.store.postgres.verbs.claim import Claims
+from headrace.store.postgres.verbs.follow import Follow
 from headrace.store.postgres.verbs.settle import settle
 
 _log = logging.getLogger("headrace.store")
@@ -23,8 +24,8 @@ class Wake:
     only after a hint. A hint that is about the job of another worker costs one claim, and the sleep goes on.
     """
 
-    def __init__(self, server: Server, leases: LeaseMemory, claims: Claims) -> None:
-        self._server, self._leases, self._claims = server, leases, claims
+    def __init__(self, server: Server, leases: LeaseMemory, claims: Claims, follow: Follow) -> None:
+        self._server, self._leases, self._claims, self._follow = server, leases, claims, follow
 
     async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
         bell = self._server.bell
@@ -56,6 +57,6 @@ class Wake:
                 back = [
                     (at, Again(job.failures, job.crashes, suspect=lease.suspect)) for at, job in enumerate(lease.jobs)
                 ]
-                await settle(self._server, self._leases, lease.token, back)
+                await settle(self._server, self._leases, self._follow, lease.token, back)
         except HeadraceError as error:
             _log.warning("jobs may wait for their lease to expire, because they cannot be released: %s", error)

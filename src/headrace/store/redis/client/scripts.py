@@ -36,9 +36,15 @@ def read_part(path: Traversable) -> str:
     return _NAME.sub(lambda name: _NAMES[name[1]], path.read_text())
 
 
-def _load(verb: str, *parts: str, head: str | None = "lib") -> Script:
-    """`head`: the part that comes first. None: the script uses nothing of the head."""
-    source = "".join(read_part(_FOLDER / f"{part}.lua") for part in (head, *parts) if part is not None).encode()
+def in_own_scope(part: str) -> str:
+    """A part as a function of its own, which ends the script if it answers something: Lua has room for 200 locals in one scope."""
+    return f"local answered = (function()\n{part}end)()\nif answered then return answered end\n"
+
+
+def _load(verb: str, *parts: str, head: str | None = "lib", apart: str | None = None) -> Script:
+    """`head`: the part that comes first. None: the script uses nothing of the head. `apart`: a part in a scope of its own."""
+    texts = {part: read_part(_FOLDER / f"{part}.lua") for part in (head, *parts) if part is not None}
+    source = "".join(in_own_scope(text) if part == apart else text for part, text in texts.items()).encode()
     # The digest names the script to the server; it is no secret.
     return Script(verb, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
@@ -48,20 +54,37 @@ _HISTORY = ("lib/leases", "lib/history")
 _PATHS = ("lib/index", *_HISTORY, "lib/paths")
 _CLAIM = ("claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lease")
 
-ENQUEUE = _load("enqueue", "lib/records", "lib/rings", "lib/index", "lib/listing", "enqueue/keys", "enqueue/store")
-ENQUEUE_LOCKED = _load("enqueue", *_PATHS, *_BACK, "lib/listing", "enqueue/keys", "enqueue/locks", "enqueue/store")
+_LINKS = (*_BACK, "lib/links")
+_GATES = (*_PATHS, *_LINKS, "lib/gates", "lib/members")
+_STORE = ("enqueue/store", "enqueue/answer")
+
+ENQUEUE = _load("enqueue", "lib/records", "lib/rings", "lib/index", "lib/listing", "hooks", "enqueue/keys", *_STORE)
+ENQUEUE_LOCKED = _load("enqueue", *_PATHS, *_BACK, "lib/listing", "hooks", "enqueue/keys", "enqueue/locks", *_STORE)
+ENQUEUE_LINKED = _load(
+    "enqueue",
+    *_GATES,
+    "lib/listing",
+    "hooks",
+    "enqueue/keys",
+    "enqueue/links",
+    "enqueue/locks",
+    "enqueue/store",
+    "enqueue/linked",
+    apart="enqueue/store",
+)
 ENQUEUE_ONE = _load("enqueue", "enqueue/one", head=None)
 CLAIM = _load("claim", "claim/one", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM)
 PRESENCE = _load("heartbeat", "presence")
 HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
-SETTLE = _load("settle", *_BACK, *_HISTORY, "limits", "settle")
+SETTLE = _load("settle", *_BACK, *_HISTORY, "limits", "hooks", "settle")
+SETTLE_LINKED = _load("settle", *_LINKS, "lib/gates", *_HISTORY, "limits", "hooks", "settle_links", "settle")
 REPORT = _load("report", *_HISTORY, "report")
-PROMOTE = _load("promote", *_BACK, "promote")
+PROMOTE = _load("promote", *_LINKS, "promote")
 EXPIRED = _load("expired", "expired")
 REAP = _load("reap", "lib/records", "lib/ends", *_HISTORY, "reap")
 ABANDON = _load("abandon", "abandon")
 DETACH = _load("detach", *_HISTORY, "detach")
-PRUNE = _load("prune", "lib/ends", "lib/index", *_HISTORY, "lib/tokens", "lib/journals", "prune")
+PRUNE = _load("prune", "lib/ends", "lib/index", *_HISTORY, "lib/tokens", "lib/journals", "lib/kept", "prune")
 FORGET = _load("prune", "lib/tokens", "lib/drop", "forget")
 KEEP = _load("prune", "keep")
 LEAVE = _load("prune", "leave")
@@ -77,9 +100,9 @@ ENDED = _load("ended", "lib/records", "lib/ends", "lib/leases", "ended")
 LANES = _load("lanes", "lib/records", "lib/walk", "lanes")
 AHEAD = _load("ahead", "lib/records", "lib/rings", *_PATHS, "limits", "ahead")
 HOLDERS = _load("holders", *_HISTORY, "limits", "holders")
-CANCEL = _load("cancel", *_PATHS, *_BACK, "cancel")
-RETRY = _load("retry", *_PATHS, *_BACK, "lib/journals", "retry")
-DELETE = _load("delete", *_PATHS, *_BACK, "lib/journals", "delete")
+CANCEL = _load("cancel", *_PATHS, *_LINKS, "cancel")
+RETRY = _load("retry", *_PATHS, *_LINKS, "lib/journals", "retry")
+DELETE = _load("delete", *_PATHS, *_LINKS, "lib/journals", "delete")
 PAUSE = _load("pause", "lib/listing", "limits", "pause")
 LIMIT = _load("limit", "limits", "limit")
 RULES = _load("rules", "rules")
@@ -91,3 +114,14 @@ READ_HISTORY = _load("read_history", "rollups/read")
 FOLD_HISTORY = _load("fold_history", "rollups/fold")
 ADD_STEPS = _load("add_steps", *_HISTORY, "steps/add")
 READ_STEPS = _load("read_steps", *_PATHS, "steps/read")
+SIGNAL = _load("signal", *_LINKS, "lib/gates", "lib/listing", "gates/signal")
+READ_GATES = _load("gates", "gates/read")
+GROUPS = _load("groups", "gates/groups")
+READ_LINKS = _load("links", *_PATHS, *_LINKS, "gates/links")
+PRUNE_GATES = _load("prune", *_LINKS, "lib/kept", "gates/prune")
+KEEPS = _load("prune", "lib/kept", "gates/keeps")
+OWED = _load("promote", "gates/owed")
+TAKE = _load("promote", *_GATES, "lib/listing", "gates/take")
+PAID = _load("promote", "gates/paid")
+PREPARE = _load("enqueue", *_LINKS, "lib/gates", "lib/listing", "gates/prepare")
+CONCLUDE = _load("enqueue", *_LINKS, "lib/gates", "gates/conclude")

@@ -1,9 +1,11 @@
 -- Cancel jobs: waiting ones at once, running ones through their worker.
 -- ARGV: 1 clock, 2 reason ('1' .. text, or '0'), 3… ids
--- Answer: one letter per id, or per each of the first where lanes are long: c cancelled, a asked, f finished, u unknown.
+-- Answer: {one letter per id, or per each of the first where lanes are long: c cancelled, a asked, f finished, u unknown, 1: another
+--   queue of a cluster is to be told something}.
 local p, now, reason = KEYS[1], clock(ARGV[1]), ARGV[2]
 local note = byte(reason) == 49 and sub(reason, 2) or nil
 local answer = {}
+moment = now
 c('DEL', p)  -- as in settle: an operator must be able to make room on a full server
 for a = 3, #ARGV do
   local id = ARGV[a]
@@ -14,7 +16,7 @@ for a = 3, #ARGV do
   elseif how == 'k' then
     letter = 'f'
   elseif how ~= 'l' then
-    cancel_waiting(p, id, now, note, how, what, lane, seq, x)
+    cancel_any(p, id, note, how, what, lane, seq, x)
   elseif done_at(p, x, index) then
     letter = 'f'
   else
@@ -24,4 +26,4 @@ for a = 3, #ARGV do
   answer[#answer + 1] = letter
   if walked > WALK then break end
 end
-return table.concat(answer)
+return {table.concat(answer), finish_links(home(p)) and 1 or 0}

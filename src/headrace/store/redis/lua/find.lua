@@ -2,13 +2,13 @@
 -- ARGV: 1 what
 --   'all', 'ended' (dead and cancelled): newest first. 2 bound by name from above, 3 at most
 --     Answer: for 'all' the entries of batches, 14 bytes and a msgpack list {jobs, lane, from, to, place…}; else ids
---   'counts'.  Answer: {ready jobs, scheduled, leases, leases in the history, jobs that ended each by itself, of those dead and
+--   'counts'.  Answer: {blocked jobs, ready, scheduled, leases, leases in the history, jobs that ended each by itself, of those dead and
 --     cancelled ones}
 --   'running', 'history': jobs of leases, those that are not settled, or all. 2 an id that theirs are below, or '', 3 from which position of the first
 --     lease on, 4… numbers of leases.  Answer: {leases read to the end, position to go on at in the next, id…}
 local p, which, below = KEYS[1], ARGV[1], ARGV[2]
 if which == 'counts' then
-  return {tonumber(c('HGET', p .. COUNTERS, 'r') or 0), c('ZCARD', p .. SCHEDULED), c('ZCARD', p .. LEASES),
+  return {c('HLEN', p .. BLOCKED), tonumber(c('HGET', p .. COUNTERS, 'r') or 0), c('ZCARD', p .. SCHEDULED), c('ZCARD', p .. LEASES),
     c('ZCARD', p .. HISTORY) + c('ZCARD', p .. HISTORY_IN_PARTS), c('ZCARD', p .. NOT_DEAD), c('ZCARD', p .. ENDED_IDS)}
 elseif which == 'ended' then
   return c('ZREVRANGEBYLEX', p .. ENDED_IDS, below, '-', 'LIMIT', 0, ARGV[3])

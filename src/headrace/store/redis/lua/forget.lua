@@ -5,7 +5,8 @@
 -- Answer: 0: it has jobs, or is needed otherwise; 1: it is gone; on a cluster {field, counter…}
 local p, now = KEYS[1], clock(ARGV[1])
 if c('EXISTS', p .. BATCHES, p .. SCHEDULED, p .. LEASES, p .. PRIORITIES, p .. PARKED) > 0 then return 0 end
-if not HOME and c('EXISTS', p .. LOCKS, p .. BUCKETS) > 0 then return 0 end
+if not HOME and c('EXISTS', p .. LOCKS, p .. BUCKETS, p .. CHANGED, p .. OWING) > 0 then return 0 end
+if not HOME and tonumber(c('HGET', p .. COUNTERS, 'gates') or 0) > 0 then return 0 end
 if pause_of(c('GET', p .. PAUSED), now) then return 0 end
 c('DEL', p)  -- as in settle
 forget_tokens(p, now, tonumber(ARGV[2]))

@@ -2,6 +2,7 @@
 -- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id, or for as many of the first as are not too large or
 --   too far inside long lanes, nothing, or, with the reports or '' at the end,
 --   {'k', record, failures} · {'s', record, failures, run_at} · {'b', record, failures} · {'w', element, '', lane}
+--   {'u', record, failures, run_at or '', id and need of each that it waits for}
 --   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record, header}
 local p, answer = KEYS[1], {}
 local headers, bytes = {}, 1000000
@@ -33,6 +34,11 @@ for a = 2, #ARGV do
     row = {how, what, failures}
   elseif how == 's' then
     row = {how, what, failures, lane}
+  elseif how == 'u' then
+    local size, words = read('>I2', what), ''
+    local waits = cmsgpack.unpack(sub(what, 3, 2 + size))
+    for w = 3, #waits, 3 do words = words .. waits[w] .. waits[w + 1] end
+    row = {how, sub(what, 3 + size), failures, c('ZSCORE', p .. SUSPENDED, id) or '', ARGV[1] == '1' and words or ''}
   elseif how == 'w' then
     row = {how, what, '', lane}
   elseif how == 'l' then

@@ -1,16 +1,19 @@
 -- Apply settlements by position under a token.
 -- ARGV: 1 clock, 2 token, 3 '1' when this call may have been made before, '2' to end a part that is settled whole, 4 positions that are plainly done, as pairs
 --   from, to of two bytes, 5 results, (position, record)…, settlements of other kinds, (position, kind, due kind, due,
---   failures, crashes, suspect, note, failure, result)… with kind a again, d dead, c cancelled, o done.
+--   failures, crashes, suspect, note, failure, result)… with kind a again, d dead, c cancelled, o done; where a job goes on waiting,
+--   its result is msgpack {gates, waits}, see linked.lua.
 -- Answer: {0 open, 1 over, 2 settled whole but only a part of a lease that spans queues, positions refused: not of this
---   lease (here)…}, or -1: the token is unknown, all are. A part ends when all do, so that the token counts until then.
+--   lease (here)…}, or -1: the token is unknown, all are, or -2: the script that knows of links must do it. With 4 more than these
+--   three: another queue of a cluster is to be told something, with 8 more: the queue has no links. A part ends when all do, so that the token counts until then.
 local FEW = 4
 local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
-local held = c('HGET', p .. TOKENS, token)
+local held, links = unpack(c('HMGET', p .. TOKENS, token, 'links'))
 if not held then
   if ARGV[3] == '1' and (c('LPOS', p .. SPENT_TOKENS, token) or c('LPOS', p .. OLDER_TOKENS, token)) then return {1} end
   return -1
 end
+if links and not job_ended then return -2 end
 -- A server that is full refuses what takes memory unless the script has changed something already, and settling must go on.
 c('DEL', p)
 local no, spans, limited = match(held, '^(%d+)(m?)(l?)$')
@@ -95,6 +98,7 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
       local id = sub(els[i], 1, 16)
       c('HDEL', p .. MOVED, id)
       ended(p, id, 'o', now, loose(seq, lane, nil, restated(els[i], 1)), kept[i - 1], header)
+      if links then job_ended(id, 'o') end
     end
   else
     -- The whole lease at once: its list is history from here on.
@@ -104,11 +108,12 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
       note_results(kept)
     end
     c('ZADD', p .. HISTORY, now, no)
+    if links then for _, el in ipairs(c('LRANGE', list, 1, -1)) do job_ended(sub(el, 1, 16), 'o') end end
   end
   end_lease(p, no, token)
   bump(p, 'u', -total)
   bump(p, 'o', total)
-  return {1}
+  return {1 + (follow_links and follow_links(links) or 0)}
 end
 
 local times, settled = settled_times(before)
@@ -172,47 +177,70 @@ end
 
 local stops = c('EXISTS', p .. STOPS) == 1
 if stops then for _, index in pairs(fresh) do c('HDEL', p .. STOPS, no .. ':' .. index) end end
+if links then for _, index in pairs(fresh) do job_ended(sub(c('LINDEX', list, index + 1), 1, 16), 'o') end end
 
-local back, scores, records, failed = {}, {}, {}, 0
+-- Settlements of other kinds: {index, where its arguments are}…
+local chosen, low, high = {}, math.huge, -1
 for a = 7 + 2 * results, last, 10 do
-  local position, kind = tonumber(ARGV[a]), ARGV[a + 1]
+  local position = tonumber(ARGV[a])
   local index = locate(position)
   if not index then
     refused[#refused + 1] = position
   elseif not times[index] then
     settle(index)
-    local el = c('LINDEX', list, index + 1)
-    c('LSET', list, index + 1, '')
-    local id = sub(el, 1, 16)
-    local lane, seq = lane_and_place(index)
-    local note = ARGV[a + 7]
-    note = byte(note) == 49 and sub(note, 2) or nil
-    el = restated(el, 1, tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), kind == 'a' and ARGV[a + 6] == '1')
-    c('HDEL', p .. MOVED, id)
-    if ARGV[a + 8] ~= '' then remember_failure(p, id, ARGV[a + 8]) failed = failed + 1 end
-    local stop = stops and c('HGET', p .. STOPS, no .. ':' .. index)
-    if stop then
-      c('HDEL', p .. STOPS, no .. ':' .. index)
-      if kind == 'a' then kind, note = 'c', nil end
-      if kind == 'c' and not note then note = byte(stop) == 49 and sub(stop, 2) or nil end
-    end
-    if kind == 'a' then
-      local due = tonumber(ARGV[a + 3])
-      local run_at = (ARGV[a + 2] == '1' and now + due) or (ARGV[a + 2] == '2' and due) or 0
+    chosen[#chosen + 1] = index
+    chosen[#chosen + 1] = a
+    low, high = min(low, index), max(high, index)
+  end
+end
+-- A call costs more than what it reads: neighbours are read together.
+local els = #chosen > 0 and high - low < 2 * #chosen and c('LRANGE', list, low + 1, high + 1) or {}
+local back, scores, records, ids, failures = {}, {}, {}, {}, {}
+for m = 1, #chosen, 2 do
+  local index, a = chosen[m], chosen[m + 1]
+  local kind = ARGV[a + 1]
+  local el = els[index - low + 1] or c('LINDEX', list, index + 1)
+  c('LSET', list, index + 1, '')
+  local id = sub(el, 1, 16)
+  ids[#ids + 1] = id
+  local lane, seq = lane_and_place(index)
+  local note = ARGV[a + 7]
+  note = byte(note) == 49 and sub(note, 2) or nil
+  el = restated(el, 1, tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), kind == 'a' and ARGV[a + 6] == '1')
+  if ARGV[a + 8] ~= '' then
+    failures[#failures + 1] = id
+    failures[#failures + 1] = ARGV[a + 8]
+  end
+  local stop = stops and c('HGET', p .. STOPS, no .. ':' .. index)
+  if stop then
+    c('HDEL', p .. STOPS, no .. ':' .. index)
+    if kind == 'a' then kind, note = 'c', nil end
+    if kind == 'c' and not note then note = byte(stop) == 49 and sub(stop, 2) or nil end
+  end
+  if kind == 'a' then
+    local due = tonumber(ARGV[a + 3])
+    local run_at = (ARGV[a + 2] == '1' and now + due) or (ARGV[a + 2] == '2' and due) or 0
+    local record = loose(seq, lane, note, el)
+    -- A time that has come already lets it go at once.
+    if ARGV[a + 9] == '' or not suspend(id, ARGV[a + 9], record, run_at, ARGV[a + 2] == '0' or run_at > now) then
       records[#records + 1] = id
-      records[#records + 1] = loose(seq, lane, note, el)
+      records[#records + 1] = record
       if run_at > now then
         scores[#scores + 1] = run_at
         scores[#scores + 1] = id
       else
         back[#back + 1] = {lane, seq, id}
       end
-    else
-      if kind == 'o' then done = done + 1 end
-      ended(p, id, kind, now, loose(seq, lane, note, el), ARGV[a + 9] ~= '' and ARGV[a + 9] or nil, header)
     end
+  else
+    if kind == 'o' then done = done + 1 end
+    local result = ARGV[a + 1] ~= 'a' and ARGV[a + 9] ~= '' and ARGV[a + 9] or nil
+    ended(p, id, kind, now, loose(seq, lane, note, el), result, header)
+    if links then job_ended(id, kind) end
   end
 end
+if #ids > 0 then each('HDEL', p .. MOVED, ids) end
+remember_failures(p, failures)
 if #records > 0 then each('HSET', p .. LOOSE, records) end
 if #scores > 0 then
   each('ZADD', p .. SCHEDULED, scores)
@@ -241,7 +269,7 @@ if count > 0 then
   end
   bump(p, 'u', -count)
   bump(p, 'o', done)
-  bump(p, 'f', failed)
+  bump(p, 'f', #failures / 2)
 end
 if settled == total and spans ~= '' and ARGV[3] ~= '2' then
   refused[1] = 2
@@ -249,4 +277,5 @@ elseif settled == total then
   end_lease(p, no, token)
   refused[1] = 1
 end
+if follow_links then refused[1] = refused[1] + follow_links(links) end
 return refused

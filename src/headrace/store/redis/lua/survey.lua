@@ -11,6 +11,7 @@ local function since(p, set, low, high) return c('ZCOUNT', p .. set, low, high) 
 
 local holds = {
   w = function(p) return tonumber(c('HGET', p .. COUNTERS, 'r') or 0) > 0 end,
+  u = function(p) return any(p, BLOCKED) end,
   s = function(p) return any(p, SCHEDULED) end,
   l = function(p) return any(p, LEASES) end,
   o = function(p) return any(p, HISTORY, HISTORY_IN_PARTS, NOT_DEAD) end,
@@ -41,13 +42,22 @@ local questions = {
     for i, no in ipairs(c('HMGET', p .. TOKENS, unpack(ARGV, 2))) do if no then known[#known + 1] = i - 1 end end
     return #known > 0 and known
   end,
+  -- Words: ids of gates. Says the numbers from 0 of those that it has.
+  gates = function(p)
+    local known = {}
+    for a = 2, #ARGV do if c('EXISTS', p .. GATE .. ARGV[a]) == 1 then known[#known + 1] = a - 2 end end
+    return #known > 0 and known
+  end,
+  -- Says whether it has gates that may be dropped.
+  gated = function(p) return any(p, OVER_GATES, UNSEALED_GATES, SIGNALS) and 1 end,
   running = function(p) return any(p, LEASES) and 1 end,
   counted = function(p) return any(p, COUNTERS) and c('HEXISTS', p .. COUNTERS, 'g') == 0 and 1 end,
-  -- Says ready, running, done, failed and enqueued jobs, then scheduled and dead ones, and its pause or ''.
+  -- Says ready, running, done, failed and enqueued jobs, then scheduled and dead ones, its pause or '', and blocked ones.
   figures = function(p)
     local d = c('HMGET', p .. COUNTERS, 'r', 'u', 'o', 'f', 'e')
     for i = 1, 5 do d[i] = d[i] or 0 end
     d[6], d[7], d[8] = c('ZCARD', p .. SCHEDULED), c('ZCARD', p .. DEAD), c('GET', p .. PAUSED) or ''
+    d[9] = c('HLEN', p .. BLOCKED)
     return d
   end,
   -- Words: µs. Says whether jobs have ended since.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from headrace.errors import StoreError
 from headrace.model.records import Finding
 from headrace.store.redis.client import health
@@ -9,13 +11,14 @@ from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.connection import Pool
 from headrace.store.redis.client.faults import Cut, translated
 from headrace.store.redis.client.wire import ONE_NODE, Patience
+from headrace.store.redis.older_workers import OlderWorkers
 
 
 class Check:
     """See the contract."""
 
-    def __init__(self, client: Client) -> None:
-        self._wire, self._address = client.wire, client.address
+    def __init__(self, client: Client, older: OlderWorkers) -> None:
+        self._wire, self._address, self._older = client.wire, client.address, older
 
     async def check(self) -> list[Finding]:
         findings: list[Finding] = []
@@ -34,6 +37,8 @@ class Check:
                 findings += health.findings(server, self._address)
         if len(silent) == len(servers):
             raise silent[0]
+        with suppress(*ONE_NODE):  # That node has a finding of its own.
+            findings += await self._older.findings()
         return findings
 
     async def _examine(self) -> list[health.Health | StoreError]:

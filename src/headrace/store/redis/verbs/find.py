@@ -142,9 +142,12 @@ class Find:
         """Ids of all that may be in these states, newest first; None: no short list has them."""
         if not states:
             return None
-        ready, scheduled, leases, history, singly, ended = await self._client.run(scripts.FIND, queue, "counts")
+        blocked, ready, scheduled, leases, history, singly, ended = await self._client.run(
+            scripts.FIND, queue, "counts"
+        )
         # In the order of a job's life: a job that moves on meanwhile is met in a later set.
         sources = {
+            JobState.BLOCKED: ((blocked, _FEW, "U"),),
             JobState.READY: ((ready, 0, ""),),
             JobState.SCHEDULED: ((scheduled, _FEW, "D"),),
             JobState.RUNNING: ((leases, None, "Z"),),
@@ -165,7 +168,11 @@ class Find:
     async def _members(self, queue: str, name: str, below: bytes) -> list[bytes]:
         """The ids in one of a queue's sets, or of the jobs of the leases in it."""
         key = self._keys.queue(queue) + name
-        members: list[bytes] = await self._wire.command(key, "ZRANGE", key, 0, -1)
+        members: list[bytes]
+        if name == "U":
+            members = await self._wire.command(key, "HKEYS", key)
+        else:
+            members = await self._wire.command(key, "ZRANGE", key, 0, -1)
         if name not in {"Z", "F", "H"}:
             return members
         return await self._of_leases("running" if name == "Z" else "history", queue, members, below)

@@ -306,13 +306,14 @@ def _lane_view(name: str, queue: str, jobs: int, oldest: int) -> LaneView:
 
 
 def _stats(queue: str, answer: Reply, now: int) -> QueueStats:
-    ready, running, done, failed, enqueued, scheduled, dead, pause = answer
+    ready, running, done, failed, enqueued, scheduled, dead, pause, blocked = answer
     paused = paused_of(pause)
     return QueueStats(
         queue=queue,
         ready=int(ready),
         scheduled=int(scheduled),
         running=int(running),
+        blocked=int(blocked),
         dead=int(dead),
         done_total=int(done),
         failed_total=int(failed),

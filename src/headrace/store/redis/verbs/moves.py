@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -12,9 +13,11 @@ from headrace.store.redis.arguments import states_arg
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client, chunks
 from headrace.store.redis.client.scripts import Script
+from headrace.store.redis.element import to_us
 from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.records import text_bytes
 from headrace.store.redis.store_clock import StoreClock
+from headrace.store.redis.telling import Telling
 
 _AT_ONCE: Final = 200
 """Jobs that one script moves: while a script runs, the server answers no other call."""
@@ -30,8 +33,9 @@ _ANSWERS = {
 class Moves:
     """See the contract."""
 
-    def __init__(self, client: Client, time: StoreClock, locator: JobLocator) -> None:
+    def __init__(self, client: Client, time: StoreClock, locator: JobLocator, telling: Telling) -> None:
         self._wire, self._keys, self._time, self._locator = client.wire, client.keys, time, locator
+        self._telling = telling
 
     async def cancel(self, ids: Sequence[JobId], reason: str | None = None) -> dict[JobId, CancelAnswer]:
         reason_arg = b"0" if reason is None else b"1" + text_bytes(reason)
@@ -39,12 +43,15 @@ class Moves:
         return {id: _ANSWERS[letter] for id, letter in letters.items()}
 
     async def retry(self, ids: Sequence[JobId], *, afresh: bool = True) -> frozenset[JobId]:
-        moved = await self._everywhere(scripts.RETRY, ids, "0", str(int(afresh)))
+        moved = await self._everywhere(scripts.RETRY, ids, "0", self._time.given, str(int(afresh)))
         return frozenset(id for id, digit in moved.items() if digit == "1")
 
-    async def delete(self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None) -> frozenset[JobId]:
+    async def delete(
+        self, ids: Sequence[JobId], *, states: Collection[JobState] | None = None, ended_by: datetime | None = None
+    ) -> frozenset[JobId]:
         takes = states_arg(JobState if states is None else states)
-        gone = await self._everywhere(scripts.DELETE, ids, "0", takes)
+        by = "" if ended_by is None else str(to_us(ended_by))
+        gone = await self._everywhere(scripts.DELETE, ids, "0", self._time.given, takes, by)
         return frozenset(id for id, digit in gone.items() if digit == "1")
 
     async def _everywhere(
@@ -57,9 +64,11 @@ class Moves:
             left = some
             while left:  # a script moves fewer of them if lanes are long
                 # It is not repeated after a lost answer: the second answer would not tell what the first call has done.
-                answer = await self._wire.run(
+                answer, owes = await self._wire.run(
                     script, self._keys.of(queue), *args, *(id.bytes for id in left), repeat=False
                 )
+                if owes:
+                    await self._telling.try_to_tell(queue)
                 letters: str = answer.decode()
                 answers.update(zip(map(JobId, left), letters, strict=False))
                 left = left[len(letters) :]

@@ -19,9 +19,14 @@ from headrace.store.redis.keys import LIMITS
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.records import seen_us
 from headrace.store.redis.store_clock import StoreClock
+from headrace.store.redis.telling import Telling
 
 _TIDY_STEPS: Final = 800
 """Scripts that tidy up in one prune. Each looks at about 25 locks, buckets and pauses."""
+_PRUNE_STEPS: Final = 1000
+"""Scripts that prune one queue in one call. Each drops about 100 jobs, or passes over a few hundred that gates keep."""
+_FROM_THE_START: Final = ["-inf", 0] * 3
+"""The places at which a walk through a queue's history begins: see `prune.lua`."""
 _REMEMBERED: Final = 600_000_000
 """Microseconds for which the tokens of settled leases are kept, for a settle that is repeated after a lost answer."""
 _LEAVING: Final = 100
@@ -37,18 +42,20 @@ _SILENT: Final = 24 * 3600 * 1_000_000
 class Upkeep:
     """See the contract."""
 
-    def __init__(self, client: Client, time: StoreClock, queues: QueueList) -> None:
+    def __init__(self, client: Client, time: StoreClock, queues: QueueList, telling: Telling) -> None:
         self._client, self._wire, self._keys = client, client.wire, client.keys
-        self._time, self._queues = time, queues
+        self._time, self._queues, self._telling = time, queues, telling
         self._tidied: dict[str, Reply] = {}
         """The places at which the next `_tidy` continues, by queue."""
+        self._pruned: dict[str, Reply] = {}
+        """The same for `_prune_queue`."""
 
     async def promote(self, limit: int = 1000) -> Promoted:
         if self._keys.clustered:
             return await self._promote_each(limit)
         moved, wait, expiry = 0, 0, _NONE
         while wait == 0 and moved < limit:
-            some, wait, expiry = map(
+            some, wait, expiry, _ = map(
                 int, await self._wire.run(scripts.PROMOTE, self._keys.home, self._time.given, min(STEP, limit - moved))
             )
             moved += some
@@ -68,7 +75,10 @@ class Upkeep:
             waits.update((queue, int(answer[1])) for queue, answer in answers.items())
             moved += sum(int(answer[0]) for answer in answers.values())
             expiries.update((queue, int(answer[2])) for queue, answer in answers.items())
-            asked = [queue for queue in answers if waits[queue] == 0][: limit - moved]
+            for queue, answer in answers.items():
+                if int(answer[3]):
+                    moved += await self._telling.try_to_tell(queue)
+            asked = [queue for queue in answers if waits[queue] == 0][: max(0, limit - moved)]
         return _promoted(moved, _first(waits.values()), _first(expiries.values()))
 
     @property
@@ -84,6 +94,7 @@ class Upkeep:
             raise Unavailable(str(error)) from error
 
     async def prune(self, keep: Retention, limit: int = 10_000, progress: Progress | None = None) -> Pruned:
+        await self._prune_gates(keep)
         dropped, more = 0, False
         round = self._client.round()
         marks = await self._old(keep)
@@ -91,19 +102,52 @@ class Upkeep:
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):
-                while True:
-                    args = (self._time.given, microseconds(keep.done), limit - dropped, _REMEMBERED)
-                    gone, rest = await self._client.run(scripts.PRUNE, queue, *args)
-                    dropped += gone
-                    if progress is not None:
-                        progress(dropped, limit, "jobs")
-                    if not rest or dropped >= limit:
-                        more = more or bool(rest)
-                        break
+                gone, rest = await self._prune_queue(queue, keep, limit - dropped)
+                dropped, more = dropped + gone, more or rest
+                if progress is not None:
+                    progress(dropped, limit, "jobs")
         round.end()
         await self._forget([queue for queue, mark in marks.items() if mark == _EMPTY])
         await self._tidy()
         return Pruned(dropped, more)
+
+    async def _prune_queue(self, queue: str, keep: Retention, limit: int) -> tuple[int, bool]:
+        """Drop jobs of a queue; how many, and whether there are more. The next call continues where this one ends."""
+        dropped, rest, far = 0, 1, _FarGates(self._client)
+        places: Reply = self._pruned.pop(queue, _FROM_THE_START)
+        for _ in range(_PRUNE_STEPS):
+            args = (self._time.given, microseconds(keep.done), limit - dropped, _REMEMBERED, *places, *far.free)
+            gone, rest, *words = await self._client.run(scripts.PRUNE, queue, *args)
+            dropped, places = dropped + gone, words[:6]
+            if await far.ask(words[6:]):
+                rest, places = 1, _FROM_THE_START
+            if not rest or dropped >= limit:
+                break
+        if rest:
+            self._pruned[queue] = places
+        return dropped, bool(rest) and dropped >= limit
+
+    async def _prune_gates(self, keep: Retention) -> None:
+        """Drop gates past their time. On one server all lie together."""
+        kept = (microseconds(keep.done), microseconds(keep.dead))
+        gated: list[str | None] = [None]
+        if self._keys.clustered:
+            gated = list((await self._client.survey(await self._queues.names(), "gated")).answers)
+        round = self._client.round()
+        for queue in gated:
+            if queue is not None and await round.passes_over(queue):
+                continue
+            async with round.asking(queue or LIMITS):
+                keys = self._keys.home if queue is None else self._keys.of(queue)
+                more, over, signalled, far = 1, 0, 0, _FarGates(self._client)
+                while more:
+                    args = (self._time.given, *kept, over, signalled, *far.free)
+                    more, over, signalled, owes, *asked = await self._wire.run(scripts.PRUNE_GATES, keys, *args)
+                    if await far.ask(asked):
+                        more, over, signalled = 1, 0, 0
+                    if owes and queue is not None:
+                        await self._telling.try_to_tell(queue)
+        round.end()
 
     async def _old(self, keep: Retention) -> dict[str, int]:
         """Queues that have something to drop, and those that have no jobs."""
@@ -157,6 +201,29 @@ class Upkeep:
         silent = [id for id, record in pairs(words) if seen_us(record) < horizon]
         for some in chunks(silent, STEP):
             await self._wire.command(key, "HDEL", key, *some)
+
+
+class _FarGates:
+    """On a cluster: gates of other queues, which a script that prunes one queue cannot see."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._asked: set[bytes] = set()
+        self.free: list[bytes] = []
+        """Those that keep nothing: they are not stored any more, or nothing waits for them."""
+
+    async def ask(self, words: Reply) -> bool:
+        """Ask for gates that were not asked for before; whether one of them keeps nothing. `words`: prefixes and ids."""
+        by_queue: dict[str, list[bytes]] = {}
+        for prefix, id in pairs(words):
+            if id not in self._asked:
+                by_queue.setdefault(self._client.keys.named(prefix.decode()), []).append(id)
+        before = len(self.free)
+        for queue, ids in by_queue.items():
+            self._asked.update(ids)
+            kept = await self._client.run(scripts.KEEPS, queue, *ids)
+            self.free += (id for id, keeps in zip(ids, kept, strict=True) if not keeps)
+        return len(self.free) > before
 
 
 def _first(times: Iterable[int]) -> int:

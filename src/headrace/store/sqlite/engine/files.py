@@ -8,9 +8,12 @@ names are looked at only if it has changed, and four times a second for what a f
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
 from time import monotonic
 
 from headrace.errors import StoreDamaged
@@ -72,19 +75,17 @@ class Files:
         """Raise StoreDamaged if the paths no longer name the files that the connection writes."""
         if self.lost is not None:
             raise self.lost
-        now, changed = monotonic(), self._time_of_folder()
+        now = monotonic()
+        try:
+            changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - as below
+        except OSError:
+            changed = 0
         if changed != self._folder_changed:
             self._folder_changed, self._first_seen = changed, now
         elif self._looked >= self._first_seen + _TICK and now < self._looked + _REST:
             return
         self.compare()
         self._looked = now
-
-    def _time_of_folder(self) -> int:
-        try:
-            return os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - as below
-        except OSError:
-            return 0
 
     def compare(self) -> None:
         """The same by a look at every name."""
@@ -107,6 +108,25 @@ class Files:
                 if self._known[nth] is not None:
                     self._lose(path, gone=seen is None)
                 self._known[nth] = seen
+
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        return _look(self._companions[0])[1]
+
+    @contextmanager
+    def open_log(self) -> Generator[int]:
+        """A descriptor of the write-ahead log. Raises OSError if it is another file than the connection writes.
+
+        SQLite has no locks on this file, which the close of a descriptor would drop.
+        """
+        fd = os.open(self._companions[0], os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != self._known[0]:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._companions[0])
+            yield fd
+        finally:
+            os.close(fd)
 
     def lose(self, error: StoreDamaged) -> None:
         """SQLite itself has found the damage."""

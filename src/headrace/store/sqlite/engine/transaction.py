@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.store.sqlite.engine.statements import load
 
-READY, SCHEDULED, RUNNING, DEAD, DONE_TOTAL, FAILED_TOTAL, ENQUEUED_TOTAL = range(7)
+READY, SCHEDULED, RUNNING, DEAD, DONE_TOTAL, FAILED_TOTAL, ENQUEUED_TOTAL, BLOCKED = range(8)
 
 _SQL = load("depth")
 
@@ -20,12 +20,16 @@ class Depth:
     awake: set[str] = field(default_factory=set[str])
 
     def add(self, queue: str, counter: int, count: int = 1) -> None:
-        counters = self.changes.get(queue)
-        if counters is None:
-            counters = self.changes[queue] = [0] * 7
-        counters[counter] += count
+        """Count, and wake workers for what is ready from now on."""
+        self.count(queue, counter, count)
         if counter == READY and count > 0:
             self.awake.add(queue)
+
+    def count(self, queue: str, counter: int, count: int) -> None:
+        counters = self.changes.get(queue)
+        if counters is None:
+            counters = self.changes[queue] = [0] * 8
+        counters[counter] += count
 
     def move(self, queue: str, source: int, target: int, count: int = 1) -> None:
         self.add(queue, source, -count)

@@ -14,6 +14,7 @@ from headrace.errors import OutcomeUnknown, StoreDamaged
 from headrace.store.sqlite.engine.address import Address
 from headrace.store.sqlite.engine.connection import Locked, connect, cursor
 from headrace.store.sqlite.engine.files import Files
+from headrace.store.sqlite.engine.log_room import LogRoom
 from headrace.store.sqlite.engine.thread import Answer, Call, T, Thread, Work, deliver
 from headrace.store.sqlite.engine.timekeeper import Timekeeper
 from headrace.store.sqlite.engine.transaction import Depth, Tx
@@ -26,6 +27,8 @@ _COALESCE = 0.002
 """Seconds in which hints to other processes are gathered into one."""
 _ENOUGH = 64
 """Commits, after which an idle writer moves the log into the file."""
+_LOOK_AT_LOG = 32
+"""Commits between two looks at whether the log grows."""
 _IDLE = 0.1
 """Seconds without a call that make a writer idle."""
 _WATCH = 0.05
@@ -51,7 +54,9 @@ class Writer(Thread):
         bell: Bell,
         turn: WriteLock | None,
         heard: Callable[[set[str]], Any],
+        tidy: Callable[[], Call],
     ) -> None:
+        """`tidy`: a call for when there was no other one for a while, and before the store closes."""
         super().__init__("headrace-sqlite-writer", address, files, time)
         self._bell = bell
         self._turn = turn
@@ -59,6 +64,12 @@ class Writer(Thread):
         self._last = 0.0
         self._commits = 0
         """Commits since this writer moved the log into the file."""
+        self._room = LogRoom(files)
+        self._tidy = tidy
+        self._untidy = False
+        """Whether anything was committed since the last `tidy`."""
+        self._sleeping = False
+        """Whether this thread may sleep until the next call. Set before the look at `_untidy`, which other threads set."""
         self._conn: sqlite3.Connection | None = None
         self._watch_until = 0.0
         self._watching = False
@@ -84,11 +95,17 @@ class Writer(Thread):
         except BaseException:
             conn.close()
             raise
+        self._room.look()
+        self._room.is_short = False  # what is there may be enough
         self._conn = conn
         return conn
 
     def _disconnect(self, conn: sqlite3.Connection) -> None:
         with self._using:
+            if self._untidy and self._files.lost is None:
+                conn.execute("pragma busy_timeout = 0")  # closing waits for no other writer
+                for call in self._look(conn, [self._tidy()]):
+                    self._write(conn, [call], within=0)
             self._conn = None
             conn.close()
 
@@ -101,10 +118,15 @@ class Writer(Thread):
         now = time.monotonic()
         # Other threads look at this after they have rung the bell, so it is set before the look at what is owed.
         self._watching = now < self._watch_until
-        rest = _IDLE if self._commits >= _ENOUGH else None
+        self._sleeping = True
+        if self._untidy or self._watching:
+            self._sleeping = False
+        rest = None if self._sleeping else _IDLE
         group = super()._next(_COALESCE if self._bell.owed or self._watching else rest)
+        self._sleeping = False
         if group and _NUDGE in group:
-            self._watch_until = now + _WATCH
+            if self._bell.owed:
+                self._watch_until = now + _WATCH
             return [call for call in group if call is not _NUDGE]
         if not group and self._bell.owed:
             self._bell.pay()
@@ -112,11 +134,16 @@ class Writer(Thread):
         return group
 
     def _idle(self, conn: sqlite3.Connection) -> None:
-        """Move the log into the file while no call waits for it. Otherwise the commit that makes the log long does so."""
-        if self._commits < _ENOUGH or time.monotonic() - self._last < _IDLE:
+        """Tidy, and move the log into the file, while no call waits for it. Otherwise the commit that makes the log long
+        does so.
+        """
+        if not self._untidy or time.monotonic() - self._last < _IDLE:
             return
-        with self._using:
-            self._checkpoint(conn)
+        self._untidy = False
+        self._do(conn, [self._tidy()])
+        if self._commits >= _ENOUGH:
+            with self._using:
+                self._checkpoint(conn)
 
     def _checkpoint(self, conn: sqlite3.Connection) -> None:
         self._commits = 0
@@ -148,22 +175,65 @@ class Writer(Thread):
         Raises Locked where another writer would keep the thread waiting: the writing thread waits better, because it gives
         up in time and collects what comes meanwhile.
         """
-        if self._closed or self._files.lost is not None or self._using.locked():
-            raise Locked(f"another call writes to {self._address.path}")
+        self._check_free()
         with self._using:
-            if self._conn is None:
+            if (conn := self._conn) is None:
                 raise Locked(f"{self._address.path} is closed")
             call = Call(work, None)
-            look(Tx(cursor(self._conn), self._time.now()))
-            [(_, result, error)], awake, _ = self._write(self._conn, [call], within=_BRIEFLY)
-            enough = self._commits == _ENOUGH
+            look(Tx(cursor(conn), self._time.now()))
+            [(_, result, error)], awake, _ = self._write(conn, [call], within=_BRIEFLY)
         if error is not None:
             raise error
+        self._announce(awake)
+        return result, awake
+
+    def insert_here(self, statement: str, values: tuple[Any, ...], awake: set[str]) -> int:
+        """One statement in the calling thread, which commits by itself: the number of the row. Raises as `do_here`.
+
+        A transaction around it would be two statements more. `awake`: the queues that have something to claim now.
+        """
+        self._check_free()
+        with self._using:
+            if (conn := self._conn) is None:
+                raise Locked(f"{self._address.path} is closed")
+            self._take_turn(_BRIEFLY)
+            try:
+                if self._room.is_short:
+                    conn.execute("begin immediate")
+                    self._room.extend()
+                number = conn.execute(statement, values).lastrowid
+                if conn.in_transaction:
+                    conn.execute("commit")
+                self._committed()
+            except sqlite3.Error as problem:
+                raise self._commit_error(problem) from problem
+            finally:
+                if conn.in_transaction:
+                    conn.execute("rollback")
+                if self._turn is not None:
+                    self._turn.leave()
+        self._announce(awake)
+        return number or 0
+
+    def _announce(self, awake: set[str]) -> None:
+        """Wake workers of other processes after a commit of the calling thread. The writing thread does what can wait."""
         if awake:
             self._bell.ring(awake)
-        if enough or (self._bell.owed and not self._watching):
-            self._calls.put(_NUDGE)  # the writing thread sends what is owed, and moves the log into the file
-        return result, awake
+        if self._sleeping or (self._bell.owed and not self._watching):
+            self._calls.put(_NUDGE)
+
+    def _check_free(self) -> None:
+        if self._closed or self._files.lost is not None or self._using.locked():
+            raise Locked(f"another call writes to {self._address.path}")
+
+    def _committed(self) -> None:
+        """Nothing is acknowledged before this: raises StoreDamaged if the file was lost."""
+        self._commits += 1
+        self._last = time.monotonic()
+        self._untidy = True
+        self._files.check()
+        if self._commits % _LOOK_AT_LOG == 0 and self._address.sync == "full":
+            self._room.look()
 
     def _write(
         self, conn: sqlite3.Connection, group: list[Call], *, within: float | None = None
@@ -230,6 +300,8 @@ class Writer(Thread):
             self._files.check()
             conn.execute("begin immediate")
             waited = time.monotonic() - asked
+            if self._room.is_short:
+                self._room.extend()
             cur = cursor(conn)
             now = self._time.keep(cur)
             alone = len(group) == 1
@@ -249,9 +321,7 @@ class Writer(Thread):
                     depth.merge(tx.depth)
             depth.write(cur)
             conn.execute("commit")
-            self._commits += 1
-            self._last = time.monotonic()
-            self._files.check()
+            self._committed()
         finally:
             if conn.in_transaction:
                 conn.execute("rollback")

@@ -161,8 +161,8 @@ from json_each(?1) as k
 cross join headrace_job as j on j.key between k.value >> 10 and (k.value >> 10) + (k.value & 1023);
 
 -- name: batches
--- When batches came. ?1: JSON array of seqs.
-select json_group_array(json_array(seq, hex(id), enqueued_at))
+-- When batches came, and the options that their jobs share. ?1: JSON array of seqs.
+select json_group_array(json_array(seq, hex(id), enqueued_at, hex(options)))
 from headrace_batch where seq in (select value from json_each(?1));
 
 -- name: each_job

@@ -16,11 +16,11 @@ delete from headrace_idem where task = ? and name = ? and job = ?;
 
 -- name: batch
 -- One enqueue call: answers its place in the order of calls.
-insert into headrace_batch (id, enqueued_at, existing) values (?, ?, ?) returning seq;
+insert into headrace_batch (id, enqueued_at, options, existing) values (?, ?, ?, ?) returning seq;
 
 -- name: new_batch
 -- The same for a call without keys and unique locks. A repeated call answers no row and changes nothing.
-insert into headrace_batch (id, enqueued_at) values (?, ?) on conflict (id) do nothing returning seq;
+insert into headrace_batch (id, enqueued_at, options) values (?, ?, ?) on conflict (id) do nothing returning seq;
 
 -- name: packed
 -- Many jobs of one lane, task and options in one step. ?1: key of place 0. ?2: the payloads, one after another.

@@ -18,16 +18,32 @@ select seq, id from headrace_batch where seq in (select value from json_each(?1)
 -- The batches from ?1 down to ?2, the newest last.
 select id, seq << 16, seq << 16 | 65535 from headrace_batch where id <= ?1 and id >= ?2 order by id;
 
+-- name: chunk
+-- The next ?3 batches from ?1 on down: how many they are, the lowest id, the lowest and the highest seq. ?2: the key of a job
+-- of the first one. 0: nothing of it is left.
+select count(*), min(id), min(seq), max(seq)
+from (
+    select id, seq from headrace_batch where id <= ?1 and (id < ?1 or ?2 > 0) order by id desc limit ?3
+);
+
 -- name: rare
--- Jobs that ended so, from job ?2 of batch ?1, which is left out, down to job ?4 of batch ?3, the newest last. Of a long
--- batch only the rows in between are read; the lowest of them may begin below ?4. The + keeps SQLite from reading all jobs
--- of the state.
+-- Jobs that ended so in the batches from :batch down to :low, without the job :key of the first one and those above it. The
+-- newest come first, at most :limit rows. For batches whose seqs lie close together.
+select b.id, e.lo, e.hi from headrace_ending as e indexed by headrace_ending_rare
+cross join headrace_batch as b on b.seq = e.lo >> 16
+where e.state in ('dead', 'cancelled') and e.state in ({states})
+    and e.lo >= :first << 16 and e.lo <= :last << 16 | 65535
+    and b.id <= :batch and b.id >= :low and (b.id < :batch or e.lo < :key)
+order by b.id desc, e.lo desc limit :limit;
+
+-- name: rare_apart
+-- The same for batches whose seqs lie far apart: it looks into each of them.
 select b.id, e.lo, e.hi from headrace_batch as b
-cross join headrace_ending as e
-    on e.lo >= iif(b.id = ?3, max(b.seq << 16, coalesce((select max(lo) from headrace_ending where lo <= ?4), 0)), b.seq << 16)
-    and e.lo <= iif(b.id = ?1, min(?2 - 1, b.seq << 16 | 65535), b.seq << 16 | 65535)
-where b.id <= ?1 and b.id >= ?3 and e.hi >= iif(b.id = ?3, ?4, 0) and +e.state in ({states})
-order by b.id, e.lo;
+cross join headrace_ending as e indexed by headrace_ending_rare
+    on e.lo >= b.seq << 16 and e.lo <= b.seq << 16 | 65535
+where e.state in ('dead', 'cancelled') and e.state in ({states})
+    and b.id <= :batch and b.id >= :low and (b.id < :batch or e.lo < :key)
+order by b.id desc, e.lo desc limit :limit;
 
 -- name: ranges
 -- Jobs by filter in some ranges, the newest id first. :ranges: JSON array of [lo, hi].
@@ -59,6 +75,9 @@ select lo, hi from headrace_ready limit ?;
 
 -- name: scheduled
 select lo, hi from headrace_scheduled limit ?;
+
+-- name: blocked
+select distinct lo, hi from headrace_blocked limit ?;
 
 -- name: text
 -- Literal and case-sensitive.

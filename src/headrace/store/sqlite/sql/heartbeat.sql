@@ -6,7 +6,8 @@ insert or ignore into headrace_runner (id, name, at) values (?, ?, ?);
 
 -- name: present
 insert or replace into headrace_worker
-(id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+(id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered, memory)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: late
 delete from headrace_upkeep where until <= ?;

@@ -32,3 +32,14 @@ delete from headrace_scheduled where lo = ?;
 delete from headrace_ready
 where line = (select id from headrace_queue where name = ?) * 4096 + 1000 - ?
     and tenant = ? and lane = ? and lo = ?;
+
+-- name: blocked
+-- The run that waits and may hold a key. A suspended job has several such rows, alike but for what it waits for.
+select lo, hi, attempt, failures, crashes, suspect, note
+from headrace_blocked where lo <= ? order by lo desc limit 1;
+
+-- name: blocked_rows
+select source, needs, delay, due, run_at from headrace_blocked where lo = ?;
+
+-- name: drop_blocked
+delete from headrace_blocked where lo = ?;

@@ -12,4 +12,8 @@ delete from headrace_scheduled where lo = ?;
 update headrace_scheduled set lo = ? where lo = ?;
 
 -- name: next
-select min(run_at) from headrace_scheduled;
+select min(at) from (
+    select min(run_at) as at from headrace_scheduled
+    union all select min(run_at) from headrace_blocked where run_at is not null
+    union all select 0 from headrace_opening where source >= -9223372036854775807
+);

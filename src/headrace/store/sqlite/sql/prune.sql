@@ -1,6 +1,24 @@
 -- name: old
--- Ended ranges past retention, the oldest first.
-select lo, hi from headrace_ending where state = ? and finished_at <= ? order by finished_at limit ?;
+-- Ended ranges past retention, the oldest first, behind the place (?2, ?3), and whether one of their jobs counts on a gate that keeps its
+-- members. The two looks are those of `counted_on` in gates.sql.
+select
+    lo, hi, finished_at,
+    exists (
+        select 1 from headrace_edge as m join headrace_gate as g on g.no = m.gate
+        where m.first between e.lo and e.hi and (
+            g.sealed or exists (select 1 from headrace_blocked where source = -g.no)
+            or exists (select 1 from headrace_edge where first = -g.no)
+        )
+    ) or exists (
+        select 1 from headrace_edge as m join headrace_gate as g on g.no = m.gate
+        where m.first >= e.lo >> 16 << 16 and m.first < e.lo and m.last >= e.lo and m.last > m.first and (
+            g.sealed or exists (select 1 from headrace_blocked where source = -g.no)
+            or exists (select 1 from headrace_edge where first = -g.no)
+        )
+    )
+from headrace_ending as e
+where state = ?1 and finished_at >= ?2 and (finished_at > ?2 or lo > ?3) and finished_at <= ?4
+order by finished_at, lo limit ?5;
 
 -- name: old_dead
 -- Dead jobs past their own queue's retention. :times: JSON object, queue → ended by; :others: the same for the rest.
@@ -19,7 +37,8 @@ where lo in (
 );
 
 -- name: any_old
-select 1 from headrace_ending where state = ? and finished_at <= ? limit 1;
+select 1 from headrace_ending
+where state = ?1 and finished_at >= ?2 and (finished_at > ?2 or lo > ?3) and finished_at <= ?4 limit 1;
 
 -- name: jobs
 delete from headrace_job where key in (select value from json_each(?1));

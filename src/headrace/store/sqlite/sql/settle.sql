@@ -6,6 +6,11 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: failure
 insert into headrace_failure (key, attempt, kind, message, traceback, at, worker) values (?, ?, ?, ?, ?, ?, ?);
 
+-- name: failures
+-- Failures with the same texts. ?1: JSON array of [key, at].
+insert into headrace_failure (key, attempt, kind, message, traceback, at, worker)
+select json_extract(value, '$[0]'), ?2, ?3, ?4, ?5, json_extract(value, '$[1]'), ?6 from json_each(?1);
+
 -- name: done
 -- Jobs that ended well and told nothing. ?1: JSON array of numbers, each lo << 10 | size - 1.
 insert into headrace_ending (lo, hi, state, attempt, failures, crashes, finished_at, worker, took)

@@ -1,6 +1,6 @@
 -- name: depth
 -- The figures of queues after ?2, at most ?3 of them. ?1: now.
-select d.queue, d.ready, d.scheduled, d.running, d.dead, d.done_total, d.failed_total, d.enqueued_total,
+select d.queue, d.ready, d.scheduled, d.running, d.dead, d.done_total, d.failed_total, d.enqueued_total, d.blocked,
     exists (
         select 1 from headrace_pause as p
         where p.kind = 'queue' and p.name = d.queue and (p.until is null or p.until > ?1)
@@ -8,7 +8,7 @@ select d.queue, d.ready, d.scheduled, d.running, d.dead, d.done_total, d.failed_
 from (select * from headrace_depth where queue > ?2 order by queue limit ?3) as d
 union all
 select * from (
-    select p.name, 0, 0, 0, 0, 0, 0, 0, 1 from headrace_pause as p
+    select p.name, 0, 0, 0, 0, 0, 0, 0, 0, 1 from headrace_pause as p
     where p.kind = 'queue' and p.name > ?2 and (p.until is null or p.until > ?1)
         and not exists (select 1 from headrace_depth as d where d.queue = p.name)
     order by p.name limit ?3

@@ -6,3 +6,8 @@ select name, number, digest, value, at from headrace_step where key = ? order by
 
 -- name: forget
 delete from headrace_step where key = ?;
+
+-- name: is_undone
+-- Whether a dead job has registered undo jobs, and they were let go. ?2: the name of the steps that register them.
+select exists (select 1 from headrace_step where key = ?1 and name = ?2)
+    and not exists (select 1 from headrace_blocked where source = ?1 and needs = 'failed');

@@ -23,12 +23,13 @@ from headrace.store.sqlite.fairness.allowance import Rules
 from headrace.store.sqlite.fairness.crowd import Names, may_wait
 from headrace.store.sqlite.fairness.picker import Picker, top
 from headrace.store.sqlite.fairness.turn_state import TurnState
+from headrace.store.sqlite.inbox import fold, waits
 from headrace.store.sqlite.lease import LeaseRow, Ranges
 from headrace.store.sqlite.rows import micros, moment
 from headrace.store.sqlite.verbs.pause import held_back
 
 _SQL = load("claim")
-_decode_batches = msgspec.json.Decoder(list[tuple[int, str, int]]).decode
+_decode_batches = msgspec.json.Decoder(list[tuple[int, str, int, str]]).decode
 _decode_tasks = msgspec.json.Decoder(list[str]).decode
 _decode_lengths = msgspec.json.Decoder(list[int]).decode
 _decode_sizes = msgspec.json.Decoder(list[int | None]).decode
@@ -74,6 +75,8 @@ def nothing_to_claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> bool:
     names = claim_memory.names.of(ask.queues)
     if any(queue not in paused and top(tx, queue) is not None for queue in may_wait(tx, ask.queues, names)):
         return False
+    if waits(tx):  # last, because it is a read of its own for SQLite: a claim that finds jobs is spared it
+        return False
     ends = [until for queue, until in paused.items() if until is not None and queue in names]
     claim_memory.passed_over(ask, min(ends, default=None))
     return leases.read(tx, ask.token) is None
@@ -83,6 +86,7 @@ def claim(tx: Tx, ask: Ask, claim_memory: ClaimMemory) -> Lease | None:
     if (held := leases.read(tx, ask.token)) is not None:
         # The worker asks again, because the first answer was lost.
         return Lease(ask.token, [job for _, job in claimed(tx, held)], bool(held.suspect))
+    fold(tx)
     asked = min(ask.limit, MAX_LEASE)
     limit = claim_memory.size.limit(asked)
     picker = Picker(tx, ask, claim_memory.turn_state, claim_memory.rules)
@@ -138,21 +142,24 @@ def claimed(tx: Tx, lease: LeaseRow) -> list[tuple[int, Claimed]]:
     places = lease.ranges.places
     jobs: list[tuple[int, Claimed]] = []
     for first, key, size, held in pieces:
-        batch, enqueued_at = batches[key >> 16]
+        batch, enqueued_at, shared = batches[key >> 16]
         place, ord = places[held.place], key & 0xFFFF
         for nth, (task, payload, options) in zip(range(size), contents, strict=False):
             job = Claimed(
-                batch, ord + nth, held.attempt, held.failures, held.crashes, task, payload, options, place.queue,
+                batch, ord + nth, held.attempt, held.failures, held.crashes, task, payload, shared or options, place.queue,
                 place.priority, place.tenant, enqueued_at,
             )  # fmt: skip
             jobs.append((first + nth, job))
     return jobs
 
 
-def _batches(tx: Tx, seqs: set[int]) -> dict[int, tuple[UUID, datetime]]:
-    """The id and time of each batch."""
+def _batches(tx: Tx, seqs: set[int]) -> dict[int, tuple[UUID, datetime, bytes | None]]:
+    """The id and time of each batch, and the options that its jobs share."""
     rows = _decode_batches(tx.cur.execute(_SQL["batches"], (str(sorted(seqs)),)).fetchone()[0])
-    return {seq: (UUID(hex=id), moment(enqueued_at)) for seq, id, enqueued_at in rows}
+    return {
+        seq: (UUID(hex=id), moment(enqueued_at), bytes.fromhex(options) or None)
+        for seq, id, enqueued_at, options in rows
+    }
 
 
 def _contents(tx: Tx, runs: list[tuple[int, int]]) -> Sequence[Content]:
@@ -190,14 +197,28 @@ def _in_order(tx: Tx, runs: list[int]) -> list[Content]:
         # Together they are longer than a value in SQLite may be.
         return tx.cur.execute(_SQL["each_job"], (str(runs),)).fetchall()
     tasks, payloads, sizes, options, option_sizes = row
-    return list(zip(_decode_tasks(tasks), _cut(payloads, sizes), _cut(options, option_sizes), strict=True))
+    return list(zip(_decode_tasks(tasks), _cut(payloads, sizes), _cut_alike(options, option_sizes), strict=True))
+
+
+def _cut_alike(joined: bytes | None, sizes: str) -> list[Any]:
+    """The same for values that are mostly equal, as the options of jobs are that one call has enqueued with a trace."""
+    lengths = _decode_sizes(sizes)
+    if joined is None:
+        return [None] * len(lengths)
+    if (length := lengths[0]) and lengths.count(length) == len(lengths):
+        value = joined[:length]
+        if joined == value * len(lengths):
+            return [value] * len(lengths)
+    return _values(joined, lengths)
 
 
 def _cut(joined: bytes | None, sizes: str) -> list[Any]:
     """Values out of one; None where there was none."""
     lengths = _decode_sizes(sizes)
-    if joined is None:
-        return [None] * len(lengths)
+    return [None] * len(lengths) if joined is None else _values(joined, lengths)
+
+
+def _values(joined: bytes, lengths: list[int | None]) -> list[Any]:
     ends = list(accumulate([length or 0 for length in lengths]))
     values = [joined[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     return [None if length is None else value for length, value in zip(lengths, values, strict=True)]

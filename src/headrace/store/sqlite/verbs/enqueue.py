@@ -9,8 +9,11 @@ import msgspec
 from headrace.errors import IdempotencyConflict
 from headrace.model.job import Batch, JobId, job_id
 from headrace.model.records import Enqueued
+from headrace.store.sqlite.blocked import block
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.gates import add_members, follow, refuse_over
+from headrace.store.sqlite.inbox import append, fold, is_plain
 from headrace.store.sqlite.packing import Packed, pack, write
 from headrace.store.sqlite.rows import micros
 from headrace.store.sqlite.verbs.unique import Locks
@@ -28,33 +31,51 @@ class Prepared:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._packed: Packed | None = None
+        self._plain = is_plain(batch)
 
     def pack(self, _: Tx) -> None:
-        if not any(job.key or job.unique or job.due for job in self._batch.jobs):
-            self._packed = pack(self._batch, frozenset(), 0)
+        batch = self._batch
+        if self._plain or batch.gates or batch.edges or batch.seals:
+            return
+        if not any(job.key or job.unique or job.due or job.wait for job in batch.jobs):
+            self._packed = pack(batch, frozenset(), 0)
 
     def enqueue(self, tx: Tx) -> Enqueued:
+        if self._plain:
+            append(tx, self._batch)
+            return Enqueued({})
         return enqueue(tx, self._batch, self._packed)
 
 
 def enqueue(tx: Tx, batch: Batch, prepared: Packed | None = None) -> Enqueued:
+    fold(tx)  # its jobs were enqueued earlier
     if not batch.jobs:
+        refuse_over(tx, batch)
+        follow(tx, add_members(tx, batch, None, {}))
         return Enqueued({})
     if prepared is not None:
         return _enqueue_prepared(tx, batch, prepared)
     repeated = tx.cur.execute(SQL["repeated"], (batch.id.bytes,)).fetchone()
     if repeated is not None:
         return Enqueued({ord: JobId(id) for ord, id in _decode(repeated[0]).items()})
+    if batch.edges:
+        refuse_over(tx, batch)
     existing = _meet_keys(tx, batch)
     locks = Locks(tx, batch)
     locks.meet(existing)
     _forget_keys(tx, batch, existing)
     if len(existing) == len(batch.jobs):
+        follow(tx, add_members(tx, batch, None, existing))
         return Enqueued(existing)
     answered = _existing_encoder.encode(existing) if existing else None
-    seq: int = tx.cur.execute(SQL["batch"], (batch.id.bytes, tx.now, answered)).fetchone()[0]
-    write(tx, pack(batch, frozenset(existing), tx.now), seq << 16)
+    blocked = frozenset(place for place, job in enumerate(batch.jobs) if job.wait is not None)
+    packed = pack(batch, frozenset(existing), tx.now, blocked)
+    seq: int = tx.cur.execute(SQL["batch"], (batch.id.bytes, tx.now, packed.shared, answered)).fetchone()[0]
+    write(tx, packed, seq << 16)
     locks.take(seq << 16)
+    if batch.linked:
+        changed = add_members(tx, batch, seq << 16, existing)
+        follow(tx, [*changed, *block(tx, batch, seq << 16, existing)])
     return Enqueued(existing)
 
 
@@ -62,7 +83,7 @@ def _enqueue_prepared(tx: Tx, batch: Batch, prepared: Packed) -> Enqueued:
     """No job of the batch has a key or a lock. So the insert itself tells whether an earlier call has stored the batch,
     and the answer of that call names no job either.
     """
-    row = tx.cur.execute(SQL["new_batch"], (batch.id.bytes, tx.now)).fetchone()
+    row = tx.cur.execute(SQL["new_batch"], (batch.id.bytes, tx.now, prepared.shared)).fetchone()
     if row is not None:
         write(tx, prepared, row[0] << 16)
     return Enqueued({})

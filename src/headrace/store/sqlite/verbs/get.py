@@ -8,12 +8,14 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.job import Failure, Job, JobId, JobState, job_id, split_id
+from headrace.model.job import BatchId, Failure, Job, JobId, JobState, job_id, split_id
+from headrace.store.sqlite import inbox
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.lease import Held, LeaseRow
 from headrace.store.sqlite.rows import Row, maybe_moment, moment
+from headrace.store.sqlite.verbs.gates import waits_of
 from headrace.store.sqlite.verbs.report import said_of
 
 SQL = load("get")
@@ -21,7 +23,7 @@ SQL = load("get")
 
 def get(tx: Tx, ids: Sequence[JobId]) -> list[Job | None]:
     keys: dict[JobId, int] = {}
-    seqs: dict[UUID, int | None] = {}
+    seqs: dict[BatchId, int | None] = {}
     for id in ids:
         batch, ord = split_id(id)
         if batch not in seqs:
@@ -31,6 +33,7 @@ def get(tx: Tx, ids: Sequence[JobId]) -> list[Job | None]:
             keys[id] = seq << 16 | ord
     rows = [row for key in keys.values() if (row := tx.cur.execute(SQL["job"], (key >> 16, key)).fetchone())]
     jobs = {job.id: job for job in view(tx, rows, history=True)}
+    jobs.update({job.id: job for batch, seq in seqs.items() if seq is None and (job := inbox.look(tx, batch))})
     return [jobs.get(id) for id in ids]
 
 
@@ -58,6 +61,8 @@ def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
                 claimed_at=moment(lease.claimed_at),
                 cancelling=(lease.token, position) in stops,
             )
+        if history and job.state is JobState.BLOCKED:
+            job = msgspec.structs.replace(job, waits=waits_of(tx, row[0]))
         if (report := reports.get(row[0])) is not None:
             job = msgspec.structs.replace(job, progress=report.progress, doing=report.doing, log=report.log)
         jobs.append(job)

@@ -45,6 +45,7 @@ def _note_presence(tx: Tx, presence: Presence) -> None:
     row = (
         presence.id.bytes, text(presence.name), _list(presence.queues), presence.slots, presence.running,
         text(presence.version), micros(presence.started_at), _list(presence.tasks), tx.now, _list(presence.hindered),
+        presence.memory,
     )  # fmt: skip
     tx.cur.execute(_SQL["present"], row)
     tx.cur.execute(_SQL["runner"], (presence.id.bytes, text(presence.name), tx.now))

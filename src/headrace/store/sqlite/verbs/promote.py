@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from headrace.model.records import Promoted
 from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.blocked import follow_on, wake_due
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import READY, SCHEDULED, Tx
 from headrace.store.sqlite.rows import INSERT_READY, Row
@@ -35,6 +36,8 @@ def promote(tx: Tx, limit: int) -> Promoted:
         tx.depth.move(row[0], SCHEDULED, READY, size)
         moved += size
     INSERT_READY.insert(tx.cur, rows)
+    moved += wake_due(tx, limit - moved) if moved < limit else 0
+    moved += follow_on(tx, limit)
     return _promoted(tx, moved, next_due(tx))
 
 
@@ -44,6 +47,6 @@ def _promoted(tx: Tx, moved: int, due: timedelta | None) -> Promoted:
 
 
 def next_due(tx: Tx) -> timedelta | None:
-    """From now to the earliest job still scheduled."""
+    """From now to the earliest job still scheduled, or suspended until a time. Zero: something is left to release."""
     (run_at,) = tx.cur.execute(_SQL["next"]).fetchone()
     return None if run_at is None else timedelta(microseconds=max(run_at - tx.now, 0))

@@ -8,9 +8,11 @@ from headrace.model.job import Failure, JobState
 from headrace.model.lease import Token
 from headrace.model.outcome import DONE, Again, Finish, Settlement
 from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite.blocked import suspend, suspends
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import DEAD, DONE_TOTAL, FAILED_TOTAL, READY, RUNNING, SCHEDULED, Tx
 from headrace.store.sqlite.fairness.allowance import give_back
+from headrace.store.sqlite.gates import any_links, count
 from headrace.store.sqlite.lease import Held, LeaseRow
 from headrace.store.sqlite.packing import due_at
 from headrace.store.sqlite.rows import (
@@ -19,6 +21,7 @@ from headrace.store.sqlite.rows import (
     INSERT_SCHEDULED,
     Bulk,
     Row,
+    as_json,
     maybe_text,
     micros,
     text,
@@ -26,7 +29,11 @@ from headrace.store.sqlite.rows import (
 
 SQL = load("settle")
 _INSERT_FAILURES = Bulk(SQL["failure"])
+_ALIKE = 16
+"""From so many failures with the same texts on, the texts travel once. Many jobs fail at one place for one reason."""
 
+FailureTexts = tuple[int, str, str, str, str]
+"""What failures that were raised at one place have in common: attempt, kind, message, traceback, worker."""
 Back = tuple[int, Held, int, int, int, str | None, int]
 """A job that goes back: key, its range in the lease, failures, crashes, suspect, note, run_at (0: at once)."""
 
@@ -56,9 +63,13 @@ def _apply(tx: Tx, lease: LeaseRow, fresh: dict[int, Settlement]) -> None:
     plain = sorted(position for position, settlement in fresh.items() if settlement is DONE or settlement == DONE)
     if plain:
         _finish_plainly(tx, lease, plain, runner)
+    ends: list[Row] = []
     if len(plain) < len(fresh):
         others = {position: fresh[position] for position in fresh.keys() - set(plain)}
-        _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}, runner).run(others)
+        ends = _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}, runner).run(others)
+    if any_links(tx):
+        done = ((lo, lo + size - 1, None, "done") for _, lo, size in _pieces(lease, plain))
+        count(tx, [*done, *((row[0], row[1], None, row[2]) for row in ends)])
     give_back(tx, lease, fresh)
     if stops:
         tx.cur.execute(SQL["forget_stops"], (lease.token, str(list(fresh))))
@@ -127,17 +138,18 @@ class _Settling:
         self._keys = lease.ranges.keys()
         self._held = lease.ranges.spread()
         self._endings: list[Row] = []
-        self._failures: list[Row] = []
+        self._failures: dict[FailureTexts, list[tuple[int, int]]] = {}
         self._back: list[Back] = []
 
-    def run(self, fresh: dict[int, Settlement]) -> None:
+    def run(self, fresh: dict[int, Settlement]) -> list[Row]:
+        """Write everything. Answers the rows of the jobs that ended."""
         places = self._lease.ranges.places
         for position, settlement in sorted(fresh.items()):
             queue = places[self._held[position].place].queue
             self._tx.depth.add(queue, RUNNING, -1)
             if settlement.failure is not None:
                 self._tx.depth.add(queue, FAILED_TOTAL)
-                self._failures.append(_failure_row(self._keys[position], settlement.failure))
+                self._note(self._keys[position], settlement.failure)
             if isinstance(settlement, Finish):
                 self._finish(position, queue, settlement)
             elif position in self._stops:
@@ -146,8 +158,23 @@ class _Settling:
             else:
                 self._again(position, settlement)
         INSERT_ENDINGS.insert(self._tx.cur, self._endings)
-        _INSERT_FAILURES.insert(self._tx.cur, self._failures)
+        self._insert_failures()
         put_back(self._tx, self._lease, self._back)
+        return self._endings
+
+    def _note(self, key: int, failure: Failure) -> None:
+        texts = failure.attempt, failure.kind, failure.message, failure.traceback, failure.worker
+        self._failures.setdefault(texts, []).append((key, micros(failure.at)))
+
+    def _insert_failures(self) -> None:
+        rows: list[Row] = []
+        for (attempt, *texts), places in self._failures.items():
+            kind, message, trace, worker = map(text, texts)
+            if len(places) >= _ALIKE:
+                self._tx.cur.execute(SQL["failures"], (as_json(places), attempt, kind, message, trace, worker))
+            else:
+                rows += [(key, attempt, kind, message, trace, at, worker) for key, at in places]
+        _INSERT_FAILURES.insert(self._tx.cur, rows)
 
     def _finish(self, position: int, queue: str, end: Finish) -> None:
         key, held = self._keys[position], self._held[position]
@@ -167,7 +194,17 @@ class _Settling:
         )  # fmt: skip
 
     def _again(self, position: int, again: Again) -> None:
-        run_at = due_at(again.due, self._tx.now)
+        if again.waits and (sources := suspends(self._tx, again)) is not None:
+            held = self._held[position]
+            place, key = self._lease.ranges.places[held.place], self._keys[position]
+            run = (
+                place.queue, place.priority, place.tenant, place.lane, key, key, held.attempt, again.failures, again.crashes,
+                int(again.suspect), maybe_text(again.note),
+            )  # fmt: skip
+            suspend(self._tx, run, None if again.due is None else due_at(again.due, self._tx.now), sources)
+            return
+        # What the job was to wait for has ended, so it is ready.
+        run_at = self._tx.now if again.waits else due_at(again.due, self._tx.now)
         back = (
             self._keys[position], self._held[position], again.failures, again.crashes, int(again.suspect),
             maybe_text(again.note), run_at if run_at > self._tx.now else 0,
@@ -204,10 +241,3 @@ def _runs(back: Sequence[Back]) -> Iterable[tuple[int, int, Back]]:
             first = job
         last = job
     yield first[0], last[0], first
-
-
-def _failure_row(key: int, failure: Failure) -> Row:
-    return (
-        key, failure.attempt, text(failure.kind), text(failure.message), text(failure.traceback), micros(failure.at),
-        text(failure.worker),
-    )  # fmt: skip

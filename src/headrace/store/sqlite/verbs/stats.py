@@ -57,7 +57,7 @@ class Figures:
 
     def _read_queues(self, tx: Tx) -> None:
         rows = tx.cur.execute(_SQL["depth"], (tx.now, self._last, _QUEUES)).fetchall()
-        for queue, ready, scheduled, running, dead, done, failed, enqueued, paused in rows:
+        for queue, ready, scheduled, running, dead, done, failed, enqueued, blocked, paused in rows:
             self._last = queue
             self._queues.append(
                 QueueStats(
@@ -65,6 +65,7 @@ class Figures:
                     ready=ready,
                     scheduled=scheduled,
                     running=running,
+                    blocked=blocked,
                     dead=dead,
                     done_total=done,
                     failed_total=failed,
@@ -115,9 +116,10 @@ def workers(tx: Tx) -> list[Presence]:
             started_at=moment(started_at),
             tasks=tuple(msgspec.json.decode(tasks, type=list[str])),
             hindered=tuple(msgspec.json.decode(hindered, type=list[str])),
+            memory=memory,
             seen_at=moment(seen_at),
         )
-        for id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered in tx.cur.execute(
+        for id, name, queues, slots, running, version, started_at, tasks, seen_at, hindered, memory in tx.cur.execute(
             _SEEN, (tx.now - _MINUTE,)
         ).fetchall()
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.model.job import JobId
 from headrace.model.lease import Token
-from headrace.model.step import Step
+from headrace.model.step import UNDO, Step
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -35,6 +35,11 @@ def read_steps(tx: Tx, id: JobId) -> list[Step]:
     key = key_of(tx, id)
     rows = [] if key is None else tx.cur.execute(_SQL["read"], (key,)).fetchall()
     return [Step(name, number, digest, value, moment(at)) for name, number, digest, value, at in rows]
+
+
+def is_undone(tx: Tx, key: int) -> bool:
+    """Whether a dead job starts over when it is retried, because its undo jobs were let go."""
+    return bool(tx.cur.execute(_SQL["is_undone"], (key, UNDO)).fetchone()[0])
 
 
 def forget_steps(tx: Tx, key: int) -> None:

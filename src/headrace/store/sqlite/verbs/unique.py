@@ -33,7 +33,7 @@ class Locks:
             if holder is not None and not new.unique.replace:
                 existing[ord] = holder[0]
                 continue
-            if holder is not None and holder[1].state in {"ready", "scheduled"}:
+            if holder is not None and holder[1].state in {"ready", "scheduled", "blocked"}:
                 cancel_waiting(self._tx, holder[1], "replaced")
             self._taken.append(ord)
         for ord, other in others.items():

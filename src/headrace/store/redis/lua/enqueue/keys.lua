@@ -5,10 +5,10 @@
 --   keyed = {ord, key, digest as hex, ttl in µs, keep in ms (0: for ever)…} by ord
 --   locks = {ord, number of its queue from 1, task and name, states as letters, µs since the enqueue of the holder (-1:
 --     always), 1: replace…} by ord
---   segments = {lane, from, to, due kind, due…}, due kind 0 now, 1 in so many µs, 2 at; a job with a key or a lock is a
---     segment of its own
+--   segments = {lane, from, to, due kind, due…}, due kind 0 now, 1 in so many µs, 2 at, 3 when what it waits for lets it go (the
+--     number of the wait, see links.lua); a job with a key or a lock is a segment of its own
 -- Answer: {'unlisted', mark} on a cluster, if its queue is not on the list (see leaving.py); else {'ok', ord, id…} with the jobs that keys had already made or that hold locks (of an ord that comes twice the
---   last counts), or {'conflict', ord, id}.
+--   last counts), or {'conflict', ord, id}, or {'linked'}: nothing is stored, and the script that knows of links must store it.
 local gone = unlisted(KEYS[1])
 if gone then return {'unlisted', gone} end
 local now = clock(ARGV[1])

@@ -36,7 +36,10 @@ local function holder_of(name, states, within)
   local how, what, lane, seq, x, index = where(p, id)
   if not how then return nil end
   local state, el, _ = how, what, nil
-  if how == 'k' then
+  if how == 'u' then
+    -- Behind its waits comes the record.
+    _, _, _, el = opened(sub(what, 3 + read('>I2', what)))
+  elseif how == 'k' then
     local record
     state, record = ended_record(what)
     _, _, _, el = opened(record)
@@ -52,6 +55,11 @@ local function holder_of(name, states, within)
   return id, {p, id, how, what, lane, seq, x}
 end
 
+-- A holder that waits for something, or that something waits for.
+local function has_links(holder)
+  return holder[3] == 'u' or c('HEXISTS', holder[1] .. TOKENS, 'links') == 1
+end
+
 local taken, replaced = {}, {}
 for _, name in ipairs(order) do
   local one = chosen[name]
@@ -63,7 +71,10 @@ for _, name in ipairs(order) do
     refused[#refused + 1] = id
     skip[ord] = true
   else
-    if id and holder[3] ~= 'l' and holder[3] ~= 'k' then replaced[#replaced + 1] = holder end
+    if id and holder[3] ~= 'l' and holder[3] ~= 'k' then
+      if not cancel_linked and has_links(holder) then return {'linked'} end
+      replaced[#replaced + 1] = holder
+    end
     taken[#taken + 1] = name
     taken[#taken + 1] = own(ord) .. p
     id = own(ord)
@@ -89,6 +100,10 @@ for i = 1, #refused do existing[#existing + 1] = refused[i] end
 
 for i = 1, #replaced do
   local p, id, how, what, lane, seq, x = unpack(replaced[i])
-  cancel_waiting(p, id, now, 'replaced', how, what, lane, seq, x)
+  if cancel_linked then
+    cancel_linked(p, id, 'replaced', how, what, lane, seq, x)
+  else
+    cancel_waiting(p, id, now, 'replaced', how, what, lane, seq, x)
+  end
 end
 if #taken > 0 then each('HSET', home(KEYS[1]) .. LOCKS, taken) end

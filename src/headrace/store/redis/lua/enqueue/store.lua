@@ -1,4 +1,4 @@
--- Enqueue, last part: every check is made, write.
+-- Enqueue, the part that writes: every check is made.
 if repeated then return existing end
 for i = 1, #fresh do
   local key, value, keep, ord = unpack(fresh[i])
@@ -33,7 +33,7 @@ for q = 1, queues do
     local count = to - from + 1
     if not skip[from] then
       local run_at = (kind == 1 and now + due) or (kind == 2 and due) or 0
-      if run_at > now then
+      if run_at > now or kind == 3 then
         -- Between the last job of the lane and the next: the fraction keeps the order among those that are put off.
         local head = heads[lane]
         local base = (head and head + (lengths[lane] or c('LLEN', p .. READY .. lane)) or total) - 1
@@ -44,9 +44,13 @@ for q = 1, queues do
           records[2 * i + 1] = id
           records[2 * i + 2] = loose(base + (1 + (delays + delayed + i) % 1048575) / 1048576, lane, nil, ARGV[at + i])
         end
-        each('ZADD', p .. SCHEDULED, scores)
-        each('HSET', p .. LOOSE, records)
-        due_by(run_at, now, p)
+        if kind == 3 then
+          block(p, due, records)
+        else
+          each('ZADD', p .. SCHEDULED, scores)
+          each('HSET', p .. LOOSE, records)
+          due_by(run_at, now, p)
+        end
         delayed = delayed + count
         local e = #entry
         entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, -1
@@ -88,4 +92,3 @@ for q = 1, queues do
     if ready > 0 then bump(p, 'r', ready) wake(p) end
   end
 end
-return existing

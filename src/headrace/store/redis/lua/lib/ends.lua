@@ -26,6 +26,14 @@ local function unended(p, id)
   c('ZREM', p .. SINGLE_RESULT_ENDS, id)
 end
 
-local function remember_failure(p, id, failure)
-  c('HSET', p .. FAILURES, id, (c('HGET', p .. FAILURES, id) or '') .. pack('>I4', #failure) .. failure)
+-- Failures of jobs, behind their earlier ones. {id, failure}…, each id once.
+local function remember_failures(p, failures)
+  if #failures == 0 then return end
+  local ids = {}
+  for f = 1, #failures, 2 do ids[#ids + 1] = failures[f] end
+  local earlier = c('HMGET', p .. FAILURES, unpack(ids))
+  for f = 2, #failures, 2 do
+    failures[f] = (earlier[f / 2] or '') .. pack('>I4', #failures[f]) .. failures[f]
+  end
+  c('HSET', p .. FAILURES, unpack(failures))
 end

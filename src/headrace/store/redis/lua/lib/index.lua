@@ -15,7 +15,7 @@ local function batch_entry(p, prefix)
   return known
 end
 
--- So many jobs of a batch are gone: with the last one the batch is, too.
+-- So many jobs of a batch are gone: with the last one the batch is, too. Answers whether it is.
 local function forget(p, prefix, count)
   local entry = batch_entry(p, prefix)
   if not entry then return end
@@ -24,4 +24,5 @@ local function forget(p, prefix, count)
   c('HDEL', p .. NOT_STORED, prefix)
   c('ZREM', p .. BATCHES, entry.raw)
   entries[p .. prefix] = false
+  return true
 end

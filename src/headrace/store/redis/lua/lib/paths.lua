@@ -31,8 +31,9 @@ end
 --   'b', record                        ready, after it came back
 --   'w', element, lane, place, index   ready, in its lane's list
 --   'l', element, lane, place, no, index   in a lease's list: running, or done
+--   'u', waits and record              blocked
 -- or nil.
-local function where(p, id)
+local function placed(p, id)
   local record = c('HGET', p .. ENDED, id)
   if record then return 'k', record end
   record = c('HGET', p .. LOOSE, id)
@@ -76,6 +77,13 @@ local function where(p, id)
   local el = c('LINDEX', p .. LEASE .. no, index + 1)
   if el and sub(el, 1, 16) == id then return 'l', el, lane, seq, no, index end
   return nil
+end
+
+local function where(p, id)
+  local how, what, lane, seq, x, index = placed(p, id)
+  if how then return how, what, lane, seq, x, index end
+  what = c('HGET', p .. BLOCKED, id)
+  if what then return 'u', what end
 end
 
 -- When the job at this index of a lease's list was done; nil: it is running.

@@ -1,0 +1,117 @@
+"""ENQUEUE with gates: the columns of a batch, and those of its gates, members and waits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from headrace.model.job import Batch
+from headrace.model.records import Enqueued
+from headrace.store.batches import segments
+from headrace.store.postgres import rows
+from headrace.store.postgres.arguments import (
+    Bools,
+    Byteses,
+    Int2s,
+    Int4s,
+    Int8s,
+    Intervals,
+    Texts,
+    Time,
+    Times,
+    Uuid,
+    Uuids,
+    column,
+)
+from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.enqueue import enqueue_args, enqueue_patiently, hints_of, patient
+from headrace.store.postgres.verbs.follow import Follow
+from headrace.store.postgres.verbs.gates import gate_columns, place_of
+
+
+class EnqueueLinkedArgs(NamedTuple):
+    """See `sql/enqueue_linked.sql`. It begins as EnqueueArgs does."""
+
+    p_batch: Uuid
+    p_tasks: Texts
+    p_payloads: Byteses
+    p_options: Byteses | None
+    s_hi: Int4s
+    s_queue: Texts
+    s_priority: Int2s
+    s_tenant: Texts
+    s_lane: Int8s | None
+    s_limits: Texts | None
+    s_run_at: Times | None
+    s_delay: Intervals | None
+    k_ord: Int4s | None
+    k_key: Texts | None
+    k_digest: Byteses | None
+    k_ttl: Intervals | None
+    u_ord: Int4s | None
+    u_name: Texts | None
+    u_states: Texts | None
+    u_within: Intervals | None
+    u_replace: Bools | None
+    p_now: Time | None
+    w_gate: Uuids | None = None
+    w_needs: Int2s | None = None
+    g_id: Uuids | None = None
+    g_queue: Texts | None = None
+    g_sealed: Bools | None = None
+    g_signalled: Bools | None = None
+    g_label: Texts | None = None
+    g_tenant: Texts | None = None
+    e_batch: Uuids | None = None
+    e_lo: Int4s | None = None
+    e_hi: Int4s | None = None
+    e_into: Uuids | None = None
+    p_seals: Uuids | None = None
+
+
+FUNCTION: Final = "enqueue_linked"
+
+_ENQUEUE: Final = patient(FUNCTION, EnqueueLinkedArgs)
+_FOLLOW: Final = 5
+"""The column of what `follow` has to look at."""
+
+
+async def enqueue_linked(server: Server, follow: Follow, batch: Batch) -> Enqueued:
+    args = linked_args(batch, server.injected)
+    [reply] = await enqueue_patiently(server, _ENQUEUE, args)
+    answer = rows.enqueued(batch, reply)
+    server.bell.ring(hints_of(batch))
+    if args.u_replace is not None and any(args.u_replace):
+        follow.all_soon()
+    follow.soon(reply[_FOLLOW])
+    return answer
+
+
+def linked_args(batch: Batch, now: datetime | None) -> EnqueueLinkedArgs:
+    runs = _runs(batch)
+    waits = [batch.jobs[lo].wait for lo, _ in runs]
+    members = [(place_of(edge.first), place_of(edge.last), edge.into) for edge in batch.edges]
+    args = EnqueueLinkedArgs(*enqueue_args(batch, now, runs))._replace(
+        w_gate=column([wait and wait.gate for wait in waits]),
+        w_needs=column([wait and rows.NEEDS[wait.needs] for wait in waits]),
+        **gate_columns(batch.gates),
+        p_seals=batch.seals or None,
+    )
+    if not members:
+        return args
+    return args._replace(
+        e_batch=[first[0] for first, _, _ in members],
+        e_lo=[first[1] for first, _, _ in members],
+        e_hi=[last[1] for _, last, _ in members],
+        e_into=[into for _, _, into in members],
+    )
+
+
+def _runs(batch: Batch) -> list[tuple[int, int]]:
+    """The runs of a batch, which also end where jobs wait for something else."""
+    jobs, runs = batch.jobs, list[tuple[int, int]]()
+    for lo, hi in segments(batch):
+        cuts = [at for at in range(lo + 1, hi + 1) if jobs[at].wait != jobs[at - 1].wait]
+        runs += [(start, end - 1) for start, end in pairwise([lo, *cuts, hi + 1])]
+    return runs

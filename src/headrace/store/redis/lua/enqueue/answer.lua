@@ -1,0 +1,2 @@
+-- Enqueue, last part.
+return existing

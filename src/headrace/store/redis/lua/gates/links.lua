@@ -1,0 +1,26 @@
+-- What hangs together with a gate or a job. Reads only.
+-- ARGV: 1 id, 2 bound by name from below, 3 at most
+-- Answer: {edges, gates that it counts on, 1 and more: needs and ids of the jobs that wait}, or nothing: it is not here.
+local p, id, most = KEYS[1], ARGV[1], tonumber(ARGV[3])
+local g = home(p)
+local own = is_gate(id)
+local known
+if own then known = gate_at(g, id) and links_of(g, id) else known = where(p, id) and links_of(p, sub(id, 1, 14)) end
+if not own and not where(p, id) and c('EXISTS', g .. WAITERS .. id) == 0 then return false end
+if own and not gate_at(g, id) and c('EXISTS', g .. WAITERS .. id) == 0 then return false end
+local edges, into, waiting = {}, {}, {}
+if own then edges = c('ZRANGEBYLEX', g .. MEMBERS .. id, ARGV[2], '+', 'LIMIT', 0, most) end
+local function add(gate, far)
+  if #into < most and (far ~= '' or gate_at(g, gate)) then into[#into + 1] = gate end
+end
+if known then
+  local ord = own and 0 or read('>I2', id, 15)
+  for _, one in ipairs(known.single[ord] or {}) do add(one[1], one[2]) end
+  for _, run in ipairs(known.runs) do if run[1] <= ord and ord <= run[2] then add(run[3], run[4]) end end
+end
+for needs, behind in pairs(BEHIND) do
+  for _, one in ipairs(c('ZRANGEBYLEX', g .. WAITERS .. id, '[' .. needs, behind, 'LIMIT', 0, most)) do
+    waiting[#waiting + 1] = sub(one, 2, 17)
+  end
+end
+return {edges, into, waiting}

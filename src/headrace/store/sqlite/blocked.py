@@ -1,0 +1,135 @@
+"""Blocked jobs: a run of a batch, or a job that ran before, begins to wait for a source, unless that has ended already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from headrace.model.gate import Needs, Verdict, Wait, verdict
+from headrace.model.job import Batch, JobId, NewJob, split_id
+from headrace.model.lane import Lane
+from headrace.model.outcome import Again
+from headrace.store.sqlite import gates
+from headrace.store.sqlite.engine.statements import load
+from headrace.store.sqlite.engine.transaction import BLOCKED, ENQUEUED_TOTAL, READY, Tx
+from headrace.store.sqlite.gates import GONE, SQL
+from headrace.store.sqlite.packing import due_at, line_numbers
+from headrace.store.sqlite.rows import INSERT_BLOCKED, INSERT_READY, Row, micros
+
+_ENQUEUE = load("enqueue")
+_GONE = {needs: verdict(needs, GONE, sealed=True) for needs in Needs}
+
+
+# ── jobs that never ran ──────────────────────────────────────────────────────
+
+
+def block(tx: Tx, batch: Batch, base: int, existing: Mapping[int, JobId]) -> list[int]:
+    """Store the jobs of a batch that wait. Answers the sources that may have ended already. `base`: the key of place 0."""
+    rows: list[Row] = []
+    looks: dict[int, None] = {}
+    cancelled: list[tuple[int, int]] = []
+    runs = list(_runs(batch, existing))
+    lines = line_numbers(tx, {(job.lane.queue, job.lane.priority) for _, _, job, _ in runs})
+    for lo, hi, job, wait in runs:
+        lane = job.lane
+        if lane.limits:
+            tx.cur.execute(_ENQUEUE["limited"], (lines[lane.queue, lane.priority],))
+        size = hi - lo + 1
+        tx.depth.add(lane.queue, BLOCKED, size)
+        tx.depth.add(lane.queue, ENQUEUED_TOTAL, size)
+        delay = micros(job.due) if isinstance(job.due, timedelta) else None
+        due = None if job.due is None or isinstance(job.due, timedelta) else micros(job.due)
+        run = (*_place(lane), base + lo, base + hi, 0, 0, 0, 0, None)
+        of, ord = split_id(wait.gate)
+        source = base + ord if of == batch.id else gates.source_of(tx, wait.gate)
+        if source is None:
+            row = (wait.needs.value, delay, due, *run)
+            cancelled += gates.decide(tx, partial(_same, wait.gate), [row], _GONE)
+            continue
+        rows.append((source, wait.needs.value, delay, due, None, *run))
+        if of != batch.id:
+            looks[source] = None
+    INSERT_BLOCKED.insert(tx.cur, rows)
+    # After the insert, because jobs of this batch may wait for one that is cancelled here.
+    for first, last in cancelled:
+        looks.update(dict.fromkeys(gates.count_run(tx, first, last, None, "cancelled")))
+    return list(looks)
+
+
+def _same(id: UUID) -> UUID:
+    return id
+
+
+def _runs(batch: Batch, existing: Mapping[int, JobId]) -> Iterator[tuple[int, int, NewJob, Wait]]:
+    """Neighbours that wait alike: first and last place, the first job, and what it waits for."""
+    start: int | None = None
+    jobs = batch.jobs
+    for place in range(len(jobs) + 1):
+        job = jobs[place] if place < len(jobs) and place not in existing else None
+        if start is not None:
+            first = jobs[start]
+            if job is None or job.wait != first.wait or job.lane != first.lane or job.due != first.due:
+                yield start, place - 1, first, _awaited(first, batch, existing)
+                start = None
+        if start is None and job is not None and job.wait is not None:
+            start = place
+
+
+def _awaited(job: NewJob, batch: Batch, existing: Mapping[int, JobId]) -> Wait:
+    """What a job waits for: instead of a job of its batch that was not stored, the one that stands for it."""
+    assert job.wait is not None  # the caller has looked
+    of, ord = split_id(job.wait.gate)
+    return Wait(existing[ord], job.wait.needs) if of == batch.id and ord in existing else job.wait
+
+
+def _place(lane: Lane) -> tuple[str, int, str, int]:
+    return lane.queue, lane.priority, lane.tenant, lane.id
+
+
+# ── jobs that ran before ─────────────────────────────────────────────────────
+
+
+def suspends(tx: Tx, again: Again) -> list[tuple[int, Needs]] | None:
+    """The sources that a job is suspended on. None: it goes on at once, because one of them has ended or its time has come."""
+    gates.follow(tx, gates.make(tx, again.gates))
+    if not again.waits or (again.due is not None and due_at(again.due, tx.now) <= tx.now):
+        return None
+    sources: list[tuple[int, Needs]] = []
+    for wait in again.waits:
+        source = gates.source_of(tx, wait.gate)
+        if source is None:
+            return None
+        counts, sealed, _ = gates.state_of(tx, source)
+        if verdict(wait.needs, counts, sealed=sealed) is not Verdict.WAIT:
+            return None
+        sources.append((source, wait.needs))
+    return sources
+
+
+def suspend(tx: Tx, run: Row, run_at: int | None, sources: Iterable[tuple[int, Needs]]) -> None:
+    """Store a job that ran before and waits. `run`: its place, key, counts and note, as in a ready row."""
+    tx.depth.add(run[0], BLOCKED)
+    INSERT_BLOCKED.insert(
+        tx.cur, [(source, needs.value, None, None, run_at, *run) for source, needs in dict(sources).items()]
+    )
+
+
+def wake_due(tx: Tx, limit: int) -> int:
+    """Make suspended jobs ready whose time has come; how many."""
+    rows = tx.cur.execute(SQL["due"], (tx.now, limit)).fetchall()
+    if rows:
+        tx.cur.execute(SQL["unblock"], (str([row[4] for row in rows]),))
+        INSERT_READY.insert(tx.cur, rows)
+    for row in rows:
+        tx.depth.move(row[0], BLOCKED, READY)
+    return len(rows)
+
+
+def follow_on(tx: Tx, limit: int) -> int:
+    """Continue what was too much for one transaction; how many jobs moved, at least 1 if anything was left."""
+    sources = [source for (source,) in tx.cur.execute(SQL["openings"], (limit,)).fetchall()]
+    for source in sources:
+        tx.cur.execute(SQL["opened"], (source,))
+    return max(len(sources), gates.follow(tx, sources)) if sources else 0

@@ -1,0 +1,234 @@
+"""What a job follows: the jobs whose results are its arguments, and those that it runs after.
+
+`call.out` is a placeholder. Encoded arguments hold a reference in its place: 16 bytes, which are the id of a stored job, or of
+a group, or a mark that `client/graph.py` replaces by the id that the job gets when it is enqueued.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NoReturn, cast
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from headrace.errors import BadArguments, ConfigError
+from headrace.model.gate import Needs, Wait
+from headrace.model.job import NewJob
+from headrace.task.call import JobCall
+from headrace.task.codec import Signature, decode_options, encode_options
+from headrace.task.codec.hooks import enc_hook
+from headrace.task.codec.references import EXTENSION, reference
+from headrace.task.group import Gathered, JobGroup
+from headrace.task.handle import Handle
+from headrace.task.options import EnqueueOptions
+from headrace.task.task import Bound, Task
+
+Source = JobCall[Any] | Handle[Any] | JobGroup[Any] | Gathered
+"""What a job can follow."""
+
+_PROCESS: Final = os.urandom(8)
+"""Begins the mark of each call, so that no argument holds one by accident."""
+_KINDS: Final = (JobCall, Handle, JobGroup, Gathered)
+
+
+class Out:
+    """Stands for the result of a job, or for the results of a group, in the arguments of another job."""
+
+    __slots__ = ("source",)
+    headrace_placeholder = True
+    """Read by the codec, which does not import this module."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __repr__(self) -> str:
+        return f"<the result of {_label(self.source)}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{self!r} is not known yet, so it has no {name!r}: {_USE}")
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(f"{self!r} is not known yet: {_USE}")
+
+    # Without these, code that uses the placeholder as a value would store a text or a number by mistake.
+    __format__ = __bool__ = __iter__ = __len__ = __getitem__ = __int__ = __float__ = __add__ = __radd__ = _refuse
+
+
+_USE: Final = "pass it as an argument of another job, whose task works with the value"
+
+
+class CallLinks:
+    """What a call follows."""
+
+    __slots__ = ("after", "inputs", "needs")
+
+    def __init__(self, inputs: tuple[Source, ...], after: tuple[Source, ...], needs: Needs) -> None:
+        self.inputs = inputs
+        """Their results are arguments."""
+        self.after = after
+        self.needs = needs
+        """What must be true of all of them."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (*self.inputs, *self.after)
+
+    @property
+    def unstored(self) -> Source | None:
+        """One of them that has to be enqueued with the call."""
+        return next((source for source in self.sources if isinstance(source, JobCall | JobGroup)), None)
+
+
+# ── making calls ─────────────────────────────────────────────────────────────
+
+
+def call_after(out: Any, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobCall[Any]:
+    """`task.job(out, *args, **kwargs)`, for what `then` takes."""
+    make: Any = cast("Any", task).job if isinstance(task, Task | Bound) else task
+    if not isinstance(getattr(make, "__self__", None), Task | Bound) or make.__name__ != "job":
+        raise ConfigError(f"then takes a task, or task.using(…).job, not {task!r:.80}")
+    call: JobCall[Any] = make(out, *args, **kwargs)
+    return call
+
+
+def linked_call(
+    task: Task[..., Any], plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> JobCall[Any]:
+    """A call whose arguments hold placeholders, or that runs after other jobs."""
+    marks = _Marks()
+    keyed = plan.key is not None or task.options.unique is not None
+    payload = task.codec.encode_linked(args, kwargs, marks, canonical=keyed)
+    _check_needs(task.name, marks, plan.needs)
+    if marks.sources and task.options.unique is not None and task.options.unique.key is None:
+        raise ConfigError(
+            f"{task.name} is unique by all its arguments, and results of other jobs are not known yet: give it "
+            "Unique(key=…), a function of the other arguments"
+        )
+    # The digest of a key is that of the arguments without marks and ids, which differ in every call.
+    job = task.make_job(plan, args, kwargs, marks.blank(payload))
+    links = CallLinks(tuple(marks.sources), plan.after, plan.needs)
+    return _alone_if_stored(JobCall(replace(job, payload=payload), task.codec, task.skips, task, links), links)
+
+
+def linked_raw(
+    make: Callable[[bytes], NewJob],
+    arguments: Mapping[str, Any],
+    after: tuple[Source, ...],
+    needs: Needs,
+    codec: Signature,
+) -> JobCall[Any]:
+    """The same for a task that the app does not declare. `make` makes its job from encoded arguments."""
+    marks = _Marks()
+    payload = msgspec.msgpack.Encoder(enc_hook=marks, order="deterministic").encode(
+        (arguments["args"], arguments["kwargs"])
+    )
+    job = make(marks.blank(payload))
+    _check_needs(job.task, marks, needs)
+    links = CallLinks(tuple(marks.sources), after, needs)
+    return _alone_if_stored(JobCall(replace(job, payload=payload), codec, links=links), links)
+
+
+def _check_needs(task: str, marks: _Marks, needs: Needs) -> None:
+    if marks.sources and needs is not Needs.DONE:
+        raise ConfigError(
+            f"{task}: its arguments are results of other jobs, which exist only when those are done: leave "
+            f'when="{needs}" out, or pass no results'
+        )
+
+
+def _alone_if_stored(call: JobCall[Any], links: CallLinks) -> JobCall[Any]:
+    """The call without links if it follows one stored job or group only, for whose id it can wait by itself."""
+    ids = {id for source in links.sources if (id := stored_id(source)) is not None}
+    if links.unstored is not None or len(ids) != 1:
+        return call
+    return replace(call, job=with_inputs(waiting(call.job, Wait(ids.pop(), links.needs)), links), links=None)
+
+
+class _Marks:
+    """Encodes placeholders, and remembers them."""
+
+    def __init__(self) -> None:
+        self.sources: list[Source] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.sources)
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, Out):
+            return enc_hook(value)
+        self.sources.append(value.source)
+        return msgspec.msgpack.Ext(EXTENSION, mark_of(value.source))
+
+    def blank(self, payload: bytes) -> bytes:
+        for source in self.sources:
+            payload = payload.replace(reference(mark_of(source)), reference(bytes(16)))
+        return payload
+
+
+def mark_of(source: Source) -> bytes:
+    """What stands for it in arguments: its id, or a mark that is unique for as long as the call exists."""
+    id_ = stored_id(source)
+    return _PROCESS + id(source).to_bytes(8, "big") if id_ is None else id_.bytes
+
+
+def stored_id(source: Source) -> UUID | None:
+    """The id of a stored job or group. None: it is not stored yet."""
+    return source.id if isinstance(source, Handle | Gathered) else None
+
+
+def with_inputs(job: NewJob, links: CallLinks, ids: Iterable[UUID] | None = None) -> NewJob:
+    """The job with the ids of its inputs in its options, for the worker."""
+    inputs = [stored_id(source) for source in links.inputs] if ids is None else ids
+    known = tuple(dict.fromkeys(id for id in inputs if id is not None))
+    if not known:
+        return job
+    return replace(job, options=encode_options(replace(decode_options(job.options), inputs=known)))
+
+
+def waiting(job: NewJob, wait: Wait) -> NewJob:
+    return replace(job, wait=wait)
+
+
+# ── checks ───────────────────────────────────────────────────────────────────
+
+
+def check_after(value: Any, name: str) -> tuple[Source, ...]:
+    """What `using(after=…)` takes, or a ConfigError."""
+    if isinstance(value, _KINDS):
+        return (cast("Any", value),)
+    if isinstance(value, str | bytes | Out) or not isinstance(value, Iterable):
+        raise _not_a_source(value, name)
+    sources = tuple(cast("Iterable[Source]", value))
+    for source in sources:
+        if not isinstance(source, _KINDS):
+            raise _not_a_source(source, name)
+    return sources
+
+
+def _not_a_source(value: Any, name: str) -> ConfigError:
+    return ConfigError(f"{name} = {value!r:.80}: a handle, task.job(…), a group, or several of them")
+
+
+def check_stored(call: JobCall[Any], verb: str) -> None:
+    """A BadArguments for a call that is enqueued alone and follows a call that is not enqueued."""
+    if call.links is not None and (source := call.links.unstored) is not None:
+        raise BadArguments(
+            f"{call.job.task} follows {_label(source)}, which is not enqueued yet: enqueue both in one call, "
+            f"app.{verb}({call.job.task.rpartition('.')[2]}.job(…))"
+        )
+
+
+def check_alone(call: JobCall[Any], where: str) -> None:
+    """A ConfigError for a call that follows others where only single jobs can be."""
+    if call.links is not None:
+        raise ConfigError(f"{where}: a job of {call.job.task} follows other jobs: enqueue it with app.enqueue(…)")
+
+
+def _label(source: Source) -> str:
+    if isinstance(source, JobCall):
+        return f"a job of {source.job.task}"
+    return f"job {source.id}" if isinstance(source, Handle) else "a group"

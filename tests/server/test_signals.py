@@ -1,0 +1,48 @@
+"""`/v1/events/{name}/{key}`: a person, or another program, answers a task that waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.running import Running
+
+
+async def test_a_signal_is_taken_once_and_shown(server: Running):
+    url = "/v1/events/payout.approved/42"
+    assert (await server.http.get(url)).status_code == 404
+    first = await server.http.post(url, json={"value": {"by": "ann", "ok": True}})
+    assert (first.status_code, first.json()) == (201, {"signalled": True})
+    second = await server.http.post(url, json={"value": None})
+    assert (second.status_code, second.json()) == (200, {"signalled": False})
+    shown = (await server.http.get(url)).json()
+    assert (shown["signalled"], shown["value"]) == (True, {"by": "ann", "ok": True})
+    assert (await server.http.get(f"{url}?tenant=acme")).status_code == 404
+    entries = (await server.http.get("/v1/audit")).json()["items"]
+    assert [(each["action"], each["what"]) for each in entries] == [("events.signal", "payout.approved of 42")]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/v1/events/no%20spaces/42", {}, "invalid_event_name"),
+        (f"/v1/events/paid/{'k' * 300}", {}, "invalid_key"),
+        ("/v1/events/paid/42", {"tenant": "a b"}, "invalid_tenant"),
+        ("/v1/events/paid/42", {"queue": "No"}, "invalid_queue_name"),
+        ("/v1/events/paid/42", {"value": "x" * 300_000}, "value_too_large"),
+    ],
+)
+async def test_a_bad_signal_is_one_problem_and_stores_nothing(server: Running, path: str, body: object, code: str):
+    answer = await server.http.post(path, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+    assert (await server.http.get("/v1/events/paid/42")).status_code == 404
+
+
+async def test_a_token_of_a_tenant_signals_events_of_that_tenant_only(server: Running):
+    url = "/v1/events/paid/7"
+    async with server.client(await server.token("enqueue", tenant="acme")) as bound:
+        answer = await bound.post(url, json={"value": 1, "tenant": "globex"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "tenant_not_allowed")
+        assert (await bound.post(url, json={"value": 1})).status_code == 201
+    async with server.client(await server.token("read")) as reader:
+        assert (await reader.get(url)).status_code == 404
+        assert (await reader.get(f"{url}?tenant=acme")).json()["value"] == 1
