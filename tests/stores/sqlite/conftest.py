@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
 
 from conftest import nothing_left_behind, opened
 from headrace.store.sqlite.store import SqliteStore
+from stores.sqlite.sync_code import SyncCode
 
 
 @pytest.fixture
@@ -27,3 +28,10 @@ async def sqlite_store(url: str) -> AsyncGenerator[SqliteStore]:
     store = SqliteStore(url)
     async with nothing_left_behind(), opened(store):
         yield store
+
+
+@pytest.fixture
+def blocking(sqlite_store: SqliteStore) -> Iterator[SyncCode]:
+    caller = SyncCode(sqlite_store)
+    yield caller
+    caller.once.close()

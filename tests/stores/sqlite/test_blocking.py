@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,25 +14,17 @@ from conformance.kit import batch, claim, counts, key, new
 from headrace.errors import IdempotencyConflict, Unavailable
 from headrace.model.job import Batch
 from headrace.model.records import Enqueued
-from headrace.store.sqlite.blocking import BlockingEnqueue
 from headrace.store.sqlite.engine import writer as writing
 from headrace.store.sqlite.engine.wakeup import private_folder
 from headrace.store.sqlite.engine.write_lock import WriteLock
 from headrace.store.sqlite.store import SqliteStore
+from stores.sqlite.sync_code import SyncCode
 
 LONG = 60
 """Seconds that no test waits: an event ends every wait."""
 
 
-@pytest.fixture
-def blocking(sqlite_store: SqliteStore) -> Iterator[BlockingEnqueue]:
-    found = sqlite_store.blocking()
-    assert found is not None
-    yield found
-    found.close()
-
-
-async def test_a_batch_is_stored_and_a_repetition_changes_nothing(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_a_batch_is_stored_and_a_repetition_changes_nothing(sqlite_store: SqliteStore, blocking: SyncCode):
     made = batch(new(), new())
     for _ in range(2):
         assert blocking.enqueue(made).existing == {}
@@ -41,7 +32,7 @@ async def test_a_batch_is_stored_and_a_repetition_changes_nothing(sqlite_store: 
     assert await counts(sqlite_store) == {"ready": 2}
 
 
-async def test_a_refused_batch_leaves_nothing(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_a_refused_batch_leaves_nothing(sqlite_store: SqliteStore, blocking: SyncCode):
     assert blocking.enqueue(batch(new(key=key("k")))).existing == {}
     assert list(blocking.enqueue(batch(new(key=key("k")))).existing) == [0]
     with pytest.raises(IdempotencyConflict, match="k"):
@@ -49,14 +40,14 @@ async def test_a_refused_batch_leaves_nothing(sqlite_store: SqliteStore, blockin
     assert await counts(sqlite_store) == {"ready": 1}
 
 
-async def test_threads_and_the_event_loop_write_side_by_side(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_threads_and_the_event_loop_write_side_by_side(sqlite_store: SqliteStore, blocking: SyncCode):
     stored: list[Batch] = []
 
     def produce() -> None:
         while len(stored) < 50:
             made = batch(new())
             with suppress(Unavailable):  # the writing thread has the connection
-                blocking.enqueue(made)
+                blocking.once.enqueue(made)
                 stored.append(made)
 
     produced = asyncio.create_task(asyncio.to_thread(produce))
@@ -68,9 +59,7 @@ async def test_threads_and_the_event_loop_write_side_by_side(sqlite_store: Sqlit
     assert await counts(sqlite_store) == {"ready": here + 50}
 
 
-async def test_a_turn_of_another_process_is_not_waited_for(
-    sqlite_store: SqliteStore, blocking: BlockingEnqueue, file: Path
-):
+async def test_a_turn_of_another_process_is_not_waited_for(sqlite_store: SqliteStore, blocking: SyncCode, file: Path):
     folder = private_folder(file)
     assert folder is not None
     other = WriteLock(folder)
@@ -83,7 +72,7 @@ async def test_a_turn_of_another_process_is_not_waited_for(
     assert await counts(sqlite_store) == {"ready": 1}
 
 
-async def test_a_users_transaction_is_waited_for(sqlite_store: SqliteStore, blocking: BlockingEnqueue, file: Path):
+async def test_a_users_transaction_is_waited_for(sqlite_store: SqliteStore, blocking: SyncCode, file: Path):
     foreign = sqlite3.connect(file, isolation_level=None)
     foreign.execute("begin immediate")
     begun = asyncio.Event()
@@ -101,14 +90,14 @@ async def test_a_users_transaction_is_waited_for(sqlite_store: SqliteStore, bloc
     assert await counts(sqlite_store) == {"ready": 1}
 
 
-async def test_a_waiter_of_the_same_store_is_woken(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_a_waiter_of_the_same_store_is_woken(sqlite_store: SqliteStore, blocking: SyncCode):
     assert await claim(sqlite_store) is None
     await asyncio.to_thread(blocking.enqueue, batch(new()))
     assert await sqlite_store.wait(["default"], LONG)
 
 
 async def test_the_log_is_moved_into_the_file_when_threads_pause(
-    sqlite_store: SqliteStore, blocking: BlockingEnqueue, monkeypatch: pytest.MonkeyPatch
+    sqlite_store: SqliteStore, blocking: SyncCode, monkeypatch: pytest.MonkeyPatch
 ):
     moved = threading.Event()
     checkpoint = writing.Writer._checkpoint
@@ -123,7 +112,7 @@ async def test_the_log_is_moved_into_the_file_when_threads_pause(
     assert await asyncio.to_thread(moved.wait, LONG)
 
 
-async def test_a_closed_store_is_refused(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_a_closed_store_is_refused(sqlite_store: SqliteStore, blocking: SyncCode):
     await sqlite_store.close()
     with pytest.raises(Unavailable):
         blocking.enqueue(batch(new()))

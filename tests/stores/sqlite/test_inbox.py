@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +17,9 @@ from headrace.errors import SchemaMismatch
 from headrace.model.job import Batch, JobId, JobState, NewJob, UniqueLock, job_id
 from headrace.model.records import CancelAnswer
 from headrace.store.sqlite import inbox
-from headrace.store.sqlite.blocking import BlockingEnqueue
 from headrace.store.sqlite.engine import writer as writing
 from headrace.store.sqlite.store import SqliteStore
+from stores.sqlite.sync_code import SyncCode
 from stores.sqlite.test_processes import child, line, rest, tell
 
 LONG = 60
@@ -41,14 +41,6 @@ def eye(file: Path, sqlite_store: SqliteStore) -> Generator[sqlite3.Connection]:
     conn = sqlite3.connect(file, isolation_level=None)
     yield conn
     conn.close()
-
-
-@pytest.fixture
-def blocking(sqlite_store: SqliteStore) -> Iterator[BlockingEnqueue]:
-    found = sqlite_store.blocking()
-    assert found is not None
-    yield found
-    found.close()
 
 
 @asynccontextmanager
@@ -73,7 +65,7 @@ def pages_of_log(file: Path) -> int:
     return next((n for n, at in enumerate(frames) if log[at + 8 : at + 16] != salt), len(frames))
 
 
-def put_here(blocking: BlockingEnqueue, job: NewJob | None = None) -> JobId:
+def put_here(blocking: SyncCode, job: NewJob | None = None) -> JobId:
     """One job as sync code enqueues it."""
     made = batch(job or new())
     assert blocking.enqueue(made).existing == {}
@@ -84,7 +76,7 @@ def put_here(blocking: BlockingEnqueue, job: NewJob | None = None) -> JobId:
 
 
 async def test_a_plain_job_is_one_row_and_a_claim_moves_it(
-    sqlite_store: SqliteStore, blocking: BlockingEnqueue, eye: sqlite3.Connection
+    sqlite_store: SqliteStore, blocking: SyncCode, eye: sqlite3.Connection
 ):
     made = [put_here(blocking), *await put(sqlite_store)]
     assert [rows(eye, table) for table in ("inbox", "batch", "job", "ready", "depth")] == [2, 0, 0, 0, 0]
@@ -92,7 +84,7 @@ async def test_a_plain_job_is_one_row_and_a_claim_moves_it(
     assert [rows(eye, table) for table in ("inbox", "batch", "job", "ready", "depth")] == [0, 2, 2, 0, 1]
 
 
-async def test_a_plain_job_is_one_page_of_the_log(blocking: BlockingEnqueue, eye: sqlite3.Connection, file: Path):
+async def test_a_plain_job_is_one_page_of_the_log(blocking: SyncCode, eye: sqlite3.Connection, file: Path):
     put_here(blocking)
     eye.execute("pragma wal_checkpoint(truncate)").fetchall()
     for _ in range(100):
@@ -113,7 +105,7 @@ async def test_a_plain_job_is_one_page_of_the_log(blocking: BlockingEnqueue, eye
     ],
 )
 async def test_other_jobs_go_to_the_tables(
-    sqlite_store: SqliteStore, blocking: BlockingEnqueue, eye: sqlite3.Connection, job: NewJob
+    sqlite_store: SqliteStore, blocking: SyncCode, eye: sqlite3.Connection, job: NewJob
 ):
     put_here(blocking)
     blocking.enqueue(batch(job))
@@ -122,7 +114,7 @@ async def test_other_jobs_go_to_the_tables(
     assert [rows(eye, table) for table in ("inbox", "job")] == [0, 4]
 
 
-async def test_it_is_never_long(blocking: BlockingEnqueue, sqlite_store: SqliteStore, eye: sqlite3.Connection):
+async def test_it_is_never_long(blocking: SyncCode, sqlite_store: SqliteStore, eye: sqlite3.Connection):
     made = [put_here(blocking) for _ in range(inbox.MOST)]
     assert rows(eye, "inbox") == inbox.MOST
     made.append(put_here(blocking))
@@ -138,7 +130,7 @@ async def test_it_is_never_long(blocking: BlockingEnqueue, sqlite_store: SqliteS
 # ── order ────────────────────────────────────────────────────────────────────
 
 
-async def test_calls_keep_their_order(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_calls_keep_their_order(sqlite_store: SqliteStore, blocking: SyncCode):
     made: list[JobId] = []
     for _ in range(3):
         made += [put_here(blocking), *await put(sqlite_store)]
@@ -147,7 +139,7 @@ async def test_calls_keep_their_order(sqlite_store: SqliteStore, blocking: Block
     assert ids(await claim(sqlite_store)) == made
 
 
-async def test_an_id_that_is_lower_but_came_later_stays_behind(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_an_id_that_is_lower_but_came_later_stays_behind(sqlite_store: SqliteStore, blocking: SyncCode):
     early, late = batch(new()), batch(new())
     assert early.id < late.id
     blocking.enqueue(late)
@@ -155,7 +147,7 @@ async def test_an_id_that_is_lower_but_came_later_stays_behind(sqlite_store: Sql
     assert ids(await claim(sqlite_store)) == [job_id(late.id, 0), job_id(early.id, 0)]
 
 
-async def test_lanes_and_queues_of_one_fold(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_lanes_and_queues_of_one_fold(sqlite_store: SqliteStore, blocking: SyncCode):
     low = put_here(blocking, new(priority=-5))
     other = put_here(blocking, new(queue="other", payload=b"o", options=b"p"))
     turns = [put_here(blocking, new(tenant=tenant)) for tenant in ("a", "a", "b")]
@@ -173,7 +165,7 @@ async def test_lanes_and_queues_of_one_fold(sqlite_store: SqliteStore, blocking:
 # ── repetition ───────────────────────────────────────────────────────────────
 
 
-async def _again(store: SqliteStore, blocking: BlockingEnqueue, file: Path, made: Batch, how: str) -> None:
+async def _again(store: SqliteStore, blocking: SyncCode, file: Path, made: Batch, how: str) -> None:
     if how == "here":
         assert blocking.enqueue(made).existing == {}
     elif how == "store":
@@ -189,7 +181,7 @@ async def _again(store: SqliteStore, blocking: BlockingEnqueue, file: Path, made
 @pytest.mark.parametrize("first", ["here", "store", "tx"])
 @pytest.mark.parametrize("second", ["here", "store", "tx"])
 async def test_a_repeated_call_makes_no_second_job(
-    sqlite_store: SqliteStore, blocking: BlockingEnqueue, file: Path, first: str, second: str
+    sqlite_store: SqliteStore, blocking: SyncCode, file: Path, first: str, second: str
 ):
     before, after = batch(new()), batch(new())
     for how in (first, second, second):
@@ -211,7 +203,7 @@ async def test_a_repeated_call_makes_no_second_job(
 # ── looks and moves ──────────────────────────────────────────────────────────
 
 
-async def test_every_look_sees_it(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_every_look_sees_it(sqlite_store: SqliteStore, blocking: SyncCode):
     made = put_here(blocking, new(tenant="t", payload=b"{1}", options=b"o", priority=3))
     shown = await look(sqlite_store, made)
     assert await counts(sqlite_store) == {"ready": 1}  # which folds
@@ -228,7 +220,7 @@ async def test_every_look_sees_it(sqlite_store: SqliteStore, blocking: BlockingE
 
 
 async def test_get_does_not_wait_for_a_foreign_writer(
-    sqlite_store: SqliteStore, blocking: BlockingEnqueue, eye: sqlite3.Connection
+    sqlite_store: SqliteStore, blocking: SyncCode, eye: sqlite3.Connection
 ):
     made = put_here(blocking)
     eye.execute("begin immediate")
@@ -241,7 +233,7 @@ async def test_get_does_not_wait_for_a_foreign_writer(
     assert await counted == {"ready": 1}
 
 
-async def test_it_can_be_cancelled_and_deleted(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_it_can_be_cancelled_and_deleted(sqlite_store: SqliteStore, blocking: SyncCode):
     one, two, three = (put_here(blocking) for _ in range(3))
     assert await sqlite_store.cancel([one]) == {one: CancelAnswer.CANCELLED}
     four = put_here(blocking)
@@ -250,7 +242,7 @@ async def test_it_can_be_cancelled_and_deleted(sqlite_store: SqliteStore, blocki
     assert ids(await claim(sqlite_store)) == [three]
 
 
-async def test_a_lock_and_a_replacement_meet_it_in_order(sqlite_store: SqliteStore, blocking: BlockingEnqueue):
+async def test_a_lock_and_a_replacement_meet_it_in_order(sqlite_store: SqliteStore, blocking: SyncCode):
     first = put_here(blocking)
     held = batch(new(unique=UniqueLock("u", frozenset({JobState.READY}))))
     blocking.enqueue(held)
@@ -259,7 +251,7 @@ async def test_a_lock_and_a_replacement_meet_it_in_order(sqlite_store: SqliteSto
 
 
 async def test_a_user_who_rolls_back_leaves_it_where_it_was(
-    sqlite_store: SqliteStore, blocking: BlockingEnqueue, eye: sqlite3.Connection
+    sqlite_store: SqliteStore, blocking: SyncCode, eye: sqlite3.Connection
 ):
     made = put_here(blocking)
     eye.execute("begin immediate")
@@ -283,7 +275,7 @@ async def test_another_process_claims_what_a_killed_one_has_appended(url: str, s
 
 
 async def test_a_worker_process_runs_what_this_one_has_appended(
-    url: str, sqlite_store: SqliteStore, blocking: BlockingEnqueue
+    url: str, sqlite_store: SqliteStore, blocking: SyncCode
 ):
     made = [put_here(blocking) for _ in range(20)]
     async with child(url, "work") as one, child(url, "work") as two:
@@ -313,9 +305,7 @@ async def test_an_idle_writer_folds(url: str, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(writing.Writer, "_idle", noted)
     async with another(url) as store:
-        blocking = store.blocking()
-        assert blocking is not None
-        put_here(blocking)
+        put_here(SyncCode(store))
         assert await asyncio.to_thread(folded.wait, LONG)
 
 

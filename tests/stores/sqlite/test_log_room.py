@@ -15,6 +15,7 @@ from conformance.kit import batch, counts, new, put
 from headrace.store.sqlite.engine import log_room, writer
 from headrace.store.sqlite.engine.log_room import LogRoom
 from headrace.store.sqlite.store import SqliteStore
+from stores.sqlite.sync_code import SyncCode
 
 SOME = writer._LOOK_AT_LOG
 
@@ -43,9 +44,7 @@ async def test_commits_that_lengthen_the_log_make_room(sqlite_store: SqliteStore
     assert log_of(file).stat().st_size == size
 
 
-async def test_so_do_commits_of_sync_code(sqlite_store: SqliteStore, file: Path):
-    blocking = sqlite_store.blocking()
-    assert blocking is not None
+async def test_so_do_commits_of_sync_code(blocking: SyncCode, file: Path):
     for _ in range(2 * SOME):
         blocking.enqueue(batch(new()))
     assert log_of(file).stat().st_size == log_room._LEAST

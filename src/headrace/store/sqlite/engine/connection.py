@@ -32,6 +32,10 @@ class Locked(Unavailable):
     """Another writer has the file."""
 
 
+class InUse(Locked):
+    """The writing thread of the same store uses the connection."""
+
+
 def connect(address: Address, *, writes: bool) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions begin and end only where the store says so."""
     with _opening(address):

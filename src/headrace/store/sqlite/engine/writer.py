@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import OutcomeUnknown, StoreDamaged
 from headrace.store.sqlite.engine.address import Address
-from headrace.store.sqlite.engine.connection import Locked, connect, cursor
+from headrace.store.sqlite.engine.connection import InUse, Locked, connect, cursor
 from headrace.store.sqlite.engine.files import Files
 from headrace.store.sqlite.engine.log_room import LogRoom
 from headrace.store.sqlite.engine.thread import Answer, Call, T, Thread, Work, deliver
@@ -223,8 +223,10 @@ class Writer(Thread):
             self._calls.put(_NUDGE)
 
     def _check_free(self) -> None:
-        if self._closed or self._files.lost is not None or self._using.locked():
-            raise Locked(f"another call writes to {self._address.path}")
+        if self._closed or self._files.lost is not None:
+            raise Locked(f"{self._address.path} is closed")
+        if self._using.locked():
+            raise InUse(f"another call writes to {self._address.path}")
 
     def _committed(self) -> None:
         """Nothing is acknowledged before this: raises StoreDamaged if the file was lost."""
