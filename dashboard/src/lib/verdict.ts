@@ -1,9 +1,9 @@
 // What needs an operator, in sentences, each with its cause and the action that helps. Keys are causes, so rows stay in place.
 
 import type { IconName } from "../parts/Icon.svelte";
-import { count, duration } from "./format";
+import { count, duration, many } from "./format";
 import { link } from "./route.svelte";
-import type { Limit, Pause, Queue, Worker } from "./types";
+import type { Change, Limit, Pause, Queue, Worker } from "./types";
 
 const LONG = 60;
 
@@ -20,7 +20,7 @@ export interface Verdict {
   seeing?: string;
 }
 
-export function verdicts(queues: Queue[], pauses: Pause[], workers: Worker[], limits: Limit[], now: number): Verdict[] {
+export function verdicts(queues: Queue[], pauses: Pause[], workers: Worker[], limits: Limit[], changes: Change[], now: number): Verdict[] {
   const found: Verdict[] = [];
   const paused = new Set(pauses.filter((each) => each.kind === "queue").map((each) => each.name));
   const served = new Set(workers.flatMap((worker) => worker.queues));
@@ -33,6 +33,10 @@ export function verdicts(queues: Queue[], pauses: Pause[], workers: Worker[], li
       const claim = `${queue.name} is backed up: ${count(queue.ready)} waiting, the oldest for ${duration(queue.oldest_ready ?? 0)}`;
       found.push({ key: `behind ${queue.name}`, tone: "blocked", icon: "queues", claim, because: "Open a waiting job to read why it waits.", see, seeing: "See jobs" });
     }
+  }
+  for (const bug of changes) {
+    if (bug.kind !== "failure") continue;
+    found.push({ key: `bug ${bug.id}`, tone: "dead", icon: "dead", claim: `${many(bug.jobs, "job")} died of a new bug`, because: bug.what, since: bug.at, see: link("dead", bug.id), seeing: "See bug" });
   }
   for (const limit of limits) {
     if (limit.closed_until === null || Date.parse(limit.closed_until) <= now) continue;

@@ -45,8 +45,8 @@ async def test_the_overview_says_what_changed(server: Running, page: Page) -> No
     await server.http.post("/v1/queues/mail/pause")
     await page.goto(server.url)
     changes = page.get_by_role("region", name="Changes of the last hour")
-    await expect(changes.get_by_role("row", name=re.compile("queues pause"))).to_contain_text("mail")
-    await changes.get_by_role("link", name="queues pause").click()
+    await expect(changes.get_by_role("row", name=re.compile("pause queue"))).to_contain_text("mail")
+    await changes.get_by_role("link", name="pause queue").click()
     await expect(page.get_by_role("heading", name="mail")).to_be_visible()
 
 

@@ -151,6 +151,7 @@ async def test_one_night(server: Running, shop: Shop, browser: Browser) -> None:
             verdict = page.get_by_role("list", name="What needs an operator")
             await expect(verdict).to_contain_text("No worker serves images: 24 waiting")
             await expect(verdict).to_contain_text("images is paused by ann, 24 waiting")
+            await expect(verdict).to_contain_text("40 jobs died of a new bug")
             await expect(page.locator(".stats")).to_contain_text("slots")
             await page.get_by_role("status").get_by_role("button", name="Close").click()
             await picture(page, "overview-light")
@@ -179,7 +180,8 @@ async def test_one_night(server: Running, shop: Shop, browser: Browser) -> None:
             await expect(why).to_contain_text("done: it ended well")
 
         # The bug is mended: a few jobs first, then the rest.
-        await page.get_by_role("link", name="Dead letters").first.click()
+        await page.get_by_role("link", name="Overview").first.click()
+        await verdict.get_by_role("link", name="See bug").click()
         await expect(page.locator(".bugs .ct")).to_have_text("40")
         shop.mended = True
         await page.get_by_role("button", name="Replay 10, then the rest").click()
@@ -191,6 +193,8 @@ async def test_one_night(server: Running, shop: Shop, browser: Browser) -> None:
         async with shop.app.worker(queues=["mail"]):
             await expect(page.get_by_role("heading", name="No dead letters")).to_be_visible()
             await expect(page.get_by_role("row", name=re.compile("40 jobs made ready"))).to_contain_text("done")
+        await page.get_by_role("link", name="Overview").first.click()
+        await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
         await page.get_by_role("link", name="Reports").first.click()
         await expect(page.get_by_role("region", name="Tasks")).to_contain_text("mail.invoice")
         await expect(page.get_by_role("img").first).to_be_visible()
