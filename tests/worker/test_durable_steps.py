@@ -452,6 +452,46 @@ async def test_a_cancelled_sleeper_stays_cancelled(bench: Bench):
         assert (await bench.reach(id, JobState.CANCELLED)).note == "enough"
 
 
+async def test_a_step_does_not_sleep_because_it_would_keep_its_slot(bench: Bench):
+    async def nap() -> None:
+        await sleep("10ms")
+
+    async def long() -> None:
+        await sleep("1h")
+
+    @bench.app.task(retry=ONCE)
+    async def work() -> None:
+        await step(nap)
+        await step(long)
+
+    @bench.app.task(retry=ONCE)
+    def plain() -> None:
+        step_sync(sleep_sync, "1h")
+
+    for task in (work, plain):
+        job = await finish(bench, task)
+        assert job.state is JobState.DEAD
+        assert "a sleep of a second and more: this works in the task itself" in job.history[0].message
+
+
+async def test_a_sync_task_may_have_an_event_loop_of_its_own(bench: Bench):
+    witness = Witness()
+
+    async def inside() -> None:
+        await step(witness.act, "a")
+        await sleep("1h")
+
+    @bench.app.task
+    def work() -> None:
+        asyncio.run(inside())
+
+    id = await bench.enqueue(work)
+    async with bench.worker() as worker:
+        await bench.reach(id, JobState.SCHEDULED)
+        await until(lambda: worker.running == 0)
+    assert witness.ran == ["a"]
+
+
 async def test_outside_a_task_there_are_no_steps():
     with pytest.raises(NoCurrentJob):
         await step(int, 1)

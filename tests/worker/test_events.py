@@ -108,6 +108,17 @@ async def test_the_first_answer_stays_in_every_later_attempt(bench: Bench, paid:
     assert seen == ["once"] * 3
 
 
+async def test_a_step_does_not_wait_for_an_event(bench: Bench, paid: Event[str]):
+    @bench.app.task(retry=Retry(max_attempts=1))
+    async def work(order: int) -> str:
+        return await step(paid.wait, order)
+
+    id = await bench.enqueue(work, 7)
+    async with bench.worker():
+        job = await bench.reach(id, JobState.DEAD)
+    assert "event order.paid: this works in the task itself, not inside one of its steps" in job.history[0].message
+
+
 async def test_none_is_a_value(bench: Bench, store: MemoryStore):
     nothing: Event[None] = Event(Home(store), "go", type(None), queue="default", keep=timedelta(days=1))
 

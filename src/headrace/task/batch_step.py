@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.errors import ConfigError
 from headrace.model.job import BatchId, new_batch
 from headrace.model.step import MAX_STEP_NAME, Step
-from headrace.task.context import StepKeeper, running
+from headrace.task.context import StepKeeper
 from headrace.task.journal import StepChanged, Ticket
-from headrace.task.steps import inside_step
+from headrace.task.steps import steps_outside
 
 _encode_id = msgspec.msgpack.Encoder().encode
 _decode_id = msgspec.msgpack.Decoder(BatchId).decode
@@ -33,9 +32,7 @@ class BatchStep(NamedTuple):
 
         Raises NoCurrentJob outside a task, and ConfigError inside a step.
         """
-        if inside_step():
-            raise ConfigError(f"{name}: this works in the task itself, not inside one of its steps")
-        keeper = running().steps()
+        keeper = steps_outside(name)
         return cls(keeper, keeper.journal.call(name[:MAX_STEP_NAME], digest, BatchStep))
 
     async def find(self) -> BatchId | None:

@@ -21,8 +21,9 @@ from headrace.model.outcome import AWAITS
 from headrace.model.step import Step
 from headrace.runtime.blocking import blocking
 from headrace.task.codec.result import ResultCodec
-from headrace.task.context import StepKeeper, current_job, running
+from headrace.task.context import StepKeeper, current_job
 from headrace.task.journal import StepChanged, Suspended, Suspension, Ticket
+from headrace.task.steps import steps_outside
 
 T = TypeVar("T")
 
@@ -169,9 +170,10 @@ class _EventWait:
     @classmethod
     def begin(cls, name: str, key: EventKey, timeout: duration.Duration | float | None, queue: str) -> _EventWait:
         """Number the call now. The order in which waits are awaited may differ from attempt to attempt."""
+        keeper = steps_outside(f"event {name}")
         gate = event_gate(name, key, queue=queue, tenant=current_job().tenant)
         span = None if timeout is None else duration.given_or_seconds(timeout, name="timeout")
-        return cls(running().steps(), gate, name, key_text(key), span)
+        return cls(keeper, gate, name, key_text(key), span)
 
     def remembered(self) -> bytes | None:
         """What an earlier attempt got, and its time limit. After the journal was loaded."""

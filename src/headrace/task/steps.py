@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from headrace.errors import SerializationError
+from headrace.errors import ConfigError, SerializationError
 from headrace.model import duration
 from headrace.model.outcome import ASLEEP
 from headrace.task.codec.result import ResultCodec
@@ -34,9 +34,14 @@ _inside: ContextVar[bool] = ContextVar("headrace_inside_step", default=False)
 """A step is running: the steps that it calls are a part of it."""
 
 
-def inside_step() -> bool:
-    """Whether the caller is a part of a step."""
-    return _inside.get()
+def steps_outside(what: str) -> StepKeeper:
+    """The steps of the running job, for what works in the task itself; raises ConfigError inside one of its steps.
+
+    A step that waits would keep its slot for as long, because an attempt is not ended while a step runs.
+    """
+    if _inside.get():
+        raise ConfigError(f"{what}: this works in the task itself, not inside one of its steps")
+    return running().steps()
 
 
 _encode_time = msgspec.msgpack.Encoder().encode
@@ -218,7 +223,7 @@ def asleep(end: datetime) -> Suspension:
 
 
 def _begin_sleep(key: str | int | None) -> tuple[StepKeeper, Ticket]:
-    keeper = running().steps()
+    keeper = steps_outside("a sleep of a second and more")
     return keeper, keeper.journal.call("sleep" if key is None else f"sleep[{key}]", b"", sleep)
 
 

@@ -15,7 +15,7 @@ from headrace.model.step import Step
 from headrace.runtime import event_loop, faults
 from headrace.store.contract import Transactional
 from headrace.store.gates import Upgrading
-from headrace.task.journal import Journal, Suspension, joined
+from headrace.task.journal import Journal, Suspended, Suspension, joined
 from headrace.worker.attempt import SUSPEND, Attempt
 from headrace.worker.lost_lease import tell_lost
 from headrace.worker.service import Backoff, OutageLog
@@ -265,6 +265,8 @@ class AttemptSteps:
         return self._from_thread(self._writer.gates(self._attempt, ids))
 
     async def suspend(self, suspension: Suspension) -> None:
+        if not self._attempt.known.is_async:
+            raise Suspended(suspension)  # The task has an event loop of its own, which the worker cannot reach.
         self._waits.append(suspension)
         self._look_soon()
         await asyncio.get_running_loop().create_future()
