@@ -364,6 +364,36 @@ async def test_a_parent_that_catches_the_death_goes_on_and_keeps_its_answer(crew
     assert (caught, crew.ran.count("after")) == (["ValueError"] * 2, 1)
 
 
+async def test_a_death_that_was_caught_stays_although_its_child_is_replayed_while_the_parent_waits(crew: Crew):
+    approved = crew.app.event("approved", str)
+    broken, seen = [True], list[object]()
+
+    @crew.app.task(retry=Retry(max_attempts=1))
+    async def repaired() -> int:
+        if broken:
+            raise ConnectionError
+        return 1
+
+    @crew.app.task
+    async def parent() -> str:
+        try:
+            seen.append(await repaired.job())
+        except RemoteTaskError as error:
+            seen.append(error.type)
+        return await approved.wait(7)
+
+    handle = await parent.aenqueue()
+    async with crew.worker():
+        await crew.until(handle, lambda job: job.note == f"{AWAITS} event approved of 7")
+        broken.clear()
+        child = await crew.only(repaired)
+        await crew.app.aretry(child)
+        assert await child.aresult(60) == 1
+        await approved.asignal(7, "yes")
+        assert await handle.aresult(60) == "yes"
+    assert seen == ["ConnectionError"] * 2
+
+
 async def test_a_replayed_child_and_its_replayed_parent_go_on(crew: Crew):
     broken = [True]
 

@@ -20,7 +20,7 @@ from headrace.store.memory import MemoryStore
 from headrace.task.codec import JobOptions
 from headrace.task.event import Event
 from headrace.task.retry import Retry
-from headrace.task.steps import step
+from headrace.task.steps import step, step_sync
 from headrace.testing import drain, use_memory
 from worker import step_tasks
 from worker.harness import Bench
@@ -106,6 +106,49 @@ async def test_the_first_answer_stays_in_every_later_attempt(bench: Bench, paid:
     async with bench.worker():
         await bench.reach(id, JobState.DONE, JobState.DEAD)
     assert seen == ["once"] * 3
+
+
+@pytest.mark.parametrize("form", ["async", "thread"])
+async def test_lazy_steps_are_written_before_the_task_waits(form: str, bench: Bench, paid: Event[str]):
+    ran: list[int] = []
+
+    @bench.app.task
+    async def work(order: int) -> str:
+        await step.using(lazy=True)(ran.append, order)
+        return await paid.wait(order)
+
+    @bench.app.task
+    def plain(order: int) -> str:
+        step_sync.using(lazy=True)(ran.append, order)
+        return paid.wait_sync(order)
+
+    id = await bench.enqueue(work if form == "async" else plain, 7)
+    async with bench.worker():
+        await suspended(bench, id)
+        assert [one.name for one in await bench.store.read_steps(id)] == ["list.append"]
+        await paid.asignal(7, "visa")
+        await bench.reach(id, JobState.DONE, JobState.DEAD)
+    assert ran == [7]
+
+
+async def test_a_lazy_step_that_ends_while_its_task_waits_is_written_at_once(bench: Bench, paid: Event[str]):
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await goes_on.wait()
+
+    @bench.app.task
+    async def work(order: int) -> None:
+        await asyncio.gather(paid.wait(order), step.using(lazy=True)(slow))
+
+    id = await bench.enqueue(work, 7)
+    async with bench.worker():
+        async with asyncio.timeout(60):
+            await begun.wait()
+        goes_on.set()
+        await suspended(bench, id)
+    assert len(await bench.store.read_steps(id)) == 1
 
 
 async def test_a_step_does_not_wait_for_an_event(bench: Bench, paid: Event[str]):

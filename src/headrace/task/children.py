@@ -24,7 +24,7 @@ from headrace.task.batch_step import BatchStep
 from headrace.task.call import JobCall
 from headrace.task.context import NoCurrentJob, current_job
 from headrace.task.handle import outcome
-from headrace.task.journal import StepChanged, Suspended, Suspension, Ticket
+from headrace.task.journal import StepChanged, Suspension, Ticket
 
 JOURNALLED: Final = 64 * 1024
 """Bytes of results that the journal keeps with a wait. Larger ones are read from the children again."""
@@ -228,7 +228,7 @@ class ChildWait:
             [gate] = self._keeper.gates_sync([children_gate(batch)])
             answer = self._judged(gate, batch, met, self._children.read(self._ids(batch, met)))
         if answer is None:
-            raise Suspended(self._suspension(batch))
+            self._keeper.suspend_sync(self._suspension(batch))
         return _given(answer)
 
     def _look(self, batch: BatchId, met: list[JobId], *, fresh: bool) -> WaitAnswer | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.model.gate import Gate, GateId
@@ -112,6 +112,10 @@ class StepKeeper(Protocol):
 
     async def suspend(self, suspension: Suspension) -> None:
         """End the attempt as soon as no step runs. The job runs again when the wait is over."""
+        ...
+
+    def suspend_sync(self, suspension: Suspension) -> NoReturn:
+        """The same in a thread or a process, by a BaseException through the task's code."""
         ...
 
 

@@ -22,7 +22,7 @@ from headrace.model.step import Step
 from headrace.runtime.blocking import blocking
 from headrace.task.codec.result import ResultCodec
 from headrace.task.context import StepKeeper, current_job
-from headrace.task.journal import StepChanged, Suspended, Suspension, Ticket
+from headrace.task.journal import StepChanged, Suspension, Ticket
 from headrace.task.steps import steps_outside
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class Event(Generic[T]):
                 keeper.add_sync(waiting.set_end(), lazy=False)
             answer = waiting.answer(gate)
             if answer is None:
-                raise Suspended(waiting.suspension())
+                keeper.suspend_sync(waiting.suspension())
             keeper.add_sync(waiting.finish(answer), lazy=False)
         value: T = self._value(answer, waiting)
         return value

@@ -22,7 +22,7 @@ from headrace.model import duration
 from headrace.model.outcome import ASLEEP
 from headrace.task.codec.result import ResultCodec
 from headrace.task.context import StepKeeper, running
-from headrace.task.journal import StepChanged, Suspended, Suspension, Ticket, digest_of, name_of
+from headrace.task.journal import StepChanged, Suspension, Ticket, digest_of, name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -214,7 +214,7 @@ def sleep_sync(until: duration.Duration | float | datetime, *, key: str | int | 
     if step is None:
         keeper.add_sync(keeper.journal.finish(ticket, _encode_time(end), keeper.now()), lazy=False)
     if end > keeper.now():
-        raise Suspended(asleep(end))
+        keeper.suspend_sync(asleep(end))
 
 
 def asleep(end: datetime) -> Suspension:

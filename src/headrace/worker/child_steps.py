@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 from headrace.errors import HeadraceError, LeaseLost, Unsupported
 from headrace.model.gate import Gate, GateId
@@ -83,6 +84,12 @@ class ChildSteps:
         return self.gates_sync(ids)
 
     async def suspend(self, suspension: Suspension) -> None:
+        self.suspend_sync(suspension)
+
+    def suspend_sync(self, suspension: Suspension) -> NoReturn:
+        if self._lazy:
+            steps, self._lazy = self._lazy, []
+            self._send(wire.StepCallMessage(steps))
         raise Suspended(suspension)
 
     def _send(self, message: wire.StepCallMessage) -> wire.StepAnswer:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.gate import Gate, GateId
@@ -238,8 +238,8 @@ class AttemptSteps:
         _check_accepted(store.add_steps_in(tx, held.token, [(position, one) for one in self._all(step)]))
 
     def _take(self, step: Step, *, lazy: bool) -> list[Step] | None:
-        """The steps to write now."""
-        if lazy:
+        """The steps to write now. One that ends while the attempt is about to be suspended has no next one to go with."""
+        if lazy and not self._waits:
             self._lazy.append(step)
             return None
         return self._all(step)
@@ -248,6 +248,11 @@ class AttemptSteps:
         """A step, behind the lazy ones before it."""
         steps, self._lazy = [*self._lazy, step], []
         return steps
+
+    def _left_over(self) -> list[Step] | None:
+        """The lazy steps, to be written before a suspension: the next attempt builds on what they say."""
+        steps, self._lazy = self._lazy, []
+        return steps or None
 
     @contextmanager
     def busy(self) -> Generator[None]:
@@ -265,11 +270,21 @@ class AttemptSteps:
         return self._from_thread(self._writer.gates(self._attempt, ids))
 
     async def suspend(self, suspension: Suspension) -> None:
+        with self.busy():
+            if (steps := self._left_over()) is not None:
+                await self._in_loop(self._writer.add(self._attempt, steps))
+                self.added += len(steps)
         if not self._attempt.known.is_async:
             raise Suspended(suspension)  # The task has an event loop of its own, which the worker cannot reach.
         self._waits.append(suspension)
         self._look_soon()
         await asyncio.get_running_loop().create_future()
+
+    def suspend_sync(self, suspension: Suspension) -> NoReturn:
+        if (steps := self._left_over()) is not None:
+            self._from_thread(self._writer.add(self._attempt, steps))
+            self.added += len(steps)
+        raise Suspended(suspension)
 
     def _look_soon(self) -> None:
         """Other coroutines of the task may start a step before the loop has turned."""
