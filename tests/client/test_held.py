@@ -87,6 +87,34 @@ async def test_a_replay_lets_a_held_job_go_on(line: Line):
         assert await last.aresult(30) == 3
 
 
+async def test_a_dead_job_of_a_group_in_a_group_is_named(line: Line):
+    async with line.app.open_group("all", on_done=line.use.job(1)) as rows, rows.open_group("part") as part:
+        [inner] = await part.aenqueue_many([line.check.job(-1)])
+    [callback] = (await line.app.afind(state="blocked")).jobs
+    last = line.use.handle(callback.id)
+    async with line.app.worker():
+        with pytest.raises(JobHeld) as caught:
+            await last.aresult(30)
+    assert caught.value.dead == inner.id
+    why = await last.aexplain()
+    assert why.sentence.startswith(f"held: job {inner.id} of ")
+    assert "of group 'part' is dead" in why.sentence
+
+
+async def test_a_dead_job_before_a_group_that_another_one_waits_for_is_named(line: Line):
+    """The group has not ended, so it counts as neither dead nor done."""
+    first = line.check.job(-1)
+    groups = [group([line.use.job(first.out)]), group([line.use.job(2)])]
+    last = await line.app.aenqueue(line.use.using(after=groups).job(3))
+    why = await last.aexplain()
+    assert why.sentence == "blocked until all 2 jobs and groups are done: 2 to go"
+    async with line.app.worker():
+        with pytest.raises(JobHeld) as caught:
+            await last.aresult(30)
+    [dead_job] = (await line.app.afind(state="dead")).jobs
+    assert caught.value.dead == dead_job.id
+
+
 async def test_explain_names_the_job_that_is_waited_for(line: Line):
     first = await line.check.aenqueue(1)
     why = await (await first.athen(line.use)).aexplain()

@@ -65,6 +65,15 @@ async def test_jobs_that_wait_for_a_dead_one_are_held(store: Store, clock: FakeC
     assert await look(store) == HeldFigures()
 
 
+async def test_a_job_behind_a_group_with_a_group_in_it_is_held(store: Store) -> None:
+    [first] = await enqueue(store, job())
+    inner, outer = (NewGate(id=new_gate_id(), queue="default") for _ in range(2))
+    edges = (Edge(first, first, inner.id), Edge(inner.id, inner.id, outer.id))
+    await enqueue(store, job("mail", Wait(outer.id)), gates=(inner, outer), edges=edges)
+    await kill_next(store)
+    assert (await look(store)).queues["mail"].count == 1
+
+
 async def test_a_look_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held, "DEAD_LETTERS", 2)
     monkeypatch.setattr(held, "EACH", 3)

@@ -59,8 +59,14 @@ class _HeldLook:
     async def visit(self, dead: Job) -> None:
         links = await self._store.links(dead.id, limit=EACH)
         await self._count(dead, dead.id, links.blocked)
-        for gate in links.into:
-            await self._count(dead, gate, (await self._store.links(gate, limit=EACH)).blocked)
+        gates = list(links.into)
+        read = 0
+        while read < min(len(gates), EACH):
+            around = await self._store.links(gates[read], limit=EACH)
+            await self._count(dead, gates[read], around.blocked)
+            gates += [gate for gate in around.into if gate not in gates]
+            read += 1
+        self.more = self.more or len(gates) > EACH
 
     async def _count(self, dead: Job, gate: UUID, blocked: tuple[UUID, ...]) -> None:
         self.more = self.more or len(blocked) == EACH

@@ -41,6 +41,8 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     """The first members that have not ended."""
     dead: tuple[Job, ...] = ()
     """The first dead members."""
+    has_groups: bool = False
+    """Some members of the gate are gates."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -60,23 +62,26 @@ async def views(store: LinkStore, job: Job) -> list[WaitView]:
             waited_for.append(WaitView(wait=wait, job=before))
             continue
         [gate] = await store.gates([GateId(wait.gate)])
-        members = await _members(store, wait.gate, MOST_JOBS)
+        members, inner = await _members(store, wait.gate, MOST_JOBS)
         waited_for.append(
             WaitView(
                 wait=wait,
                 gate=gate,
                 unended=tuple(member for member in members if not member.state.finished)[:FEW],
                 dead=tuple(member for member in members if member.state is JobState.DEAD)[:FEW],
+                has_groups=bool(inner),
             )
         )
     return waited_for
 
 
 async def held_by(store: LinkStore, job: Job) -> Held | None:
-    """The first dead job upstream without whose replay the job does not run. Reads at most 100 jobs."""
+    """The first dead job upstream without whose replay the job does not run. Reads at most 100 jobs and gates."""
     waits = list(job.waits)
     seen: set[UUID] = {job.id}
     left = MOST_JOBS
+    unnamed: Held | None = None
+    """A group with dead jobs of which none has been read."""
     while waits and left > 0:
         wait = waits.pop(0)
         if wait.gate in seen:
@@ -84,30 +89,35 @@ async def held_by(store: LinkStore, job: Job) -> Held | None:
         seen.add(wait.gate)
         if is_gate(wait.gate):
             [gate] = await store.gates([GateId(wait.gate)])
-            members = await _members(store, wait.gate, left)
-            left -= len(members)
-            dead = next((member for member in members if member.state is JobState.DEAD), None)
-            if wait.needs is Needs.DONE and gate is not None and gate.counts.dead:
-                return Held(dead, gate if gate.label or dead is None else None)
+            members, inner = await _members(store, wait.gate, left)
+            left -= len(members) + len(inner)
+            if wait.needs is Needs.DONE and gate is not None:
+                dead = next((member for member in members if member.state is JobState.DEAD), None)
+                if dead is not None:
+                    return Held(dead, gate if gate.label else None)
+                unnamed = unnamed or (Held(None, gate) if gate.counts.dead else None)
+            waits[:0] = [Wait(id, wait.needs) for id in inner]
         else:
             members = [member for member in await store.get([JobId(wait.gate)]) if member is not None]
             left -= 1
             if wait.needs is Needs.DONE and members and members[0].state is JobState.DEAD:
                 return Held(members[0])
         waits += [further for member in members if member.state is JobState.BLOCKED for further in member.waits]
-    return None
+    return unnamed
 
 
-async def _members(store: LinkStore, gate: UUID, most: int) -> list[Job]:
-    """The first jobs of a gate."""
+async def _members(store: LinkStore, gate: UUID, most: int) -> tuple[list[Job], list[GateId]]:
+    """The first jobs of a gate, and the first gates in it."""
     ids: list[JobId] = []
+    inner: list[GateId] = []
     for edge in (await store.links(gate, limit=most)).members:
-        if is_gate(edge.first) or len(ids) >= most:
-            continue
-        batch, first = split_id(edge.first)
-        last = min(split_id(edge.last)[1], first + most - len(ids) - 1)
-        ids += (job_id(batch, ord) for ord in range(first, last + 1))
-    return [job for job in await store.get(ids) if job is not None] if ids else []
+        if is_gate(edge.first):
+            inner.append(GateId(edge.first))
+        elif len(ids) < most:
+            batch, first = split_id(edge.first)
+            last = min(split_id(edge.last)[1], first + most - len(ids) - 1)
+            ids += (job_id(batch, ord) for ord in range(first, last + 1))
+    return [job for job in await store.get(ids) if job is not None] if ids else [], inner
 
 
 # ── in words ─────────────────────────────────────────────────────────────────
@@ -184,7 +194,8 @@ def _until(view: WaitView, event: str) -> str:
     figures = [f"{number:,} {word}" for word, number in (("done", counts.done), ("dead", counts.dead)) if number]
     figures += [f"{counts.cancelled:,} cancelled"] if counts.cancelled else []
     figures += [f"{counts.size - counts.ended:,} to go"]
-    text = f"all {count(counts.size, 'job')}{name} {_UNTIL_ALL[wait.needs]}: {', '.join(figures)}"
+    what = f"{counts.size:,} jobs and groups" if view.has_groups else count(counts.size, "job")
+    text = f"all {what}{name} {_UNTIL_ALL[wait.needs]}: {', '.join(figures)}"
     return text if gate.sealed else f"{text}; still being filled, last at {clock(gate.changed_at)}"
 
 
