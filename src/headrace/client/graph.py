@@ -15,10 +15,10 @@ from headrace.model.job import Batch, BatchId, JobId, NewJob, job_id, new_batch,
 from headrace.task.call import JobCall
 from headrace.task.codec import decode_options, encode_options
 from headrace.task.codec.references import reference
-from headrace.task.group import Gathered, JobGroup
+from headrace.task.group import JobGroup
 from headrace.task.handle import Handle
 from headrace.task.job_checks import tenant_of
-from headrace.task.links import CallLinks, Source, mark_of, with_inputs
+from headrace.task.links import UNSTORED, CallLinks, Source, mark_of, waiting, with_inputs
 from headrace.task.options import lane_of
 
 MOST_JOBS: Final = 5000
@@ -113,7 +113,13 @@ class GraphPlan:
         `tenants`: those of stored jobs and groups. `unfair`: queues in which tenants do not take turns.
         """
         self._calls = calls
-        self._tenants = dict(tenants or {})
+        self._tenants = {id: tenant for id, tenant in (tenants or {}).items() if tenant}
+        """Those of stored jobs and groups, and of the gates of this graph."""
+        self._own_tenants: list[str] = []
+        """By place, those of the jobs of this graph."""
+        self._usual = "" if awaited_by is None else awaited_by.gate.tenant
+        self._inherits = bool(self._tenants) or bool(self._usual)
+        """Whether any job can have a tenant from what it follows."""
         self._unfair = unfair
         self._first = first
         self._batch = new_batch() if batch is None else batch
@@ -129,7 +135,7 @@ class GraphPlan:
 
     def batch(self) -> Batch:
         """The batch. Each job has the place of its call."""
-        jobs = [self._job(place, call) for place, call in enumerate(self._calls)]
+        jobs = [self._job(call) for call in self._calls]
         if (parent := self._parent) is not None:
             members: list[UUID] = [*(job_id(self._batch, place) for place in range(len(jobs))), *parent.stored]
             self._gates.append(parent.gate)
@@ -140,34 +146,35 @@ class GraphPlan:
         """The id of a group, after `batch`. None: no job follows it, so it is not made."""
         return self._groups.get(id(group))
 
-    def _job(self, place: int, call: JobCall[Any]) -> NewJob:
+    def _job(self, call: JobCall[Any]) -> NewJob:
+        """The job of a call. All jobs before it have been made."""
         job, links = call.job, call.links
-        tenant = tenant_of(job) or self._inherited(call)
-        if tenant != tenant_of(job):
+        tenant = tenant_of(job)
+        if not tenant and self._inherits and (tenant := self._inherited(call)):
             job = with_tenant(job, tenant, self._unfair)
-        self._tenants[job_id(self._batch, place)] = tenant
+        self._own_tenants.append(tenant)
+        self._inherits = self._inherits or bool(tenant)
         if id(call) in self._wanted:
             job = kept(call, job)
         if links is not None:
-            ids = {id(source): self._id(source, job) for source in links.sources}
-            for source in links.inputs:
-                job = replace(
-                    job,
-                    payload=job.payload.replace(reference(mark_of(source)), reference(ids[id(source)].bytes)),
-                )
-            job = with_inputs(job, links, [ids[id(source)] for source in links.inputs])
-            self._check_keys(links)
-            return replace(job, wait=self._wait(links, list(dict.fromkeys(ids.values())), job))
+            targets = [self._id(source, job) for source in links.sources]
+            if links.inputs:
+                job = _with_ids(job, links, targets)
+            if len(targets) > 1 or links.inputs:
+                self._check_keys(links)
+            return waiting(job, self._wait(links, targets, job))
         if self._first is not None:
             if job.wait is not None:
                 join = self._join([job.wait.gate, self._first.gate], job)
-                return replace(job, wait=Wait(join, job.wait.needs))
-            return replace(job, wait=self._first)
+                return waiting(job, Wait(join, job.wait.needs))
+            return waiting(job, self._first)
         return job
 
     def _wait(self, links: CallLinks, targets: list[UUID], job: NewJob) -> Wait | None:
-        if self._first is not None and not any(isinstance(source, JobCall | JobGroup) for source in links.sources):
+        if self._first is not None and not any(isinstance(source, UNSTORED) for source in links.sources):
             targets.append(self._first.gate)
+        if len(targets) > 1:
+            targets = list(dict.fromkeys(targets))
         if not targets:
             return None
         return Wait(targets[0] if len(targets) == 1 else self._join(targets, job), links.needs)
@@ -189,10 +196,10 @@ class GraphPlan:
         return gate.id
 
     def _id(self, source: Source, job: NewJob) -> UUID:
-        if isinstance(source, Handle | Gathered):
-            return source.id
         if isinstance(source, JobCall):
             return job_id(self._batch, self._places[id(source)])
+        if not isinstance(source, JobGroup):
+            return source.id
         if id(source) not in self._groups:
             members: list[UUID] = [job_id(self._batch, self._places[id(call)]) for call in source.calls]
             self._groups[id(source)] = self._gate(members, source.label, job)
@@ -200,21 +207,19 @@ class GraphPlan:
 
     def _inherited(self, call: JobCall[Any]) -> str:
         """The tenant of what it follows."""
-        sources = () if call.links is None else call.links.sources
-        ids: list[UUID] = []
-        for source in sources:
-            if isinstance(source, JobGroup):
-                ids += (job_id(self._batch, self._places[id(member)]) for member in source.calls)
-            elif isinstance(source, JobCall):
-                ids.append(job_id(self._batch, self._places[id(source)]))
-            else:
-                ids.append(source.id)
-        if call.links is None and call.job.wait is not None:
-            ids.append(call.job.wait.gate)
-        if self._first is not None:
-            ids.append(self._first.gate)
-        usual = "" if self._parent is None else self._parent.gate.tenant
-        return next((tenant for id_ in ids if (tenant := self._tenants.get(id_))), usual)
+        for source in () if call.links is None else call.links.sources:
+            for one in source.calls if isinstance(source, JobGroup) else (source,):
+                if isinstance(one, JobCall):
+                    tenant = self._own_tenants[self._places[id(one)]]
+                else:
+                    tenant = self._tenants.get(one.id, "")
+                if tenant:
+                    return tenant
+        stored = call.job.wait if call.links is None else None
+        for wait in (stored, self._first):
+            if wait is not None and (tenant := self._tenants.get(wait.gate, "")):
+                return tenant
+        return self._usual
 
     def _check_keys(self, links: CallLinks) -> None:
         """The id of a job with a key or a lock is known only when it is stored: an earlier job may stand for it."""
@@ -248,6 +253,14 @@ def kept(call: JobCall[Any], job: NewJob) -> NewJob:
         return job
     ttl = None if task is None else LONGEST.total_seconds()
     return replace(job, options=encode_options(replace(own, result_ttl=ttl)))
+
+
+def _with_ids(job: NewJob, links: CallLinks, ids: list[UUID]) -> NewJob:
+    """The job with the ids of its inputs, which are the first of these, in its arguments and its options."""
+    payload = job.payload
+    for source, id in zip(links.inputs, ids, strict=False):
+        payload = payload.replace(reference(mark_of(source)), reference(id.bytes))
+    return with_inputs(replace(job, payload=payload), links, ids[: len(links.inputs)])
 
 
 def with_tenant(job: NewJob, tenant: str, unfair: Collection[str]) -> NewJob:

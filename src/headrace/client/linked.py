@@ -118,7 +118,7 @@ class LinkedCall:
             awaited_by=self._awaited_by,
         )
         batch = plan.batch()
-        return replace(batch, jobs=[hooked.traced(job) for job in batch.jobs])
+        return replace(batch, jobs=hooked.traced_jobs(batch.jobs))
 
     def _made(self, placed: Placed) -> list[JobId]:
         return [job_id(placed.batch, place) for place in range(len(self._calls)) if place not in placed.existing]

@@ -278,9 +278,9 @@ def check_stored(own: JobOptions) -> None:
         check_tenant(own.tenant)
 
 
-def needs_of(given: Mapping[str, Any]) -> Needs:
-    """What must be true of the jobs that a job with these checked options follows."""
-    return Needs(given.get("when", Needs.DONE))
+def needs_of(given: dict[str, Any]) -> Needs:
+    """Take out of checked options what must be true of the jobs that a job follows."""
+    return Needs(given.pop("when")) if "when" in given else Needs.DONE
 
 
 def due_of(given: Mapping[str, Any]) -> Due:

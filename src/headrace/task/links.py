@@ -31,7 +31,9 @@ Source = JobCall[Any] | Handle[Any] | JobGroup[Any] | Gathered
 
 _PROCESS: Final = os.urandom(8)
 """Begins the mark of each call, so that no argument holds one by accident."""
-_KINDS: Final = (JobCall, Handle, JobGroup, Gathered)
+UNSTORED: Final = (JobCall, JobGroup)
+"""Kinds of sources that are enqueued with the call."""
+_KINDS: Final = (*UNSTORED, Handle, Gathered)
 
 
 class Out:
@@ -63,23 +65,23 @@ _USE: Final = "pass it as an argument of another job, whose task works with the 
 class CallLinks:
     """What a call follows."""
 
-    __slots__ = ("after", "inputs", "needs")
+    __slots__ = ("inputs", "needs", "sources")
 
     def __init__(self, inputs: tuple[Source, ...], after: tuple[Source, ...], needs: Needs) -> None:
         self.inputs = inputs
         """Their results are arguments."""
-        self.after = after
+        self.sources = (*inputs, *after)
+        """All that it follows, and the inputs are the first of it."""
         self.needs = needs
         """What must be true of all of them."""
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        return (*self.inputs, *self.after)
-
-    @property
     def unstored(self) -> Source | None:
         """One of them that has to be enqueued with the call."""
-        return next((source for source in self.sources if isinstance(source, JobCall | JobGroup)), None)
+        for source in self.sources:
+            if isinstance(source, UNSTORED):
+                return source
+        return None
 
 
 # ── making calls ─────────────────────────────────────────────────────────────
@@ -110,7 +112,7 @@ def linked_call(
     # The digest of a key is that of the arguments without marks and ids, which differ in every call.
     job = task.make_job(plan, args, kwargs, marks.blank(payload))
     links = CallLinks(tuple(marks.sources), plan.after, plan.needs)
-    return _alone_if_stored(JobCall(replace(job, payload=payload), task.codec, task.skips, task, links), links)
+    return following(JobCall(replace(job, payload=payload), task.codec, task.skips, task), links)
 
 
 def linked_raw(
@@ -128,7 +130,7 @@ def linked_raw(
     job = make(marks.blank(payload))
     _check_needs(job.task, marks, needs)
     links = CallLinks(tuple(marks.sources), after, needs)
-    return _alone_if_stored(JobCall(replace(job, payload=payload), codec, links=links), links)
+    return following(JobCall(replace(job, payload=payload), codec), links)
 
 
 def _check_needs(task: str, marks: _Marks, needs: Needs) -> None:
@@ -139,12 +141,13 @@ def _check_needs(task: str, marks: _Marks, needs: Needs) -> None:
         )
 
 
-def _alone_if_stored(call: JobCall[Any], links: CallLinks) -> JobCall[Any]:
-    """The call without links if it follows one stored job or group only, for whose id it can wait by itself."""
-    ids = {id for source in links.sources if (id := stored_id(source)) is not None}
-    if links.unstored is not None or len(ids) != 1:
-        return call
-    return replace(call, job=with_inputs(waiting(call.job, Wait(ids.pop(), links.needs)), links), links=None)
+def following(call: JobCall[Any], links: CallLinks) -> JobCall[Any]:
+    """The call with these links. One that follows a single stored job or group only has none, and waits for its id by itself."""
+    if links.unstored is None:
+        ids = {id for source in links.sources if (id := stored_id(source)) is not None}
+        if len(ids) == 1:
+            return replace(call, job=with_inputs(waiting(call.job, Wait(ids.pop(), links.needs)), links))
+    return JobCall(call.job, call.codec, call.skips, call.task, links)
 
 
 class _Marks:
@@ -189,8 +192,9 @@ def with_inputs(job: NewJob, links: CallLinks, ids: Iterable[UUID] | None = None
     return replace(job, options=encode_options(replace(decode_options(job.options), inputs=known)))
 
 
-def waiting(job: NewJob, wait: Wait) -> NewJob:
-    return replace(job, wait=wait)
+def waiting(job: NewJob, wait: Wait | None) -> NewJob:
+    # `replace` takes three times as long, and graphs have many jobs.
+    return NewJob(job.task, job.payload, job.lane, job.due, job.key, job.options, job.unique, wait)
 
 
 # ── checks ───────────────────────────────────────────────────────────────────

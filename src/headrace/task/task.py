@@ -222,6 +222,15 @@ class Task(CallHints, Generic[P, R]):
         `JobKeywords` says what each option means.
         """
         given = checked(options, self._home)
+        after, needs = given.pop("after", ()), needs_of(given)
+        # Chains are made by calls with nothing but `after`.
+        plan = self._plan_of(given) if given or self._plan.due is not None else self._plan
+        if after:
+            plan = structs.replace(plan, after=after, needs=needs)
+        return Bound(self._home, self, plan)
+
+    def _plan_of(self, given: dict[str, Any]) -> EnqueueOptions:
+        """The plan of these checked options, apart from what the jobs follow."""
         due = due_of(given)
         if (quiet := self._plan.due) is not None:
             if due is not None:
@@ -234,7 +243,7 @@ class Task(CallHints, Generic[P, R]):
         own = stored(given, redact=self._marks.redact, names=self._marks.names)
         line, rank = given.get("queue", self.options.queue), given.get("priority", self.options.priority)
         tenant = given.get("tenant", "" if self.options.tenant is None else None)
-        plan = EnqueueOptions(
+        return EnqueueOptions(
             queue=line,
             priority=rank,
             tenant=tenant,
@@ -244,19 +253,20 @@ class Task(CallHints, Generic[P, R]):
             key_ttl=given.get("key_ttl") or self._home.key_ttl,
             options=encode_options(own),
             tx=given.get("tx"),
-            after=given.get("after", ()),
-            needs=needs_of(given),
         )
-        return Bound(self._home, self, plan)
 
     def make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
         """One job by these options, checked and encoded."""
+        try:
+            job = self.make_job(plan, args, kwargs)
+        except HasPlaceholder:
+            return self._linked(plan, args, kwargs)
+        call: JobCall[R] = JobCall(job, self.codec, self.skips, self)
         if not plan.after:
-            try:
-                return JobCall(self.make_job(plan, args, kwargs), self.codec, self.skips, self)
-            except HasPlaceholder:
-                pass
-        return self._linked(plan, args, kwargs)
+            return call
+        from headrace.task.links import CallLinks, following
+
+        return following(call, CallLinks((), plan.after, plan.needs))
 
     def _linked(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
         from headrace.task.links import linked_call
