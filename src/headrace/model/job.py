@@ -63,6 +63,12 @@ def split_id(id: UUID) -> tuple[BatchId, int]:
     return BatchId(UUID(int=number & ~_ORD_MASK)), number & _ORD_MASK
 
 
+def place_in(batch: UUID, id: UUID) -> int | None:
+    """The place of a job in this batch. None: it belongs to another one, or is a gate."""
+    place = batch.int ^ id.int
+    return place if place <= _ORD_MASK else None
+
+
 def parse_id(text: str | UUID) -> JobId:
     """A job id from what a user typed, or a ConfigError."""
     if isinstance(text, UUID):

@@ -8,15 +8,15 @@ from functools import partial
 from uuid import UUID
 
 from headrace.model.gate import Needs, Verdict, Wait, verdict
-from headrace.model.job import Batch, JobId, NewJob, split_id
+from headrace.model.job import Batch, Due, JobId, NewJob, place_in
 from headrace.model.lane import Lane
 from headrace.model.outcome import Again
 from headrace.store.sqlite import gates
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import BLOCKED, ENQUEUED_TOTAL, READY, Tx
-from headrace.store.sqlite.gates import GONE, SQL
+from headrace.store.sqlite.gates import GONE, SQL, Looks
 from headrace.store.sqlite.packing import due_at, line_numbers
-from headrace.store.sqlite.rows import INSERT_BLOCKED, INSERT_READY, Row, micros
+from headrace.store.sqlite.rows import INSERT_BLOCKED, INSERT_READY, Row, as_json, micros
 
 _ENQUEUE = load("enqueue")
 _GONE = {needs: verdict(needs, GONE, sealed=True) for needs in Needs}
@@ -25,40 +25,51 @@ _GONE = {needs: verdict(needs, GONE, sealed=True) for needs in Needs}
 # ── jobs that never ran ──────────────────────────────────────────────────────
 
 
-def block(tx: Tx, batch: Batch, base: int, existing: Mapping[int, JobId]) -> list[int]:
+def block(tx: Tx, batch: Batch, base: int, existing: Mapping[int, JobId]) -> Looks:
     """Store the jobs of a batch that wait. Answers the sources that may have ended already. `base`: the key of place 0."""
-    rows: list[Row] = []
-    looks: dict[int, None] = {}
+    runs: dict[tuple[Lane, Needs, Due], list[tuple[int, int, int]]] = {}
+    looks: Looks = {}
     cancelled: list[tuple[int, int]] = []
-    runs = list(_runs(batch, existing))
-    lines = line_numbers(tx, {(job.lane.queue, job.lane.priority) for _, _, job, _ in runs})
-    for lo, hi, job, wait in runs:
-        lane = job.lane
+    lanes: dict[Lane, None] = {}
+    for lo, hi, job, wait in _runs(batch, existing):
+        lanes[job.lane] = None
+        source, place = None, place_in(batch.id, wait.gate)
+        if place is not None:
+            source = base + place
+        elif (source := gates.source_of(tx, wait.gate)) is not None:
+            looks[source] = None
+        if source is not None:
+            runs.setdefault((job.lane, wait.needs, job.due), []).append((source, base + lo, base + hi))
+            continue
+        run = (*_place(job.lane), base + lo, base + hi, 0, 0, 0, 0, None)
+        row = (0, wait.needs.value, *_due(job.due), *run)
+        cancelled += gates.decide(tx, partial(_same, wait.gate), [row], _GONE)
+        _count(tx, job.lane, hi - lo + 1)
+    lines = line_numbers(tx, {(lane.queue, lane.priority) for lane in lanes})
+    for lane in lanes:
         if lane.limits:
             tx.cur.execute(_ENQUEUE["limited"], (lines[lane.queue, lane.priority],))
-        size = hi - lo + 1
-        tx.depth.add(lane.queue, BLOCKED, size)
-        tx.depth.add(lane.queue, ENQUEUED_TOTAL, size)
-        delay = micros(job.due) if isinstance(job.due, timedelta) else None
-        due = None if job.due is None or isinstance(job.due, timedelta) else micros(job.due)
-        run = (*_place(lane), base + lo, base + hi, 0, 0, 0, 0, None)
-        of, ord = split_id(wait.gate)
-        source = base + ord if of == batch.id else gates.source_of(tx, wait.gate)
-        if source is None:
-            row = (wait.needs.value, delay, due, *run)
-            cancelled += gates.decide(tx, partial(_same, wait.gate), [row], _GONE)
-            continue
-        rows.append((source, wait.needs.value, delay, due, None, *run))
-        if of != batch.id:
-            looks[source] = None
-    INSERT_BLOCKED.insert(tx.cur, rows)
-    # After the insert, because jobs of this batch may wait for one that is cancelled here.
-    for first, last in cancelled:
-        looks.update(dict.fromkeys(gates.count_run(tx, first, last, None, "cancelled")))
-    return list(looks)
+    for (lane, needs, due), alike in runs.items():
+        tx.cur.execute(SQL["block_runs"], (as_json(alike), needs.value, *_due(due), *_place(lane)))
+        _count(tx, lane, sum(hi - lo + 1 for _, lo, hi in alike))
+    # After the inserts, because jobs of this batch may wait for one that is cancelled here.
+    looks |= gates.count_runs(tx, [(first, last, None, "cancelled") for first, last in cancelled])
+    return looks
 
 
-def _same(id: UUID) -> UUID:
+def _count(tx: Tx, lane: Lane, size: int) -> None:
+    tx.depth.add(lane.queue, BLOCKED, size)
+    tx.depth.add(lane.queue, ENQUEUED_TOTAL, size)
+
+
+def _due(due: Due) -> tuple[int | None, int | None]:
+    """The delay, or the time."""
+    if due is None:
+        return None, None
+    return (micros(due), None) if isinstance(due, timedelta) else (None, micros(due))
+
+
+def _same(id: UUID, _: int) -> UUID:
     return id
 
 
@@ -79,9 +90,11 @@ def _runs(batch: Batch, existing: Mapping[int, JobId]) -> Iterator[tuple[int, in
 
 def _awaited(job: NewJob, batch: Batch, existing: Mapping[int, JobId]) -> Wait:
     """What a job waits for: instead of a job of its batch that was not stored, the one that stands for it."""
-    assert job.wait is not None  # the caller has looked
-    of, ord = split_id(job.wait.gate)
-    return Wait(existing[ord], job.wait.needs) if of == batch.id and ord in existing else job.wait
+    wait = job.wait
+    assert wait is not None  # the caller has looked
+    if not existing or (place := place_in(batch.id, wait.gate)) is None or place not in existing:
+        return wait
+    return Wait(existing[place], wait.needs)
 
 
 def _place(lane: Lane) -> tuple[str, int, str, int]:
@@ -132,4 +145,4 @@ def follow_on(tx: Tx, limit: int) -> int:
     sources = [source for (source,) in tx.cur.execute(SQL["openings"], (limit,)).fetchall()]
     for source in sources:
         tx.cur.execute(SQL["opened"], (source,))
-    return max(len(sources), gates.follow(tx, sources)) if sources else 0
+    return max(len(sources), gates.follow(tx, dict.fromkeys(sources))) if sources else 0

@@ -6,7 +6,6 @@ a look and a wait.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from uuid import UUID
@@ -29,17 +28,20 @@ from headrace.model.records import Retention
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import BLOCKED, READY, SCHEDULED, Tx
 from headrace.store.sqlite.locate import key_of, locate_key
+from headrace.store.sqlite.packing import line_numbers
 from headrace.store.sqlite.rows import INSERT_ENDINGS, INSERT_READY, INSERT_SCHEDULED, Row, as_json, micros
 
 SQL = load("gates")
 _AT_ONCE = 10_000
 """Runs that one transaction releases or cancels."""
-_ENDED = frozenset({"done", "dead", "cancelled"})
+_ENDED = ("done", "dead", "cancelled")
 GONE = Counts(1, cancelled=1)
 """A job or a gate that is not stored any more."""
 
 Change = tuple[int, int, str | None, str | None]
 """A run of sources whose end changed: first, last, how they had ended before, and how they have now. None: they have not."""
+Looks = dict[int, str | None]
+"""Sources whose followers are to be looked at, and how the jobs among them have ended. None: that is to be looked up."""
 
 
 def any_links(tx: Tx) -> bool:
@@ -49,86 +51,122 @@ def any_links(tx: Tx) -> bool:
 
 def count(tx: Tx, changes: Iterable[Change]) -> None:
     """Count the ends of jobs on their gates, and let follow what follows."""
-    sources = [source for change in changes for source in count_run(tx, *change)]
-    if sources:
-        follow(tx, sources)
+    follow(tx, count_runs(tx, list(changes)))
 
 
-def count_run(tx: Tx, first: int, last: int, before: str | None, after: str | None) -> Iterator[int]:
+def count_runs(tx: Tx, changes: Sequence[Change]) -> Looks:
     """Change counts. Answers the sources whose followers are to be looked at."""
-    start = first >> 16 << 16 if first > 0 else first
-    for gate, lo, hi in tx.cur.execute(SQL["counted_on"], (first, last, start)).fetchall():
-        size = min(last, hi) - max(first, lo) + 1
-        more = Counts(0, **{state: size * sign for state, sign in ((before, -1), (after, 1)) if state is not None})
-        tx.cur.execute(SQL["grow"], (gate, 0, more.done, more.dead, more.cancelled, tx.now))
-        yield -gate
-    yield from (source for (source,) in tx.cur.execute(SQL["awaited"], (first, last)).fetchall())
+    if not changes:
+        return {}
+    looks: Looks = {}
+    # All runs in one step: a lease of many chains has as many runs as jobs.
+    runs = as_json([(first, last, _start_of(first)) for first, last, _, _ in changes])
+    more: dict[int, list[int]] = {}
+    for run, gate, lo, hi in tx.cur.execute(SQL["counted_on"], (runs,)).fetchall():
+        first, last, before, after = changes[run]
+        counts = more.setdefault(gate, [0, 0, 0])
+        for state, sign in ((before, -1), (after, 1)):
+            if state is not None:
+                counts[_ENDED.index(state)] += sign * (min(last, hi) - max(first, lo) + 1)
+    for gate, counts in more.items():
+        tx.cur.execute(SQL["grow"], (gate, 0, *counts, tx.now))
+        looks[-gate] = None
+    for run, source in tx.cur.execute(SQL["awaited"], (runs,)).fetchall():
+        looks[source] = changes[run][3]
+    return looks
+
+
+def _start_of(source: int) -> int:
+    """The first source of the same batch."""
+    return source >> 16 << 16 if source > 0 else source
 
 
 # ── what follows ─────────────────────────────────────────────────────────────
 
 
-def follow(tx: Tx, sources: Iterable[int]) -> int:
+def follow(tx: Tx, looks: Looks) -> int:
     """Release and cancel what waits for these sources, and all that follows from it; how many jobs moved.
 
     What is left after a bounded amount of work is put off until `promote`.
     """
-    pending = deque(dict.fromkeys(sources))
     left = _AT_ONCE
     moved = 0
-    while pending:
-        source = pending.popleft()
-        if left <= 0:
-            tx.cur.execute(SQL["put_off"], (source,))
-            continue
-        counts, sealed, before = state_of(tx, source)
-        verdicts = {needs: verdict(needs, counts, sealed=sealed) for needs in Needs}
-        decided = as_json([needs.value for needs, says in verdicts.items() if says is not Verdict.WAIT])
-        rows = tx.cur.execute(SQL["followers"], (source, decided, left)).fetchall()
-        if len(rows) == left:
-            tx.cur.execute(SQL["put_off"], (source,))
-        left -= len(rows) + 1
-        cancelled = decide(tx, partial(id_of, tx, source), rows, verdicts)
-        moved += sum(row[8] - row[7] + 1 for row in rows)
-        pending += [follower for lo, hi in cancelled for follower in count_run(tx, lo, hi, None, "cancelled")]
-        if source < 0 and (now := _as_member(counts, sealed=sealed)) != before:
-            tx.cur.execute(SQL["told"], (-source, now))
-            pending += count_run(tx, source, source, before, now)
+    while looks:
+        wave, looks = looks, {}
+        for sources, counts, sealed, before in _alike(tx, wave):
+            if left <= 0:
+                tx.cur.execute(SQL["put_off"], (as_json(sources),))
+                continue
+            verdicts = {needs: verdict(needs, counts, sealed=sealed) for needs in Needs}
+            decided = as_json([needs.value for needs, says in verdicts.items() if says is not Verdict.WAIT])
+            rows = tx.cur.execute(SQL["followers"], (as_json(sources), decided, left)).fetchall()
+            if len(rows) == left:
+                tx.cur.execute(SQL["put_off"], (as_json(sources),))
+            left -= len(rows) + len(sources)
+            cancelled = decide(tx, partial(id_of, tx), rows, verdicts)
+            moved += sum(row[9] - row[8] + 1 for row in rows)
+            looks |= count_runs(tx, [(lo, hi, None, "cancelled") for lo, hi in cancelled])
+            [source, *_] = sources
+            if source < 0 and (now := _as_member(counts, sealed=sealed)) != before:
+                tx.cur.execute(SQL["told"], (-source, now))
+                looks |= count_runs(tx, [(source, source, before, now)])
     return moved
+
+
+def _alike(tx: Tx, looks: Looks) -> Iterator[tuple[list[int], Counts, bool, str | None]]:
+    """Sources of the same state, and this state as `state_of` gives it: jobs that ended alike together, each gate alone."""
+    jobs: dict[str | None, list[int]] = {}
+    for source, ended in looks.items():
+        if source > 0:
+            jobs.setdefault(ended or state_of(tx, source)[2], []).append(source)
+    for ended, sources in jobs.items():
+        if ended is not None:
+            yield sources, Counts(1, **{ended: 1}), True, ended
+    for source in looks:
+        if source < 0:
+            yield [source], *state_of(tx, source)
 
 
 def decide(
     tx: Tx,
-    awaited: Callable[[], UUID],
+    awaited: Callable[[int], UUID],
     rows: Sequence[Row],
     verdicts: Mapping[Needs, Verdict],
     *,
     note: str | None = None,
 ) -> list[tuple[int, int]]:
-    """Move runs out of the blocked ones. Answers those that were cancelled. `awaited`: what they waited for."""
+    """Move runs out of the blocked ones. Answers those that were cancelled. `awaited`: the id of what they waited for."""
     if not rows:
         return []
-    tx.cur.execute(SQL["unblock"], (str([row[7] for row in rows]),))
+    tx.cur.execute(SQL["unblock"], (str([row[8] for row in rows]),))
+    fresh: dict[tuple[str, int, str, int], list[tuple[int, int]]] = {}
     ready: list[Row] = []
     scheduled: list[Row] = []
     endings: list[Row] = []
-    for needs, delay, due, *run in rows:
-        queue, size, attempt = run[0], run[5] - run[4] + 1, run[6]
-        tx.depth.add(queue, BLOCKED, -size)
+    for source, needs, delay, due, *run in rows:
+        queue, lo, hi, attempt = run[0], run[4], run[5], run[6]
         # A job that ran before goes on, whatever became of what it waited for.
-        if attempt == 0 and verdicts[Needs(needs)] is Verdict.CANCEL:
-            why = note or why_cancelled(Needs(needs), awaited())
-            endings.append((run[4], run[5], "cancelled", *run[6:9], tx.now, None, None, why, None, None))
+        if attempt == 0 and verdicts[needs] is Verdict.CANCEL:
+            why = note or why_cancelled(Needs(needs), awaited(source))
+            endings.append((lo, hi, "cancelled", *run[6:9], tx.now, None, None, why, None, None))
+            tx.depth.add(queue, BLOCKED, lo - hi - 1)
             continue
         run_at = tx.now + delay if delay is not None else due or 0
         if run_at > tx.now:
             scheduled.append((*run, run_at))
-        else:
+            tx.depth.move(queue, BLOCKED, SCHEDULED, hi - lo + 1)
+        elif attempt:
             ready.append(tuple(run))
-        tx.depth.add(queue, SCHEDULED if run_at > tx.now else READY, size)
+            tx.depth.move(queue, BLOCKED, READY, hi - lo + 1)
+        else:
+            fresh.setdefault((queue, run[1], run[2], run[3]), []).append((lo, hi))
     INSERT_READY.insert(tx.cur, ready)
     INSERT_SCHEDULED.insert(tx.cur, scheduled)
     INSERT_ENDINGS.insert(tx.cur, endings)
+    lines = line_numbers(tx, {(queue, priority) for queue, priority, _, _ in fresh}) if fresh else {}
+    for (queue, priority, tenant, lane), runs in fresh.items():
+        tx.cur.execute(SQL["release"], (as_json(runs), lines[queue, priority], tenant, lane))
+        tx.depth.move(queue, BLOCKED, READY, sum(hi - lo + 1 for lo, hi in runs))
     return [(row[0], row[1]) for row in endings]
 
 
@@ -167,13 +205,13 @@ def id_of(tx: Tx, source: int) -> UUID:
 # ── gates and members of a batch ─────────────────────────────────────────────
 
 
-def make(tx: Tx, gates: Iterable[NewGate]) -> list[int]:
+def make(tx: Tx, gates: Iterable[NewGate]) -> Looks:
     """Make the gates that do not exist. Answers their sources: one that is sealed and has no members is over."""
-    sources: list[int] = []
+    sources: Looks = {}
     for gate in gates:
         values = (gate.id.bytes, gate.queue, gate.label, gate.tenant, int(gate.sealed), int(gate.signalled), tx.now)
         if (row := tx.cur.execute(SQL["make"], values).fetchone()) is not None:
-            sources.append(-row[0])
+            sources[-row[0]] = None
     return sources
 
 
@@ -186,12 +224,12 @@ def refuse_over(tx: Tx, batch: Batch) -> None:
             raise GroupOver(into)
 
 
-def add_members(tx: Tx, batch: Batch, base: int | None, existing: Mapping[int, JobId]) -> list[int]:
+def add_members(tx: Tx, batch: Batch, base: int | None, existing: Mapping[int, JobId]) -> Looks:
     """Make the gates of a batch, add its members, seal. Answers the sources that changed.
 
     `base`: the key of place 0. None: no job of the batch was stored.
     """
-    changed = dict.fromkeys(make(tx, batch.gates))
+    changed = make(tx, batch.gates)
     for edge in batch.edges:
         gate = source_of(tx, edge.into)
         assert gate is not None  # refuse_over has looked
@@ -205,7 +243,7 @@ def add_members(tx: Tx, batch: Batch, base: int | None, existing: Mapping[int, J
     for id in batch.seals:
         if (row := tx.cur.execute(SQL["seal"], (id.bytes, tx.now)).fetchone()) is not None:
             changed[-row[0]] = None
-    return list(changed)
+    return changed
 
 
 def _members(
@@ -243,9 +281,11 @@ def prune_gates(tx: Tx, keep: Retention, limit: int) -> int:
 
 
 def _cancel_followers(tx: Tx, source: int) -> None:
-    rows = tx.cur.execute(SQL["followers"], (source, as_json([needs.value for needs in Needs]), -1)).fetchall()
+    rows = tx.cur.execute(
+        SQL["followers"], (as_json([source]), as_json([needs.value for needs in Needs]), -1)
+    ).fetchall()
     cancels = dict.fromkeys(Needs, Verdict.CANCEL)
-    cancelled = decide(tx, partial(id_of, tx, source), rows, cancels, note=NEVER_SEALED)
+    cancelled = decide(tx, partial(id_of, tx), rows, cancels, note=NEVER_SEALED)
     count(tx, [(lo, hi, None, "cancelled") for lo, hi in cancelled])
 
 

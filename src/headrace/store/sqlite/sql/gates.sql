@@ -25,15 +25,27 @@ update headrace_gate
 set size = size + ?2, done = done + ?3, dead = dead + ?4, cancelled = cancelled + ?5, changed_at = ?6 where no = ?1;
 
 -- name: counted_on
--- The gates on which the sources from ?1 to ?2 count, and the runs of members: (gate, first, last). ?3: the first source of the
--- same batch.
-select gate, first, last from headrace_edge where first between ?1 and ?2
+-- The gates on which sources count: (index of the run of sources, gate, first and last member of a run of members).
+-- ?1: JSON array of runs of sources, each [first, last, the first source of the same batch].
+select r.key, e.gate, e.first, e.last from json_each(?1) as r cross join headrace_edge as e
+where e.first between json_extract(r.value, '$[0]') and json_extract(r.value, '$[1]')
 union all
-select gate, first, last from headrace_edge where first >= ?3 and first < ?1 and last >= ?1 and last > first;
+select r.key, e.gate, e.first, e.last from json_each(?1) as r cross join headrace_edge as e
+where e.first >= json_extract(r.value, '$[2]') and e.first < json_extract(r.value, '$[0]')
+    and e.last >= json_extract(r.value, '$[0]') and e.last > e.first;
 
 -- name: awaited
--- The sources from ?1 to ?2 that something waits for.
-select distinct source from headrace_blocked where source between ?1 and ?2;
+-- The sources that something waits for, one seek for each: (index of the run of sources, source). ?1: as above.
+with recursive w (run, source, last) as (
+    select r.key, (
+        select a.source from headrace_blocked as a where a.source >= json_extract(r.value, '$[0]') order by a.source limit 1
+    ), json_extract(r.value, '$[1]') from json_each(?1) as r
+    union all
+    select w.run, (
+        select b.source from headrace_blocked as b where b.source > w.source order by b.source limit 1
+    ), w.last from w where w.source < w.last
+)
+select run, source from w where source <= last;
 
 -- name: state
 select sealed, size, done, dead, cancelled, told from headrace_gate where no = ?;
@@ -46,10 +58,25 @@ insert into headrace_blocked
 (source, needs, delay, due, run_at, queue, priority, tenant, lane, lo, hi, attempt, failures, crashes, suspect, note)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: block_runs
+-- Runs of jobs that never ran, alike but for what they wait for. ?1: JSON array of [source, first key, last key].
+insert into headrace_blocked
+(source, lo, hi, needs, delay, due, queue, priority, tenant, lane, attempt, failures, crashes, suspect)
+select json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+    0, 0, 0, 0
+from json_each(?1);
+
+-- name: release
+-- Runs of jobs that never ran are ready in a lane of a line (?2). ?1: JSON array of [first key, last key].
+insert into headrace_ready (line, tenant, lane, lo, hi, attempt, failures, crashes, suspect)
+select ?2, ?3, ?4, json_extract(value, '$[0]'), json_extract(value, '$[1]'), 0, 0, 0, 0 from json_each(?1);
+
 -- name: followers
--- Runs that wait for a source with one of these needs. ?2: JSON array.
-select needs, delay, due, queue, priority, tenant, lane, lo, hi, attempt, failures, crashes, suspect, note
-from headrace_blocked where source = ?1 and needs in (select value from json_each(?2)) limit ?3;
+-- Runs that wait for one of some sources (?1) with one of some needs (?2), both JSON arrays.
+select b.source, b.needs, b.delay, b.due, b.queue, b.priority, b.tenant, b.lane, b.lo, b.hi, b.attempt, b.failures, b.crashes,
+    b.suspect, b.note
+from json_each(?1) as s cross join headrace_blocked as b
+where b.source = s.value and b.needs in (select value from json_each(?2)) limit ?3;
 
 -- name: unblock
 delete from headrace_blocked where lo in (select value from json_each(?1));
@@ -60,7 +87,7 @@ select distinct queue, priority, tenant, lane, lo, hi, attempt, failures, crashe
 from headrace_blocked where run_at <= ?1 order by run_at, lo limit ?2;
 
 -- name: put_off
-insert or ignore into headrace_opening (source) values (?);
+insert or ignore into headrace_opening (source) select value from json_each(?1);
 
 -- name: openings
 select source from headrace_opening limit ?;

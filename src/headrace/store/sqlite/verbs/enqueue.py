@@ -75,7 +75,7 @@ def enqueue(tx: Tx, batch: Batch, prepared: Packed | None = None) -> Enqueued:
     locks.take(seq << 16)
     if batch.linked:
         changed = add_members(tx, batch, seq << 16, existing)
-        follow(tx, [*changed, *block(tx, batch, seq << 16, existing)])
+        follow(tx, changed | block(tx, batch, seq << 16, existing))
     return Enqueued(existing)
 
 

@@ -10,7 +10,7 @@ from headrace.model.gate import Counts, Edge, Gate, GateId, Links, Needs, NewGat
 from headrace.model.job import job_id
 from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.gates import SQL, follow, id_of, make, source_of
-from headrace.store.sqlite.rows import Row, micros, moment
+from headrace.store.sqlite.rows import Row, as_json, micros, moment
 
 
 def signal(tx: Tx, gate: NewGate, value: bytes, keep: timedelta) -> bool:
@@ -18,7 +18,7 @@ def signal(tx: Tx, gate: NewGate, value: bytes, keep: timedelta) -> bool:
     row = tx.cur.execute(SQL["signal"], (gate.id.bytes, value, tx.now + micros(keep), tx.now)).fetchone()
     if row is None:
         return False
-    follow(tx, [-row[0]])
+    follow(tx, {-row[0]: None})
     return True
 
 
@@ -37,7 +37,8 @@ def links(tx: Tx, id: UUID, after: UUID | None, limit: int) -> Links:
     if source is None:
         return Links()
     start = source >> 16 << 16 if source > 0 else source
-    into = [gate for gate, _, _ in tx.cur.execute(SQL["counted_on"], (source, source, start)).fetchmany(limit)]
+    counted = tx.cur.execute(SQL["counted_on"], (as_json([(source, source, start)]),)).fetchmany(limit)
+    into = [gate for _, gate, _, _ in counted]
     blocked: list[UUID] = []
     for lo, hi in tx.cur.execute(SQL["blocked"], (source, limit)).fetchall():
         batch, _ = divmod(lo, 1 << 16)
