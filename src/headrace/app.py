@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headrace.policy.schedule import Schedule
     from headrace.policy.schedule_options import ScheduleKeywords
     from headrace.store.contract import Store
+    from headrace.task.event import Event
     from headrace.task.large_results import ResultStorage
     from headrace.testing.inlining import Inline
     from headrace.webhooks.declare import Webhook
@@ -77,8 +78,8 @@ class Headrace(AppJobs, AppPauses, AppHooks, Producer):
         """The declared tasks by name."""
         self.queues: dict[str, QueueOptions] = {}
         """The declared queues by name. Any other name is a queue, too."""
-        self.event_queues: dict[str, str] = {}
-        """The queues of declared events, by the names of the events."""
+        self.events: dict[str, Event[Any]] = {}
+        """The declared events by name."""
         self.dead_alert_hooks: list[Callable[[DeadAlert], Any]] = []
         self.producer = None if producer is None else check_producer(producer)
         """The name of the producer that the app's jobs carry. None: none."""

@@ -144,14 +144,17 @@ class SerializationError(EnqueueError):
 
 
 class PayloadTooLarge(EnqueueError):
-    """The encoded arguments are over the limit."""
+    """The encoded arguments, or the value of an event, are over the limit."""
 
     code = "payload_too_large"
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(
+        self, size: int, limit: int, *, what: str = "the arguments take", setting: str = "max_payload"
+    ) -> None:
+        """`setting`: what raises the limit. Empty: it is fixed."""
         super().__init__(
-            f"the arguments take {size:,} bytes, the limit is {limit:,}: "
-            "store the data elsewhere and pass a reference, or raise max_payload"
+            f"{what} {size:,} bytes, the limit is {limit:,}: store the data elsewhere and pass a reference"
+            + (f", or raise {setting}" if setting else "")
         )
         self.size = size
         self.limit = limit

@@ -33,6 +33,9 @@ app = Headrace()
 other = object()
 
 
+app.event("approved", bool)
+
+
 @app.task(name="shop.charge", queue="billing", redact=["card"])
 async def charge(order: int, shop: str, card: str = "none") -> str:
     return f"{shop} paid {order}"

@@ -34,6 +34,9 @@ def test_events(shell: Shell) -> None:
     assert shell("events", "show", "paid", "42").stdout == 'event paid of 42: {"by":"ann"}\n'
     refused = shell("events", "signal", "paid", "43", "--value", "yes", code=2)
     assert "A text needs quotes" in refused.stderr
+    call = ("events", "signal", "approved", "42", "--app", "shop:app", "--value")
+    assert "does not fit the type of event approved" in shell.error(*call, '"yes"', code=1)
+    assert shell(*call, "true").stdout == "event approved of 42: signalled\n"
 
 
 def test_stats(shell: Shell) -> None:

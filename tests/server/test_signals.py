@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from server.running import Running
@@ -35,6 +37,26 @@ async def test_a_bad_signal_is_one_problem_and_stores_nothing(server: Running, p
     answer = await server.http.post(path, json=body)
     assert (answer.status_code, answer.json()["code"]) == (422, code)
     assert (await server.http.get("/v1/events/paid/42")).status_code == 404
+
+
+async def test_the_value_of_a_declared_event_is_checked(server: Running):
+    server.app.event("paid", datetime, keep="90d")
+    url = "/v1/events/paid/8"
+    for value in (None, "yes", 7):
+        answer = await server.http.post(url, json={"value": value})
+        assert (answer.status_code, answer.json()["code"], answer.json()["path"]) == (422, "invalid_value", "value")
+        assert "does not fit the type of event paid" in answer.json()["detail"]
+    assert (await server.http.get(url)).status_code == 404
+    assert (await server.http.post(url, json={"value": "2026-11-18T09:00:00Z"})).status_code == 201
+
+
+async def test_a_bad_signal_says_what_is_wrong(server: Running):
+    answer = await server.http.post("/v1/events/no%20spaces/42", json={})
+    assert "is not a valid event name" in answer.json()["detail"]
+    answer = await server.http.post("/v1/events/paid/42", json={"value": "x" * 300_000})
+    assert answer.json()["detail"] == (
+        "the value of the event takes 300,005 bytes, the limit is 262,144: store the data elsewhere and pass a reference"
+    )
 
 
 async def test_a_token_of_a_tenant_signals_events_of_that_tenant_only(server: Running):

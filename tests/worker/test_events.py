@@ -12,7 +12,7 @@ import pytest
 
 from conftest import nothing_left_behind
 from headrace.app import Headrace
-from headrace.errors import ConfigError, PayloadTooLarge, WaitTimeout
+from headrace.errors import ConfigError, PayloadTooLarge, SerializationError, WaitTimeout
 from headrace.model.gate import MAX_SIGNAL
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.outcome import AWAITS
@@ -279,5 +279,8 @@ def test_bad_keys_and_values_are_refused_and_nothing_is_stored():
         large = app.event("large", bytes)
         with pytest.raises(PayloadTooLarge):
             large.signal("k", b"x" * (MAX_SIGNAL + 1))
-        with pytest.raises(ConfigError):
+        with pytest.raises(SerializationError, match=r"value: does not fit the type of event payout\.approved"):
+            approved.signal("k", "yes")  # type: ignore[arg-type]
+        assert approved.signal("k", 1)
+        with pytest.raises(ConfigError, match="is not a valid event name"):
             app.event("no spaces", int)

@@ -42,10 +42,9 @@ def signal(target: Target, name: str, key: str, value: str, tenant: str, queue: 
         raise click.BadParameter(
             f"not JSON: {error}. A text needs quotes: --value '\"yes\"'", param_hint="--value"
         ) from None
-    declared = {} if target.app is None else target.app.event_queues
-    home = queue or declared.get(name, "default")
+    declared = None if target.app is None else target.app.events.get(name)
     first: bool = target.operate(
-        lambda operations: operations.events.signal(name, key, given, tenant=tenant, queue=home)
+        lambda operations: operations.events.signal(name, key, given, tenant=tenant, queue=queue, declared=declared)
     )
     if as_json:
         emit({"name": name, "key": key, "signalled": first})

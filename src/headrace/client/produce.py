@@ -48,7 +48,7 @@ class Producer(AppClients):
 
     hooks: Hooks
     tasks: dict[str, Task[..., Any]]
-    event_queues: dict[str, str]
+    events: dict[str, Event[Any]]
     _home: Home
     _outbox: Outbox | None = None
     inline_runner: InlineRunner | None = None
@@ -193,7 +193,7 @@ class Producer(AppClients):
         from headrace.task.event import Event
 
         event = Event[T](self._home, name, value, queue=queue, keep=duration.parse(keep, name="keep"))
-        if (other := self.event_queues.setdefault(name, queue)) != queue:
+        if (other := self.events.setdefault(name, event).queue) != queue:
             raise ConfigError(
                 f"event {name!r} is declared with queue {other!r} and with {queue!r}: declare it once, or with the same queue"
             )

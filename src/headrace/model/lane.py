@@ -133,6 +133,13 @@ def check_task_name(name: str) -> str:
     return name
 
 
+def check_event_name(name: str) -> str:
+    """The name, or a ConfigError."""
+    if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is not a valid event name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
+    return name
+
+
 def check_tenant(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _TENANT.fullmatch(name):

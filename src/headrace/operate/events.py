@@ -11,7 +11,7 @@ from headrace.errors import SerializationError
 from headrace.model.gate import Gate
 from headrace.operate.audit import Ledger
 from headrace.store.contract import Store
-from headrace.task.event import check_signal, event_gate
+from headrace.task.event import Event, check_signal, event_gate
 
 KEPT = timedelta(days=30)
 """How long the store remembers a value that no job waits for any more."""
@@ -34,12 +34,19 @@ class EventOperations:
         value: Any = None,
         *,
         tenant: str = "",
-        queue: str = "default",
-        keep: timedelta = KEPT,
+        queue: str | None = None,
+        declared: Event[Any] | None = None,
     ) -> bool:
-        """Give a value to the jobs that wait for this event, and to those that will. False: there was one already."""
-        gate = event_gate(name, key, queue=queue, tenant=tenant)
-        first = await self._store.signal(gate, check_signal(_encode(value)), keep)
+        """Give a value to the jobs that wait for this event, and to those that will. False: there was one already.
+
+        `declared`: the event as an app declares it. Its type decides which values are accepted. Raises SerializationError.
+        """
+        if declared is None:
+            data, home, keep = check_signal(_encode(value)), "default", KEPT
+        else:
+            data, home, keep = declared.encoded_json(value), declared.queue, declared.keep
+        gate = event_gate(name, key, queue=home if queue is None else queue, tenant=tenant)
+        first = await self._store.signal(gate, data, keep)
         if first:
             await self._ledger.note("events.signal", f"{name} of {key}")
         return first

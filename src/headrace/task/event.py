@@ -16,7 +16,7 @@ import msgspec
 from headrace.errors import ConfigError, PayloadTooLarge, SerializationError, WaitTimeout
 from headrace.model import duration
 from headrace.model.gate import MAX_SIGNAL, Gate, NewGate, Wait, derived_gate_id
-from headrace.model.lane import check_key, check_queue, check_task_name, check_tenant
+from headrace.model.lane import check_event_name, check_key, check_queue, check_tenant
 from headrace.model.outcome import AWAITS
 from headrace.model.step import Step
 from headrace.runtime.blocking import blocking
@@ -61,7 +61,7 @@ def key_text(key: EventKey) -> str:
 def event_gate(name: str, key: EventKey, *, queue: str = "default", tenant: str = "") -> NewGate:
     """The gate of an event. Its id follows from the tenant, the name and the key."""
     text = key_text(key)
-    id = derived_gate_id(check_tenant(tenant), check_task_name(name), text)
+    id = derived_gate_id(check_tenant(tenant), check_event_name(name), text)
     return NewGate(id=id, queue=check_queue(queue), signalled=True, tenant=tenant)
 
 
@@ -74,7 +74,7 @@ def answer_of(step: Step) -> bytes | None:
 
 def check_signal(value: bytes) -> bytes:
     if len(value) > MAX_SIGNAL:
-        raise PayloadTooLarge(len(value), MAX_SIGNAL)
+        raise PayloadTooLarge(len(value), MAX_SIGNAL, what="the value of the event takes", setting="")
     return value
 
 
@@ -83,11 +83,13 @@ class Event(Generic[T]):
 
     def __init__(self, home: EventHome, name: str, hint: Any, *, queue: str, keep: timedelta) -> None:
         self._home = home
-        self.name = check_task_name(name)
+        self.name = check_event_name(name)
         """The name of the event."""
-        self._codec = ResultCodec(hint, f"event {name}")
-        self._queue = check_queue(queue)
-        self._keep = keep
+        self._codec = ResultCodec(hint, name, of=f"the type of event {name}")
+        self.queue = check_queue(queue)
+        """A queue of the tasks that wait."""
+        self.keep = keep
+        """How long the store remembers its value."""
 
     def __repr__(self) -> str:
         return f"<Event {self.name}>"
@@ -97,19 +99,31 @@ class Event(Generic[T]):
 
         `tenant`: the tenant of the jobs that wait. A job waits for events of its own tenant only.
         """
-        encoded = self._codec.encode(value)
-        data = check_signal(_NIL if encoded is None else encoded)
-        gate = event_gate(self.name, key, queue=self._queue, tenant=tenant)
-        return await self._home.asignal(gate, data, self._keep)
+        gate = event_gate(self.name, key, queue=self.queue, tenant=tenant)
+        return await self._home.asignal(gate, self.encoded(value), self.keep)
 
     signal = blocking(asignal)
+
+    def encoded(self, value: T) -> bytes:
+        """The value for the store. Raises SerializationError if it does not fit the type of the event.
+
+        The first value stays, so a wrong one would make each job dead that waits for it.
+        """
+        encoded = self._codec.encode(value)
+        data = check_signal(_NIL if encoded is None else encoded)
+        self._codec.decode(data)
+        return data
+
+    def encoded_json(self, value: Any) -> bytes:
+        """The same for a value that was JSON."""
+        return self.encoded(self._codec.from_json(value))
 
     async def wait(self, key: EventKey, *, timeout: duration.Duration | float | None = None) -> T:
         """Wait for the value, without a slot. A value that came first is not missed.
 
         `timeout` counts from the first attempt that came here. When it is over, WaitTimeout is raised, in every later attempt, too.
         """
-        waiting = _EventWait.begin(self.name, key, timeout, self._queue)
+        waiting = _EventWait.begin(self.name, key, timeout, self.queue)
         keeper = waiting.keeper
         await keeper.load()
         answer = waiting.remembered()
@@ -128,7 +142,7 @@ class Event(Generic[T]):
 
     def wait_sync(self, key: EventKey, *, timeout: duration.Duration | float | None = None) -> T:
         """The same for sync tasks, in threads and in processes. It raises a BaseException through the task's code."""
-        waiting = _EventWait.begin(self.name, key, timeout, self._queue)
+        waiting = _EventWait.begin(self.name, key, timeout, self.queue)
         keeper = waiting.keeper
         keeper.load_sync()
         answer = waiting.remembered()
@@ -149,7 +163,7 @@ class Event(Generic[T]):
         try:
             return self._codec.decode(answer[1:])
         except SerializationError as error:
-            raise StepChanged(f"step_changed: the value of event {self.name} of {waiting.key} {error}") from None
+            raise StepChanged(f"step_changed: event {self.name} of {waiting.key}: {error}") from None
 
 
 class _EventWait:

@@ -64,7 +64,7 @@ async def all_of(call: Call) -> Response:
     """GET /v1/groups"""
     query: GroupQuery = call.query
     who, tenant = call.principal, query.tenant
-    before = _read(query.before) if query.before else None
+    before = _read(query.before, "before") if query.before else None
     if who.tenant is not None:
         if tenant not in {None, who.tenant}:
             return answer(JobGroups(items=[], next=None))
@@ -156,14 +156,14 @@ async def _visible(call: Call) -> Gate:
     return gate
 
 
-def _read(text: str) -> GateId:
+def _read(text: str, path: str = "id") -> GateId:
     try:
         return parse_group(text)
     except ConfigError:
         with suppress(ConfigError):
             parse_id(text)
             raise _no_group() from None  # The id of something else.
-        raise Problem(422, "invalid_value", "that is not the id of a group: see GET /v1/groups", path="id") from None
+        raise Problem(422, "invalid_value", "that is not the id of a group: see GET /v1/groups", path=path) from None
 
 
 def _no_group() -> Problem:

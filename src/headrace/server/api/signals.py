@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from headrace.errors import PayloadTooLarge
-from headrace.model.lane import check_key, check_queue, check_task_name, check_tenant
+from headrace.errors import PayloadTooLarge, SerializationError
+from headrace.model.lane import check_event_name, check_key, check_queue, check_tenant
 from headrace.operate.events import shown_value
 from headrace.server.api.job_request import check
 from headrace.server.http.call import Call, answer
@@ -21,7 +21,7 @@ class SignalRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The value, and whose event it is."""
 
     value: Any = None
-    """Any JSON value that fits the type of the event."""
+    """Any JSON value that fits the type of the event. It is checked if the app of the server declares the event."""
     tenant: str | None = None
     """The tenant of the jobs that wait. A token that is bound to a tenant signals events of that one."""
     queue: str | None = None
@@ -57,13 +57,17 @@ async def signal(call: Call) -> Response:
     """POST /v1/events/{name}/{key}"""
     asked: SignalRequest = call.body
     name, key = _named(call)
-    declared = call.service.app.event_queues.get(name, "default")
-    queue = declared if asked.queue is None else check(check_queue, asked.queue, "invalid_queue_name", "queue")
+    declared = call.service.app.events.get(name)
+    queue = None if asked.queue is None else check(check_queue, asked.queue, "invalid_queue_name", "queue")
     tenant = _tenant(call, asked.tenant)
     try:
-        first = await call.operations.events.signal(name, key, asked.value, tenant=tenant, queue=queue)
+        first = await call.operations.events.signal(
+            name, key, asked.value, tenant=tenant, queue=queue, declared=declared
+        )
     except PayloadTooLarge as error:
         raise Problem(422, "value_too_large", str(error), path="value") from None
+    except SerializationError as error:
+        raise Problem(422, "invalid_value", str(error), path="value") from None
     return answer(SignalAnswer(signalled=first), 201 if first else 200)
 
 
@@ -80,7 +84,7 @@ async def show(call: Call) -> Response:
 
 
 def _named(call: Call) -> tuple[str, str]:
-    name = check(check_task_name, call.path["name"], "invalid_event_name", "name")
+    name = check(check_event_name, call.path["name"], "invalid_event_name", "name")
     return name, check(check_key, call.path["key"], "invalid_key", "key")
 
 
@@ -109,7 +113,7 @@ ENDPOINTS = (
         handler=signal,
         body=SignalRequest,
         answers={201: SignalAnswer, 200: SignalAnswer},
-        problems=(*_PROBLEMS, (422, "invalid_queue_name"), (422, "value_too_large")),
+        problems=(*_PROBLEMS, (422, "invalid_queue_name"), (422, "value_too_large"), (422, "invalid_value")),
     ),
     Endpoint(
         method="GET",

@@ -30,10 +30,12 @@ def may_hold_non_finite(data: bytes) -> bool:
 class ResultCodec:
     """The results of one function."""
 
-    def __init__(self, hint: Any, name: str) -> None:
-        """`hint`: the return annotation. `name`: the function's, for errors."""
+    def __init__(self, hint: Any, name: str, *, of: str = "") -> None:
+        """`hint`: the return annotation. `name`: the function's, for errors. `of`: what has values of this type, if it is no function."""
         self.name = name
-        self._hint = Any if hint in {typing.NoReturn, typing.Never} else types.check(hint, f"{name}() returns")
+        self._hint = Any if hint in {typing.NoReturn, typing.Never} else types.check(hint, of or f"{name}() returns")
+        self._place = "value" if of else "result"
+        self._misfit = f"does not fit {of}" if of else f"is not what {name}() is annotated to return"
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(self._hint, dec_hook=dec_hook)
 
     def encode(self, value: Any) -> bytes | None:
@@ -43,9 +45,9 @@ class ResultCodec:
         try:
             data = encode(value)
         except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the walk finds where
-            problem = problems.find("result", value, problems.unstorable)
-            raise problem or SerializationError("result", f"{type(error).__name__}: {error}") from None
-        if may_hold_non_finite(data) and (bad := problems.find("result", value, problems.non_finite)):
+            problem = problems.find(self._place, value, problems.unstorable)
+            raise problem or SerializationError(self._place, f"{type(error).__name__}: {error}") from None
+        if may_hold_non_finite(data) and (bad := problems.find(self._place, value, problems.non_finite)):
             raise bad
         return data
 
@@ -58,4 +60,11 @@ class ResultCodec:
         except MALFORMED as error:
             if self._hint in {None, type(None)}:
                 return _decode_any(data)
-            raise SerializationError("result", f"is not what {self.name}() is annotated to return: {error}") from None
+            raise SerializationError(self._place, f"{self._misfit}: {error}") from None
+
+    def from_json(self, value: Any) -> Any:
+        """A value that was JSON, as the annotated type. Raises SerializationError if it does not fit."""
+        try:
+            return msgspec.json.decode(msgspec.json.encode(value), type=self._hint, dec_hook=dec_hook)
+        except MALFORMED as error:
+            raise SerializationError(self._place, f"{self._misfit}: {error}") from None
