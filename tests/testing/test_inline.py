@@ -6,13 +6,39 @@ import threading
 
 import pytest
 
-from headrace import ConfigError, Headrace, JobState, Limit
+from headrace import ConfigError, Headrace, JobState, Limit, step
 from headrace.testing import drain, enqueued, faults, inline, use_memory
 
 
 @pytest.fixture
 def app() -> Headrace:
     return Headrace("redis://nowhere.invalid")
+
+
+def test_a_job_that_a_step_enqueues_has_steps_and_children_of_its_own():
+    app = Headrace("memory://")
+    ran: list[str] = []
+
+    @app.task
+    async def child() -> int:
+        return 7
+
+    @app.task
+    async def inner() -> int:
+        await step(ran.append, "step")
+        return await child.job()
+
+    async def enqueue() -> str:
+        return str((await inner.aenqueue()).id)
+
+    @app.task
+    async def outer() -> str:
+        return await step(enqueue)
+
+    with use_memory(app), app.inline():
+        id = outer.enqueue().result()
+        assert inner.handle(id).result() == 7
+    assert ran == ["step"]
 
 
 def test_sync_code(app: Headrace) -> None:

@@ -30,8 +30,13 @@ R = TypeVar("R")
 _SHORT: Final = timedelta(seconds=1)
 """A shorter sleep keeps its slot."""
 
-_inside: ContextVar[bool] = ContextVar("headrace_inside_step", default=False)
-"""A step is running: the steps that it calls are a part of it."""
+_inside: ContextVar[StepKeeper | None] = ContextVar("headrace_inside_step", default=None)
+"""The steps of the job of which one is running: the steps that it calls are a part of it."""
+
+
+def _inside_step() -> bool:
+    """Whether the caller is a part of a step. A job that runs inside a step of another one, in tests, has its own steps."""
+    return (keeper := _inside.get()) is not None and keeper is running().steps()
 
 
 def steps_outside(what: str) -> StepKeeper:
@@ -39,7 +44,7 @@ def steps_outside(what: str) -> StepKeeper:
 
     A step that waits would keep its slot for as long, because an attempt is not ended while a step runs.
     """
-    if _inside.get():
+    if _inside_step():
         raise ConfigError(f"{what}: this works in the task itself, not inside one of its steps")
     return running().steps()
 
@@ -106,7 +111,7 @@ class StepCall:
     def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
     def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        if _inside.get():
+        if _inside_step():
             return _call(function, args, kwargs)
         keeper, ticket = self._options.begin(function, args, kwargs)
         return self._run(keeper, ticket, function, args, kwargs)
@@ -125,7 +130,7 @@ class StepCall:
         if step is not None:
             return _remembered(codec, ticket, step.value)
         with keeper.busy():
-            outside = _inside.set(True)
+            outside = _inside.set(keeper)
             try:
                 value = codec.encode(await _call(function, args, kwargs, self._options.tx))
             finally:
@@ -152,7 +157,7 @@ class SyncStepCall:
         return SyncStepCall(self._options.but(key, name, lazy, tx))
 
     def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if _inside.get():
+        if _inside_step():
             return function(*args, **kwargs)
         keeper, ticket = self._options.begin(function, args, kwargs)
         keeper.load_sync()
@@ -161,7 +166,7 @@ class SyncStepCall:
         if step is not None:
             remembered: R = _remembered(codec, ticket, step.value)
             return remembered
-        outside = _inside.set(True)
+        outside = _inside.set(keeper)
         try:
             value = codec.encode(function(*args, **kwargs))
         finally:
