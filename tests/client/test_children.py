@@ -604,6 +604,18 @@ async def test_jobs_are_awaited_inside_tasks_only(memory_crew: Crew):
         memory_crew.double.job(1).wait_sync()
 
 
+async def test_jobs_of_another_store_are_not_awaited(memory_crew: Crew):
+    other = Crew(Headrace("memory://"))
+
+    @memory_crew.app.task(retry=Retry(max_attempts=1))
+    async def parent() -> int:
+        return await other.double.job(1)
+
+    job = await memory_crew.run(await parent.aenqueue())
+    assert "are in another store: await tasks of apps with the same store" in job.history[-1].message
+    await other.app.aclose()
+
+
 async def test_a_wait_inside_a_step_and_other_things_than_jobs_are_refused(memory_crew: Crew):
     crew = memory_crew
 

@@ -317,10 +317,7 @@ class ChildWait:
         return WaitAnswer([_result_of(id, job) for id, job in awaited])
 
     def _revivable(self, jobs: Sequence[Job | None]) -> list[JobId]:
-        """The children that were cancelled because this very job was dead, if nothing else has failed.
-
-        An operator has replayed the job, so they are needed again.
-        """
+        """The children that were cancelled because this job was dead, if nothing else has failed: an operator has replayed it."""
         own = why_cancelled(self._parent, JobState.DEAD)
         cancelled = [job.id for job in jobs if job is not None and job.state is JobState.CANCELLED and job.note == own]
         failed = [job for job in jobs if job is not None and job.state in {JobState.DEAD, JobState.CANCELLED}]
@@ -346,7 +343,9 @@ def decoded(call: JobCall[Any], result: bytes | None) -> Any:
 
 
 def _waits(gate: Gate | None) -> bool:
-    return gate is not None and verdict(Needs.FAILED, gate.counts, sealed=gate.sealed) is Verdict.WAIT
+    if gate is None:
+        raise ConfigError("the jobs that it awaits are in another store: await tasks of apps with the same store")
+    return verdict(Needs.FAILED, gate.counts, sealed=gate.sealed) is Verdict.WAIT
 
 
 def _failure_of(job: Job) -> ChildFailure | None:
