@@ -9,7 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from headrace import BadArguments, ConfigError, Handle, Headrace, JobState, Retry, Unique, current_job
+from headrace import (
+    BadArguments,
+    ConfigError,
+    Handle,
+    Headrace,
+    JobState,
+    Retry,
+    SerializationError,
+    Unique,
+    current_job,
+)
 from headrace.client import graph
 from headrace.model.gate import Needs, Wait, is_gate
 from headrace.model.job import split_id
@@ -239,11 +249,21 @@ def test_a_placeholder_outside_a_graph_says_what_to_do(memory_shop: Shop):
 
 def test_a_placeholder_is_no_value(memory_shop: Shop):
     out: Any = memory_shop.charge.job(7, "acme").out
-    for use in (lambda: f"{out}", lambda: out + 1, lambda: bool(out), lambda: list(out), lambda: out["order"]):
+    for use in (
+        lambda: f"{out}",
+        lambda: str(out),
+        lambda: out + 1,
+        lambda: bool(out),
+        lambda: list(out),
+        lambda: out["order"],
+    ):
         with pytest.raises(TypeError, match="is not known yet: pass it as an argument of another job"):
             use()
     with pytest.raises(AttributeError, match="has no 'order'"):
         _ = out.order
+    archive: Any = memory_shop.note
+    with pytest.raises(SerializationError, match=r"args\[0\]: the result of another job is a key of a mapping"):
+        archive.job({out: 1})
     assert repr(out).startswith("<the result of a job of ")
 
 

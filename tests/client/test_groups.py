@@ -230,6 +230,10 @@ async def test_wrong_uses_are_refused(memory_crew: Crew):
         crew.app.open_group("")
     with pytest.raises(ConfigError, match=r"group takes task.job\(…\), not 5"):
         group(cast("Any", [5]))
+    with pytest.raises(ConfigError, match=r"group takes several task.job\(…\), not JobCall"):
+        group(cast("Any", square.job(1)))
+    with pytest.raises(ConfigError, match=r"on_done takes task.job\(…\), not <Task"):
+        crew.app.open_group("x", on_done=cast("Any", square))
     with pytest.raises(ConfigError, match="follows other jobs"):
         async with crew.app.open_group("x") as rows:
             await rows.aenqueue_many([square.job(1).then(bad)])

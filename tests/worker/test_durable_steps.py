@@ -10,7 +10,7 @@ import weakref
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -508,3 +508,12 @@ async def test_step_sync_in_an_async_task_is_refused_where_it_would_block(bench:
 
     job = await finish(bench, work)
     assert "use `await step(…)`" in job.history[0].message
+
+
+async def test_a_step_takes_a_function(bench: Bench):
+    @bench.app.task(retry=ONCE)
+    async def work() -> None:
+        await step(cast("Any", 1))
+
+    job = await finish(bench, work)
+    assert "step takes a function and its arguments, step(fetch, url), not int" in job.history[0].message

@@ -79,6 +79,9 @@ class OpenGroup(Gathered, Generic[R]):
         """What people see."""
         self._producer = producer
         self._callbacks = {needs: call for needs, call in callbacks.items() if call is not None}
+        for needs, call in self._callbacks.items():
+            if not isinstance(call, JobCall):
+                raise ConfigError(f"on_{needs} takes task.job(…), not {call!r:.80}")
         self._outer = outer
         self.id = new_gate_id()
         """The id of the group."""

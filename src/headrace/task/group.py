@@ -64,6 +64,8 @@ class JobGroup(Generic[R_co]):
     __slots__ = ("calls", "label")
 
     def __init__(self, calls: Iterable[JobCall[R_co]], label: str = "") -> None:
+        if not isinstance(calls, Iterable):
+            raise ConfigError(f"group takes several task.job(…), not {calls!r:.80}")
         self.calls: tuple[JobCall[R_co], ...] = tuple(calls)
         """The jobs, in the order of their results."""
         for call in self.calls:

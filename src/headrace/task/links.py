@@ -56,7 +56,9 @@ class Out:
         raise TypeError(f"{self!r} is not known yet: {_USE}")
 
     # Without these, code that uses the placeholder as a value would store a text or a number by mistake.
-    __format__ = __bool__ = __iter__ = __len__ = __getitem__ = __int__ = __float__ = __add__ = __radd__ = _refuse
+    __str__ = __format__ = __bool__ = __iter__ = __len__ = __getitem__ = __int__ = __float__ = __add__ = __radd__ = (
+        _refuse
+    )
 
 
 _USE: Final = "pass it as an argument of another job, whose task works with the value"

@@ -63,6 +63,10 @@ class StepOptions(NamedTuple):
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[StepKeeper, Ticket]:
         """Number the call now. The order in which steps are awaited may differ from attempt to attempt."""
+        if not callable(function):
+            raise ConfigError(
+                f"step takes a function and its arguments, step(fetch, url), not {type(function).__name__}: it calls the function"
+            )
         keeper = running().steps()
         name = self.name or name_of(function)
         code = None if self.name else getattr(function, "__code__", function)

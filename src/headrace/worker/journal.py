@@ -307,5 +307,8 @@ class AttemptSteps:
     def _from_thread(self, work: Coroutine[Any, Any, T]) -> T:
         if event_loop.runs_here():
             work.close()
-            raise Unsupported("step_sync() would block the event loop: use `await step(…)` in async tasks")
+            raise Unsupported(
+                "the sync forms step_sync, sleep_sync and wait_sync would block the event loop: use `await step(…)`, "
+                "`await sleep(…)` and `await call` in async tasks"
+            )
         return asyncio.run_coroutine_threadsafe(work, self._writer.loop).result()

@@ -38,6 +38,15 @@ def shown(value: msgspec.msgpack.Ext) -> dict[str, str] | None:
     return {FIELD: str(UUID(bytes=data))} if value.code == EXTENSION and len(data) == 16 else None
 
 
+def is_key(argument: bytes) -> bool:
+    """Whether a reference is a key of a mapping in this MessagePack, where a result cannot be put."""
+    try:
+        msgspec.msgpack.decode(argument, ext_hook=lambda _code, _data: list[Any]())
+    except msgspec.DecodeError:
+        return True  # A list is no key.
+    return False
+
+
 def resolved(payload: bytes, results: Mapping[UUID, bytes | None]) -> bytes:
     """The arguments with these results, which are MessagePack, in place of their references. Raises BadArguments."""
     try:

@@ -18,6 +18,7 @@ import msgspec
 from headrace.errors import BadArguments, ConfigError, SerializationError, SerializerNotAllowed
 from headrace.task.codec import problems, redact, types
 from headrace.task.codec.hooks import HasPlaceholder, dec_hook, enc_hook
+from headrace.task.codec.references import is_key
 from headrace.task.codec.result import MALFORMED, ResultCodec, encode, may_hold_non_finite
 
 Args = tuple[Any, ...]
@@ -171,6 +172,8 @@ class Signature:
                 raise problem or SerializationError(path, f"{type(error).__name__}: {error}") from None
             if marks.count == before:
                 self._check_arrival(parameter, path, value, raw)
+            elif is_key(bytes(raw)):
+                raise SerializationError(path, "the result of another job is a key of a mapping: pass it as a value")
             return raw
 
         raw_args = [
