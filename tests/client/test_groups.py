@@ -186,6 +186,19 @@ async def test_a_block_that_raises_leaves_the_group_unsealed(crew: Crew):
     await ended(crew, "ended")
 
 
+async def test_a_block_that_is_entered_again_has_the_same_callbacks(crew: Crew):
+    async with crew.app.open_group("all") as outer:
+        rows = outer.open_group("rows", on_done=crew.note.job("on_done"))
+        with pytest.raises(KeyError):
+            async with rows:
+                raise KeyError
+        async with rows:
+            await rows.aenqueue_many([crew.square.job(1)])
+    await ended(crew, "on_done")
+    assert len((await crew.app.afind(task=crew.note.name)).jobs) == 1
+    assert ((await outer.astatus()).size, (await rows.astatus()).size) == (1, 1)
+
+
 async def test_a_group_in_a_group_counts_as_one_member(crew: Crew):
     async with crew.app.open_group("outer", on_done=crew.note.job("outer")) as outer:
         await outer.aenqueue_many([crew.square.job(1)])

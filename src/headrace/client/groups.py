@@ -85,6 +85,9 @@ class OpenGroup(Gathered, Generic[R]):
         self._outer = outer
         self.id = new_gate_id()
         """The id of the group."""
+        # A block that is entered again repeats the same calls, which change nothing.
+        self._batch = new_batch()
+        self._batches = {needs: new_batch() for needs in self._callbacks}
         inherited = (tenant_of(call.job) for call in self._callbacks.values())
         self.tenant = check_tenant(tenant) or next(filter(None, inherited), "")
         """The tenant of its jobs that have none."""
@@ -113,11 +116,11 @@ class OpenGroup(Gathered, Generic[R]):
         gate = self._gate()
         edges = () if self._outer is None else (Edge(gate.id, gate.id, self._outer),)
         client = await self._producer.clients.here()
-        await client.enqueue_batch(Batch(new_batch(), [], (gate,), edges))
+        await client.enqueue_batch(Batch(self._batch, [], (gate,), edges))
         for needs, call in self._callbacks.items():
+            first, batch = Wait(gate.id, needs), self._batches[needs]
             tenants: dict[UUID, str] = {gate.id: self.tenant}
-            linked = LinkedCall(self._producer, call, first=Wait(gate.id, needs), gates=(gate,), tenants=tenants)
-            await linked.aput(None)
+            await LinkedCall(self._producer, call, first=first, gates=(gate,), batch=batch, tenants=tenants).aput(None)
 
     open = blocking(aopen)
 
