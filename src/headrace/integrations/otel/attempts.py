@@ -14,10 +14,10 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from headrace.integrations.masking import hidden_values
 from headrace.integrations.otel.contexts import ContinuedContext, RootContext, SampledContext
-from headrace.integrations.otel.metrics import process_attributes
+from headrace.integrations.otel.quick_spans import SpanModel, QuickSpans, UnseenContext, attributes_of
 from headrace.model.outcome import Cancel, Snooze
 from headrace.task.codec import readable_options, scrub
-from headrace.task.context import current_job, running
+from headrace.task.context import JobContext, running
 from headrace.task.job_options import is_trace
 from headrace.task.journal import Suspended
 from headrace.task.tracing import AttemptOutcome, TraceScope
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from headrace.app import Headrace
     from headrace.integrations.otel.sampling import Sampling
-    from headrace.task.context import JobContext
+    from headrace.model.job import Claimed
+    from headrace.task.context import Running
 
 _SLACK = timedelta(seconds=1)
 _NO_TRACE = TraceScope(partial(context.attach, Context()), has_span=False)
@@ -46,6 +47,7 @@ class Attempts:
     def __init__(self, app: Headrace, sampling: Sampling) -> None:
         self.app = app
         self.sampling = sampling
+        self.quick = QuickSpans(sampling)
 
     def scope(self, options: bytes | None) -> TraceScope:
         """The trace of the job, or a new one."""
@@ -66,55 +68,89 @@ class Attempts:
 
     def span(self) -> AbstractContextManager[object, None]:
         """The span of the current job's attempt, from here to the end of the block."""
-        return _AttemptSpan(self)
+        here, attempt = context.get_current(), running()
+        model = self.quick.model(attempt.job, here)
+        if model is not None and isinstance(here, SampledContext):
+            return _QuickSpan(self, attempt, model, here)
+        return _AttemptSpan(self, attempt, here)
 
-    def start(self, job: JobContext) -> Span:
-        """Start the span of this job's attempt, in its scope."""
-        here = context.get_current()
+    def start(self, job: Claimed, here: Context, began: int | None = None) -> Span:
+        """Start the span of this job's attempt. `began`: when, in nanoseconds. None: now."""
         if self.sampling.root_ids is not None and isinstance(here, RootContext):
             with self.sampling.root_ids.begins(here.trace_id):
-                return self._start(job, here)
-        return self._start(job, here)
+                return self._start(job, here, began)
+        return self._start(job, here, began)
 
-    def _start(self, job: JobContext, here: Context) -> Span:
-        attributes = process_attributes(job.queue, job.task)
-        attributes["messaging.message.id"] = str(job.id)
-        attributes["headrace.attempt"] = job.attempt
-        if tenant := job.tenant:
-            attributes["headrace.tenant"] = tenant
+    def _start(self, job: Claimed, here: Context, began: int | None) -> Span:
         return self.sampling.tracer.start_span(
             f"process {job.task}",
             here,
             kind=SpanKind.CONSUMER,
-            attributes=attributes,
+            attributes=attributes_of(job),
             links=here.links if isinstance(here, SampledContext) else None,
+            start_time=began,
         )
+
+    def end(self, span: Span, error: BaseException | None) -> None:
+        """End the span of the current job's attempt, which has raised that error."""
+        outcome = "done"
+        if error is not None:
+            attempt = running()
+            outcome, failure = _outcome(JobContext(attempt), error)
+            if failure and span.is_recording():
+                mark(span, error, failure, hidden_values(self.app, attempt.job))
+        span.set_attribute("headrace.outcome", outcome)
+        span.end()
 
 
 class _AttemptSpan:
     """The span of one attempt. A class, because a generator would take several microseconds more."""
 
-    __slots__ = ("_attempts", "_job", "_span", "_token")
+    __slots__ = ("_attempts", "_here", "_job", "_span", "_token")
 
-    def __init__(self, attempts: Attempts) -> None:
+    def __init__(self, attempts: Attempts, attempt: Running, here: Context) -> None:
         self._attempts = attempts
+        self._job = attempt.job
+        self._here = here
 
     def __enter__(self) -> None:
-        self._job = current_job()
-        self._span = self._attempts.start(self._job)
+        self._span = self._attempts.start(self._job, self._here)
         self._token = context.attach(trace.set_span_in_context(self._span))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         context.detach(self._token)
-        span, outcome = self._span, "done"
-        if error is not None:
-            outcome, failure = _outcome(self._job, error)
-            if failure and span.is_recording():
-                mark(span, error, failure, hidden_values(self._attempts.app, running().job))
-        span.set_attribute("headrace.outcome", outcome)
-        span.end()
+        self._attempts.end(self._span, error)
+        if error is None:
+            self._attempts.quick.learn(self._job, self._here, self._span)
+
+
+class _QuickSpan:
+    """The same where the span is mostly made when it is over."""
+
+    __slots__ = ("_attempts", "_job", "_model", "_token", "_unseen")
+
+    def __init__(self, attempts: Attempts, attempt: Running, model: SpanModel, here: SampledContext) -> None:
+        self._attempts = attempts
+        self._job = attempt.job
+        self._model = model
+        self._unseen = UnseenContext(here, partial(attempts.start, attempt.job))
+
+    def __enter__(self) -> None:
+        self._token = context.attach(self._unseen)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        context.detach(self._token)
+        unseen = self._unseen
+        if error is None:
+            unseen.end(self._attempts.quick, self._model, self._job)
+        else:
+            unseen.made()
+        if unseen.span is not None:
+            self._attempts.end(unseen.span, error)
 
 
 @lru_cache(maxsize=1024)

@@ -104,13 +104,14 @@ class ContinuedContext(LateContext):
 class SampledContext(Context):
     """Continues the trace that a job carries, for spans. It is filled at once, because spans read it several times."""
 
-    __slots__ = ("links",)
+    __slots__ = ("links", "producer")
 
     def __init__(self, text: str) -> None:
         super().__init__(_propagator.extract({"traceparent": text}, Context()))
-        producer = trace.get_current_span(self).get_span_context()
-        self.links = [Link(producer)] if producer.is_valid else []
-        """The span that sent the job. All its attempts share the link."""
+        self.producer = producer = trace.get_current_span(self).get_span_context()
+        """The span that sent the job."""
+        self.links = [Link(producer, {})] if producer.is_valid else []
+        """All attempts of the job share the link to it."""
 
 
 class RootContext(LateContext):

@@ -25,7 +25,7 @@ _OFF, _ON = "AlwaysOffSampler", "AlwaysOnSampler"
 _WHOLE: Final = 1 << 64
 """A ratio is compared with the low 64 bits of the trace's id."""
 _BY_PARENT = re.compile(
-    r"ParentBased\{root:(?P<root>.*),remoteParentSampled:.*,remoteParentNotSampled:(?P<remote>.*)"
+    r"ParentBased\{root:(?P<root>.*),remoteParentSampled:(?P<kept>.*),remoteParentNotSampled:(?P<remote>.*)"
     r",localParentSampled:.*,localParentNotSampled:(?P<local>.*)\}"
 )
 _BY_RATIO = re.compile(r"TraceIdRatioBased\{(?P<rate>[0-9.e-]+)\}")
@@ -42,6 +42,8 @@ class Rule(NamedTuple):
     """A trace that begins here is sampled if the low 64 bits of its id are below this. None: the sampler has to be asked."""
     has_sdk: bool = True
     """False: there are no spans and no traces."""
+    keeps_remote: bool = False
+    """A span follows every parent in another process that is sampled."""
 
 
 ASK: Final = Rule()
@@ -53,7 +55,9 @@ def rule_of(description: str) -> Rule:
     parts = _BY_PARENT.fullmatch(description)
     if parts is None or description.count("ParentBased{") > 1:
         return ASK
-    return Rule(parts["remote"] == _OFF, parts["local"] == _OFF, _bound(parts["root"]))
+    return Rule(
+        parts["remote"] == _OFF, parts["local"] == _OFF, _bound(parts["root"]), keeps_remote=parts["kept"] == _ON
+    )
 
 
 def _bound(description: str) -> int | None:
@@ -113,14 +117,16 @@ class Sampling:
         if sampler is None:
             return ASK
         rule = rule_of(str(sampler.get_description()))
+        # The SDK's own tracer instead of the one that stands for it until there is an SDK.
+        tracer: Any = provider.get_tracer(NAME, __version__)
+        self.tracer = tracer
         if rule.root_bound is not None and 0 < rule.root_bound < _WHOLE:
-            tracer: Any = provider.get_tracer(NAME, __version__)
             ids: Any = getattr(tracer, "id_generator", None)
             if ids is None:
                 return rule._replace(root_bound=None)
             if not isinstance(ids, RootIds):
                 ids = tracer.id_generator = RootIds(ids)
-            self.tracer, self.root_ids = tracer, ids
+            self.root_ids = ids
         return rule
 
     def draw(self) -> tuple[int, bool] | None:
