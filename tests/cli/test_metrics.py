@@ -18,6 +18,7 @@ from prometheus_client.samples import Sample
 
 from cli.shell import Shell, interrupt
 from cli.test_health import address_of, look, until_code
+from deploy.files import unanswered
 
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 
@@ -111,6 +112,8 @@ def test_histograms_of_two_processes_count_every_attempt(shell: Shell) -> None:
     assert value(families, "headrace_worker_store_call_seconds_count", call="settle") >= 1
     assert value(families, "headrace_worker_limit_units", limit="stripe") == 0
     assert not [sample for samples in families.values() for sample in samples if "tenant" in sample.labels]
+    every_sample = [sample for samples in families.values() for sample in samples]
+    assert unanswered(every_sample, of_worker=True) == []
     # A process that is replaced takes nothing away.
     children = psutil.Process(process.pid).children()
     [first, _] = [child for child in children if "headrace.worker.child" in child.cmdline()]

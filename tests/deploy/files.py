@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import click
 import yaml  # noqa: TID251 - the files of Kubernetes, Compose and Prometheus are YAML
+from prometheus_client.samples import Sample
 
 from headrace.cli.root import root
 from headrace.settings import NAMES, PREFIX
@@ -139,3 +141,50 @@ def parse(words: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
 def unknown_settings(variables: dict[str, str]) -> list[str]:
     """The variables that headrace would refuse."""
     return [name for name in variables if name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() not in NAMES]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What a panel or a rule asks Prometheus."""
+
+    place: str
+    metrics: frozenset[str]
+    labels: frozenset[str]
+    """Those by which it groups and chooses, and those in its texts."""
+
+
+def expressions() -> list[Expression]:
+    """Every question in the files for Grafana and Prometheus."""
+    board = json.loads((DEPLOY / "grafana" / "headrace.json").read_text(encoding="utf-8"))
+    asked = [
+        (panel["title"], target["expr"], target.get("legendFormat", ""))
+        for panel in board["panels"]
+        for target in panel["targets"]
+    ]
+    asked += [(variable["name"], variable["query"], "") for variable in board["templating"]["list"]]
+    [page] = documents(DEPLOY / "grafana" / "alerts.yaml")
+    rules = [rule for group in page["groups"] for rule in group["rules"]]
+    asked += [(rule["alert"], rule["expr"], " ".join(rule["annotations"].values())) for rule in rules]
+    return [_expression(place, query, text) for place, query, text in asked]
+
+
+def _expression(place: str, query: str, text: str) -> Expression:
+    labels = {label for group in re.findall(r"\bby ?\(([^)]*)\)", query) for label in re.split(r"\s*,\s*", group)}
+    labels |= set(re.findall(r"[{,]\s*(\w+)\s*(?:=~|!~|!=|=)", query))
+    labels |= set(re.findall(r"\blabel_values\(\w+,\s*(\w+)\)", query))
+    labels |= set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
+    return Expression(place, frozenset(re.findall(r"\bheadrace_\w+", query)), frozenset(labels))
+
+
+def unanswered(samples: Iterable[Sample], *, of_worker: bool) -> list[str]:
+    """What these expressions ask of a page of metrics that it does not have. `of_worker`: the page of a worker."""
+    pages: dict[str, set[str]] = {}
+    for sample in samples:
+        pages.setdefault(sample.name, {"instance"}).update(sample.labels)
+    missing: list[str] = []
+    for asked in expressions():
+        metrics = [name for name in sorted(asked.metrics) if name.startswith("headrace_worker_") == of_worker]
+        missing += [f"{asked.place}: {name}" for name in metrics if name not in pages]
+        known = {label for name in metrics for label in pages.get(name, ())}
+        missing += [f"{asked.place}: {label} of {metrics}" for label in sorted(asked.labels - known) if metrics]
+    return missing

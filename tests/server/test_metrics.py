@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from deploy.files import unanswered
 from headrace import Headrace
 from headrace.errors import Unsupported
 from headrace.model.gate import Wait
@@ -132,6 +133,23 @@ async def test_held_jobs_and_what_a_bound_token_sees(server: Running, store: Mem
     for token, counts in ((of_queue, {"b": 1.0}), (of_tenant, {})):
         async with server.client(token) as client:
             assert values(await read(client), "headrace_jobs_held", "queue") == counts
+
+
+async def test_grafana_and_its_alerts_ask_for_what_the_page_has(
+    server: Running, store: MemoryStore, clock: FakeClock
+) -> None:
+    """Each name and each label of their expressions, on a page of a store in which all of it occurs."""
+    await read(server.http)
+    first, later = new_batch(), datetime(2027, 1, 2, tzinfo=UTC)
+    await store.enqueue(Batch(first, [NewJob("t", b"\x92\x90\x80", Lane("a"))]))
+    await store.enqueue(Batch(new_batch(), [NewJob("t", b"\x92\x90\x80", Lane("a"), wait=Wait(first))]))
+    lease = await store.claim(Ask(new_worker_id(), ("a",), 1, timedelta(minutes=1), new_token()))
+    assert lease is not None
+    await store.settle(lease.token, [(0, Finish(JobState.DEAD))])
+    await store.limit("stripe", LimitRule(concurrency=4, rate=2.5, closed_until=later), None)
+    await store.add_history([rollup(0, queue="a", task="t")])
+    clock.advance(timedelta(seconds=60 + store_times.LATE))
+    assert unanswered(await read(server.http), of_worker=False) == []
 
 
 async def test_a_server_without_readers_leaves_old_minutes_out(store: MemoryStore, clock: FakeClock) -> None:
