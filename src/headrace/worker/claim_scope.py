@@ -71,8 +71,9 @@ class ClaimScope:
             return
         self._share += ((total - len(lines[ASYNC])) / total - self._share) * 0.3
         for kind, line in lines.items():
-            for attempt in line[:1] + line[-1:]:
-                self._kinds.setdefault(attempt.job.queue, set()).add(kind)
+            if line:
+                for attempt in (line[0], line[-1]):
+                    self._kinds.setdefault(attempt.job.queue, set()).add(kind)
 
     def narrow(self, limit: int, ahead: int, rooms: Mapping[str, KindRoom]) -> int:
         """Choose the queues for the next claim. Returns how many jobs to ask for; `ahead`: how many may wait in line."""

@@ -109,12 +109,14 @@ class SharedPage:
         """Write a lease. Returns its place on the page, or 0 if the page is full."""
         if self._free:
             place = self._free.pop()
-        elif self._used < MAX_LEASES:
-            place = FIRST_AT + ENTRY.size * self._used
-            self._used += 1
-        else:
+            self.write(place, entry)
+            return place
+        if self._used >= MAX_LEASES:
             return 0
+        place = FIRST_AT + ENTRY.size * self._used
         self.write(place, entry)
+        # A reader looks at a place only when this number includes it.
+        self._used += 1
         struct.pack_into("=I", self._map, USED_AT, self._used)
         return place
 

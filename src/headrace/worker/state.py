@@ -12,6 +12,8 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
+import msgspec
+
 from headrace.errors import StoreDamaged
 from headrace.model.job import Claimed, JobId, JobState, NewJob
 from headrace.model.lease import Lease, Orphan, Token, WorkerId
@@ -78,76 +80,49 @@ class Reporting(Protocol):
         ...
 
 
-class HeldLease:
-    """A lease that this worker holds."""
+class HeldLease(msgspec.Struct, eq=False):
+    """A lease that this worker holds. A struct, because a worker that gets jobs one by one makes one for each of them."""
 
-    __slots__ = (
-        "attempts",
-        "busy",
-        "claimed_at",
-        "due",
-        "ended",
-        "first_end",
-        "flying",
-        "jobs",
-        "kinds",
-        "limited",
-        "lost",
-        "mark",
-        "measured",
-        "news",
-        "open",
-        "others",
-        "parents",
-        "place",
-        "reported",
-        "state",
-        "suspect",
-        "token",
-        "weights",
-    )
-
-    def __init__(self, state: WorkerState, token: Token, *, suspect: bool) -> None:
-        self.state = state
-        self.token = token
-        self.suspect = suspect
-        self.claimed_at = monotonic()
-        self.attempts: list[Attempt | None] = []
-        """Attempts by position. None: it has ended."""
-        self.jobs: list[tuple[UUID, int, int]] = []
-        """Batch, ord and attempt number by position. They stay when an attempt has ended."""
-        self.mark = NEVER
-        """Attempts from this position on write their start to the shared page."""
-        self.place = 0
-        """Its place on the shared page. 0: none."""
-        self.open = 0
-        """Attempts without an outcome."""
-        self.ended: list[tuple[int, Settlement]] = []
-        """Outcomes not yet on their way to the store."""
-        self.others = 0
-        """How many of them are not DONE."""
-        self.due: timedelta | None = None
-        """The shortest delay among them. None: no job goes back with one."""
-        self.first_end = 0.0
-        self.busy = 0
-        """Calls to the store under way that may end this lease."""
-        self.flying = False
-        """A batch is under way to the store. The next one waits for the answer."""
-        self.lost = False
-        self.news: list[NewJob] | None = None
-        """Deliveries of webhooks, to be enqueued before the outcomes in `ended` are settled."""
-        self.parents: list[tuple[int, tuple[JobId, JobState]]] | None = None
-        """Positions and ends of jobs whose children are cancelled when the outcomes in `ended` are settled."""
-        self.limited = False
-        """Some of its jobs hold units of limits."""
-        self.kinds: Kinds | None = None
-        """The queue and task of its jobs, if it is so large that only some of its attempts are measured."""
-        self.weights: bytes = EACH
-        """For how many attempts the one at each position stands in the times of history. 0: it is not measured."""
-        self.measured: list[Measured] = []
-        """When attempts with outcomes in `ended` ended, for history."""
-        self.reported = False
-        """A task has reported. The reporter writes the last report before the lease's next settlement."""
+    state: WorkerState
+    token: Token
+    suspect: bool
+    claimed_at: float = msgspec.field(default_factory=monotonic)
+    attempts: list[Attempt | None] = []
+    """Attempts by position. None: it has ended."""
+    jobs: list[tuple[UUID, int, int]] = []
+    """Batch, ord and attempt number by position. They stay when an attempt has ended."""
+    mark: int = NEVER
+    """Attempts from this position on write their start to the shared page."""
+    place: int = 0
+    """Its place on the shared page. 0: none."""
+    open: int = 0
+    """Attempts without an outcome."""
+    ended: list[tuple[int, Settlement]] = []
+    """Outcomes not yet on their way to the store."""
+    others: int = 0
+    """How many of them are not DONE."""
+    due: timedelta | None = None
+    """The shortest delay among them. None: no job goes back with one."""
+    first_end: float = 0.0
+    busy: int = 0
+    """Calls to the store under way that may end this lease."""
+    flying: bool = False
+    """A batch is under way to the store. The next one waits for the answer."""
+    lost: bool = False
+    news: list[NewJob] | None = None
+    """Deliveries of webhooks, to be enqueued before the outcomes in `ended` are settled."""
+    parents: list[tuple[int, tuple[JobId, JobState]]] | None = None
+    """Positions and ends of jobs whose children are cancelled when the outcomes in `ended` are settled."""
+    limited: bool = False
+    """Some of its jobs hold units of limits."""
+    kinds: Kinds | None = None
+    """The queue and task of its jobs, if it is so large that only some of its attempts are measured."""
+    weights: bytes = EACH
+    """For how many attempts the one at each position stands in the times of history. 0: it is not measured."""
+    measured: list[Measured] = []
+    """When attempts with outcomes in `ended` ended, for history."""
+    reported: bool = False
+    """A task has reported. The reporter writes the last report before the lease's next settlement."""
 
     @property
     def ending(self) -> bool:

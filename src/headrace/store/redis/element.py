@@ -131,6 +131,34 @@ def task_of(element: bytes) -> str:
     return element[_HEAD.size : _HEAD.size + element[33]].decode()
 
 
+def claimed_of(element: bytes, queue: str, lane: str) -> Claimed:
+    """One job of a lane as its worker gets it: the attempt under way counts. `Decoder` is for many."""
+    prefix, ord, attempts, failures, crashes, flags, us, task_length, options_length = _HEAD.unpack_from(element)
+    at = _HEAD.size + task_length
+    task, options = element[_HEAD.size : at].decode(), None
+    if flags:
+        if flags & _OPTIONS:
+            options = element[at : at + options_length]
+        at += options_length
+        if flags & _LIMITS:
+            at += _LENGTH.size + _LENGTH.unpack_from(element, at)[0]
+    priority, tenant = lane_parts(lane)
+    return Claimed(
+        UUID(bytes=prefix + b"\0\0"),
+        ord,
+        attempts + 1,
+        failures,
+        crashes,
+        task,
+        element[at:],
+        options,
+        queue,
+        priority,
+        tenant,
+        from_us(us),
+    )
+
+
 class Decoder:
     """Decodes the elements of one answer. Values that several elements share are made once."""
 

@@ -15,7 +15,7 @@ from headrace.model.lease import Lease, Orphan, Token, WorkerId
 from headrace.model.records import Ending
 from headrace.store.redis.arguments import NEEDS
 from headrace.store.redis.client.connection import Reply
-from headrace.store.redis.element import Decoder, from_us, header_of, lane_parts, parts_of, task_of
+from headrace.store.redis.element import Decoder, claimed_of, from_us, header_of, lane_parts, parts_of, task_of
 from headrace.store.redis.records import RESULT, failures_of, opened, reports_of
 
 _RUN = 4
@@ -186,6 +186,8 @@ def _job(
 
 def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
     """A lease from the answers of `claim.lua` by queue. An answer is a number, the header and the elements."""
+    if len(parts) == 1 and len(parts[0][1]) == 3:
+        return _lease_of_one(token, *parts[0])
     suspect = False
     runs: list[tuple[int, list[Claimed]]] = []
     for queue, (_, raw, *elements) in parts:
@@ -206,6 +208,13 @@ def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
             break
         jobs += some
     return Lease(token, jobs, suspect)
+
+
+def _lease_of_one(token: Token, queue: str, answer: Reply) -> Lease:
+    """The lease of one job, which an idle worker gets: it waits for this before it can start the job."""
+    _, raw, element = answer
+    header = header_of(raw)
+    return Lease(token, [claimed_of(element, queue, str(header[6]))], bool(header[3]))
 
 
 def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:

@@ -201,10 +201,11 @@ class Pool:
 
     def _rest(self, connection: Connection, answers: list[Reply]) -> None:
         """Keep a free connection. One to a server that has become a replica is closed: its name may lead to another server now."""
-        if any(isinstance(answer, Refused) and faults.demoted(answer) for answer in answers):
-            self._drop(connection)
-            self._distrust(float("inf"))
-            return
+        for answer in answers:
+            if isinstance(answer, Refused) and faults.demoted(answer):
+                self._drop(connection)
+                self._distrust(float("inf"))
+                return
         self._idle.append(connection)
         if self._closing_rested is None and len(self._idle) > 1:
             self._closing_rested = asyncio.get_running_loop().call_later(_RESTED, self._close_rested)

@@ -73,7 +73,7 @@ ENQUEUE_LINKED = _load(
     apart="enqueue/store",
 )
 ENQUEUE_ONE = _load("enqueue", "enqueue/one", head=None)
-CLAIM = _load("claim", "claim/one", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM)
+CLAIM = _load("claim", "lib", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM, head="claim/one")
 PRESENCE = _load("heartbeat", "presence")
 HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
 SETTLE = _load("settle", *_BACK, *_HISTORY, "limits", "hooks", "settle")
