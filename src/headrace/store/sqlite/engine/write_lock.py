@@ -21,7 +21,7 @@ class WriteLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "turn"
         self._name = os.fspath(self._path)
-        self._fd, self._inode = self._open()
+        self._fd = self._open()
 
     def take(self) -> None:
         """Wait for the lock, without a limit."""
@@ -29,16 +29,17 @@ class WriteLock:
         while not self._current():
             # The last process that closed its store has removed the file.
             os.close(self._fd)
-            self._fd, self._inode = self._open()
+            self._fd = self._open()
             fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def take_soon(self, seconds: float) -> bool:
         """The same, but give up after this time: False. Others that wait in `take` come first."""
-        until = monotonic() + seconds
+        until = 0.0
         while True:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                until = until or monotonic() + seconds
                 if monotonic() >= until:
                     return False
                 sleep(_PAUSE)
@@ -46,7 +47,7 @@ class WriteLock:
             if self._current():
                 return True
             os.close(self._fd)
-            self._fd, self._inode = self._open()
+            self._fd = self._open()
 
     def leave(self) -> None:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -60,15 +61,10 @@ class WriteLock:
                 self._path.parent.rmdir()
         os.close(self._fd)
 
-    def _open(self) -> tuple[int, int]:
-        """A descriptor of the file, and its inode, which stays the same for as long as the descriptor is open."""
+    def _open(self) -> int:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        return fd, os.fstat(fd).st_ino
+        return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _current(self) -> bool:
-        """Whether the locked file is the one that other processes will open."""
-        try:
-            return os.stat(self._name).st_ino == self._inode  # noqa: PTH116 - pathlib takes longer, and each commit asks
-        except FileNotFoundError:
-            return False
+        """Whether the locked file is the one that other processes will open: it has its name still."""
+        return os.fstat(self._fd).st_nlink > 0
