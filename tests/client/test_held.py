@@ -141,6 +141,16 @@ async def test_explain_names_the_dead_job_and_what_helps(line: Line):
     assert action.command == f"headrace dead replay {first.id}"
 
 
+async def test_explain_says_when_a_blocked_job_that_expired_is_cancelled(line: Line):
+    first = await line.use.using(delay="1h").aenqueue(1)
+    last = await line.use.using(after=first, expires="1ms").aenqueue(2)
+    await asyncio.sleep(0.01)
+    why = await last.aexplain()
+    assert why.reason is Reason.EXPIRED
+    assert f"it will not start, and is cancelled when it is released; blocked until job {first.id} of " in why.sentence
+    assert [wait["id"] for wait in why.details["waits"]] == [first.id]
+
+
 async def test_explain_counts_the_jobs_of_a_group(line: Line):
     rows = line.app.open_group("import 7", on_done=line.use.job(1))
     async with rows:

@@ -216,8 +216,13 @@ class _Case:
                 ended = "cancelled" if name == "expires" else "dead"
                 sentence = (
                     f"too late: {'it expired' if name == 'expires' else 'its deadline passed'} {self._times.past(at)}; "
-                    f"it will not start, and is {ended} as soon as a worker meets it"
+                    f"it will not start, and is {ended} "
                 )
+                if self._job.state is JobState.BLOCKED:
+                    blocked = self.blocked()
+                    sentence += f"when it is released; {blocked.sentence}"
+                    return Explanation(Reason.EXPIRED, sentence, None, {name: at} | blocked.details)
+                sentence += "as soon as a worker meets it"
                 return Explanation(Reason.EXPIRED, sentence, None, {name: at} | self._place())
         return None
 
