@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crash.scene import DOOMED, PLAIN, STEADY, Scene, stop
-from crash.workflow_app import callback, followed, go, member, waits
+from crash.workflow_app import callback, followed, go, member, parent, waits
 from headrace.model.gate import Counts, Edge, GateId, Needs, NewGate, Wait, new_gate_id
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
@@ -20,8 +20,11 @@ from headrace.task.task import Task
 pytestmark = pytest.mark.timeout(600)  # on the slowest machine
 
 APP = {"HEADRACE_APP": "crash.workflow_app:app"}
-EARLY, LATE = {**APP, **DOOMED, "HEADRACE_QUEUES": "default"}, {**APP, **STEADY, "HEADRACE_QUEUES": "default,later"}
-"""The workers that die serve one queue. What is in the other one is left to the last worker."""
+EARLY, LATE = (
+    {**APP, **DOOMED, "HEADRACE_QUEUES": "default"},
+    {**APP, **STEADY, "HEADRACE_QUEUES": "default,later,nested"},
+)
+"""The workers that die serve one queue. What is in the other ones is left to the last worker."""
 PIECES = {"sqlite": 20_100, "postgres": 10_100, "redis": 700, "valkey": 700}
 """Jobs that one end cancels in at least two pieces, or three on SQLite, where the settlement itself does the first."""
 POINTS = {"sqlite": ("opening", "settled"), "postgres": ("opening", "tolled")}
@@ -49,9 +52,9 @@ def job_of(task: Task[[int], Any], number: int, lane: Lane, wait: Wait | None = 
     return NewJob(task.name, task.codec.encode((number,), {}), lane, wait=wait)
 
 
-async def dies(scene: Scene, point: str, script: str = PLAIN) -> None:
+async def dies(scene: Scene, point: str, script: str = PLAIN, **env: str) -> None:
     """A process reaches that point, and ends there."""
-    process = scene.start(script, CRASH_HEADRACE_AT=f"{point}:1", **EARLY)
+    process = scene.start(script, **{"CRASH_HEADRACE_AT": f"{point}:1", **EARLY, **env})
     assert await scene.exit_of(process) == EXIT_CODE, point
 
 
@@ -115,13 +118,17 @@ async def test_a_crash_at_every_point_of_a_workflow(scene: Scene, store_name: st
     chain = await scene.enqueue(followed, (11,), (12,))
     await dies(scene, "attached")
     await dies(scene, "filled", PRODUCER)
+    nested = Batch(new_batch(), [job_of(parent, 4, Lane("nested"))])
+    await scene.store.enqueue(nested)
+    parents = [job_id(nested.id, 0)]
+    await dies(scene, "children", HEADRACE_QUEUES="nested")
     [filled] = [group for group in await scene.store.groups() if group.label == "import"]
     assert (filled.sealed, filled.counts.size) == (False, FILLED)
 
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 4):
         assert await scene.store.signal(event_gate(go.name, number), b"\x07", timedelta(days=1))
     last = scene.start(PLAIN, **LATE)
-    jobs = await scene.finished(opened[:1] + opened[-RELEASED:] + counted + waiting + chain)
+    jobs = await scene.finished(opened[:1] + opened[-RELEASED:] + counted + waiting + chain + parents)
     await scene.until(lambda: len(scene.count("member")) == 1 + MEMBERS + FILLED, "the members have run")
     await scene.until(lambda: {11, 12} <= scene.count("callback").keys(), "the successors have run")
     assert scene.count("callback")[LEFT] == 0, "a group that was never sealed has not ended"
@@ -136,9 +143,12 @@ async def test_a_crash_at_every_point_of_a_workflow(scene: Scene, store_name: st
     assert set(await states_of(scene, opened[1 : size + 1])) == {JobState.CANCELLED}
     # What waited ran once, however often what it waited for was interrupted.
     assert scene.count("callback") == {OPENED: RELEASED, COUNTED: 1, LEFT: 1, 11: 1, 12: 1}
-    assert scene.count("goes on") == {1: 1, 2: 1, 3: 1}
+    assert scene.count("goes on") == {1: 1, 2: 1, 3: 1, 4: 1}
+    assert scene.count("has its child") == {4: 1}
     assert await counts(scene, gate) == Counts(MEMBERS, done=MEMBERS)
     assert await counts(scene, filled.id) == Counts(FILLED, done=FILLED)
     # Each attempt of a job that is followed names the same successor.
     found = await scene.store.find(Filter(task=callback.name, queue="default"), limit=100)
     assert len(found.jobs) == 3
+    # A task that awaits a job meets the one that its earlier attempt has enqueued.
+    assert len((await scene.store.find(Filter(task=waits.name), limit=100)).jobs) == len(waiting) + len(parents)

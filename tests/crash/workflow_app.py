@@ -29,6 +29,12 @@ async def waits(number: int) -> int:
     return answer
 
 
+@app.task(name="parent")
+async def parent(number: int) -> None:
+    await waits.job(number)
+    tell("has its child", number)
+
+
 @app.task(name="followed")
 async def followed(number: int) -> None:
     tell("followed", number)

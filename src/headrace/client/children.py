@@ -14,6 +14,7 @@ from headrace.client.members import PAGE
 from headrace.errors import ConfigError, GroupOver
 from headrace.model.gate import NewGate
 from headrace.model.job import REFERENCE, BatchId, Job, JobId, job_id
+from headrace.runtime import faults
 from headrace.runtime.blocking import blocking
 from headrace.task.call import JobCall
 from headrace.task.codec.references import reference
@@ -63,6 +64,8 @@ class ChildJobs:
             await self._linked(batch, gate, met).aplace(None)
         except GroupOver:
             return  # The call was repeated after a lost answer, and all of its jobs have ended meanwhile.
+        if faults.ARMED:
+            faults.reach("children")
 
     def put(self, batch: BatchId, gate: NewGate, met: Sequence[JobId]) -> None:
         try:

@@ -21,6 +21,7 @@ steps also `stepped`: after a step was stored, before its task goes on. Where jo
 * `opening`: after a part of what waits for a gate was released or cancelled;
 * `suspended`: after a job began to wait for a gate, before its worker knows it;
 * `attached`: after a job that follows others was enqueued, before its caller knows it;
+* `children`: after the jobs that a task awaits were enqueued, before the task gives its slot back;
 * `filled`: between two calls that add members to a group;
 * `told`: after a queue of a cluster was told something, before that is noted.
 """
