@@ -22,6 +22,8 @@ from headrace import (
     sleep,
     step,
     step_sync,
+    undo,
+    undo_sync,
     weighted,
 )
 
@@ -226,3 +228,19 @@ async def parent(day: str) -> int:
     gather_sync(handle=charge.job(7, day))  # error
     resize(charge.job(7, "acme").wait_sync())  # error
     return await users_of.job(day)  # error
+
+
+paid = app.event("order.paid", Receipt)
+
+
+@app.task
+async def saga(order: int) -> None:
+    await paid.asignal(order, 5)  # error
+    paid.signal(1.5, charge)  # error
+    await paid.wait([order])  # error
+    number: int = await paid.wait(order)  # error
+    resize(paid.wait_sync(order))  # error
+    app.event(7, Receipt)  # error
+    await undo(charge)  # error
+    undo_sync(order)  # error
+    print(number)

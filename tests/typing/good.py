@@ -19,6 +19,7 @@ from typing import Any, TypeVar, assert_type
 
 from headrace import (
     AsyncCall,
+    Event,
     Explanation,
     Failure,
     FollowUp,
@@ -47,6 +48,8 @@ from headrace import (
     sleep_sync,
     step,
     step_sync,
+    undo,
+    undo_sync,
     weighted,
 )
 from headrace.model.job import JobId
@@ -384,3 +387,22 @@ def sync_parent(day: str) -> int:
     assert_type(gather_sync(*(words.job(page) for page in "ab")), tuple[int, ...])
     assert_type(group([words.job("a")]).wait_sync(), Results[int])
     return words.job("a").wait_sync()
+
+
+paid = app.event("order.paid", Receipt)
+
+
+@app.task
+async def saga(order: int) -> Receipt:
+    assert_type(paid, Event[Receipt])
+    assert_type(await undo(mail.job(Receipt(), "en")), Handle[str])
+    assert_type(await paid.wait(("order", order), timeout="3d"), Receipt)
+    assert_type(await paid.asignal(order, GiftReceipt(), tenant="acme"), bool)
+    return await paid.wait(order)
+
+
+@app.task
+def sync_saga(order: int) -> Receipt:
+    assert_type(undo_sync(archive.job("x")), Handle[None])
+    assert_type(paid.signal("key", Receipt()), bool)
+    return paid.wait_sync(order, timeout=5)
