@@ -245,6 +245,25 @@ async def test_a_waiting_job_that_a_user_holds_is_released_when_the_user_lets_go
     assert await state(pg, job_id(third.id, 0)) is READY
 
 
+async def test_a_suspension_waits_for_a_look_at_its_gate(pg: PostgresStore, sql: Any):
+    """A look that has moved what waits, and has not committed, would overlook a job that begins to wait meanwhile."""
+    gate = a_gate(signalled=True)
+    await pg.enqueue(Batch(new_batch(), [waiting(gate.id)], (gate,)))
+    [id] = await put(pg)
+    lease = await take(pg)
+    transaction = sql.transaction()
+    await transaction.start()
+    await sql.execute("select from headrace.gate where id = $1 for update", gate.id)
+    again = Again(0, 0, waits=(Wait(gate.id),))
+    suspending = asyncio.ensure_future(pg.settle(lease.token, [(0, again)]))
+    async with asyncio.timeout(60):
+        await blocked(sql)
+    await sql.execute("update headrace.gate set done = 1, value = '' where id = $1", gate.id)
+    await transaction.commit()
+    assert await suspending == frozenset()
+    assert await state(pg, id) is READY
+
+
 async def test_suspended_jobs_with_many_gates_meet_no_deadlock(pg: PostgresStore, url: str, sql: Any):
     other = PostgresStore(url)
     await other.open()
