@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from conformance.conftest import Arena
 from conformance.kit import find_all
-from conformance.test_machine import FOR_EVER, MOVES, QUEUES, Machine, new_jobs, pick, picks
+from conformance.test_machine import AT, FOR_EVER, MOVES, QUEUES, Machine, new_jobs, pick, picks
 from headrace.errors import ConfigError, GroupOver, IdempotencyConflict
 from headrace.model.gate import Edge, Gate, GateId, Needs, NewGate, Wait, new_gate_id
 from headrace.model.job import Batch, Job, JobState, NewJob, job_id, new_batch, split_id
 from headrace.model.outcome import Again
 from headrace.model.records import QueueStats
+from headrace.model.step import SignalWait, Step
 from headrace.server.remote_store.links import check_order
 from headrace.store.contract import Store
 
@@ -175,6 +176,22 @@ class GateMachine(Machine):
             gate = NewGate(id=waiting[which % len(waiting)], queue="a", signalled=True)
             mine, theirs = self.both(lambda store: store.signal(gate, b"yes", timedelta(hours=1)))
             assert theirs == mine
+
+    @move(3, which=pick, position=st.integers(0, 2), on=pick, number=st.integers(0, 1), journal=st.booleans())
+    def answer_wait(self, which: int, position: int, on: int, number: int, journal: bool) -> None:
+        """A running job looks for a signal."""
+        if not self.tokens or not self.gates:
+            return
+        mine, theirs, size = self.lease(which)
+        lease = self.spec._leases.get(mine)
+        job = None if lease is None else lease.at(position % size)
+        if job is None:
+            return
+        step = Step("a", number, b"", b"\x01", AT)
+        wait = SignalWait(job.id, self.gates[on % len(self.gates)], step, journal)
+        spoken = self.run(self.spec.answer_wait(mine, position % size, wait))
+        assert self.run(self.other.answer_wait(theirs, position % size, wait)) == spoken
+        assert self.run(self.other.read_steps(job.id, theirs)) == self.run(self.spec.read_steps(job.id))
 
     @move(3, which=pick)
     def seal(self, which: int) -> None:

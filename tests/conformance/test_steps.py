@@ -21,12 +21,12 @@ from conformance.kit import (
     state,
     take,
 )
-from headrace.model.gate import Needs, Wait
+from headrace.model.gate import Needs, NewGate, Wait, derived_gate_id
 from headrace.model.job import JobState, job_id, new_batch
 from headrace.model.lease import new_token
 from headrace.model.outcome import DONE, Settlement
 from headrace.model.records import Retention
-from headrace.model.step import MAX_STEP_VALUE, UNDO, Step
+from headrace.model.step import MAX_STEP_VALUE, UNDO, Answered, SignalWait, Step
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
@@ -186,3 +186,75 @@ async def test_a_retry_starts_a_dead_job_over_whose_undo_jobs_were_let_go(store:
     assert await store.retry([undone, other]) == {undone, other}
     assert await store.read_steps(undone) == []
     assert await store.read_steps(other) == [a_step()]
+
+
+def an_event(key: str = "42") -> NewGate:
+    return NewGate(id=derived_gate_id("", "event", key), queue="default", signalled=True)
+
+
+KEPT = timedelta(days=1)
+WAIT = a_step("event")
+"""What remembers the signal of `an_event()`: one byte stands before its value."""
+ANSWER = a_step("event", value=b"\x01yes")
+
+
+async def test_a_wait_without_a_signal_writes_nothing(store: Store):
+    [id] = await put(store)
+    lease = await take(store)
+    gate = an_event()
+    assert await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=True)) == Answered(None)
+    await store.add_steps(lease.token, [(0, a_step())])
+    answered = await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=True))
+    assert answered == Answered(None, steps=[a_step()])
+    assert await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=False)) == Answered(None)
+    assert await store.read_steps(id) == [a_step()]
+
+
+@pytest.mark.parametrize("size", [0, 3, 254, 255, 256, 65_534, 65_535, 65_536])
+async def test_the_value_of_a_signal_becomes_a_step_once(store: Store, size: int):
+    [id] = await put(store)
+    lease = await take(store)
+    gate, value = an_event(), b"v" * size
+    await store.add_steps(lease.token, [(0, a_step())])
+    await store.signal(gate, value, KEPT)
+    whole = a_step("event", value=b"\x01" + value)
+    answered = await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=True))
+    assert answered == Answered(value, stored=True, steps=[a_step(), whole])
+    again = await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=True))
+    assert again == Answered(value, steps=[a_step(), whole])
+    assert await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=False)) == Answered(value)
+    assert await store.read_steps(id, lease.token) == [a_step(), whole]
+
+
+async def test_a_caller_that_has_not_read_the_journal_stores_nothing_beside_a_step_of_the_name(store: Store):
+    """The journal may say that the time of the wait was over, and the caller cannot know it."""
+    [id] = await put(store)
+    lease = await take(store)
+    gate = an_event()
+    over = a_step("event", 1, b"\x00")
+    await store.add_steps(lease.token, [(0, over)])
+    await store.signal(gate, b"yes", KEPT)
+    answered = await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=True))
+    assert answered == Answered(b"yes", steps=[over])
+    assert await store.answer_wait(lease.token, 0, SignalWait(id, gate.id, WAIT, journal=False)) == Answered(
+        b"yes", stored=True
+    )
+    assert await store.read_steps(id) == [over, ANSWER]
+
+
+async def test_a_wait_is_answered_under_its_lease_only(store: Store, clock: FakeClock):
+    ids = await put(store, 2)
+    lease = await take(store)
+    gate = an_event()
+    wait = SignalWait(ids[0], gate.id, WAIT, journal=True)
+    await store.signal(gate, b"yes", KEPT)
+    assert await store.answer_wait(new_token(), 0, wait) is None
+    assert await store.answer_wait(lease.token, 2, wait) is None
+    await store.settle(lease.token, [(0, DONE)])
+    assert await store.answer_wait(lease.token, 0, wait) is None
+    clock.advance(2 * TTL)
+    [orphan] = await store.reap(JANITOR, TTL)
+    other = SignalWait(ids[1], gate.id, WAIT, journal=True)
+    assert await store.answer_wait(lease.token, 1, other) is None
+    assert [await store.read_steps(id) for id in ids] == [[], []]
+    assert await store.answer_wait(orphan.token, 1, other) == Answered(b"yes", stored=True, steps=[ANSWER])

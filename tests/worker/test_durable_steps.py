@@ -51,9 +51,9 @@ class Notary(MemoryStore):
         self.calls.append([one.name for _, one in steps])
         return await super().add_steps(token, steps)
 
-    async def read_steps(self, id: JobId) -> list[Step]:
+    async def read_steps(self, id: JobId, token: Token | None = None) -> list[Step]:
         self.reads += 1
-        return await super().read_steps(id)
+        return await super().read_steps(id, token)
 
 
 @pytest.fixture

@@ -131,6 +131,27 @@ async def test_lazy_steps_are_written_before_the_task_waits(form: str, bench: Be
     assert ran == [7]
 
 
+@pytest.mark.parametrize("form", ["async", "thread"])
+async def test_lazy_steps_are_written_before_an_answer_that_was_there(form: str, bench: Bench, paid: Event[str]):
+    ran: list[int] = []
+
+    @bench.app.task
+    async def work(order: int) -> str:
+        await step.using(lazy=True)(ran.append, order)
+        return await paid.wait(order)
+
+    @bench.app.task
+    def plain(order: int) -> str:
+        step_sync.using(lazy=True)(ran.append, order)
+        return paid.wait_sync(order)
+
+    await paid.asignal(7, "visa")
+    id = await bench.enqueue(work if form == "async" else plain, 7)
+    async with bench.worker():
+        await bench.reach(id, JobState.DONE, JobState.DEAD)
+    assert [one.name for one in await bench.store.read_steps(id)] == ["list.append", "event order.paid[7]"]
+
+
 async def test_a_lazy_step_that_ends_while_its_task_waits_is_written_at_once(bench: Bench, paid: Event[str]):
     begun, goes_on = asyncio.Event(), asyncio.Event()
 

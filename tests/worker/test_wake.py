@@ -272,6 +272,23 @@ async def test_an_idle_worker_is_brought_its_sync_jobs(monkeypatch: pytest.Monke
     assert store.heard == ["claim", *["wait_to_claim"] * 6]
 
 
+async def test_an_idle_worker_is_brought_jobs_after_some_that_await_a_little(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetcher, "BRIEF", WAIT)
+    store, bench = prompt_bench()
+
+    @bench.app.task(name="brief")
+    async def brief() -> None:
+        # It ends after more turns of the loop than a job that never waits.
+        await asyncio.sleep(0.01)
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        for _ in range(5):
+            await worker.idle.wait()
+            await bench.reach(await bench.enqueue(brief), JobState.DONE)
+        await worker.idle.wait()
+    assert store.heard == ["claim", *["wait_to_claim"] * 6]
+
+
 async def test_a_worker_listens_while_a_sync_job_goes_on():
     store, bench = prompt_bench()
     release = threading.Event()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
+
+from headrace.model.gate import GateId
+from headrace.model.job import JobId
 
 MAX_STEPS = 10_000
 """Steps of one job."""
@@ -31,3 +35,25 @@ class Step(msgspec.Struct, frozen=True):
     """The result, encoded. None: the call returned None."""
     at: datetime
     """When it finished, by the clock of its worker."""
+
+
+class SignalWait(NamedTuple):
+    """A wait of a running job for a signal, as a store looks at it."""
+
+    id: JobId
+    gate: GateId
+    step: Step
+    """What remembers the value of the signal, behind the value that this step has already."""
+    journal: bool
+    """The journal of the job was not read: the answer has it, and a job with any step of this name gets no further one."""
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What a store says to a job that waits for a signal."""
+
+    value: bytes | None
+    """The value of the signal. None: it has not come."""
+    stored: bool = False
+    """Whether this call has stored the step."""
+    steps: list[Step] = []
+    """The journal of the job, with that step, if it was asked for."""

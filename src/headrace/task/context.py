@@ -78,6 +78,11 @@ class StepKeeper(Protocol):
         """Complete after `load` or `load_sync`. Calls may be numbered before."""
         ...
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the journal is complete."""
+        ...
+
     def now(self) -> datetime:
         """The store's clock, about."""
         ...
@@ -109,6 +114,15 @@ class StepKeeper(Protocol):
         ...
 
     def gates_sync(self, ids: Sequence[GateId]) -> list[Gate | None]: ...
+
+    async def answer(self, gate: GateId, step: Step) -> bytes | None:
+        """The value of a signalled gate. It is stored as a step, behind the value of `step`. None: no signal has come.
+
+        The journal is read in the same call, unless it was. Raises LeaseLost.
+        """
+        ...
+
+    def answer_sync(self, gate: GateId, step: Step) -> bytes | None: ...
 
     async def suspend(self, suspension: Suspension) -> None:
         """End the attempt as soon as no step runs. The job runs again when the wait is over."""

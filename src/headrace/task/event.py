@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.errors import ConfigError, PayloadTooLarge, SerializationError, WaitTimeout
 from headrace.model import duration
-from headrace.model.gate import MAX_SIGNAL, Gate, NewGate, Wait, derived_gate_id
+from headrace.model.gate import MAX_SIGNAL, NewGate, Wait, derived_gate_id
 from headrace.model.lane import check_event_name, check_key, check_queue, check_tenant
 from headrace.model.outcome import AWAITS
 from headrace.model.step import Step
@@ -124,38 +124,40 @@ class Event(Generic[T]):
         `timeout` counts from the first attempt that came here. When it is over, WaitTimeout is raised, in every later attempt, too.
         """
         waiting = _EventWait.begin(self.name, key, timeout, self.queue)
-        keeper = waiting.keeper
-        await keeper.load()
+        keeper, gate = waiting.keeper, waiting.gate.id
+        # Most attempts that begin with a wait were resumed by its signal, so one call reads the journal and writes the answer.
+        came = keeper.is_loaded or await keeper.answer(gate, waiting.unanswered()) is not None
         answer = waiting.remembered()
         if answer is None:
             with keeper.busy():
-                [gate] = await keeper.gates([waiting.gate.id])
+                value = await keeper.answer(gate, waiting.unanswered()) if came else None
                 if waiting.needs_end:
                     await keeper.add(waiting.set_end(), lazy=False)
-                answer = waiting.answer(gate)
-                if answer is not None:
+                answer = waiting.answer(value)
+                if answer is not None and value is None:
                     await keeper.add(waiting.finish(answer), lazy=False)
         if answer is None:
             await keeper.suspend(waiting.suspension())
-        value: T = self._value(answer, waiting)
-        return value
+        decoded: T = self._value(answer, waiting)
+        return decoded
 
     def wait_sync(self, key: EventKey, *, timeout: duration.Duration | float | None = None) -> T:
         """The same for sync tasks, in threads and in processes. It raises a BaseException through the task's code."""
         waiting = _EventWait.begin(self.name, key, timeout, self.queue)
-        keeper = waiting.keeper
-        keeper.load_sync()
+        keeper, gate = waiting.keeper, waiting.gate.id
+        came = keeper.is_loaded or keeper.answer_sync(gate, waiting.unanswered()) is not None
         answer = waiting.remembered()
         if answer is None:
-            [gate] = keeper.gates_sync([waiting.gate.id])
+            value = keeper.answer_sync(gate, waiting.unanswered()) if came else None
             if waiting.needs_end:
                 keeper.add_sync(waiting.set_end(), lazy=False)
-            answer = waiting.answer(gate)
+            answer = waiting.answer(value)
             if answer is None:
                 keeper.suspend_sync(waiting.suspension())
-            keeper.add_sync(waiting.finish(answer), lazy=False)
-        value: T = self._value(answer, waiting)
-        return value
+            if value is None:
+                keeper.add_sync(waiting.finish(answer), lazy=False)
+        decoded: T = self._value(answer, waiting)
+        return decoded
 
     def _value(self, answer: bytes | None, waiting: _EventWait) -> Any:
         if answer is None or answer[:1] != _CAME:
@@ -208,14 +210,19 @@ class _EventWait:
         self._end = self.keeper.now() + self._timeout
         return self.keeper.journal.finish(self._end_call, _encode_time(self._end), self.keeper.now())
 
-    def answer(self, gate: Gate | None) -> bytes | None:
-        """What the wait gives: the value, or that its time is over. None: neither has come."""
-        if gate is not None and gate.value is not None:
-            return _CAME + gate.value
+    def unanswered(self) -> Step:
+        """The step that remembers the answer, so that a later signal does not change the past. The store knows the value."""
+        return self.keeper.journal.draft(self._call, _CAME, self.keeper.now())
+
+    def answer(self, value: bytes | None) -> bytes | None:
+        """What the wait gives: the value of the signal, or that its time is over. None: neither has come."""
+        if value is not None:
+            # The store has this step already.
+            self.finish(_CAME + value)
+            return _CAME + value
         return _TIMED_OUT if self._end is not None and self._end <= self.keeper.now() else None
 
     def finish(self, answer: bytes) -> Any:
-        """The step that remembers the answer, so that a later signal does not change the past."""
         return self.keeper.journal.finish(self._call, answer, self.keeper.now())
 
     def suspension(self) -> Suspension:

@@ -165,13 +165,21 @@ class Journal:
                     f"step_too_large: a job has at most {MAX_STEPS:,} steps, which return {MAX_JOURNAL:,} bytes in all: "
                     "let the job enqueue others"
                 )
-            taken = self._numbers.get(ticket.name, set())
-            number = ticket.number
-            while number in taken:
-                number += 1
-            step = Step(ticket.name, number, ticket.digest, value, at)
+            step = self._next(ticket, value, at)
             self._note(step)
             return step
+
+    def draft(self, ticket: Ticket, value: bytes, at: datetime) -> Step:
+        """The step that `finish` would return now."""
+        with self._lock:
+            return self._next(ticket, value, at)
+
+    def _next(self, ticket: Ticket, value: bytes | None, at: datetime) -> Step:
+        taken = self._numbers.get(ticket.name, set())
+        number = ticket.number
+        while number in taken:
+            number += 1
+        return Step(ticket.name, number, ticket.digest, value, at)
 
     def _note(self, step: Step) -> None:
         self._numbers.setdefault(step.name, set()).add(step.number)

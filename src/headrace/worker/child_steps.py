@@ -11,7 +11,7 @@ from typing import NoReturn
 from headrace.errors import HeadraceError, LeaseLost, Unsupported
 from headrace.model.gate import Gate, GateId
 from headrace.model.job import Claimed
-from headrace.model.step import Step
+from headrace.model.step import SignalWait, Step
 from headrace.task.journal import Journal, Suspended, Suspension
 from headrace.worker import wire
 from headrace.worker.attempt import Attempt
@@ -23,6 +23,9 @@ async def keep_steps(attempt: Attempt, message: wire.StepCallMessage) -> wire.St
     """The worker's answer to its child."""
     keeper = attempt.steps()
     try:
+        if message.wait is not None:
+            answered = await keeper.answer_wait(message.wait)
+            return wire.StepAnswer(answered.steps, value=answered.value)
         if message.gates:
             return wire.StepAnswer(gates=await keeper.gates(message.gates))
         if not message.steps:
@@ -39,6 +42,7 @@ class ChildSteps:
     def __init__(self, job: Claimed, ask: Ask, clock: float) -> None:
         """`clock`: seconds by which the store's clock is ahead of this machine's."""
         self._ask = ask
+        self._id = job.id
         self._ahead = timedelta(seconds=clock)
         self.journal = Journal()
         self._loaded = job.attempt == 1
@@ -47,6 +51,10 @@ class ChildSteps:
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self._ahead
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded
 
     def load_sync(self) -> None:
         with self._loading:
@@ -60,6 +68,10 @@ class ChildSteps:
     def add_sync(self, step: Step, *, lazy: bool) -> None:
         self._lazy.append(step)
         if not lazy:
+            self._write_lazy()
+
+    def _write_lazy(self) -> None:
+        if self._lazy:
             steps, self._lazy = self._lazy, []
             self._send(wire.StepCallMessage(steps))
 
@@ -83,13 +95,24 @@ class ChildSteps:
     async def gates(self, ids: Sequence[GateId]) -> list[Gate | None]:
         return self.gates_sync(ids)
 
+    def answer_sync(self, gate: GateId, step: Step) -> bytes | None:
+        self._write_lazy()
+        with self._loading:
+            wait = SignalWait(self._id, gate, step, journal=not self._loaded)
+            answer = self._send(wire.StepCallMessage(wait=wait))
+            if not self._loaded:
+                self.journal.load(answer.steps)
+                self._loaded = True
+        return answer.value
+
+    async def answer(self, gate: GateId, step: Step) -> bytes | None:
+        return self.answer_sync(gate, step)
+
     async def suspend(self, suspension: Suspension) -> None:
         self.suspend_sync(suspension)
 
     def suspend_sync(self, suspension: Suspension) -> NoReturn:
-        if self._lazy:
-            steps, self._lazy = self._lazy, []
-            self._send(wire.StepCallMessage(steps))
+        self._write_lazy()
         raise Suspended(suspension)
 
     def _send(self, message: wire.StepCallMessage) -> wire.StepAnswer:

@@ -20,6 +20,7 @@ from headrace.worker.pace import Pace
 from headrace.worker.quarantine import Quarantine
 from headrace.worker.service import Backoff, Bell, OutageLog, Service, log
 from headrace.worker.settler import Settler
+from headrace.worker.slots import LoopSlots
 from headrace.worker.state import MAX_CLAIM, WorkerState
 
 PLAIN = ClaimOrder()
@@ -27,6 +28,8 @@ QUICK = 4
 """Turns of the event loop within which a job that never waits has ended."""
 QUICK_SYNC = 0.002
 """Seconds in which the thread of a sync job that never waits has ended it and the event loop knows."""
+BRIEF = 0.003
+"""Seconds in which an async job that awaits a few answers of the store has ended."""
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
 POLL_SELDOM = 5
@@ -157,7 +160,7 @@ class Fetcher(Service):
         """Listen before the next claim if that one most likely finds nothing: the last one found less than it asked for."""
         if self._waiter is None and len(lease.jobs) < asked and not lease.cut and not self.is_quiet():
             if self._prompt is not None and len(lease.jobs) <= executor.size:
-                await self._let_run(executor)
+                await self._let_run(executor, len(lease.jobs))
             await self._listen()
 
     async def stop(self) -> None:
@@ -288,13 +291,14 @@ class Fetcher(Service):
         self._deafness.reset()
         return lease, ask.limit
 
-    async def _let_run(self, executor: Executor) -> None:
-        """Let quick jobs end. After that the listener may claim a lease."""
-        loop, threads = executor.loop, executor.threads
-        for _ in range(QUICK):
-            if not loop.waiting and not loop.running:
-                break
-            await asyncio.sleep(0)
+    async def _let_run(self, executor: Executor, count: int) -> None:
+        """Let this many jobs, which were just claimed, end if they are quick. After that the listener may claim a lease."""
+        loop, threads, settler = executor.loop, executor.threads, self._settler
+        await _quickly(loop)
+        if 0 < loop.running == executor.running <= count and settler.was_within(BRIEF):
+            settler.over.forget()
+            await settler.over.wait(BRIEF)
+            await _quickly(loop)
         if threads.unfinished and threads.was_within(QUICK_SYNC):
             # The event loop sleeps here, so that the thread runs at once.
             self.bell.forget()
@@ -382,3 +386,11 @@ class Fetcher(Service):
     def _note_idle(self) -> None:
         if self._resting and not self._state.leases:
             self.idle.set()
+
+
+async def _quickly(loop: LoopSlots) -> None:
+    """The turns of the event loop in which jobs that never wait end, and their slots become free."""
+    for _ in range(QUICK):
+        if not loop.waiting and not loop.running:
+            break
+        await asyncio.sleep(0)

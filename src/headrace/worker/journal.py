@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.gate import Gate, GateId
-from headrace.model.step import Step
+from headrace.model.step import Answered, SignalWait, Step
 from headrace.runtime import event_loop, faults
 from headrace.store.contract import Transactional
 from headrace.store.gates import Upgrading
@@ -59,11 +60,31 @@ class StepWriter:
             await self._ask(attempt, lambda: store.refuse_older((attempt.job.queue,)))
         if attempt.job.attempt == 1:
             return []
-        return await self._ask(attempt, lambda: self._state.store.read_steps(attempt.job.id))
+        return await self._ask(attempt, lambda: self._state.store.read_steps(attempt.job.id, attempt.held.token))
 
     async def gates(self, attempt: Attempt, ids: Sequence[GateId]) -> list[Gate | None]:
         """The present state of gates that the task of an attempt waits for."""
         return await self._ask(attempt, lambda: self._state.store.gates(ids))
+
+    async def answer_wait(self, attempt: Attempt, wait: SignalWait) -> Answered:
+        """The signal for which a task waits, which is a step from then on. Raises LeaseLost, and Unsupported as `read` does."""
+        if (store := self.upgrading) is not None:
+            await self._ask(attempt, lambda: store.refuse_older((attempt.job.queue,)))
+        backoff = Backoff()
+        while True:
+            held, token = attempt.held, attempt.held.token
+            look = partial(self._state.store.answer_wait, token, attempt.position, wait)
+            answered = await self._ask(attempt, look)
+            if answered is not None:
+                if faults.ARMED and answered.stored:
+                    faults.reach("stepped")
+                return answered
+            if held.lost or not (attempt.held is not held or token != held.token or self._state.reaping):
+                break
+            # Its task completes the job, which has a lease of its own now, or the janitor renews the lease under a fresh token.
+            await asyncio.sleep(backoff.next())
+        self._refused(held)
+        raise LeaseLost(GONE)
 
     async def _ask(self, attempt: Attempt, look: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Look at the store, and again while it is away."""
@@ -116,7 +137,11 @@ class StepWriter:
                 entry.stored.set_exception(LeaseLost(GONE))
             else:
                 entry.stored.set_result(None)
-        if refused and not held.lost and not held.ending:
+        if refused:
+            self._refused(held)
+
+    def _refused(self, held: HeldLease) -> None:
+        if not held.lost and not held.ending:
             tell_lost(self._state, held)
             self._lose(held)
 
@@ -188,6 +213,10 @@ class AttemptSteps:
     def now(self) -> datetime:
         return self._writer.now()
 
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded
+
     async def load(self) -> None:
         if self._loaded:
             return
@@ -195,14 +224,19 @@ class AttemptSteps:
             self._loading = asyncio.Lock()
         async with self._loading:
             if not self._loaded:
-                self.journal.load(await self._in_loop(self._writer.read(self._attempt)))
-                self._loaded = True
+                await self._in_loop(self._load())
 
     def load_sync(self) -> None:
         with self._loading_sync:
             if not self._loaded:
-                self.journal.load(self._from_thread(self._writer.read(self._attempt)))
-                self._loaded = True
+                self._from_thread(self._load())
+
+    async def _load(self) -> None:
+        """In the worker's event loop, so that of two calls only the first takes over what it has read."""
+        steps = await self._writer.read(self._attempt)
+        if not self._loaded:
+            self.journal.load(steps)
+            self._loaded = True
 
     async def read(self) -> list[Step]:
         """For the child process that runs the attempt."""
@@ -250,7 +284,7 @@ class AttemptSteps:
         return steps
 
     def _left_over(self) -> list[Step] | None:
-        """The lazy steps, to be written before a suspension: the next attempt builds on what they say."""
+        """The lazy steps, to be written before a wait: its answer, or the next attempt, builds on what they say."""
         steps, self._lazy = self._lazy, []
         return steps or None
 
@@ -268,6 +302,28 @@ class AttemptSteps:
 
     def gates_sync(self, ids: Sequence[GateId]) -> list[Gate | None]:
         return self._from_thread(self._writer.gates(self._attempt, ids))
+
+    async def answer(self, gate: GateId, step: Step) -> bytes | None:
+        return await self._in_loop(self._answer(gate, step))
+
+    def answer_sync(self, gate: GateId, step: Step) -> bytes | None:
+        return self._from_thread(self._answer(gate, step))
+
+    async def _answer(self, gate: GateId, step: Step) -> bytes | None:
+        if (steps := self._left_over()) is not None:
+            await self.write(steps)
+        wait = SignalWait(self._attempt.job.id, gate, step, journal=not self._loaded)
+        answered = await self.answer_wait(wait)
+        if not self._loaded:
+            self.journal.load(answered.steps)
+            self._loaded = True
+        return answered.value
+
+    async def answer_wait(self, wait: SignalWait) -> Answered:
+        """For the child process that runs the attempt."""
+        answered = await self._writer.answer_wait(self._attempt, wait)
+        self.added += answered.stored
+        return answered
 
     async def suspend(self, suspension: Suspension) -> None:
         with self.busy():

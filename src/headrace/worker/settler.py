@@ -16,7 +16,7 @@ from headrace.policy.history import end_of
 from headrace.worker.attempt import Attempt
 from headrace.worker.attempt_meter import tell_end, tell_successes
 from headrace.worker.children import ChildCanceller, parent_of
-from headrace.worker.service import Service, log
+from headrace.worker.service import Bell, Service, log
 from headrace.worker.state import DONE_AT, HeldLease, WorkerState
 from headrace.worker.writer import Writer
 
@@ -55,6 +55,10 @@ class Settler(Service):
         self._calls: set[asyncio.Task[None]] = set()
         self.writer = Writer(state)
         self._canceller = ChildCanceller(state.store)
+        self.over = Bell()
+        """Rung when the last job of a lease has ended."""
+        self._lasted = 0.0
+        """Seconds from the claim of that lease until then."""
         self.settled = 0
         """Outcomes handed to the store so far. The fetcher computes the worker's pace from it."""
         self.draining = False
@@ -178,7 +182,13 @@ class Settler(Service):
                 self.bell.ring()
             self._partial[held] = None
 
+    def was_within(self, seconds: float) -> bool:
+        """Whether the jobs of the last lease ended so soon after they were claimed."""
+        return self._lasted <= seconds
+
     def _finish(self, held: HeldLease) -> None:
+        self._lasted = monotonic() - held.claimed_at
+        self.over.ring()
         self._partial.pop(held, None)
         if not held.lost:
             self._complete.append(held)

@@ -11,7 +11,7 @@ import msgspec
 from headrace.model.gate import Gate, GateId, NewGate, Wait
 from headrace.model.job import Claimed
 from headrace.model.outcome import Cancelled, Failed, Released, Snoozed, Succeeded
-from headrace.model.step import Step
+from headrace.model.step import SignalWait, Step
 from headrace.runtime.logs import LogConfig
 from headrace.supervisor.handover import LENGTH, frame
 from headrace.task.hooks import WorkerInfo
@@ -64,11 +64,12 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class StepCallMessage(msgspec.Struct, frozen=True):
-    """The task asks for its journal or for gates, or has finished steps. The answer is a StepAnswer."""
+    """The task asks for its journal, for gates or for a signal, or has finished steps. The answer is a StepAnswer."""
 
     steps: list[Step] = []
-    """Empty, without gates: it asks for the journal."""
+    """Empty, and nothing else is there: it asks for the journal."""
     gates: list[GateId] = []
+    wait: SignalWait | None = None
 
 
 class StepAnswer(msgspec.Struct, frozen=True, tag=True):
@@ -76,6 +77,8 @@ class StepAnswer(msgspec.Struct, frozen=True, tag=True):
 
     steps: list[Step] = []
     gates: list[Gate | None] = []
+    value: bytes | None = None
+    """The value of the signal."""
     refused: str = ""
     """Why the steps are not stored."""
 

@@ -39,9 +39,10 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
-from headrace.model.step import Step
+from headrace.model.step import Answered, SignalWait, Step
 from headrace.runtime.loopback import on_this_machine
 from headrace.store.http import address, faults, wire
+from headrace.store.journal import answer_apart
 
 PATIENCE = 30.0
 """Seconds that a call may take; `wait` has its own time on top."""
@@ -297,9 +298,13 @@ class HttpStore:
             refused |= await self._call("add_steps", token, steps[start : start + wire.MOST_STEPS])
         return frozenset(refused)
 
-    async def read_steps(self, id: JobId) -> list[Step]:
+    async def read_steps(self, id: JobId, token: Token | None = None) -> list[Step]:
+        del token  # The server looks for the job.
         steps: list[Step] = await self._call("read_steps", id)
         return steps
+
+    async def answer_wait(self, token: Token, position: int, wait: SignalWait) -> Answered | None:
+        return await answer_apart(self, token, position, wait)
 
     # ── the call ────────────────────────────────────────────────────────────
     # ── gates ───────────────────────────────────────────────────────────────

@@ -37,7 +37,7 @@ from headrace.store.memory.moves import Operating
 from headrace.store.memory.rows import JobRow, KeyRow, LeaseRow
 
 
-class MemoryStore(Gating, Looking, Operating, Remembering, Journaling):
+class MemoryStore(Journaling, Gating, Looking, Operating, Remembering):
     """Everything in dictionaries; gone with the process."""
 
     # ── life ────────────────────────────────────────────────────────────────

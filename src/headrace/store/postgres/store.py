@@ -33,7 +33,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
-from headrace.model.step import Step
+from headrace.model.step import Answered, SignalWait, Step
 from headrace.store.postgres import checks, migrations
 from headrace.store.postgres.blocking import BlockingEnqueue, blocking
 from headrace.store.postgres.lease import LeaseMemory
@@ -66,7 +66,7 @@ from headrace.store.postgres.verbs.report import report
 from headrace.store.postgres.verbs.retry import retry
 from headrace.store.postgres.verbs.settle import settle
 from headrace.store.postgres.verbs.stats import stats, workers
-from headrace.store.postgres.verbs.steps import add_steps, read_steps
+from headrace.store.postgres.verbs.steps import add_steps, answer_wait, read_steps
 from headrace.store.postgres.verbs.wake import Wake
 
 _MIGRATION: Final = 3600.0
@@ -268,8 +268,12 @@ class PostgresStore:
     async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
         return await add_steps(self._server, token, steps)
 
-    async def read_steps(self, id: JobId) -> list[Step]:
+    async def read_steps(self, id: JobId, token: Token | None = None) -> list[Step]:
+        del token
         return await read_steps(self._server, id)
+
+    async def answer_wait(self, token: Token, position: int, wait: SignalWait) -> Answered | None:
+        return await answer_wait(self._server, token, position, wait)
 
     # ── gates ───────────────────────────────────────────────────────────────
     async def signal(self, gate: NewGate, value: bytes, keep: timedelta) -> bool:

@@ -79,6 +79,7 @@ class ShardedRedisStore:
         self.fold_history = store.fold_history
         self.add_steps = store.add_steps
         self.read_steps = store.read_steps
+        self.answer_wait = store.answer_wait
         self.signal = store.signal
         self.gates = store.gates
         self.groups = store.groups

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from headrace.model.clock import Clock
 from headrace.model.records import Finding, Progress
+from headrace.store.journal import answer_apart
 from headrace.store.redis.blocking import BlockingEnqueue, blocking
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.url import parse
@@ -129,6 +131,8 @@ class RedisStore:
         steps = Steps(client, leases, locator)
         self.add_steps = steps.add_steps
         self.read_steps = steps.read_steps
+        # On a cluster no script reaches a gate and a journal.
+        self.answer_wait = partial(answer_apart, self) if client.keys.clustered else steps.answer_wait
         gates = Gates(client, time, queues, locator, homes, telling)
         self.signal = gates.signal
         self.gates = gates.gates

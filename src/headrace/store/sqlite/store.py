@@ -34,7 +34,7 @@ from headrace.model.records import (
     Stats,
 )
 from headrace.model.rollup import MAX_ROLLUPS, HistoryPage, Rollup, RollupKey
-from headrace.model.step import Step
+from headrace.model.step import Answered, SignalWait, Step
 from headrace.store.sqlite import user_transaction
 from headrace.store.sqlite.blocking import BlockingEnqueue
 from headrace.store.sqlite.engine import migrate as migrations
@@ -42,7 +42,7 @@ from headrace.store.sqlite.engine.address import Address
 from headrace.store.sqlite.engine.check import check
 from headrace.store.sqlite.engine.connection import Locked, not_ready
 from headrace.store.sqlite.engine.files import Files
-from headrace.store.sqlite.engine.thread import Reader, Thread
+from headrace.store.sqlite.engine.thread import Reader, opened
 from headrace.store.sqlite.engine.timekeeper import Timekeeper
 from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.engine.wakeup import Bell, private_folder
@@ -74,7 +74,7 @@ from headrace.store.sqlite.verbs.report import report
 from headrace.store.sqlite.verbs.retry import retry
 from headrace.store.sqlite.verbs.settle import settle
 from headrace.store.sqlite.verbs.stats import Figures, workers
-from headrace.store.sqlite.verbs.steps import add_steps, read_steps
+from headrace.store.sqlite.verbs.steps import add_steps, answer_wait, no_answer, read_steps
 from headrace.store.sqlite.verbs.wait import Waiting
 
 T = TypeVar("T")
@@ -314,8 +314,13 @@ class SqliteStore:
     async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
         return await self._write(lambda tx: add_steps(tx, token, steps))
 
-    async def read_steps(self, id: JobId) -> list[Step]:
+    async def read_steps(self, id: JobId, token: Token | None = None) -> list[Step]:
+        del token
         return await self._read(lambda tx: read_steps(tx, id))
+
+    async def answer_wait(self, token: Token, position: int, wait: SignalWait) -> Answered | None:
+        args = (token, position, wait)
+        return await self._write(lambda tx: answer_wait(tx, *args), look=lambda tx: no_answer(tx, *args))
 
     async def signal(self, gate: NewGate, value: bytes, keep: timedelta) -> bool:
         return await self._write(lambda tx: signal(tx, gate, value, keep))
@@ -372,10 +377,10 @@ class SqliteStore:
     async def _write(
         self, work: Callable[[Tx], T], *, first: bool = False, look: Callable[[Tx], T | None] | None = None
     ) -> T:
-        return await _opened(self._writer).call(work, first=first, look=look)
+        return await opened(self._writer).call(work, first=first, look=look)
 
     async def _read(self, work: Callable[[Tx], T]) -> T:
-        return await _opened(self._reader).call(work)
+        return await opened(self._reader).call(work)
 
     async def _look(self, step: Callable[[Tx], T | None]) -> T:
         """The same for a look at jobs that wait, which must not be in the inbox."""
@@ -391,9 +396,3 @@ class SqliteStore:
         while (answer := await self._read(step)) is None:
             pass
         return answer
-
-
-def _opened(thread: Thread | None) -> Thread:
-    if thread is None:
-        raise Unavailable("the store is closed: open it first")
-    return thread

@@ -53,21 +53,37 @@ $$;
 
 -- signal: end a gate that waits for a signal, and make it if there is none. False: it was signalled before, or takes no signal.
 --
--- The row is updated, and not locked for longer than that: what suspends itself holds the key of the row, which an update
--- leaves alone. What follows is up to `follow`, which waits for these.
+--   p_limit   runs of jobs to release
+--   p_notes   as in `follow`
+--
+-- The row is updated, and jobs that wait are released in the same transaction. What suspends itself at this moment holds the key of the
+-- row, which an update leaves alone, but no release: then what follows is up to `follow`, which comes after these.
+-- Returns whether the gate was signalled, the queues of released jobs, and what is left to `follow`.
 create or replace function headrace.signal(
     p_id uuid, p_queue text, p_sealed bool, p_signalled bool, p_label text, p_tenant text, p_value bytea, p_keep interval,
-    p_now timestamptz default null
-) returns bool language plpgsql as $$
+    p_limit int4, p_notes text[], p_now timestamptz default null, out signalled bool, out queues text[], out todo uuid[]
+) language plpgsql
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
+    f     record;
 begin
     insert into headrace.gate (id, made_at, changed_at, size, sealed, signalled, queue, tenant, label)
     values (p_id, v_now, v_now, p_signalled::int4, p_sealed, p_signalled, p_queue, p_tenant, p_label)
     on conflict (id) do nothing;
     update headrace.gate g set value = p_value, done = 1, changed_at = v_now, kept_until = v_now + p_keep
     where g.id = p_id and g.signalled and g.value is null;
-    if not found then return false; end if;
-    insert into headrace.toll (gate) values (p_id);
-    return true;
+    signalled := found;
+    if not signalled then return; end if;
+    select * into f from headrace.fold_gate(p_id, p_limit, p_notes, v_now, false);
+    queues := f.queues; todo := f.todo;
+    if f.busy and p_id <> all (coalesce(todo, '{}')) then
+        -- Its row is locked. A call that fails in between leaves the toll to `promote`.
+        insert into headrace.toll (gate) values (p_id);
+        todo := todo || p_id;
+    end if;
 end $$;

@@ -30,3 +30,52 @@ begin
     select array_agg(distinct p) into v_refused from unnest(p_positions) p where p <> all (array(select h.position from held h));
     return coalesce(v_refused, '{}');
 end $$;
+
+-- answer_wait: remember the value of a signalled gate as a step of a running job.
+--
+--   p_value    what stands before the value
+--   p_journal  the journal is wanted: it is a part of the answer, and nothing is stored if the job has any step of this name
+--
+-- Writes and locks nothing if the gate has no value. `held` is false if the position is refused.
+create or replace function headrace.answer_wait(
+    p_token uuid, p_position int4, p_gate uuid, p_journal bool, p_name text, p_number int4, p_digest bytea, p_value bytea, p_at timestamptz,
+    out held bool, out value bytea, out stored bool, out names text[], out numbers int4[], out digests bytea[], out "values" bytea[], out at timestamptz[]
+) language plpgsql
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    l       headrace.lease;
+    v_batch uuid;
+    v_ord   int4;
+begin
+    stored := false;
+    value := (select g.value from headrace.gate g where g.id = p_gate);
+    if value is null then
+        select * into l from headrace.lease x where x.token = p_token;
+    else
+        -- As in `add_steps`.
+        select * into l from headrace.lease x where x.token = p_token for share;
+    end if;
+    held := found and case
+        when l.gone is null then true when p_position between 0 and length(l.gone) - 1 then get_bit(l.gone, p_position) = 0 else false end;
+    if not held then return; end if;
+    select r.batch, r.lo + p_position - r.base into v_batch, v_ord from (
+        select u.*, sum(u.hi - u.lo + 1) over (order by u.o) - (u.hi - u.lo + 1) as base
+        from unnest(l.r_batch, l.r_lo, l.r_hi) with ordinality u(batch, lo, hi, o)
+    ) r where p_position between r.base and r.base + r.hi - r.lo;
+    held := found;
+    if value is not null and held
+        and not (p_journal and exists (select from headrace.step s where s.batch = v_batch and s.ord = v_ord and s.name = p_name))
+    then
+        insert into headrace.step (batch, ord, name, number, digest, value, at)
+        values (v_batch, v_ord, p_name, p_number, p_digest, p_value || value, p_at)
+        on conflict do nothing;
+        stored := found;
+    end if;
+    if p_journal then
+        select array_agg(s.name order by s.id), array_agg(s.number order by s.id), array_agg(s.digest order by s.id),
+            array_agg(s.value order by s.id), array_agg(s.at order by s.id)
+        into names, numbers, digests, "values", at
+        from headrace.step s where s.batch = v_batch and s.ord = v_ord;
+    end if;
+end $$;

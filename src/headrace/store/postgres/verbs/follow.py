@@ -35,7 +35,7 @@ class FollowArgs(NamedTuple):
 _FOLLOW: Final = call("follow", FollowArgs)
 _RUNS: Final = 10_000
 """Runs of jobs that one statement releases, or jobs that it cancels."""
-_NOTES: Final = [why_cancelled(needs, UUID(int=0)) for needs in (Needs.DONE, Needs.FAILED)]
+NOTES: Final = [why_cancelled(needs, UUID(int=0)) for needs in (Needs.DONE, Needs.FAILED)]
 _FIRST: Final = 0.00125
 """Seconds between the first two looks at the same gate. They double with each look, so that a join of a few jobs does not wait."""
 _GAP: Final = 0.02
@@ -92,13 +92,13 @@ class Follow:
     def under_way(self) -> bool:
         return self._work is not None and not self._work.done()
 
-    async def at_once(self, id: UUID) -> None:
-        """Look at this gate before the call returns, because the process may end then. What is left follows later."""
+    async def at_once(self, ids: Sequence[UUID]) -> None:
+        """Look at these before the call returns, because the process may end then. What is left follows later."""
         with contextlib.suppress(HeadraceError):
-            _, todo, busy = await self._look([id])
+            _, todo, busy = await self._look(ids)
             self.soon((*todo, *busy))
             return
-        self.soon((id,))
+        self.soon(ids)
 
     async def all(self) -> Followed:
         """A bounded part of what follows from all tolls. A look that is under way is waited for."""
@@ -165,7 +165,7 @@ class Follow:
 
     async def _look(self, ids: Sequence[UUID] | None) -> tuple[int, Sequence[UUID], Sequence[UUID]]:
         server = self._server
-        args = FollowArgs(ids, _RUNS, _NOTES, server.injected, None if ids is None else _RECENT)
+        args = FollowArgs(ids, _RUNS, NOTES, server.injected, None if ids is None else _RECENT)
         # Two looks of one store object would only find each other's locks.
         async with self._looking:
             [(moved, queues, todo, busy)] = await server.pool.repeatable(

@@ -15,6 +15,7 @@ from headrace.store.postgres.arguments import (
     Bool,
     Bools,
     Bytes,
+    Int4,
     Interval,
     Text,
     Texts,
@@ -26,7 +27,7 @@ from headrace.store.postgres.arguments import (
 )
 from headrace.store.postgres.pool import transaction
 from headrace.store.postgres.server import Server
-from headrace.store.postgres.verbs.follow import Follow
+from headrace.store.postgres.verbs.follow import NOTES, Follow
 
 
 class SignalArgs(NamedTuple):
@@ -40,6 +41,8 @@ class SignalArgs(NamedTuple):
     p_tenant: Text
     p_value: Bytes
     p_keep: Interval
+    p_limit: Int4
+    p_notes: Texts
     p_now: Time | None
 
 
@@ -54,6 +57,8 @@ class GateColumns(TypedDict, total=False):
     g_tenant: Texts
 
 
+_RUNS: Final = 100
+"""Runs of jobs that a signal releases itself. The commit of a signal waits for the disk, and its locks with it."""
 _SIGNAL: Final = call("signal", SignalArgs)
 _GATES: Final = """
 select n.* from unnest($1::uuid[]) with ordinality u(id, o) cross join lateral headrace.gate_now(u.id) n order by u.o"""
@@ -84,6 +89,8 @@ async def signal(server: Server, follow: Follow, gate: NewGate, value: bytes, ke
         p_tenant=gate.tenant,
         p_value=value,
         p_keep=keep,
+        p_limit=_RUNS,
+        p_notes=NOTES,
         p_now=server.injected,
     )
     try:
@@ -93,10 +100,12 @@ async def signal(server: Server, follow: Follow, gate: NewGate, value: bytes, ke
         if not answer[0][0]:
             # The first call may have signalled it, or another caller did. The store cannot tell which.
             raise
-    signalled = bool(answer[0][0])
-    if signalled:
-        await follow.at_once(gate.id)
-    return signalled
+    [(signalled, queues, todo)] = answer
+    if queues:
+        server.bell.ring(queues)
+    if todo:
+        await follow.at_once(todo)
+    return bool(signalled)
 
 
 async def gates(server: Server, ids: Sequence[GateId]) -> list[Gate | None]:

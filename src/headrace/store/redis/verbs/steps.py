@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.model.job import JobId
 from headrace.model.lease import Token
-from headrace.model.step import Step
+from headrace.model.step import Answered, SignalWait, Step
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client, chunks
 from headrace.store.redis.client.connection import Reply
@@ -52,8 +52,13 @@ class Steps:
         round.end(needs_all=bool(refused))
         return refused
 
-    async def read_steps(self, id: JobId) -> list[Step]:
+    async def read_steps(self, id: JobId, token: Token | None = None) -> list[Step]:
         rows: list[bytes] = []
+        if token is not None and (homes := self._leases.known.get(token)) is not None:
+            # A job that runs is where its lease is.
+            for answer in await self._client.run_each(scripts.READ_OWN_STEPS, homes, id.bytes):
+                rows += answer
+            return _in_order(rows)
 
         async def read(queue: str, some: list[UUID]) -> Collection[UUID]:
             answer: Reply = await self._client.run(scripts.READ_STEPS, queue, id.bytes)
@@ -63,13 +68,43 @@ class Steps:
             return some
 
         await self._locator.ask([id], read)
-        return [_step_of(row[_NUMBER.size :]) for row in sorted(rows, key=lambda row: row[: _NUMBER.size])]
+        return _in_order(rows)
+
+    async def answer_wait(self, token: Token, position: int, wait: SignalWait) -> Answered | None:
+        """On one server, where a script reaches the gate and the journal."""
+        words = (token.hex, position, wait.gate.bytes, int(wait.journal), *_step_around(wait.step))
+        round = self._client.round()
+        found: Reply = None
+        for queue in await self._leases.of(token):
+            if found is not None or await round.passes_over(queue):
+                continue
+            async with round.asking(queue):
+                answer = await self._client.run(scripts.ANSWER_WAIT, queue, *words)
+                found = None if answer == -1 else answer
+        round.end(needs_all=found is None)
+        if found is None:
+            return None
+        value, stored, rows = found
+        return Answered(value, bool(stored), _in_order(rows))
+
+
+def _in_order(rows: list[bytes]) -> list[Step]:
+    return [_step_of(row[_NUMBER.size :]) for row in sorted(rows, key=lambda row: row[: _NUMBER.size])]
 
 
 def _step_bytes(step: Step) -> tuple[bytes, bytes]:
     """Its name and number, and the whole step, as `steps/add.lua` takes them."""
     name = text_bytes(step.name).decode()
     return _encode((name, step.number)), _encode((name, step.number, step.digest, step.value, to_us(step.at)))
+
+
+def _step_around(step: Step) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """The same in pieces, as `steps/answer.lua` takes them: the value comes from a gate."""
+    key, whole = _step_bytes(step)
+    begins, ends = _encode(step.value), _encode(to_us(step.at))
+    number = _encode(step.number)
+    head = whole[: -len(begins) - len(ends)]
+    return key[: -len(number)], key, head, step.value or b"", ends
 
 
 def _step_of(data: bytes) -> Step:

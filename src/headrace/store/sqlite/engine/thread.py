@@ -233,3 +233,9 @@ def _end(future: asyncio.Future[None]) -> None:
 def _fail(future: asyncio.Future[None], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def opened(thread: Thread | None) -> Thread:
+    if thread is None:
+        raise Unavailable("the store is closed: open it first")
+    return thread

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from headrace.model.job import JobId
 from headrace.model.lease import Token
-from headrace.model.step import UNDO, Step
+from headrace.model.step import UNDO, Answered, SignalWait, Step
+from headrace.store.journal import whole_step
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -33,8 +34,43 @@ def add_steps(tx: Tx, token: Token, steps: Sequence[tuple[int, Step]]) -> frozen
 
 def read_steps(tx: Tx, id: JobId) -> list[Step]:
     key = key_of(tx, id)
-    rows = [] if key is None else tx.cur.execute(_SQL["read"], (key,)).fetchall()
+    return [] if key is None else _steps_of(tx, key)
+
+
+def _steps_of(tx: Tx, key: int) -> list[Step]:
+    rows = tx.cur.execute(_SQL["read"], (key,)).fetchall()
     return [Step(name, number, digest, value, moment(at)) for name, number, digest, value, at in rows]
+
+
+def answer_wait(tx: Tx, token: Token, position: int, wait: SignalWait) -> Answered | None:
+    key, value = _waiting(tx, token, position, wait)
+    if key is None:
+        return None
+    if value is None:
+        return Answered(None, steps=_steps_of(tx, key) if wait.journal else [])
+    step = whole_step(wait.step, value)
+    name = text(step.name)
+    stored = not (wait.journal and tx.cur.execute(_SQL["is_named"], (key, name)).fetchone()[0])
+    if stored:
+        tx.cur.execute(_SQL["add"], (key, name, step.number, step.digest, step.value, micros(step.at)))
+        stored = tx.cur.rowcount > 0
+    return Answered(value, stored, _steps_of(tx, key) if wait.journal else [])
+
+
+def no_answer(tx: Tx, token: Token, position: int, wait: SignalWait) -> Answered | None:
+    """The answer if no signal has come, so that nothing has to be written."""
+    key, value = _waiting(tx, token, position, wait)
+    return (
+        None if key is None or value is not None else Answered(None, steps=_steps_of(tx, key) if wait.journal else [])
+    )
+
+
+def _waiting(tx: Tx, token: Token, position: int, wait: SignalWait) -> tuple[int | None, bytes | None]:
+    """The key of the job, if the position is not refused, and the value of the signal."""
+    lease = leases.read(tx, token)
+    keys = () if lease is None else (key for at, key, _ in lease.open() if at == position)
+    row = tx.cur.execute(_SQL["value"], (wait.gate.bytes,)).fetchone()
+    return next(iter(keys), None), None if row is None else row[0]
 
 
 def is_undone(tx: Tx, key: int) -> bool:
