@@ -41,7 +41,8 @@ class StepWriter:
         self._lose = lose
         self.loop = asyncio.get_running_loop()
         self._waiting: dict[HeldLease, list[_Unwritten]] = {}
-        self._calls: dict[HeldLease, asyncio.Task[None]] = {}
+        self._calls: dict[HeldLease, asyncio.Task[None] | None] = {}
+        """What writes steps of a lease just now. None: the one attempt that had a step to write."""
         self._outage = OutageLog("storing steps")
         store = state.store
         self.upgrading = store if isinstance(store, Upgrading) else None
@@ -98,18 +99,41 @@ class StepWriter:
                 self._outage.settle()
                 return answer
 
-    async def add(self, attempt: Attempt, steps: list[Step]) -> None:
-        """Store these steps. Raises LeaseLost, or the error of a store that refuses them."""
+    async def add(self, attempt: Attempt, steps: list[Step], *, alone: bool = False) -> None:
+        """Store these steps. Raises LeaseLost, or the error of a store that refuses them.
+
+        `alone`: no other step of the attempt is running. In a lease of one job nothing can go with these steps then, so the caller
+        writes them itself.
+        """
         entry = _Unwritten(attempt, steps, self.loop.create_future())
-        self._begin(entry)
-        await entry.stored
+        held = attempt.held
+        if not alone or held.open > 1 or held in self._calls:
+            self._begin(entry)
+            await entry.stored
+            return
+        self._calls[held] = None
+        try:
+            await self._write_some(held, [entry])
+        except asyncio.CancelledError:
+            # What the step did is done, so it is written nevertheless.
+            entry.stored.cancel()
+            self._waiting.setdefault(held, []).append(entry)
+            raise
+        finally:
+            del self._calls[held]
+            if held in self._waiting:
+                self._write_soon(held)
+        entry.stored.result()
 
     def _begin(self, entry: _Unwritten) -> None:
         held = entry.attempt.held
         self._waiting.setdefault(held, []).append(entry)
         if held not in self._calls:
-            # A task of its own, because the caller may be cancelled while other attempts wait for the same call.
-            self._calls[held] = asyncio.create_task(self._write_all(held))
+            self._write_soon(held)
+
+    def _write_soon(self, held: HeldLease) -> None:
+        # A task of its own, because a caller may be cancelled while other attempts wait for the same call.
+        self._calls[held] = asyncio.create_task(self._write_all(held))
 
     async def _write_all(self, held: HeldLease) -> None:
         while waiting := self._waiting.pop(held, None):
@@ -249,7 +273,7 @@ class AttemptSteps:
 
     async def add(self, step: Step, *, lazy: bool) -> None:
         if (steps := self._take(step, lazy=lazy)) is not None:
-            await self._in_loop(self._writer.add(self._attempt, steps))
+            await self._in_loop(self._writer.add(self._attempt, steps, alone=self._busy <= 1))
             self.added += len(steps)
 
     def add_sync(self, step: Step, *, lazy: bool) -> None:

@@ -43,6 +43,9 @@ class Steps:
             if await round.passes_over(queue):
                 continue
             async with round.asking(queue):
+                if len(steps) == 1 and (stored := await self._add_one(queue, token, *steps[0])) is not None:
+                    refused -= positions if stored else set()
+                    continue
                 for some in chunks(steps, _AT_ONCE):
                     words = [word for position, step in some for word in (position, *_step_bytes(step))]
                     answer = await self._client.run(scripts.ADD_STEPS, queue, token.hex, *words)
@@ -51,6 +54,11 @@ class Steps:
                     refused -= {position for position, _ in some}.difference(answer)
         round.end(needs_all=bool(refused))
         return refused
+
+    async def _add_one(self, queue: str, token: Token, position: int, step: Step) -> bool | None:
+        """Whether the step is stored. None: the lease is in parts, and the general script must look."""
+        answer = await self._client.run(scripts.ADD_STEP, queue, token.hex, position, *_step_bytes(step))
+        return None if answer == -1 else answer == 1
 
     async def read_steps(self, id: JobId, token: Token | None = None) -> list[Step]:
         rows: list[bytes] = []
