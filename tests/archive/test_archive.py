@@ -105,6 +105,16 @@ async def test_files_have_a_bounded_number_of_rows(store: Store, tmp_path: Path)
     assert await ended_in(store) == set()
 
 
+async def test_the_progress_of_deletions_has_a_total(store: Store, tmp_path: Path) -> None:
+    """The bar shows how much of each file is deleted, and while it reads that the rest is not known."""
+    await end_jobs(store, 250)
+    steps: list[tuple[int, int, str]] = []
+    await move(store, tmp_path, rows=100, progress=lambda *step: steps.append(step))
+    deletions = [(done, total) for done, total, what in steps if what == "deletes"]
+    assert deletions == [(100, 100), (200, 200), (250, 250)]
+    assert {total for _, total, what in steps if what != "deletes"} == {0}
+
+
 async def test_a_second_call_adds_files_and_changes_none(store: Store, tmp_path: Path) -> None:
     first = await end_jobs(store, 3)
     await move(store, tmp_path)

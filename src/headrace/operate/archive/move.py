@@ -145,6 +145,8 @@ class _Run:
         self._progress = progress
         self._file: ArchiveFile | None = None
         self._name = ""
+        self._written = self._checked = 0
+        """Rows of the files so far, and of them those whose jobs were deleted or stay."""
         self.files: list[str] = []
         self.moved = self.kept = 0
 
@@ -173,11 +175,13 @@ class _Run:
 
     async def delete(self, path: Path) -> None:
         """Delete the jobs of a file from the store, as far as they are still as the file has them."""
-        from headrace.operate.archive.parquet import endings
+        from headrace.operate.archive.parquet import count_rows, endings
 
+        self._written += count_rows(path)
         for some in endings(path):
             await self._delete_some(some)
-            self.tell("deletes")
+            self._checked += len(some)
+            self.tell("deletes", self._written)
         self._folder.finish(path)
 
     async def _delete_some(self, ends: Sequence[ArchivedEnd]) -> None:
@@ -201,9 +205,10 @@ class _Run:
         )
         self.moved += len(gone)
 
-    def tell(self, what: str) -> None:
+    def tell(self, what: str, total: int = 0) -> None:
+        """Report the progress. `total` 0: how many jobs are still to be read is not known."""
         if self._progress is not None:
-            self._progress(self.moved, 0, f"{what} {self.rows:,} rows" if self.rows else what)
+            self._progress(self._checked, total, f"{what} {self.rows:,} rows" if self.rows else what)
 
 
 def _row(job: Job, task_of: TaskSource) -> ArchivedJob:
