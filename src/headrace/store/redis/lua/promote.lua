@@ -27,7 +27,7 @@ local function promote(p)
     for i = 1, #ids do
       local waits, record = blocked_of(c('HGET', p .. BLOCKED, ids[i]))
       unblock(p, ids[i], waits)
-      let_go(p, ids[i], waits, record)
+      let_go(p, ids[i], waits, record, opened(record))
     end
     moved, left = moved + #ids, left - #ids
     until_then = c('ZRANGE', p .. SUSPENDED, 0, 0, 'WITHSCORES')[2]

@@ -13,6 +13,7 @@ local function stored_parts(from, to)
   return parts
 end
 
+for p, words in pairs(blocked_words) do each('HSET', p .. BLOCKED, words) end
 make_gates(g, new_gates)
 for e = 1, #own_edges, 4 do
   local into, far = own_edges[e + 2], own_edges[e + 3]
@@ -28,6 +29,18 @@ for e = 1, #other_edges, 3 do attach(home_of(other_edges[e]), other_edges[e], ot
 for _, id in ipairs(seals) do seal(g, id) end
 -- They are found from here on.
 for q = 1, queues do entries[KEYS[2 * q - 1] .. prefix] = nil end
-for _, one in ipairs(waiting) do await(unpack(one)) end
+-- What is of this batch was stored just now and has not ended: one entry says that all of it is awaited.
+local first, last = {}, {}
+for _, one in ipairs(waiting) do
+  local p, ids, target, needs, at = unpack(one)
+  if sub(target, 1, 14) == prefix and at_hand(at) then
+    await_gate(p, ids, target, needs, at)
+    local ord = read('>I2', target, 15)
+    first[at], last[at] = min(first[at] or ord, ord), max(last[at] or ord, ord)
+  else
+    await(p, ids, target, needs, at)
+  end
+end
+for at, ord in pairs(first) do add_awaited(at, prefix, ord, last[at]) end
 existing[1] = finish_links(g) and 'owes' or 'ok'
 return existing

@@ -38,15 +38,14 @@ local function stand_in(ord)
 end
 
 -- The queue of a job of this batch. On a cluster it may be one of another script.
-local function queue_of(ord)
-  for q = 1, queues do
-    local segments = plan[q + 2]
-    for s = 1, #segments, 5 do
-      if ord >= segments[s + 1] and ord <= segments[s + 2] then return KEYS[2 * q - 1] end
-    end
+local queues_by_place = {}
+for q = 1, queues do
+  local segments = plan[q + 2]
+  for s = 1, #segments, 5 do
+    for ord = segments[s + 1], segments[s + 2] do queues_by_place[ord] = KEYS[2 * q - 1] end
   end
-  return homes[own(ord)] or KEYS[1]
 end
+local function queue_of(ord) return queues_by_place[ord] or homes[own(ord)] or KEYS[1] end
 
 -- The queue of a job or a gate. What is not stored counts as being here, where it is not found.
 local function home_of(id)
@@ -74,17 +73,19 @@ if not repeated then
 end
 
 local waiting = {}  -- queue, ids, what they wait for, their need and its queue, of each run of jobs that waits
+local blocked_words = {}  -- by queue, what BLOCKED is to say
 
 -- A run of jobs waits. records: id and record of each.
 block = function(p, number, records)
   local w = 4 * number - 3
   local target, needs = actual(waits[w]), waits[w + 1]
-  local at, words, ids = home_of(target), {}, {}
+  local at, words, ids = home_of(target), blocked_words[p] or {}, {}
+  blocked_words[p] = words
   for r = 1, #records, 2 do
     ids[#ids + 1] = records[r]
-    words[r], words[r + 1] = records[r], blocked({waits[w + 2], waits[w + 3], target, needs, at}, records[r + 1])
+    words[#words + 1] = records[r]
+    words[#words + 1] = blocked({waits[w + 2], waits[w + 3], target, needs, at}, records[r + 1])
   end
-  each('HSET', p .. BLOCKED, words)
   waiting[#waiting + 1] = {p, ids, target, needs, at}
 end
 

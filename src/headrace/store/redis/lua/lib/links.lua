@@ -89,6 +89,7 @@ end
 -- What LINKS says of a batch are entries of from, to, gate and the gate's queue ('': it is at hand). A gate of zeros stands for the
 -- jobs that are awaited. Of a gate it says the same, with from and to 0.
 local AWAITED = string.rep('\0', 16)
+local NONE = {}
 
 local function link(from, to, into, far) return pack('>I2I2c16I2', from, to, into, #far) .. far end
 
@@ -96,7 +97,7 @@ local function links_of(p, batch)
   local known = linked[p .. batch]
   if known == nil then
     local raw = c('HGET', p .. LINKS, batch)
-    known = raw and {raw = raw, single = {}, runs = {}} or false
+    known = raw and {raw = raw, single = NONE, runs = NONE} or false
     local at = 1
     while raw and at <= #raw do
       local from, to, into, size
@@ -106,10 +107,12 @@ local function links_of(p, batch)
       if into == AWAITED then
         known.first, known.last = from, to
       elseif from == to then
+        if known.single == NONE then known.single = {} end
         local single = known.single[from] or {}
         known.single[from] = single
         single[#single + 1] = {into, far}
       else
+        if known.runs == NONE then known.runs = {} end
         known.runs[#known.runs + 1] = {from, to, into, far}
       end
     end
@@ -168,7 +171,7 @@ local function turned(p, id, before, after)
   local known = links_of(p, sub(id, 1, 14))
   if not known then return end
   local g, ord = home(p), read('>I2', id, 15)
-  for _, one in ipairs(known.single[ord] or {}) do recount(g, one[1], one[2], before, after) end
+  for _, one in ipairs(known.single[ord] or NONE) do recount(g, one[1], one[2], before, after) end
   for _, run in ipairs(known.runs) do
     if run[1] <= ord and ord <= run[2] then recount(g, run[3], run[4], before, after) end
   end
@@ -206,8 +209,7 @@ local function unblock(p, id, waits, but)
 end
 
 -- It is ready, or scheduled: a delay counts from here on.
-local function let_go(p, id, waits, record)
-  local seq, lane, _, el = opened(record)
+local function let_go(p, id, waits, record, seq, lane, _, el)
   local first = read('>I4', el, 17) == 0
   local run_at = first and ((waits[1] == 1 and moment + waits[2]) or (waits[1] == 2 and waits[2])) or 0
   local into = run_at > moment and put_off or freed
@@ -244,7 +246,7 @@ local function heard(p, id, target, needs, says)
   local raw = c('HGET', p .. BLOCKED, id)
   if not raw then return end
   local waits, record = blocked_of(raw)
-  local _, _, _, el = opened(record)
+  local seq, lane, said, el = opened(record)
   local waiting = false
   for w = 3, #waits, 3 do waiting = waiting or waits[w] == target end
   if not waiting then return end
@@ -252,7 +254,7 @@ local function heard(p, id, target, needs, says)
     cancel_blocked(p, id, waits, record, 'its group was never completed', target)
   elseif says == 'r' or read('>I4', el, 17) > 0 then
     unblock(p, id, waits, target)
-    let_go(p, id, waits, record)
+    let_go(p, id, waits, record, seq, lane, said, el)
   else
     local note = needs == 'f' and 'not needed: ' .. uuid(target) .. ' is done' or uuid(target) .. ', which it waited for, was cancelled'
     cancel_blocked(p, id, waits, record, note, target)
@@ -263,32 +265,47 @@ end
 
 local BEHIND = {d = '(e', e = '(f', f = '(g'}
 
+-- By need what becomes of the jobs that wait for this, and whether something becomes of all of them.
+local function outlook(gate)
+  local says = {d = verdict('d', gate), e = verdict('e', gate), f = verdict('f', gate)}
+  return {says, says.d and says.e and says.f}
+end
+local outlooks = {n = {{d = 'n', e = 'n', f = 'n'}, true}}  -- of jobs by their state, and of a gate that was never sealed
+
+-- The first of the jobs that wait and of which something becomes, at most so many.
+local function some_followers(key, says, all, most)
+  if all then return c('ZRANGE', key, 0, most - 1) end
+  for needs, behind in pairs(BEHIND) do
+    local some = says[needs] and c('ZRANGEBYLEX', key, '[' .. needs, behind, 'LIMIT', 0, most) or NONE
+    if #some > 0 then return some end
+  end
+  return NONE
+end
+
 -- Look at the followers of a gate ('g' and its id), of a job that ended ('o', 'd' or 'c' and its id), or of a gate that was never
 -- sealed ('n'). Answers whether all were looked at.
 local function look_at(g, entry)
   local kind, id = sub(entry, 1, 1), sub(entry, 2)
   local own = kind == 'g' and gate_at(g, id)
-  local gate = own or alone(kind == 'g' and 'c' or kind)
   local key = g .. WAITERS .. id
-  for needs, behind in pairs(BEHIND) do
-    local says = kind == 'n' and 'n' or verdict(needs, gate)
-    while says do
-      if effort <= 0 then return false end
-      local some = c('ZRANGEBYLEX', key, '[' .. needs, behind, 'LIMIT', 0, min(100, effort))
-      if #some == 0 then break end
-      effort, followed = effort - #some, followed + #some
-      c('ZREM', key, unpack(some))
-      for i = 1, #some do
-        local p, waiter = sub(some[i], 18), sub(some[i], 2, 17)
-        if at_hand(p) then heard(p, waiter, id, needs, says) else owe(p, 'v', waiter, id, needs, says) end
-      end
+  if not own and not outlooks[kind] then outlooks[kind] = outlook(alone(kind == 'g' and 'c' or kind)) end
+  local says, all = unpack(own and outlook(own) or outlooks[kind])
+  repeat
+    local most = min(100, effort)
+    if most <= 0 then return false end
+    local some = some_followers(key, says, all, most)
+    effort, followed = effort - #some, followed + #some
+    if #some > 0 then c('ZREM', key, unpack(some)) end
+    for i = 1, #some do
+      local needs, waiter, p = sub(some[i], 1, 1), sub(some[i], 2, 17), sub(some[i], 18)
+      if at_hand(p) then heard(p, waiter, id, needs, says[needs]) else owe(p, 'v', waiter, id, needs, says[needs]) end
     end
-  end
+  until #some == 0 or all and #some < most
   if not own then return true end
   local told = as_member(own)
   if told ~= own.told then
     local known = links_of(g, id)
-    for _, one in ipairs(known and known.single[0] or {}) do
+    for _, one in ipairs(known and known.single[0] or NONE) do
       recount(g, one[1], one[2], own.told ~= '' and own.told or nil, told ~= '' and told or nil)
       effort, followed = effort - 1, followed + 1
     end
