@@ -66,6 +66,10 @@ async def in_child_async() -> str:
     return format(trace.get_current_span().get_span_context().trace_id, "032x")
 
 
+@app.task(name="quiet_in_child", executor="process")
+def quiet_in_child() -> None: ...
+
+
 @app.task(name="fails_in_child", executor="process", retry=Retry(max_attempts=1))
 def fails_in_child() -> None:
     sentry_sdk.get_global_scope().set_client(sentry_client)

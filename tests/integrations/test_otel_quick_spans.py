@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from opentelemetry.trace import Link, SpanKind, StatusCode, TraceState
 from opentelemetry.util.types import Attributes
 
 from headrace import JobDead, Retry, current_job
+from integrations import otel_tasks
 from integrations.otel_kit import SPAN_ID, TRACE, TRACE_ID, Observed
 
 COUNT = 12
@@ -285,3 +288,20 @@ async def test_the_trace_of_the_job_is_seen_by_the_task(store_url: str) -> None:
             await (await plain.using(trace=TRACE).aenqueue()).aresult(timeout=60)
     assert seen == [TRACE] * 3
     assert {f"{span.context.trace_id:032x}" for span in observed.spans("process plain") if span.context} == {TRACE_ID}
+
+
+async def test_attempts_in_a_process_have_the_same_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(otel_tasks.FOLDER, str(tmp_path))
+    app = otel_tasks.app
+    monkeypatch.setattr(app, "settings", app.settings.replace(url=f"sqlite:///{tmp_path / 'jobs.db'}"))
+    async with app, app.worker(app="integrations.otel_tasks:app", concurrency=1):
+        jobs = [otel_tasks.quiet_in_child.using(trace=TRACE).job() for _ in range(6)]
+        for handle in await app.aenqueue_many(jobs):
+            await handle.aresult(timeout=120)
+    spans = [json.loads(line) for line in (tmp_path / "spans").read_text().splitlines()]
+    attempts = [span for span in spans if span["name"] == "process quiet_in_child"]
+    assert len({span["context"]["span_id"] for span in attempts}) == 6
+    assert {span["parent_id"] for span in attempts} == {f"0x{SPAN_ID}"}
+    assert [[link["context"]["span_id"] for link in span["links"]] for span in attempts] == [[f"0x{SPAN_ID}"]] * 6
+    assert {span["attributes"]["headrace.outcome"] for span in attempts} == {"done"}
+    assert os.getpid() not in {span["pid"] for span in attempts}

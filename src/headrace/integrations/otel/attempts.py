@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from headrace.integrations.masking import hidden_values
 from headrace.integrations.otel.contexts import ContinuedContext, RootContext, SampledContext
-from headrace.integrations.otel.quick_spans import SpanModel, QuickSpans, UnseenContext, attributes_of
+from headrace.integrations.otel.quick_spans import QuickSpans, SpanModel, UnseenContext, attributes_of
 from headrace.model.outcome import Cancel, Snooze
 from headrace.task.codec import readable_options, scrub
 from headrace.task.context import JobContext, running
