@@ -248,5 +248,7 @@ def test_a_text_line_of_a_task_names_its_job() -> None:
     assert formatter.format(record()) == "INFO it costs 5"
     bound = record(job_id="1", task="pay", attempt=2)
     assert formatter.format(bound) == "INFO it costs 5 (job 1 of task pay, attempt 2)"
+    whole = record(job_id="1", task="pay", attempt=2, tenant="acme", trace_id="4bf9")
+    assert formatter.format(whole) == "INFO it costs 5 (job 1 of task pay, attempt 2, tenant acme, trace 4bf9)"
     bound.name = "headrace.job.failed"  # its text names the job already
     assert formatter.format(bound) == "INFO it costs 5"

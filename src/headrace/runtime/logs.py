@@ -83,7 +83,12 @@ class TextFormatter(logging.Formatter):
         if job is None or record.name.startswith("headrace."):
             return line
         task, attempt = getattr(record, "task", "?"), getattr(record, "attempt", "?")
-        return f"{line} (job {job} of task {task}, attempt {attempt})"
+        more = "".join(
+            f", {word} {value}"
+            for word, name in (("tenant", "tenant"), ("trace", "trace_id"))
+            if (value := getattr(record, name, ""))
+        )
+        return f"{line} (job {job} of task {task}, attempt {attempt}{more})"
 
 
 class JsonFormatter(logging.Formatter):

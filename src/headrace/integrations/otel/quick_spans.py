@@ -109,16 +109,22 @@ class QuickSpans:
             and span.status.is_unset
             and not span.events
         )
-        if as_given:
-            if len(self._models) >= _MOST:
-                self._models.clear()
-            self._models[job.queue, job.task, bool(_tenant(job)), parent.trace_flags] = SpanModel(
-                span.name,
-                process_attributes(job.queue, job.task),
-                place.trace_flags,
-                span.instrumentation_scope,
-                ReadableSpan,
-            )
+        if not as_given:
+            return
+        model = SpanModel(
+            span.name,
+            process_attributes(job.queue, job.task),
+            place.trace_flags,
+            span.instrumentation_scope,
+            ReadableSpan,
+        )
+        try:
+            self._finished(model, job, here, self.place(model, parent), time_ns())
+        except Exception:  # noqa: BLE001 - a version of the SDK that makes its spans otherwise goes on making them
+            return
+        if len(self._models) >= _MOST:
+            self._models.clear()
+        self._models[job.queue, job.task, bool(_tenant(job)), parent.trace_flags] = model
 
     def _is_unaware(self) -> bool:
         processor: Any = getattr(self._sampling.tracer, "span_processor", None)
@@ -141,22 +147,25 @@ class QuickSpans:
     def end(self, model: SpanModel, job: Claimed, here: SampledContext, span: SpanContext, began: int) -> None:
         """Hand the span of a success to the processors."""
         tracer: Any = self._sampling.tracer
+        tracer.span_processor.on_end(self._finished(model, job, here, span, began))
+
+    def _finished(self, model: SpanModel, job: Claimed, here: SampledContext, span: SpanContext, began: int) -> Any:
+        """The read-only span of an attempt that has succeeded now."""
+        tracer: Any = self._sampling.tracer
         attributes = _with_job(model.attributes.copy(), job, _tenant(job))
         attributes["headrace.outcome"] = "done"
-        tracer.span_processor.on_end(
-            model.make(
-                model.name,
-                span,
-                here.producer,
-                tracer.resource,
-                attributes,
-                (),
-                here.links,
-                SpanKind.CONSUMER,
-                start_time=began,
-                end_time=time_ns(),
-                instrumentation_scope=model.scope,
-            )
+        return model.make(
+            model.name,
+            span,
+            here.producer,
+            tracer.resource,
+            attributes,
+            (),
+            here.links,
+            SpanKind.CONSUMER,
+            start_time=began,
+            end_time=time_ns(),
+            instrumentation_scope=model.scope,
         )
 
 
