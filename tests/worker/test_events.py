@@ -214,6 +214,32 @@ async def test_the_first_of_two_events_is_enough_for_each_turn(bench: Bench, pai
     assert work.codec.decode_result(job.result) == ["visa", "dhl"]
 
 
+async def test_a_task_goes_on_with_the_first_of_two_waits_and_cancels_the_other(bench: Bench, paid: Event[str]):
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    @bench.app.task
+    async def work() -> str:
+        waits = {asyncio.create_task(paid.wait(number)) for number in (1, 2)}
+        done, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for other in others:
+            other.cancel()
+        begun.set()
+        await goes_on.wait()
+        return done.pop().result()
+
+    id = await bench.enqueue(work)
+    async with bench.worker(), asyncio.timeout(60):
+        await suspended(bench, id)
+        await paid.asignal(2, "visa")
+        await begun.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        goes_on.set()
+        job = await bench.reach(id, JobState.DONE, JobState.DEAD, JobState.BLOCKED)
+    assert (job.state, job.attempt) == (JobState.DONE, 2)
+    assert work.codec.decode_result(job.result) == "visa"
+
+
 async def test_a_sync_task_waits_in_a_thread(bench: Bench, paid: Event[str]):
     @bench.app.task
     def work() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.gate import Gate, GateId
@@ -24,6 +24,8 @@ from headrace.worker.state import HeldLease, WorkerState
 
 T = TypeVar("T")
 
+TURNS: Final = 8
+"""Of the event loop, from the last end of a step to the suspension. A value passes through a few futures to the code that uses it."""
 GONE = "another worker holds the job now: this step is not stored, and runs again there"
 
 
@@ -227,12 +229,15 @@ class AttemptSteps:
         """Steps that this attempt has stored. One in a user's transaction does not count, because it may be rolled back."""
         self._lazy: list[Step] = []
         self._busy = 0
-        self._waits: list[Suspension] = []
+        self._waits: dict[asyncio.Future[None], Suspension] = {}
+        """What coroutines of the task wait for, each at a future that is never done."""
+        self._turn: asyncio.Handle | None = None
+        """The next look at whether the attempt is to be suspended."""
 
     @property
     def suspension(self) -> Suspension:
         """What the suspended job waits for."""
-        return joined(self._waits)
+        return joined(list(self._waits.values()))
 
     def now(self) -> datetime:
         return self._writer.now()
@@ -356,9 +361,15 @@ class AttemptSteps:
                 self.added += len(steps)
         if not self._attempt.known.is_async:
             raise Suspended(suspension)  # The task has an event loop of its own, which the worker cannot reach.
-        self._waits.append(suspension)
+        never = asyncio.get_running_loop().create_future()
+        self._waits[never] = suspension
         self._look_soon()
-        await asyncio.get_running_loop().create_future()
+        try:
+            await never
+        except asyncio.CancelledError:
+            if not self._attempt.reason:
+                del self._waits[never]  # The task has cancelled this wait and goes on without it.
+            raise
 
     def suspend_sync(self, suspension: Suspension) -> NoReturn:
         if (steps := self._left_over()) is not None:
@@ -366,17 +377,24 @@ class AttemptSteps:
             self.added += len(steps)
         raise Suspended(suspension)
 
-    def _look_soon(self) -> None:
-        """Other coroutines of the task may start a step before the loop has turned."""
-        if self._waits:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._look)
+    def _look_soon(self, turns: int = TURNS) -> None:
+        """Other coroutines of the task may start a step, or cancel the waits that lost a race, before the loop has turned so often."""
+        if self._turn is not None:
+            self._turn.cancel()
+        if not self._waits or self._busy:
+            return
+        if turns:
+            self._turn = asyncio.get_running_loop().call_soon(self._look_soon, turns - 1)
+        else:
+            self._interrupt()
 
-    def _look(self) -> None:
+    def _interrupt(self) -> None:
         attempt = self._attempt
-        if not self._busy and not attempt.reason and attempt.slots is not None:
+        if not attempt.reason and attempt.slots is not None:
             attempt.reason = SUSPEND
             attempt.slots.interrupt(attempt)
+            for never in self._waits:
+                never.cancel()  # A task of its own that waits is not cancelled with the one that began it.
 
     async def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Await in the worker's event loop, which may be another than the task's in tests."""
