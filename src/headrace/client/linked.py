@@ -105,7 +105,10 @@ class LinkedCall:
             return client
         if is_gate(gone):
             raise GroupOver(gone)
-        raise JobNotFound(f"job {gone} is not stored, or not any more, so that no job can follow it")
+        raise JobNotFound(
+            f"job {gone} is not stored, or not any more, so that no job can follow it; if its transaction has not committed, enqueue "
+            "both in one call"
+        )
 
     def _planned(self, hooked: Enqueueing) -> Batch:
         plan = GraphPlan(

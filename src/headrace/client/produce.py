@@ -10,7 +10,7 @@ from headrace.client.app_clients import AppClients
 from headrace.client.bulk import BulkLoad, Placed, batch_of, check_call, gather, loads
 from headrace.client.enqueue_hooks import Enqueueing
 from headrace.client.handles import Handles
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Unsupported
 from headrace.model import duration
 from headrace.model.gate import GateId, Needs
 from headrace.model.job import Batch, JobId, NewJob
@@ -229,6 +229,7 @@ class Producer(AppClients):
 
     def put_in(self, tx: object, jobs: Sequence[NewJob], into: GateId | None = None) -> Placed:
         """Write jobs in the caller's transaction and thread. The portal's store only provides the statements."""
+        self._check_members(into)
         together, ords = gather(jobs)
         return self.put_batch_in(tx, batch_of(together, into), jobs, ords)
 
@@ -252,8 +253,16 @@ class Producer(AppClients):
 
     async def aput_in(self, tx: object, jobs: Sequence[NewJob], into: GateId | None = None) -> Placed:
         """The same for async code."""
+        self._check_members(into)
         together, ords = gather(jobs)
         return await self.aput_batch_in(tx, batch_of(together, into), jobs, ords)
+
+    def _check_members(self, into: GateId | None) -> None:
+        if into is not None and self._outbox is not None:
+            raise Unsupported(
+                "jobs of an open group do not go through an outbox, because the group may be sealed before they arrive: enqueue "
+                "them without tx=, or as group(…) with the job that follows them"
+            )
 
     async def aput_batch_in(
         self, tx: object, batch: Batch, jobs: Sequence[NewJob], ords: Sequence[int] | None = None
