@@ -12,7 +12,7 @@ import pytest
 
 from conftest import nothing_left_behind
 from headrace.app import Headrace
-from headrace.errors import ConfigError, PayloadTooLarge, SerializationError, WaitTimeout
+from headrace.errors import ConfigError, JobDead, PayloadTooLarge, SerializationError, WaitTimeout
 from headrace.model.gate import MAX_SIGNAL
 from headrace.model.job import Job, JobId, JobState
 from headrace.model.outcome import AWAITS
@@ -316,6 +316,22 @@ def test_a_wait_ends_with_its_time_limit_and_a_late_signal_changes_nothing():
         assert len(drain(app)) == 1
         assert handle.result() == "no answer"
         assert approved.signal(43, 1) is True
+
+
+@app.task(retry=Retry(max_attempts=5))
+async def pay_out_in_time(id: int) -> int:
+    return await approved.wait(id, timeout="3d")
+
+
+def test_a_task_that_does_not_catch_the_time_limit_is_dead_at_once():
+    with use_memory(app) as stand:
+        handle = pay_out_in_time.enqueue(44)
+        drain(app)
+        stand.clock.move("3d")
+        [ran] = drain(app)
+        assert (ran.state, ran.attempt) == (JobState.DEAD, 2)
+        with pytest.raises(JobDead, match="not signalled in time"):
+            handle.result()
 
 
 def test_bad_keys_and_values_are_refused_and_nothing_is_stored():

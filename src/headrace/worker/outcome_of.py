@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.errors import BadArguments, ResultError, ResultTooLarge, SerializationError
+from headrace.errors import BadArguments, ResultError, ResultTooLarge, SerializationError, WaitTimeout
 from headrace.model.job import Claimed, Failure
 from headrace.model.outcome import (
     EXPIRED,
@@ -104,8 +104,13 @@ def of_error(attempt: Attempt, error: BaseException) -> Outcome:
         return Released()
     if isinstance(error, _ON_PURPOSE) and (outcome := _on_purpose(attempt, error)) is not None:
         return outcome
-    final = attempt.own.retry.final(error) or (isinstance(error, ResultError) and error.of_child)
+    final = attempt.own.retry.final(error) or _is_remembered(error)
     return Failed(_failure(attempt, error), final=final, reason=kind_of(error) if final else "")
+
+
+def _is_remembered(error: BaseException) -> bool:
+    """Whether the journal has this answer of a wait, so that each later attempt would get it again."""
+    return isinstance(error, WaitTimeout) or (isinstance(error, ResultError) and error.of_child)
 
 
 def _on_purpose(attempt: Attempt, error: BaseException) -> Outcome | None:
