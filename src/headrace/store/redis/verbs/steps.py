@@ -82,17 +82,17 @@ class Steps:
         """On one server, where a script reaches the gate and the journal."""
         words = (token.hex, position, wait.gate.bytes, int(wait.journal), *_step_around(wait.step))
         round = self._client.round()
-        found: Reply = None
+        reply: Reply = None
         for queue in await self._leases.of(token):
-            if found is not None or await round.passes_over(queue):
+            if reply is not None or await round.passes_over(queue):
                 continue
             async with round.asking(queue):
                 answer = await self._client.run(scripts.ANSWER_WAIT, queue, *words)
-                found = None if answer == -1 else answer
-        round.end(needs_all=found is None)
-        if found is None:
+                reply = None if answer == -1 else answer
+        round.end(needs_all=reply is None)
+        if reply is None:
             return None
-        value, stored, rows = found
+        value, stored, rows = reply
         return Answered(value, bool(stored), _in_order(rows))
 
 
