@@ -63,7 +63,7 @@ def count_runs(tx: Tx, changes: Sequence[Change]) -> Looks:
     runs = as_json([(first, last, _start_of(first)) for first, last, _, _ in changes])
     more: dict[int, list[int]] = {}
     for run, gate, lo, hi in tx.cur.execute(SQL["counted_on"], (runs,)).fetchall():
-        first, last, before, after = changes[run]
+        first, last, before, after = changes[int(run)]
         counts = more.setdefault(gate, [0, 0, 0])
         for state, sign in ((before, -1), (after, 1)):
             if state is not None:
