@@ -128,22 +128,30 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_tid tid[];
+    v_tid  tid[];
+    v_left uuid[];
 begin
     if p_linked <> 2 then
         follow := headrace.count_members(p_batch, p_lo, p_hi, p_state);
     end if;
     if p_linked = 1 then return; end if;
-    select array_agg(w.tid) into v_tid from (
-        select b.ctid as tid from unnest(p_batch, p_lo, p_hi, p_state) u(batch, lo, hi, state)
+    with waits as materialized (
+        select b.ctid as tid, b.gate, (u.state = 1)::int4 as done, headrace.verdict_of(b.needs, u.state) as says
+        from unnest(p_batch, p_lo, p_hi, p_state) u(batch, lo, hi, state)
         join headrace.blocked b on b.gate >= headrace.job_id(u.batch, u.lo) and b.gate <= headrace.job_id(u.batch, u.hi)
-        where headrace.verdict_of(b.needs, u.state) = 1
-        limit 1000 for update of b skip locked
-    ) w;
+    ), taken as materialized (
+        select b.ctid as tid from headrace.blocked b
+        where b.ctid = any (array(select w.tid from waits w where w.says = 1 limit 1000)) for update skip locked
+    ), marked as (
+        insert into headrace.toll (gate, done)
+        select distinct w.gate, w.done from waits w where w.says <> 0 and w.tid not in (select t.tid from taken t)
+        returning gate
+    )
+    select (select array_agg(t.tid) from taken t), (select array_agg(m.gate) from marked m) into v_tid, v_left;
     if v_tid is not null then
         select r.queues into queues from headrace.release(v_tid, p_now) r;
     end if;
-    follow := follow || headrace.mark_waits(p_batch, p_lo, p_hi, p_state);
+    follow := follow || v_left;
 end $$;
 
 -- release: move runs that this transaction has locked from blocked to ready, or to scheduled if they are due later. Of a
