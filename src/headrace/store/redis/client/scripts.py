@@ -41,9 +41,21 @@ def in_own_scope(part: str) -> str:
     return f"local answered = (function()\n{part}end)()\nif answered then return answered end\n"
 
 
-def _load(verb: str, *parts: str, head: str | None = "lib", apart: str | None = None) -> Script:
-    """`head`: the part that comes first. None: the script uses nothing of the head. `apart`: a part in a scope of its own."""
+def _on_demand(name: str, *parts: str) -> str:
+    """Parts whose functions are made when this one is called: it answers what the last part does."""
+    return f"local function {name}()\n{''.join(read_part(_FOLDER / f'{part}.lua') for part in parts)}end\n"
+
+
+def _load(
+    verb: str, *parts: str, head: str | None = "lib", apart: str | None = None, on_demand: tuple[str, ...] = ()
+) -> Script:
+    """`head`: the part that comes first. None: the script uses nothing of the head. `apart`: a part in a scope of its own.
+
+    `on_demand`: parts that the others make when they need them, by the name of the last one. They come behind `hooks`.
+    """
     texts = {part: read_part(_FOLDER / f"{part}.lua") for part in (head, *parts) if part is not None}
+    if on_demand:
+        texts["hooks"] += _on_demand(on_demand[-1], *on_demand)
     source = "".join(in_own_scope(text) if part == apart else text for part, text in texts.items()).encode()
     # The digest names the script to the server; it is no secret.
     return Script(verb, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
@@ -54,7 +66,7 @@ _HISTORY = ("lib/leases", "lib/history")
 _PATHS = ("lib/index", *_HISTORY, "lib/paths")
 _CLAIM = ("claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lease")
 
-_LINKS = (*_BACK, "lib/links")
+_LINKS = (*_BACK, "lib/links", "lib/waits")
 _GATES = (*_PATHS, *_LINKS, "lib/gates", "lib/members")
 _STORE = ("enqueue/store", "enqueue/answer")
 
@@ -77,7 +89,17 @@ CLAIM = _load("claim", "lib", "lib/records", "lib/rings", "lib/leases", "limits"
 PRESENCE = _load("heartbeat", "presence")
 HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
 SETTLE = _load("settle", "lib", *_BACK, *_HISTORY, "limits", "hooks", "settle", head="settle/one")
-SETTLE_LINKED = _load("settle", *_LINKS, "lib/gates", *_HISTORY, "limits", "hooks", "settle_links", "settle")
+SETTLE_LINKED = _load(
+    "settle",
+    *_BACK,
+    "lib/links",
+    *_HISTORY,
+    "limits",
+    "hooks",
+    "settle_links",
+    "settle",
+    on_demand=("lib/waits", "lib/gates", "settle_waits"),
+)
 REPORT = _load("report", *_HISTORY, "report")
 PROMOTE = _load("promote", *_LINKS, "promote")
 EXPIRED = _load("expired", "expired")
@@ -120,7 +142,7 @@ READ_OWN_STEPS = _load("read_steps", "steps/own", head=None)
 SIGNAL = _load("signal", *_LINKS, "lib/gates", "lib/listing", "gates/signal")
 READ_GATES = _load("gates", "gates/read")
 GROUPS = _load("groups", "gates/groups")
-READ_LINKS = _load("links", *_PATHS, *_LINKS, "gates/links")
+READ_LINKS = _load("links", *_PATHS, "lib/links", "gates/links")
 PRUNE_GATES = _load("prune", *_LINKS, "lib/kept", "gates/prune")
 KEEPS = _load("prune", "lib/kept", "gates/keeps")
 OWED = _load("promote", "gates/owed")

@@ -5,7 +5,8 @@
 --   its result is msgpack {gates, waits}, see linked.lua.
 -- Answer: {0 open, 1 over, 2 settled whole but only a part of a lease that spans queues, positions refused: not of this
 --   lease (here)…}, or -1: the token is unknown, all are, or -2: the script that knows of links must do it. With 4 more than these
---   three: another queue of a cluster is to be told something, with 8 more: the queue has no links. A part ends when all do, so that the token counts until then.
+--   three: another queue of a cluster is to be told something, with 8 more: the queue has no links, with 16 more: promote has to go
+--   on with what follows. A part ends when all do, so that the token counts until then.
 local FEW = 4
 local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
 local held, links = unpack(c('HMGET', p .. TOKENS, token, 'links'))

@@ -1,33 +1,27 @@
 -- Settle, first part for queues with links.
--- A job that goes on waiting brings msgpack {gates, waits}: gates = {id, queue, 1: sealed, 1: signalled, label, tenant, prefix of the queue…},
---   waits = {gate, need, prefix of its queue or '': it is not stored…}.
+-- Most ends only count on a gate, and making the functions for all that may follow would cost more than such a settlement does.
 moment = clock(ARGV[1])
 
 job_ended = function(id, state) turned(KEYS[1], id, nil, state) end
 
--- Make the gates, and block the job if that is `wanted`. Answers whether it waits.
-suspend = function(id, words, record, run_at, wanted)
-  local p, new_gates, waits = KEYS[1], unpack(cmsgpack.unpack(words))
-  for n = 1, #new_gates, 7 do
-    local at = new_gates[n + 6]
-    if at_hand(at) then
-      make_gate(home(at), unpack(new_gates, n, n + 5))
-    else
-      owe(at, 'g', unpack(new_gates, n, n + 5))
-    end
+suspend = function(...)
+  local _, suspend_job = settle_waits()
+  suspend = suspend_job
+  return suspend_job(...)
+end
+
+-- Whether no job can follow: what has changed are gates that are not over, and whose members are all done so far.
+local function nothing_follows()
+  if not HOME then return false end
+  for i = 1, #todo do
+    local gate = byte(todo[i]) == 103 and gates[sub(todo[i], 2)]
+    if not gate or is_over(gate) or gate.d + gate.c > 0 or gate.told ~= '' then return false end
   end
-  if #waits == 0 or not wanted then return false end
-  local known = {0, 0}
-  for w = 1, #waits, 3 do
-    known[w + 2], known[w + 3], known[w + 4] = waits[w], waits[w + 1], waits[w + 2] ~= '' and waits[w + 2] or p
-  end
-  c('HSET', p .. BLOCKED, id, blocked(known, record))
-  if run_at > 0 then
-    c('ZADD', p .. SUSPENDED, run_at, id)
-    due_by(run_at, moment, p)
-  end
-  for w = 3, #known, 3 do await_gate(p, {id}, known[w], known[w + 1], known[w + 2]) end
   return true
 end
 
-follow_links = function(links) return (finish_links(home(KEYS[1])) and 4 or 0) + (links and 0 or 8) end
+follow_links = function(links)
+  local owes, more = false, false
+  if nothing_follows() then write_gates() else owes, more = settle_waits()(home(KEYS[1])) end
+  return (owes and 4 or 0) + (links and 0 or 8) + (more and 16 or 0)
+end

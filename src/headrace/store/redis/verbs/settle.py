@@ -11,7 +11,7 @@ from headrace.model.lease import Token
 from headrace.model.outcome import Again, Settlement
 from headrace.store.redis.arguments import SettleArguments, all_done, done_args, waits_of
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client
+from headrace.store.redis.client.client import STEP, Client
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.gate_homes import GateHomes
 from headrace.store.redis.lease_homes import LeaseHomes
@@ -26,6 +26,10 @@ _OWES: Final = 4
 """Added to the answer if another queue of a cluster is to be told something."""
 _UNLINKED: Final = 8
 """Added to the answer if the queue has no links (any more)."""
+_MORE: Final = 16
+"""Added to the answer if more jobs follow than one script releases."""
+_FOLLOWING: Final = 8
+"""Scripts that go on with it: enough for the chains of one lease. Janitors go on with what a large group leaves."""
 _NOWHERE: Final[dict[UUID, str]] = {}
 
 
@@ -110,6 +114,19 @@ class Settle:
             self._linked.discard(queue)
         if answer & _OWES:
             await self._telling.try_to_tell(queue)
+        if answer & _MORE:
+            await self._follow(queue)
+
+    async def _follow(self, queue: str) -> None:
+        """Release what the script left, because janitors come later. They go on if this fails."""
+        keys = self._keys.of(queue) if self._keys.clustered else self._keys.home
+        for _ in range(_FOLLOWING):
+            try:
+                _, wait, *_ = await self._wire.run(scripts.PROMOTE, keys, self._time.given, STEP)
+            except HeadraceError:
+                return
+            if int(wait) != 0:
+                return
 
     async def _gate_homes(self, suspended: Sequence[Again]) -> dict[UUID, str]:
         """On a cluster: the prefixes of the queues of the gates that jobs go on waiting for."""
