@@ -6,7 +6,7 @@ To add an option, add a field to `JobKeywords`, and one to `JobOptions` if the w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Annotated, Any, Literal, Protocol, TypedDict
@@ -72,10 +72,15 @@ class Followed(Protocol):
 
 
 def _check_after(value: Any, name: str) -> Any:
+    return _checker_of_after()(value, name)
+
+
+@cache
+def _checker_of_after() -> Callable[[Any, str], Any]:
     # Few jobs follow others, and every app imports this module.
     from headrace.task.links import check_after
 
-    return check_after(value, name)
+    return check_after
 
 
 class JobKeywords(TypedDict, total=False):

@@ -143,6 +143,11 @@ def _check_needs(task: str, marks: _Marks, needs: Needs) -> None:
         )
 
 
+def after(call: JobCall[Any], sources: tuple[Source, ...], needs: Needs) -> JobCall[Any]:
+    """The call of a job that runs after these, and has no results of others as arguments."""
+    return following(call, CallLinks((), sources, needs))
+
+
 def following(call: JobCall[Any], links: CallLinks) -> JobCall[Any]:
     """The call with these links. One that follows a single stored job or group only has none, and waits for its id by itself."""
     if links.unstored is None:
