@@ -109,7 +109,7 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
       note_results(kept)
     end
     c('ZADD', p .. HISTORY, now, no)
-    if links then for _, el in ipairs(c('LRANGE', list, 1, -1)) do job_ended(sub(el, 1, 16), 'o') end end
+    if links then lease_ended(list, total, lease_header(p, no)) end
   end
   end_lease(p, no, token)
   bump(p, 'u', -total)

@@ -4,6 +4,35 @@ moment = clock(ARGV[1])
 
 job_ended = function(id, state) turned(KEYS[1], id, nil, state) end
 
+-- All jobs of a lease are done. In a run, which has consecutive places of one lane, the jobs of one batch lie side by side. They
+-- are counted together, and found by a search for the last of them: to read all jobs of a large lease would cost more than the rest
+-- of the settlement. Leases of many short runs are read.
+lease_ended = function(key, total, header)
+  local function id_at(index) return sub(c('LINDEX', key, index), 1, 16) end
+  local index, pieces = 1, #header < RUNS + 32 and 0 or 8
+  for r = RUNS, #header, 4 do
+    local behind = index + header[r + 2]
+    while index < behind and pieces < 8 do
+      local id = id_at(index)
+      local batch, ord = sub(id, 1, 14), read('>I2', id, 15)
+      local function is_near(other)
+        local place = ord + other - index
+        return place < 65536 and id_at(other) == batch .. pack('>I2', place)
+      end
+      local last, beyond = index, behind
+      if is_near(behind - 1) then last = behind - 1 end
+      while last < behind - 1 and beyond - last > 1 do
+        local middle = floor((last + beyond) / 2)
+        if is_near(middle) then last = middle else beyond = middle end
+      end
+      turned_run(KEYS[1], batch, ord, ord + last - index, nil, 'o')
+      index, pieces = last + 1, pieces + 1
+    end
+  end
+  if index > total then return end
+  for _, el in ipairs(c('LRANGE', key, index, -1)) do job_ended(sub(el, 1, 16), 'o') end
+end
+
 suspend = function(...)
   local _, suspend_job = settle_waits()
   suspend = suspend_job

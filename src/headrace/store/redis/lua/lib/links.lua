@@ -154,8 +154,8 @@ end
 
 local far_counts = {}
 
--- A member counts otherwise on a gate than before: o, d, c, or nil while it has not ended.
-local function recount(g, into, far, before, after)
+-- So many members count otherwise on a gate than before: o, d, c, or nil while they have not ended.
+local function recount(g, into, far, before, after, count)
   if before == after then return end
   local gate
   if far ~= '' then
@@ -166,20 +166,30 @@ local function recount(g, into, far, before, after)
     if gate then touch(gate) end
   end
   if not gate then return end
-  if before then gate[before] = gate[before] - 1 end
-  if after then gate[after] = gate[after] + 1 end
+  if before then gate[before] = gate[before] - count end
+  if after then gate[after] = gate[after] + count end
 end
 
--- A job has ended, or has not any more.
-local function turned(p, id, before, after)
-  local known = links_of(p, sub(id, 1, 14))
+-- The jobs of a batch from one place to another have ended, or have not any more.
+local function turned_run(p, batch, from, to, before, after)
+  local known = links_of(p, batch)
   if not known then return end
-  local g, ord = home(p), read('>I2', id, 15)
-  for _, one in ipairs(known.single[ord] or NONE) do recount(g, one[1], one[2], before, after) end
+  local g = home(p)
+  for ord, into in pairs(known.single) do
+    if from <= ord and ord <= to then for _, one in ipairs(into) do recount(g, one[1], one[2], before, after, 1) end end
+  end
   for _, run in ipairs(known.runs) do
-    if run[1] <= ord and ord <= run[2] then recount(g, run[3], run[4], before, after) end
+    local count = min(to, run[2]) - max(from, run[1]) + 1
+    if count > 0 then recount(g, run[3], run[4], before, after, count) end
   end
-  if after and known.first and known.first <= ord and ord <= known.last and c('EXISTS', g .. WAITERS .. id) == 1 then
-    todo[#todo + 1] = after .. id
+  if not after or not known.first then return end
+  for ord = max(from, known.first), min(to, known.last) do
+    local id = batch .. pack('>I2', ord)
+    if c('EXISTS', g .. WAITERS .. id) == 1 then todo[#todo + 1] = after .. id end
   end
+end
+
+local function turned(p, id, before, after)
+  local ord = read('>I2', id, 15)
+  turned_run(p, sub(id, 1, 14), ord, ord, before, after)
 end

@@ -122,7 +122,7 @@ local function look_at(g, entry)
   if told ~= own.told then
     local known = links_of(g, id)
     for _, one in ipairs(known and known.single[0] or NONE) do
-      recount(g, one[1], one[2], own.told ~= '' and own.told or nil, told ~= '' and told or nil)
+      recount(g, one[1], one[2], own.told ~= '' and own.told or nil, told ~= '' and told or nil, 1)
       effort, followed = effort - 1, followed + 1
     end
     own.told = told
