@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,19 +14,35 @@ from msgspec.structs import replace
 
 from conformance.conftest import Arena
 from conformance.kit import find_all
-from conformance.test_machine import AT, FOR_EVER, MOVES, QUEUES, Machine, new_jobs, pick, picks
+from conformance.test_machine import (
+    AT,
+    FOR_EVER,
+    MOVES,
+    QUEUES,
+    Machine,
+    check_claim,
+    lane_of,
+    new_jobs,
+    pick,
+    picks,
+)
 from headrace.errors import ConfigError, GroupOver, IdempotencyConflict
 from headrace.model.gate import Edge, Gate, GateId, Needs, NewGate, Wait, new_gate_id
-from headrace.model.job import Batch, Job, JobState, NewJob, job_id, new_batch, split_id
+from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id, new_batch, split_id
+from headrace.model.lane import Ahead
+from headrace.model.lease import Lease
 from headrace.model.outcome import Again
 from headrace.model.records import QueueStats
 from headrace.model.step import SignalWait, Step
 from headrace.server.remote_store.links import check_order
 from headrace.store.contract import Store
+from headrace.store.memory.rows import JobRow
 
 F = TypeVar("F", bound=Callable[..., None])
 
 OWN_MOVES: dict[str, tuple[int, st.SearchStrategy[dict[str, Any]]]] = {}
+SOME = 4
+"""Jobs of a run that the Redis store keeps as a lane, instead of 64."""
 needs = st.sampled_from(Needs)
 waits = st.none() | st.tuples(st.sampled_from(["earlier", "stored", "gate"]), pick, needs)
 """What a new job waits for."""
@@ -64,6 +80,19 @@ async def promote_all(store: Store) -> None:
     raise AssertionError("promote never ends")
 
 
+def came_back_first(ready: list[JobRow], lease: Lease | None, line_of: Callable[[JobRow], Hashable]) -> bool:
+    """Whether no job was left for one that was enqueued later in its lane, after it had run before."""
+    taken = {job.id for job in lease.jobs} if lease else set()
+    own = [job for job in ready if line_of(job) == lane_of(job)]
+    return not any(
+        job.new.lane == other.new.lane and job.id < other.id
+        for job in ready
+        if job.attempt and job.id not in taken
+        for other in own
+        if other.id in taken
+    )
+
+
 def without_circles(batch: Batch) -> Batch:
     """No client sends jobs that wait for themselves, and the server refuses them."""
     try:
@@ -82,6 +111,10 @@ class GateMachine(Machine):
         self.plain: list[GateId] = []
         """Those that count members."""
         self.members: set[tuple[GateId, UUID]] = set()
+        self.together: set[JobId] = set()
+        """Jobs of runs that waited together. A store may keep such a run as a line of its own within its lane."""
+        self.moved: set[JobId] = set()
+        """Those that an operator made ready."""
 
     @rule(what=st.deferred(moves))
     def step(self, what: tuple[str, dict[str, Any]]) -> None:
@@ -118,6 +151,48 @@ class GateMachine(Machine):
         once = {(edge.into, edge.first): edge for edge in runs}
         ends = tuple(plain[which % len(plain)] for which in seals if plain)
         self.link_both(without_circles(Batch(batch, new, tuple(made), self.apart(list(once.values())), ends)))
+
+    @move(4, job=new_jobs, count=st.integers(SOME, 2 * SOME), wait=waits)
+    def wait_together(self, job: NewJob, count: int, wait: tuple[str, int, Needs] | None) -> None:
+        """A run of jobs that wait for the same, with a job before and behind it."""
+        batch = new_batch()
+        run = replace(job, key=None, unique=None, wait=self.awaited(wait, [job_id(batch, 0)], self.gates))
+        alone = replace(job, key=None, unique=None)
+        self.together |= {job_id(batch, ord) for ord in range(1, count + 1)}
+        self.link_both(Batch(batch, [alone, *[run] * count, alone]))
+
+    def line_of(self, job: JobRow) -> Hashable:
+        if job.id not in self.together:
+            return lane_of(job)
+        if job.attempt or job.id in self.moved:
+            return job.id
+        return job.new.lane, job.new.wait, split_id(job.id)[0]
+
+    def check(self, ready: list[JobRow], limit: int, lease: Lease | None) -> None:
+        check_claim(self.spec, ready, limit, lease, self.line_of)
+        assert came_back_first(ready, lease, self.line_of), "a later job was first"
+
+    def retry(self, which: list[int], afresh: bool) -> None:
+        self.moved |= set(self.some(which))
+        super().retry(which, afresh)
+
+    def cancel(self, which: list[int], reason: str | None) -> None:
+        """One by one: what a call finds of a job that an earlier one of the same call has cancelled is not specified."""
+        for one in which:
+            super().cancel([one], reason)
+            self.both(promote_all)
+
+    def delete(self, which: list[int], states: frozenset[JobState] | None, ago: int | None) -> None:
+        for one in which:
+            super().delete([one], states, ago)
+            self.both(promote_all)
+
+    def compare_ahead(self, mine: Ahead, theirs: Ahead, id: JobId) -> None:
+        """Of jobs in several lines a store counts those before it in its own."""
+        lane = self.spec._jobs[id.int].new.lane
+        if any((job := self.spec._jobs.get(other.int)) and job.new.lane == lane for other in self.together):
+            mine, theirs = replace(mine, lane=0), replace(theirs, lane=0)
+        super().compare_ahead(mine, theirs, id)
 
     def awaited(self, wait: tuple[str, int, Needs] | None, earlier: list[Any], known: list[GateId]) -> Wait | None:
         if wait is None:
@@ -231,7 +306,9 @@ class GateMachine(Machine):
 
 
 @pytest.mark.timeout(600)  # on the slowest machine
-def test_jobs_that_wait_behave_like_the_specification(arena: Arena):
+def test_jobs_that_wait_behave_like_the_specification(arena: Arena, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace.store.redis.plans._LARGE", SOME)
+
     class InThisArena(GateMachine):
         def __init__(self) -> None:
             super().__init__(arena)

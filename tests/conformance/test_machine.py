@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Hashable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -195,8 +195,18 @@ class Follower(MemoryStore):
         return {job.new.lane for job in left if limits.blocked(job.new.lane, now)}
 
 
-def check_claim(spec: Follower, ready: list[JobRow], limit: int, lease: Lease | None) -> None:
-    """Strict priority, FIFO in a lane, limits, suspects alone, nothing left lying: whichever lanes had their turn."""
+def lane_of(job: JobRow) -> Hashable:
+    return job.new.lane
+
+
+def check_claim(
+    spec: Follower,
+    ready: list[JobRow],
+    limit: int,
+    lease: Lease | None,
+    line_of: Callable[[JobRow], Hashable] = lane_of,
+) -> None:
+    """Strict priority, FIFO in a line, limits, suspects alone, nothing left lying: whichever lines had their turn. Most lanes are one line."""
     taken = [job.id for job in lease.jobs] if lease else []
     by_id = {job.id: job for job in ready}
     assert len(set(taken)) == len(taken) <= limit
@@ -204,11 +214,11 @@ def check_claim(spec: Follower, ready: list[JobRow], limit: int, lease: Lease | 
     jobs = [by_id[id] for id in taken]
     priorities = [job.new.lane.priority for job in jobs]
     assert priorities == sorted(priorities, reverse=True), "not the higher priority first"
-    lanes: defaultdict[Lane, list[JobId]] = defaultdict(list)
+    lines: defaultdict[Hashable, list[JobId]] = defaultdict(list)
     for job in ready:
-        lanes[job.new.lane].append(job.id)
-    for lane, waiting in lanes.items():
-        mine = [job.id for job in jobs if job.new.lane == lane]
+        lines[line_of(job)].append(job.id)
+    for line, waiting in lines.items():
+        mine = [job.id for job in jobs if line_of(job) == line]
         assert mine == waiting[: len(mine)], "not first in, first out"
     left = [job for job in ready if job.id not in taken]
     blocked = spec.blocked(jobs, left)
@@ -217,7 +227,7 @@ def check_claim(spec: Follower, ready: list[JobRow], limit: int, lease: Lease | 
     if any(job.suspect for job in jobs):
         assert len(jobs) == 1, "a suspect in company"
     elif left and len(jobs) < limit:
-        heads = [lanes[lane][len([j for j in jobs if j.new.lane == lane])] for lane in {job.new.lane for job in left}]
+        heads = [lines[line][len([j for j in jobs if line_of(j) == line])] for line in {line_of(job) for job in left}]
         assert jobs, "nothing claimed though something is ready"
         assert any(by_id[head].suspect for head in heads), "too few claimed"
 
@@ -334,11 +344,14 @@ class Machine(RuleBasedStateMachine):
     def claim_some(self, queues: tuple[str, ...], limit: int, worker: Any) -> None:
         self.claim(queues, limit, worker)
 
+    def check(self, ready: list[JobRow], limit: int, lease: Lease | None) -> None:
+        check_claim(self.spec, ready, limit, lease)
+
     def claim(self, queues: tuple[str, ...], limit: int, worker: Any) -> None:
         ask = Ask(worker, queues, limit, TTL, new_token())
         ready = self.spec.claimable(queues)
         lease = self.run(self.other.claim(ask))
-        check_claim(self.spec, ready, limit, lease)
+        self.check(ready, limit, lease)
         self.spec.tell(lease)
         assert lease == self.run(self.spec.claim(ask))
         if lease:
@@ -574,7 +587,11 @@ class Machine(RuleBasedStateMachine):
             mine, theirs = (self.run(store.ahead(id, limit)) for store in (self.spec, self.other))
             assert theirs is not None if mine else theirs is None
             if mine and theirs:
-                assert _settled(theirs) == _settled(mine)
+                self.compare_ahead(mine, theirs, id)
+
+    def compare_ahead(self, mine: Ahead, theirs: Ahead, id: JobId) -> None:
+        del id
+        assert settled(theirs) == settled(mine)
 
     @move(2, ago=st.sampled_from([0, 1, 20]), limit=st.sampled_from([3, 1000]))
     def ended(self, ago: float, limit: int) -> None:
@@ -601,7 +618,7 @@ class Machine(RuleBasedStateMachine):
         return found, known, stats
 
 
-def _settled(ahead: Ahead) -> Ahead:
+def settled(ahead: Ahead) -> Ahead:
     """Without what stores may say differently: which holders of a limit they name, and the last microseconds."""
     return replace(
         ahead,

@@ -29,7 +29,9 @@ PIECES = {"sqlite": 20_100, "postgres": 10_100, "redis": 700, "valkey": 700}
 """Jobs that one end cancels in at least two pieces, or three on SQLite, where the settlement itself does the first."""
 POINTS = {"sqlite": ("opening", "settled"), "postgres": ("opening", "tolled")}
 """Where a worker dies: between two pieces of an opening, and after a settlement that counts. On Redis both follow a settlement."""
-MEMBERS, FILLED, RELEASED = 20, 30, 25
+MEMBERS, FILLED, RELEASED = 20, 30, 80
+TOGETHER = 700
+"""Jobs side by side that one end cancels. Redis keeps such a run, and that of the released ones, as a lane."""
 OPENED, COUNTED, LEFT = 1, 2, 3
 """The numbers of the callbacks."""
 
@@ -59,12 +61,13 @@ async def dies(scene: Scene, point: str, script: str = PLAIN, **env: str) -> Non
 
 
 async def an_opening(scene: Scene, size: int) -> list[JobId]:
-    """A job of which many others wait for the failure, in ranges of one, and some for its end."""
-    id, lanes, later = new_batch(), (Lane("later"), Lane("later", 1)), Lane("later", 2)
+    """A job of which many others wait for the failure, in ranges of one and in a run, and some for its end."""
+    id, lanes, later, high = new_batch(), (Lane("later"), Lane("later", 1)), Lane("later", 2), Lane("later", 3)
     failed, done = Wait(job_id(id, 0), Needs.FAILED), Wait(job_id(id, 0))
     jobs = [job_of(member, 0, Lane())]
     jobs += [job_of(callback, -1, lanes[number % 2], failed) for number in range(size)]
-    jobs += [job_of(callback, OPENED, later, done) for _ in range(RELEASED)]
+    jobs += [job_of(callback, -1, high, failed)] * TOGETHER
+    jobs += [job_of(callback, OPENED, later, done)] * RELEASED
     await scene.store.enqueue(Batch(id, jobs))
     return [job_id(id, ord) for ord in range(len(jobs))]
 
@@ -140,7 +143,7 @@ async def test_a_crash_at_every_point_of_a_workflow(scene: Scene, store_name: st
 
     # Every job has the end that it should have.
     assert {(job.state, job.failures) for job in jobs} == {(JobState.DONE, 0)}
-    assert set(await states_of(scene, opened[1 : size + 1])) == {JobState.CANCELLED}
+    assert set(await states_of(scene, opened[1:-RELEASED])) == {JobState.CANCELLED}
     # What waited ran once, however often what it waited for was interrupted.
     assert scene.count("callback") == {OPENED: RELEASED, COUNTED: 1, LEFT: 1, 11: 1, 12: 1}
     assert scene.count("goes on") == {1: 1, 2: 1, 3: 1, 4: 1}

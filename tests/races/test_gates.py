@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from conformance.kit import LONG, new, put, run_one, settle_all, state, take
+from conformance.kit import LONG, claim, ids, new, put, queue_stats, run_one, settle_all, state, take
 from conformance.test_gates import a_gate, counts, group, promote_all, waiting
 from headrace.errors import GroupOver
 from headrace.model.gate import Counts, Edge, Needs, Wait
@@ -18,6 +18,8 @@ from headrace.store.contract import Store
 from races.kit import side_by_side, together
 
 ROUNDS = 200
+RUN = 80
+"""Jobs of a run: the Redis store keeps 64 and more as a lane."""
 READY, BLOCKED = JobState.READY, JobState.BLOCKED
 
 
@@ -62,6 +64,35 @@ async def test_suspend_against_signal(store_url: str):
             await all_promote(stores)
             assert await state(worker, id) is READY
             assert await run_one(worker) == id
+
+
+async def test_a_run_against_its_gate_and_an_operator(store_url: str):
+    """A large run begins to wait, and some of an earlier one are cancelled and deleted, while the gate of both opens."""
+    async with side_by_side(store_url, 3) as stores:
+        worker, producer, operator = stores
+        for _ in range(ROUNDS // 10):
+            gate = a_gate(signalled=True)
+            runs = [Batch(new_batch(), [waiting(gate.id)] * RUN, (gate,)) for _ in range(2)]
+            first, second = ([job_id(run.id, ord) for ord in range(RUN)] for run in runs)
+            await producer.enqueue(runs[0])
+            _, _, cancelled, deleted = await asyncio.gather(
+                worker.signal(gate, b"", LONG),
+                producer.enqueue(runs[1]),
+                operator.cancel(first[1:4]),
+                operator.delete(first[7:9]),
+            )
+            assert (len(cancelled), deleted) == (3, set(first[7:9]))
+            await all_promote(stores)
+            ran: list[JobId] = []
+            while len(ran) < 2 * RUN - 5:
+                leases = await asyncio.gather(*[claim(store, 30) for store in stores])
+                for store, lease in zip(stores, leases, strict=True):
+                    if lease is not None:
+                        ran += ids(lease)
+                        await settle_all(store, lease)
+            assert sorted(ran) == sorted([first[0], *first[4:7], *first[9:], *second])
+            assert await claim(worker) is None
+            assert (await queue_stats(worker)).blocked == 0
 
 
 async def test_members_are_added_while_the_last_one_ends(store_url: str):

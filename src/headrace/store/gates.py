@@ -11,7 +11,9 @@
   it waits for. A job that is not stored any more is cancelled to those that wait for it. A `wait` for a job of the same
   batch that met a key or a lock is for the job that stands for it. A job waits only for jobs at earlier places of its batch, for
   stored ones, and for gates.
-* A released job becomes ready, or scheduled if it has a due time: a delay counts from its release.
+* A released job becomes ready, or scheduled if it has a due time: a delay counts from its release. A store may keep a run of jobs that
+  wait for the same as a line of its own in their lane: such jobs go in their order, but in no certain order with other jobs of the lane. The
+  tenant has one turn all the same. A job that comes back is before the jobs of its lane that were enqueued later and never waited.
 * `Again.waits` suspends a job: it is blocked until `verdict` of the first of them is not WAIT, and then ready, whatever the
   verdict. With `due` it is ready at that time at the latest. It names gates only, never jobs. A suspended job holds nothing that a
   scheduled one does not hold, and takes its old place in its lane.

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from conformance import test_gates as cases
+from conformance import test_large_runs as runs
 from conformance import test_workflow_prune as retention
 from headrace.model.clock import Clock
 from headrace.model.gate import Gate, GateId, NewGate
@@ -108,20 +109,40 @@ IN_ORDER = {
     "test_what_hangs_together_is_listed_in_pages",
 }
 """Cases in which jobs of one call, or with one key, are in one queue: the order of jobs and keys hold within a queue."""
+IN_ONE_QUEUE = {
+    name
+    for name in vars(runs)
+    if name.startswith("test_")
+    and name
+    not in {
+        "test_what_the_end_of_a_job_means_to_a_run",
+        "test_runs_of_several_calls_wait_for_one_gate",
+        "test_a_run_that_waits_for_an_open_gate_is_ready",
+        "test_a_gate_that_is_not_over_any_more_blocks_the_next_run",
+        "test_a_call_with_a_run_that_is_repeated_changes_nothing",
+        "test_jobs_of_a_run_are_found_listed_cancelled_and_deleted",
+        "test_a_run_that_is_cancelled_whole_waits_no_more",
+        "test_a_run_that_can_never_run_is_cancelled_with_all_that_waits_for_its_jobs",
+        "test_a_run_whose_group_is_given_up_is_cancelled",
+    }
+}
+"""Cases of large runs about what a reader sees of a queue, or about the order in it."""
 SPREADS: dict[Spread, set[str]] = {
-    "together": set(),
-    "gates apart": set(),
-    "waiting jobs apart": set(),
-    "members apart": IN_ORDER,
-    "all apart": IN_ORDER,
+    "together": {"test_the_oldest_ready_job_is_none_that_waits"},
+    "gates apart": {"test_the_oldest_ready_job_is_none_that_waits"},
+    "waiting jobs apart": IN_ONE_QUEUE,
+    "members apart": IN_ORDER | IN_ONE_QUEUE,
+    "all apart": IN_ORDER | IN_ONE_QUEUE,
     "shards": {
+        *IN_ONE_QUEUE,
         "test_a_suspended_job_takes_its_old_place",
         "test_a_job_that_met_a_key_is_no_member_and_what_waits_for_it_waits_for_the_first",
     },
 }
 
-for module in (cases, retention):
-    globals().update({name: case for name, case in vars(module).items() if name.startswith("test_")})
+for module in (cases, runs, retention):
+    found = {name: case for name, case in vars(module).items() if name.startswith("test_")}
+    globals().update({name: found[name] for name in found if any(name not in without for without in SPREADS.values())})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from conformance.kit import LONG, claim, counts, ids, new, put, queue_stats, settle_all, state, take
 from conformance.test_gates import a_gate, promote_all
 from headrace.model.gate import Counts, Edge, Needs, Wait
@@ -28,10 +30,11 @@ def calls(server: RedisServer, *names: str) -> int:
 
 
 async def test_a_gate_lets_many_jobs_go_in_bounded_scripts(store: RedisStore, server: RedisServer):
+    """In calls of so few jobs that each of them waits by itself."""
     gate = a_gate(signalled=True)
     wait = Wait(gate.id)
-    for _ in range(0, MANY, 10_000):
-        await store.enqueue(Batch(new_batch(), [new(wait=wait)] * 10_000, (gate,)))
+    for _ in range(0, MANY, 50):
+        await store.enqueue(Batch(new_batch(), [new(wait=wait)] * 50, (gate,)))
     assert (await queue_stats(store)).blocked == MANY
     server.command("CONFIG", "RESETSTAT")
     assert await store.signal(gate, b"", LONG)
@@ -46,6 +49,83 @@ async def test_a_gate_lets_many_jobs_go_in_bounded_scripts(store: RedisStore, se
         assert calls(server) / calls(server, "evalsha") < COMMANDS
     assert await counts(store) == {"ready": MANY}
     assert (await queue_stats(store)).blocked == 0
+
+
+async def test_a_gate_opens_a_lane_of_many_jobs_in_one_script(store: RedisStore, server: RedisServer):
+    gate = a_gate(signalled=True)
+    run = [new(wait=Wait(gate.id))] * 1000
+    for _ in range(0, MANY, len(run)):
+        await store.enqueue(Batch(new_batch(), run, (gate,)))
+    assert await counts(store) == {"blocked": MANY}
+    assert server.command("HLEN", "hr:{default}:U").strip() == "0"
+    server.command("CONFIG", "RESETSTAT")
+    assert await store.signal(gate, b"", LONG)
+    assert calls(server) < 60
+    assert await counts(store) == {"ready": MANY}
+    assert not (await store.promote()).moved
+
+
+async def test_jobs_of_opened_lanes_are_claimed_by_as_many_commands_as_others(store: RedisStore, server: RedisServer):
+    gate, commands = a_gate(signalled=True), []
+    await store.enqueue(Batch(new_batch(), [new(queue="waits", wait=Wait(gate.id))] * 1000, (gate,)))
+    await put(store, 1000)
+    assert await store.signal(gate, b"", LONG)
+    for queue in ("default", "waits"):
+        await settle_all(store, await take(store, 100, queue))
+        server.command("CONFIG", "RESETSTAT")
+        for _ in range(5):
+            await settle_all(store, await take(store, 100, queue))
+        commands.append(calls(server))
+    assert abs(commands[1] - commands[0]) <= 5
+
+
+async def test_a_gate_opens_many_lanes_in_bounded_scripts(
+    store: RedisStore, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.store.redis.plans._LARGE", 1)
+    gate = a_gate(signalled=True)
+    lanes = [new(tenant=f"t{n % 600}", limits=("api",) if n % 2 else (), wait=Wait(gate.id)) for n in range(900)]
+    await store.enqueue(Batch(new_batch(), lanes, (gate,)))
+    server.command("CONFIG", "RESETSTAT")
+    assert await store.signal(gate, b"", LONG)
+    while True:
+        assert calls(server) / calls(server, "evalsha") < COMMANDS
+        server.command("CONFIG", "RESETSTAT")
+        if not (await store.promote()).moved:
+            break
+    assert await counts(store) == {"ready": 900}
+
+
+async def test_jobs_that_wait_for_an_open_gate_are_stored_as_ready_ones(store: RedisStore, server: RedisServer):
+    gate = a_gate(signalled=True)
+    await store.signal(gate, b"", LONG)
+    [ended] = await put(store)
+    await settle_all(store, await take(store))
+    for target in (gate.id, ended):
+        await store.enqueue(Batch(new_batch(), [new(wait=Wait(target))] * 3))
+    assert await counts(store) == {"ready": 6}
+    assert server.command("EXISTS", "hr:{default}:E", "hr:{default}:N").strip() == "0"
+
+
+async def test_a_lane_that_is_cancelled_is_cancelled_in_bounded_scripts(store: RedisStore, server: RedisServer):
+    gate = a_gate(sealed=False)
+    edges = [await put(store, queue="members")]
+    await store.enqueue(Batch(new_batch(), [], (gate,), (Edge(edges[0][0], edges[0][0], gate.id),)))
+    for _ in range(5):
+        await store.enqueue(Batch(new_batch(), [new(wait=Wait(gate.id))] * 1000))
+    server.command("CONFIG", "RESETSTAT")
+    await store.cancel(edges[0])
+    assert calls(server) / calls(server, "evalsha") < COMMANDS
+    left = (await queue_stats(store)).blocked
+    assert 4000 < left < 5000
+    # A further run of the same wait is no part of the lane that is being cancelled.
+    await store.enqueue(Batch(new_batch(), [new(wait=Wait(gate.id))] * 1000))
+    while True:
+        server.command("CONFIG", "RESETSTAT")
+        if not (await store.promote()).moved:
+            break
+        assert calls(server) / calls(server, "evalsha") < COMMANDS
+    assert await counts(store) == {}
 
 
 async def test_a_cascade_of_cancellations_is_bounded_and_ends(store: RedisStore, server: RedisServer):
@@ -115,7 +195,10 @@ async def test_nothing_is_left_of_gates_and_links(store: RedisStore, server: Red
     id, gate, outer = new_batch(), a_gate(label="g", tenant="t"), a_gate()
     edges = (Edge(job_id(id, 0), job_id(id, 1), gate.id), Edge(gate.id, gate.id, outer.id))
     jobs = [new(), new(), new(wait=Wait(gate.id)), new(wait=Wait(outer.id)), new(wait=Wait(job_id(id, 0)))]
+    jobs += [new(wait=Wait(gate.id), tenant="t", limits=("api",))] * 100
+    jobs += [new(wait=Wait(outer.id, Needs.FAILED))] * 100
     await store.enqueue(Batch(id, jobs, (gate, outer), edges))
+    await store.delete([job_id(id, 50)])
     while (lease := await claim(store)) is not None:
         await settle_all(store, lease)
         await promote_all(store)
@@ -127,4 +210,5 @@ async def test_nothing_is_left_of_gates_and_links(store: RedisStore, server: Red
             pass
     left = {key for key in server.command("KEYS", "*").splitlines() if ":#" in key}
     assert {key.split("}:")[1] for key in left} <= {"#s"}
+    assert server.command("KEYS", "hr:{default}:*").split() == []
     assert await counts(store) == {}

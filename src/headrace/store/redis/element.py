@@ -53,7 +53,7 @@ def lane_name(lane: Lane) -> str:
 def lane_parts(name: str) -> tuple[int, str]:
     """Priority and tenant of a lane's name."""
     priority, _, rest = name.partition("|")
-    return int(priority), rest.partition("\1")[0][:-1]
+    return int(priority), rest.partition("\2")[0].partition("\1")[0][:-1]
 
 
 def lane_of(name: str, queue: str) -> Lane:

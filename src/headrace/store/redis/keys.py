@@ -24,6 +24,10 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
     put off   D         ZSET   run_at → id
               E         HASH   id → place, lane, note and element of jobs in D or in a B
     blocked   U         HASH   id → what the job waits for (and from when on its delay counts), and place, lane, note and element
+              C         HASH   closed lane → what its jobs wait for, and the first of them. Its elements are in its L, but it is in no ring.
+                               Its name is that of their own lane, and \2, the need and 32 digits in it: in front of its limit keys, or
+                               with another \2 behind it
+              C:<lane>  ZSET   first id and last place of each run of jobs in a closed lane
               V         ZSET   a time by which it is ready at the latest → id: suspended jobs that have one
               N         HASH   batch → runs of its jobs and the gates on which their ends count, and which of its jobs are awaited;
                                while there is one, `t` has the field `links`, which tells settle to look
@@ -55,7 +59,7 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               m         HASH   batch → its jobs that were not stored because of unique locks, and who held those
               n         HASH   batch → jobs of it that are gone;   nx  SET  batches to forget at the next prune
               d         HASH   counters: e enqueued, r ready, u running, o done, f failed, l leases, n ever delayed; y  when y
-                               last became y2; with the gates: gates  how many there are; on a cluster also told and heard:<prefix>  the number of the last
+                               last became y2; b jobs in closed lanes; with the gates: gates  how many there are; on a cluster also told and heard:<prefix>  the number of the last
                                word said to others, and taken from another queue; rules  the version of its copy of the rules, g  the mark of
                                a queue that is being forgotten (see leaving.py)
 
@@ -71,7 +75,8 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
                                set that prune finds it by, n waits for a signal, v its value, u kept until, x by which call, q queue, l
                                label, w tenant, m made at, a changed at
               #e:<gate> ZSET   first and last member of each edge, in the order of ids
-              #y:<id>   ZSET   of a gate or a job: need, id and queue's prefix of each job that waits for it
+              #y:<id>   ZSET   of a gate or a job: need, id and queue's prefix of each job that waits for it; of each closed lane the need
+                               as a capital letter, the id of its first job, its queue's prefix and its name
               N         HASH   gate → the gates on which its end counts (on a cluster in the same hash as batches)
               #c        LIST   gates and jobs that have changed and whose followers have not been looked at
               #n #n:<tenant> ZSET  gates that have a label, in the order of ids

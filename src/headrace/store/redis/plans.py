@@ -23,8 +23,10 @@ LINKED: Final = b"linked"
 """The answer of a script that stored nothing, because the one that knows of links must do it."""
 _MOST_RUNS: Final = 1000
 """Runs of jobs that one enqueue script stores. Each costs the server 5 to 15 µs, and no other client is served meanwhile."""
-_BLOCKED: Final = 3
-"""The kind of due time of jobs that wait. In place of the time comes the number of the wait."""
+_BLOCKED, _CLOSED = 3, 4
+"""The kinds of due time of jobs that wait: each by itself, or together in a closed lane. In place of the time comes the number of the wait."""
+_LARGE: Final = 64
+"""Jobs of a run that wait in a closed lane. A lane of fewer jobs costs more than it saves: its turns, and an entry of its own in many places."""
 _WAIT: Final = 4
 """Words of a wait."""
 
@@ -57,7 +59,9 @@ def enqueue_call(
                 segments += (name, low, high, *due_args(first.due))
             else:
                 waits += (word(first.wait.gate.bytes), NEEDS[first.wait.needs], *due_args(first.due))
-                segments += (name, low, high, _BLOCKED, len(waits) // _WAIT)
+                # A delay counts from the release, so each job gets its own time then.
+                large = high - low + 1 >= _LARGE and first.due is None
+                segments += (name, low, high, _CLOSED if large else _BLOCKED, len(waits) // _WAIT)
             elements += encode_run(prefix, jobs, low, high, now)
             if first.key is not None:
                 ttl = microseconds(first.key.ttl)

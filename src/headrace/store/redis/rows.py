@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from struct import Struct
 from uuid import UUID
@@ -39,6 +39,9 @@ def _bare_job_of(row: list[bytes], queue: str, now_us: int) -> Job:
     if kind == b"u":
         lane, note, element = opened(what)
         job = _job(element, queue, lane, 0, history, state=JobState.BLOCKED, note=note, run_at=_time(row[3]))
+        return replace(job, waits=_waits(row[4]))
+    if kind == b"c":
+        job = _job(what, queue, row[3].decode(), 0, history, state=JobState.BLOCKED)
         return replace(job, waits=_waits(row[4]))
     if kind in {b"s", b"b"}:
         lane, note, element = opened(what)
@@ -90,6 +93,13 @@ def _waits(words: bytes) -> tuple[Wait, ...]:
     return tuple(
         Wait(UUID(bytes=words[at : at + 16]), _NEEDS[words[at + 16 : at + 17]]) for at in range(0, len(words), 17)
     )
+
+
+def ids_of_runs(runs: Iterable[bytes]) -> Iterator[bytes]:
+    """The ids of jobs in closed lanes. A run is its first id and the place of the last one."""
+    for run in runs:
+        first, last = _PAIR.unpack_from(run, 14)
+        yield from (run[:14] + ord.to_bytes(2, "big") for ord in range(first, last + 1))
 
 
 def _result(record: bytes, finished: int, now_us: int) -> tuple[bytes | None, bool]:

@@ -61,12 +61,12 @@ def _load(
     return Script(verb, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
 
-_BACK = ("lib/records", "lib/ends", "lib/rings", "lib/back")
+_BACK = ("lib/records", "lib/plain", "lib/ends", "lib/rings", "lib/back")
 _HISTORY = ("lib/leases", "lib/history")
 _PATHS = ("lib/index", *_HISTORY, "lib/paths")
 _CLAIM = ("claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lease")
 
-_LINKS = (*_BACK, "lib/links", "lib/waits")
+_LINKS = (*_BACK, "lib/links", "lib/closed", "lib/waits")
 _GATES = (*_PATHS, *_LINKS, "lib/gates", "lib/members")
 _STORE = ("enqueue/store", "enqueue/answer")
 
@@ -98,12 +98,12 @@ SETTLE_LINKED = _load(
     "hooks",
     "settle_links",
     "settle",
-    on_demand=("lib/waits", "lib/gates", "settle_waits"),
+    on_demand=("lib/closed", "lib/waits", "lib/gates", "settle_waits"),
 )
 REPORT = _load("report", *_HISTORY, "report")
 PROMOTE = _load("promote", *_LINKS, "promote")
 EXPIRED = _load("expired", "expired")
-REAP = _load("reap", "lib/records", "lib/ends", *_HISTORY, "reap")
+REAP = _load("reap", "lib/records", "lib/plain", "lib/ends", *_HISTORY, "reap")
 ABANDON = _load("abandon", "abandon")
 DETACH = _load("detach", *_HISTORY, "detach")
 PRUNE = _load("prune", "lib/ends", "lib/index", *_HISTORY, "lib/tokens", "lib/journals", "lib/kept", "prune")
@@ -142,7 +142,7 @@ READ_OWN_STEPS = _load("read_steps", "steps/own", head=None)
 SIGNAL = _load("signal", *_LINKS, "lib/gates", "lib/listing", "gates/signal")
 READ_GATES = _load("gates", "gates/read")
 GROUPS = _load("groups", "gates/groups")
-READ_LINKS = _load("links", *_PATHS, "lib/links", "gates/links")
+READ_LINKS = _load("links", *_PATHS, *_LINKS, "gates/links")
 PRUNE_GATES = _load("prune", *_LINKS, "lib/kept", "gates/prune")
 KEEPS = _load("prune", "lib/kept", "gates/keeps")
 OWED = _load("promote", "gates/owed")

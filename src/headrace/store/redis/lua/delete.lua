@@ -18,7 +18,7 @@ for a = 4, #ARGV do
     unended(p, id)
     before = sub(what, 1, 1)
   elseif how == 'u' and takes('u') then
-    unblock(p, id, (blocked_of(what)))
+    if lane then gone = leave_closed(p, lane, id, x) else unblock(p, id, (blocked_of(what))) end
   elseif how == 's' and takes('s') or how == 'b' and takes('w') then
     local _, whose = opened(what)
     if how == 's' then c('ZREM', p .. SCHEDULED, id) else leave_back(p, whose, id) end

@@ -4,12 +4,21 @@
 --     Answer: for 'all' the entries of batches, 14 bytes and a msgpack list {jobs, lane, from, to, place…}; else ids
 --   'counts'.  Answer: {blocked jobs, ready, scheduled, leases, leases in the history, jobs that ended each by itself, of those dead and
 --     cancelled ones}
+--   'blocked': jobs that wait. 2 '' for all of them, or a closed lane, 3 at most of its runs
+--     Answer: {ids of jobs that wait each by itself, runs: the first id and the last place of each}
 --   'running', 'history': jobs of leases, those that are not settled, or all. 2 an id that theirs are below, or '', 3 from which position of the first
 --     lease on, 4… numbers of leases.  Answer: {leases read to the end, position to go on at in the next, id…}
 local p, which, below = KEYS[1], ARGV[1], ARGV[2]
 if which == 'counts' then
-  return {c('HLEN', p .. BLOCKED), tonumber(c('HGET', p .. COUNTERS, 'r') or 0), c('ZCARD', p .. SCHEDULED), c('ZCARD', p .. LEASES),
+  local d = c('HMGET', p .. COUNTERS, 'r', 'b')
+  return {c('HLEN', p .. BLOCKED) + (d[2] or 0), tonumber(d[1] or 0), c('ZCARD', p .. SCHEDULED), c('ZCARD', p .. LEASES),
     c('ZCARD', p .. HISTORY) + c('ZCARD', p .. HISTORY_IN_PARTS), c('ZCARD', p .. NOT_DEAD), c('ZCARD', p .. ENDED_IDS)}
+elseif which == 'blocked' then
+  local runs = {}
+  for _, lane in ipairs(below ~= '' and {below} or c('HKEYS', p .. CLOSED)) do
+    for _, run in ipairs(c('ZRANGE', p .. CLOSED_RUNS .. lane, 0, (ARGV[3] or 0) - 1)) do runs[#runs + 1] = run end
+  end
+  return {below == '' and c('HKEYS', p .. BLOCKED) or {}, runs}
 elseif which == 'ended' then
   return c('ZREVRANGEBYLEX', p .. ENDED_IDS, below, '-', 'LIMIT', 0, ARGV[3])
 elseif which == 'all' then

@@ -2,7 +2,7 @@
 -- ARGV: 1 '1' with failures and reports, 2… ids.  Answer: for each id, or for as many of the first as are not too large or
 --   too far inside long lanes, nothing, or, with the reports or '' at the end,
 --   {'k', record, failures} · {'s', record, failures, run_at} · {'b', record, failures} · {'w', element, '', lane}
---   {'u', record, failures, run_at or '', id and need of each that it waits for}
+--   {'u', record, failures, run_at or '', id and need of each that it waits for} · {'c', element, '', closed lane, id and need}
 --   {'r', element, failures, lane, header, 1: asked to stop} · {'d', element, failures, lane, finished at, result record, header}
 local p, answer = KEYS[1], {}
 local headers, bytes = {}, 1000000
@@ -34,6 +34,8 @@ for a = 2, #ARGV do
     row = {how, what, failures}
   elseif how == 's' then
     row = {how, what, failures, lane}
+  elseif how == 'u' and lane then
+    row = {'c', what, '', lane, ARGV[1] == '1' and sub(index, 19, 34) .. sub(index, 1, 1) or ''}
   elseif how == 'u' then
     local size, words = read('>I2', what), ''
     local waits = cmsgpack.unpack(sub(what, 3, 2 + size))

@@ -31,7 +31,7 @@ local log = c('GET', p .. SETTLED_LOG .. no)
 for index, at in pairs((settled_times(log))) do
   local el = lease[index + 2]
   if el ~= '' then
-    local id, lane, seq = sub(el, 1, 16), run_of(header, index)
+    local id, lane, seq = sub(el, 1, 16), own_place(run_of(header, index))
     local result = c('HGET', p .. RESULTS .. no, index)
     if result then
       result = sub(result, 1, 8) .. pack('>I4', #result - 7) .. sub(result, 9)

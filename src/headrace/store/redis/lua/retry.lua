@@ -42,6 +42,7 @@ for a = 3, #ARGV do
     c('HDEL', p .. MOVED, id)
   end
   if el then
+    lane, seq = own_place(lane, seq)
     c('HSET', p .. LOOSE, id, loose(seq, lane, note, el))
     back[#back + 1] = {lane, seq, id}
   end

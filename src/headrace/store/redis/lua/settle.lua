@@ -95,7 +95,7 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
     end
     local header, els = lease_header(p, no), c('LRANGE', list, 1, -1)
     for i = 1, total do
-      local lane, seq = run_of(header, i - 1)
+      local lane, seq = own_place(run_of(header, i - 1))
       local id = sub(els[i], 1, 16)
       c('HDEL', p .. MOVED, id)
       ended(p, id, 'o', now, loose(seq, lane, nil, restated(els[i], 1)), kept[i - 1], header)
@@ -204,7 +204,7 @@ for m = 1, #chosen, 2 do
   c('LSET', list, index + 1, '')
   local id = sub(el, 1, 16)
   ids[#ids + 1] = id
-  local lane, seq = lane_and_place(index)
+  local lane, seq = own_place(lane_and_place(index))
   local note = ARGV[a + 7]
   note = byte(note) == 49 and sub(note, 2) or nil
   el = restated(el, 1, tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), kind == 'a' and ARGV[a + 6] == '1')

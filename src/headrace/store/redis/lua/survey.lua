@@ -11,7 +11,7 @@ local function since(p, set, low, high) return c('ZCOUNT', p .. set, low, high) 
 
 local holds = {
   w = function(p) return tonumber(c('HGET', p .. COUNTERS, 'r') or 0) > 0 end,
-  u = function(p) return any(p, BLOCKED) end,
+  u = function(p) return any(p, BLOCKED, CLOSED) end,
   s = function(p) return any(p, SCHEDULED) end,
   l = function(p) return any(p, LEASES) end,
   o = function(p) return any(p, HISTORY, HISTORY_IN_PARTS, NOT_DEAD) end,
@@ -54,10 +54,10 @@ local questions = {
   counted = function(p) return any(p, COUNTERS) and c('HEXISTS', p .. COUNTERS, 'g') == 0 and 1 end,
   -- Says ready, running, done, failed and enqueued jobs, then scheduled and dead ones, its pause or '', and blocked ones.
   figures = function(p)
-    local d = c('HMGET', p .. COUNTERS, 'r', 'u', 'o', 'f', 'e')
-    for i = 1, 5 do d[i] = d[i] or 0 end
+    local d = c('HMGET', p .. COUNTERS, 'r', 'u', 'o', 'f', 'e', 'b')
+    for i = 1, 6 do d[i] = d[i] or 0 end
+    d[9] = c('HLEN', p .. BLOCKED) + d[6]
     d[6], d[7], d[8] = c('ZCARD', p .. SCHEDULED), c('ZCARD', p .. DEAD), c('GET', p .. PAUSED) or ''
-    d[9] = c('HLEN', p .. BLOCKED)
     return d
   end,
   -- Words: µs. Says whether jobs have ended since.

@@ -17,6 +17,7 @@ from headrace.store.redis.arguments import states_arg
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import STEP, Client, chunks
 from headrace.store.redis.queue_list import QueueList
+from headrace.store.redis.rows import ids_of_runs
 from headrace.store.redis.verbs.looks import Looks
 
 _AT_ONCE: Final = 200
@@ -168,11 +169,10 @@ class Find:
     async def _members(self, queue: str, name: str, below: bytes) -> list[bytes]:
         """The ids in one of a queue's sets, or of the jobs of the leases in it."""
         key = self._keys.queue(queue) + name
-        members: list[bytes]
         if name == "U":
-            members = await self._wire.command(key, "HKEYS", key)
-        else:
-            members = await self._wire.command(key, "ZRANGE", key, 0, -1)
+            alone, runs = await self._client.run(scripts.FIND, queue, "blocked", "")
+            return [*alone, *ids_of_runs(runs)]
+        members: list[bytes] = await self._wire.command(key, "ZRANGE", key, 0, -1)
         if name not in {"Z", "F", "H"}:
             return members
         return await self._of_leases("running" if name == "Z" else "history", queue, members, below)

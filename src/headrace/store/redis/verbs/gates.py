@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import islice
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from headrace.model.gate import Counts, Edge, Gate, GateId, Links, NewGate, is_gate
 from headrace.store.redis.arguments import gate_args, microseconds
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client, chunks
+from headrace.store.redis.client.client import Client, chunks, pairs
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.client.wire import ONE_NODE
 from headrace.store.redis.element import from_us
@@ -21,6 +22,7 @@ from headrace.store.redis.gate_homes import GateHomes
 from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.keys import LIMITS
 from headrace.store.redis.queue_list import QueueList
+from headrace.store.redis.rows import ids_of_runs
 from headrace.store.redis.shards import whole
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.telling import Telling
@@ -115,7 +117,11 @@ class Gates:
                 await ask(queue, [id])
         if not answers:
             return Links()
-        edges, into, waiting = answers[0]
+        edges, into, waiting, runs, lanes = answers[0]
+        for prefix, lane in pairs(lanes):
+            _, more = await self._client.run(scripts.FIND, self._keys.named(prefix.decode()), "blocked", lane, limit)
+            runs += more
+        waiting += islice(ids_of_runs(sorted(runs)), limit)
         return Links(
             tuple(Edge(UUID(bytes=edge[:16]), UUID(bytes=edge[16:32]), GateId(id)) for edge in edges),
             tuple(GateId(UUID(bytes=gate)) for gate in into),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -209,7 +209,7 @@ class Looks:
                     views_by_queue[queue][lane] = _lane_view(lane.decode(), queue, jobs, int(oldest))
                 if goes_on and len(views_by_queue[queue]) < limit and looks[queue] > 0:
                     left[queue] = goes_on
-        return [view for views in views_by_queue.values() for view in views.values()]
+        return [view for views in views_by_queue.values() for view in _whole_lanes(views.values())]
 
     async def ahead(self, id: JobId, limit: int = 10_000) -> Ahead | None:
         answers: list[tuple[str, Reply]] = []
@@ -291,6 +291,19 @@ def _goes_on(words: list[Any], last: int | None) -> bool:
         if last is not None and words[at] != b"" and float(words[at]) > last:
             words[at] = b""
     return any(words[at] != b"" for at in range(0, len(words), _WORDS))
+
+
+def _whole_lanes(views: Iterable[LaneView]) -> list[LaneView]:
+    """Jobs that waited together have a lane of their own in the store, which is a part of the lane that readers know."""
+    lanes: dict[tuple[int, str, int], LaneView] = {}
+    for view in views:
+        key = view.priority, view.tenant, view.id
+        if (other := lanes.get(key)) is None:
+            lanes[key] = view
+        else:
+            jobs = min(view.jobs + other.jobs, _COUNTED)
+            lanes[key] = replace(view, jobs=jobs, oldest=min(view.oldest, other.oldest))
+    return list(lanes.values())
 
 
 def _lane_view(name: str, queue: str, jobs: int, oldest: int) -> LaneView:

@@ -12,9 +12,9 @@ if #KEYS <= 3 and ARGV[9] == '' and ARGV[6] == '0' and ARGV[7] ~= '1' and ARGV[8
   local priorities = special == 0 and c('ZRANGE', p .. PRIORITIES, 0, 1)
   local entries = priorities and #priorities == 1 and c('LRANGE', p .. RING .. priorities[1], 0, 1)
   local lane = entries and #entries == 1 and entries[1]
-  -- 42 ends a tenant's place for several lanes, 1 a lane with limit keys.
+  -- 42 ends a tenant's place for several lanes, 1 a lane with limit keys, 2 one whose jobs waited together.
   local last = lane and string.byte(lane, #lane)
-  local counters = lane and last ~= 42 and last ~= 1 and c('HMGET', p .. COUNTERS, 'l', 'r', 'u')
+  local counters = lane and last ~= 42 and last > 2 and c('HMGET', p .. COUNTERS, 'l', 'r', 'u')
   -- The number of ready jobs is known before they are read, because they may be large.
   local els = counters and tonumber(counters[2] or 0) <= most and c('LRANGE', p .. READY .. lane, 0, most)
   -- An empty element was cancelled or deleted.

@@ -19,7 +19,7 @@ end
 -- The paused tenant's place in the ring is given up.
 local function park_paused(q, entry, tenant, till)
   park(q, entry, '\1' .. tenant, till)
-  if byte(entry, #entry) == 1 then q.left[#q.left + 1] = whose_of(entry) end
+  if byte(entry, #entry) <= 2 then q.left[#q.left + 1] = whose_of(entry) end
 end
 
 -- Lanes that were alone in their tenants' places have left them.

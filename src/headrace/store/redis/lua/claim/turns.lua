@@ -28,12 +28,12 @@ local function draw_entry(q, entry, head, want)
     if c('SISMEMBER', q.p .. RINGED_TENANTS, whose) == 1 then
       -- Other lanes of the tenant came since: this one joins them.
       c('RPUSH', q.p .. TENANT_RING .. whose, entry)
-      if last == 1 then q.left[#q.left + 1] = whose end
+      if last <= 2 then q.left[#q.left + 1] = whose end
       return 0, false
     end
   end
   local got, more = draw(q, entry, head, want)
-  if last == 1 and not more then q.left[#q.left + 1] = whose_of(entry) end
+  if last <= 2 and not more then q.left[#q.left + 1] = whose_of(entry) end
   return got, more
 end
 

@@ -72,6 +72,18 @@ if not repeated then
   if #unknown > 0 then return {'where', unpack(unknown)} end
 end
 
+-- A wait that is over already is none: its jobs are ready, or scheduled. Answers the kind of due time of a run, and the due time.
+wait_now = function(kind, number)
+  local w = 4 * number - 3
+  local target, at = actual(waits[w]), nil
+  if sub(target, 1, 14) == prefix then return kind, number end
+  at = home_of(target)
+  if not at_hand(at) then return kind, number end
+  local gate = is_gate(target) and gate_at(home(at), target) or alone(not is_gate(target) and member_state(at, target))
+  if verdict(waits[w + 1], gate) == 'r' then return waits[w + 2], waits[w + 3] end
+  return kind, number
+end
+
 local waiting = {}  -- queue, ids, what they wait for, their need and its queue, of each run of jobs that waits
 local blocked_words = {}  -- by queue, what BLOCKED is to say
 
@@ -87,6 +99,25 @@ block = function(p, number, records)
     words[#words + 1] = blocked({waits[w + 2], waits[w + 3], target, needs, at}, records[r + 1])
   end
   waiting[#waiting + 1] = {p, ids, target, needs, at}
+end
+
+-- A large run of jobs waits as a closed lane. Answers the lane, or nil if one of its name was opened and still has jobs, or is being
+-- cancelled. heads: the place of the first job of a lane.
+block_lane = function(p, lane, number, from, to, heads)
+  local w = 4 * number - 3
+  local target, needs = actual(waits[w]), waits[w + 1]
+  local name = closed_name(lane, needs, target)
+  local one = closed_lane(p, name)
+  heads[name] = heads[name] or tonumber(c('HGET', p .. FIRST_PLACES, name) or nil)
+  if one and one.says ~= 'w' or not one and heads[name] then return nil end
+  if not one then
+    one = {needs = needs, says = 'w', first = own(from), target = target, at = home_of(target)}
+    write_closed(p, name, one)
+    waiting[#waiting + 1] = {p, {one.first}, target, needs, one.at, name}
+  end
+  c('ZADD', p .. CLOSED_RUNS .. name, 0, own(from) .. pack('>I2', to))
+  bump(p, 'b', to - from + 1)
+  return name
 end
 
 cancel_linked = cancel_any

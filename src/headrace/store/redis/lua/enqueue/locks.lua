@@ -36,7 +36,7 @@ local function holder_of(name, states, within)
   local how, what, lane, seq, x, index = where(p, id)
   if not how then return nil end
   local state, el, _ = how, what, nil
-  if how == 'u' then
+  if how == 'u' and not lane then
     -- Behind its waits comes the record.
     _, _, _, el = opened(sub(what, 3 + read('>I2', what)))
   elseif how == 'k' then

@@ -32,6 +32,13 @@ for q = 1, queues do
     local lane, from, to, kind, due = segments[s], segments[s + 1], segments[s + 2], segments[s + 3], segments[s + 4]
     local count = to - from + 1
     if not skip[from] then
+      local closed
+      if kind >= 3 then
+        kind, due = wait_now(kind, due)
+        closed = kind == 4 and block_lane(p, lane, due, from, to, heads)
+        if kind == 4 and not closed then kind = 3 end
+        lane = closed or lane
+      end
       local run_at = (kind == 1 and now + due) or (kind == 2 and due) or 0
       if run_at > now or kind == 3 then
         -- Between the last job of the lane and the next: the fraction keeps the order among those that are put off.
@@ -66,9 +73,9 @@ for q = 1, queues do
           head = total
           heads[lane] = head
           first[#first + 1], first[#first + 2] = lane, head
-          if not (returned and c('SISMEMBER', p .. RETURNED_LANES, lane) == 1) then new[#new + 1] = lane end
+          if not closed and not (returned and c('SISMEMBER', p .. RETURNED_LANES, lane) == 1) then new[#new + 1] = lane end
         end
-        ready = ready + count
+        if not closed then ready = ready + count end
         local seq, e = head + length - count, #entry
         if e > 1 and entry[e - 3] == lane and entry[e - 1] == from - 1 and entry[e] >= 0
           and entry[e] + from - entry[e - 2] == seq then

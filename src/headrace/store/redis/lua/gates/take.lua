@@ -21,11 +21,14 @@ local takes_word = {
   end,
   -- Jobs, or a gate, are members.
   m = function(into, edge, size, o, d, cancelled) add_members(p, into, edge, size, o, d, cancelled) end,
-  -- Jobs wait for a job or a gate here, or one does no more.
+  -- Jobs, or a closed lane, wait for a job or a gate here, or one does no more.
   w = function(target, needs, ...) await(other, {...}, target, needs, p) end,
-  u = function(target, waiter) c('ZREM', p .. WAITERS .. target, waiter .. other) end,
-  -- What a job here waits for there says what becomes of it.
-  v = function(id, target, needs, says) heard(p, id, target, needs, says) end,
+  l = function(target, needs, lane, first) await(other, {first}, target, needs, p, lane) end,
+  u = function(target, waiter, lane) c('ZREM', p .. WAITERS .. target, waiter .. other .. (lane or '')) end,
+  -- What a job, or a closed lane, here waits for there says what becomes of it.
+  v = function(id, target, needs, says, lane)
+    if lane ~= '' then heard_closed(p, lane, id, says) else heard(p, id, target, needs, says) end
+  end,
 }
 for a = 3, #ARGV do
   local number = read('>d', ARGV[a])

@@ -38,7 +38,8 @@ end
 local function cancel_waiting(p, id, now, note, how, what, lane, seq, index)
   if how == 'w' then
     leave_list(p, lane, index)
-    ended(p, id, 'c', now, loose(seq, lane, note, what))
+    local own, at = own_place(lane, seq)
+    ended(p, id, 'c', now, loose(at, own, note, what))
     return
   end
   local at, whose, _, el = opened(what)

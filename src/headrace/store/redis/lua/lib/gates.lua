@@ -44,13 +44,15 @@ local function seal(g, id)
 end
 
 -- These jobs wait for a gate, as BLOCKED says already. `at`: its queue. Those that it lets go at once follow like others.
-local function await_gate(p, ids, target, needs, at)
+-- lane: they are a closed lane, as CLOSED says, and its first job stands for all.
+local function await_gate(p, ids, target, needs, at, lane)
   if not at_hand(at) then
+    if lane then owe(at, 'l', target, needs, lane, ids[1]) return end
     for a = 1, #ids, 500 do owe(at, 'w', target, needs, unpack(ids, a, min(#ids, a + 499))) end
     return
   end
-  local g, words = home(at), {}
-  for i = 1, #ids do words[2 * i - 1], words[2 * i] = 0, needs .. ids[i] .. p end
+  local g, words, letter = home(at), {}, lane and string.upper(needs) or needs
+  for i = 1, #ids do words[2 * i - 1], words[2 * i] = 0, letter .. ids[i] .. p .. (lane or '') end
   each('ZADD', g .. WAITERS .. target, words)
   if is_gate(target) and verdict(needs, gate_at(g, target) or alone('c')) then todo[#todo + 1] = 'g' .. target end
 end

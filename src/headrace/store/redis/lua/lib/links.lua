@@ -8,9 +8,6 @@ local followed = 0  -- those that it has
 local gates, touched, todo, linked, owed, debtors = {}, {}, {}, {}, {}, {}
 local freed, put_off = {}, {}  -- by queue: jobs that are ready, jobs that are scheduled
 
--- What waits for something is in order of needs: by need the bound behind it.
-local BEHIND = {d = '(e', e = '(f', f = '(g'}
-
 local function is_gate(id) return floor(byte(id, 7) / 16) == 8 end
 
 -- On one server every queue is at hand. On a cluster only the script's own is.

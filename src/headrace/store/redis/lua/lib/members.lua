@@ -31,8 +31,8 @@ local function attach(p, member, into, far)
 end
 
 -- As `await_gate`, also for a job.
-local function await(p, ids, target, needs, at)
-  await_gate(p, ids, target, needs, at)
+local function await(p, ids, target, needs, at, lane)
+  await_gate(p, ids, target, needs, at, lane)
   if is_gate(target) or not at_hand(at) then return end
   local batch, ord = sub(target, 1, 14), read('>I2', target, 15)
   -- On a cluster the jobs of one call are stored queue by queue, so a job may be waited for before it is there.

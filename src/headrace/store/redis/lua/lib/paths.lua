@@ -31,7 +31,6 @@ end
 --   'b', record                        ready, after it came back
 --   'w', element, lane, place, index   ready, in its lane's list
 --   'l', element, lane, place, no, index   in a lease's list: running, or done
---   'u', waits and record              blocked
 -- or nil.
 local function placed(p, id)
   local record = c('HGET', p .. ENDED, id)
@@ -79,8 +78,15 @@ local function placed(p, id)
   return nil
 end
 
+-- The same for blocked jobs:
+--   'u', waits and record                    blocked
+--   'u', element, lane, place, index, what CLOSED says of the lane   blocked, in a closed lane
 local function where(p, id)
   local how, what, lane, seq, x, index = placed(p, id)
+  if how == 'w' and string.find(lane, '\2', 1, true) then
+    index = c('HGET', p .. CLOSED, lane)
+    if index then how = 'u' end
+  end
   if how then return how, what, lane, seq, x, index end
   what = c('HGET', p .. BLOCKED, id)
   if what then return 'u', what end

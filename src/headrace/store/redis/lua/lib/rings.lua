@@ -2,7 +2,7 @@
 
 -- `priority|tenant` of a lane, or of an entry of a ring.
 local function whose_of(lane)
-  local cut = string.find(lane, '\1', 1, true)
+  local cut = string.find(lane, '[\1\2]')
   if cut then return sub(lane, 1, cut - 2) end
   return sub(lane, 1, byte(lane, #lane) == 42 and -3 or -2)
 end
@@ -25,11 +25,12 @@ local function into_rings(p, entries)
 end
 
 -- These lanes have work and had none, or may be claimed again. A tenant has one place in the ring of its priority: its
--- only lane itself, or `priority|tenant|*` for a ring of lanes of its own. Only lanes with limit keys can be several.
+-- only lane itself, or `priority|tenant|*` for a ring of lanes of its own. Only lanes that end with \1, because of their limit keys, or with \2,
+-- because their jobs waited together, can be several.
 local function activate(p, lanes)
   if #lanes == 0 then return end
   local plain = c('EXISTS', p .. RINGED_TENANTS, p .. SINGLE_LANES) == 0
-  if plain then for i = 1, #lanes do if byte(lanes[i], #lanes[i]) == 1 then plain = false break end end end
+  if plain then for i = 1, #lanes do if byte(lanes[i], #lanes[i]) <= 2 then plain = false break end end end
   if plain then return into_rings(p, lanes) end
   local names, plains = {}, {}
   for i = 1, #lanes do
@@ -42,10 +43,10 @@ local function activate(p, lanes)
     local z = min(#lanes, a + 1999)
     local singles, heads = c('HMGET', p .. SINGLE_LANES, unpack(names, a, z)), c('HMGET', p .. FIRST_PLACES, unpack(plains, a, z))
     for i = a, z do
-      local lane, whose, limited = lanes[i], names[i], byte(lanes[i], #lanes[i]) == 1
+      local lane, whose, special = lanes[i], names[i], byte(lanes[i], #lanes[i]) <= 2
       local single = mine[whose] or singles[i - a + 1]
       local joins = single and single ~= lane or (subrings and c('SISMEMBER', p .. RINGED_TENANTS, whose) == 1)
-      if limited and not joins then
+      if special and not joins then
         joins = heads[i - a + 1] or (returned and c('SISMEMBER', p .. RETURNED_LANES, plains[i]) == 1)
       end
       if joins then
@@ -54,7 +55,7 @@ local function activate(p, lanes)
         if c('SADD', p .. RINGED_TENANTS, whose) == 1 then entries[#entries + 1] = whose .. '|*' end
       else
         entries[#entries + 1] = lane
-        if limited then
+        if special then
           mine[whose] = lane
           fresh[#fresh + 1] = whose
           fresh[#fresh + 1] = lane

@@ -1,4 +1,4 @@
--- Jobs that wait, and what follows from the ends of others. Needs links.
+-- Jobs that wait, and what follows from what they wait for. Needs closed.
 -- A blocked job is {due kind, due, then the id, the need and the queue of each that it waits for} and its record.
 
 local function blocked_of(raw)
@@ -45,18 +45,18 @@ end
 
 -- Cancel a job that waits in whatever way, as `where` has found it.
 local function cancel_any(p, id, note, how, what, lane, seq, index)
-  if how == 'u' then
+  if how == 'u' and lane then
+    if not leave_closed(p, lane, id, index) then return end
+    local own, at = own_place(lane, seq)
+    ended(p, id, 'c', moment, loose(at, own, note, what))
+    turned(p, id, nil, 'c')
+  elseif how == 'u' then
     local waits, record = blocked_of(what)
     cancel_blocked(p, id, waits, record, note)
   else
     cancel_waiting(p, id, moment, note, how, what, lane, seq, index)
     turned(p, id, nil, 'c')
   end
-end
-
-local function uuid(id)
-  local hex = string.gsub(id, '.', function(one) return format('%02x', byte(one)) end)
-  return sub(hex, 1, 8) .. '-' .. sub(hex, 9, 12) .. '-' .. sub(hex, 13, 16) .. '-' .. sub(hex, 17, 20) .. '-' .. sub(hex, 21)
 end
 
 -- What it waits for says 'r', 'c', or 'n': it was never sealed.
@@ -68,55 +68,71 @@ local function heard(p, id, target, needs, says)
   local waiting = false
   for w = 3, #waits, 3 do waiting = waiting or waits[w] == target end
   if not waiting then return end
-  if says == 'n' then
-    cancel_blocked(p, id, waits, record, 'its group was never completed', target)
-  elseif says == 'r' or read('>I4', el, 17) > 0 then
+  if says == 'r' or (says == 'c' and read('>I4', el, 17) > 0) then
     unblock(p, id, waits, target)
     let_go(p, id, waits, record, seq, lane, said, el)
   else
-    local note = needs == 'f' and 'not needed: ' .. uuid(target) .. ' is done' or uuid(target) .. ', which it waited for, was cancelled'
-    cancel_blocked(p, id, waits, record, note, target)
+    cancel_blocked(p, id, waits, record, why_cancelled(says, needs, target), target)
   end
 end
 
 -- ── what follows ─────────────────────────────────────────────────────────────
 
--- By need what becomes of the jobs that wait for this, and whether something becomes of all of them.
-local function outlook(gate)
-  local says = {d = verdict('d', gate), e = verdict('e', gate), f = verdict('f', gate)}
-  return {says, says.d and says.e and says.f}
-end
-local outlooks = {n = {{d = 'n', e = 'n', f = 'n'}, true}}  -- of jobs by their state, and of a gate that was never sealed
+-- Of a job that waits WAITERS has the need, its id and the prefix of its queue. Of a closed lane it has the need as a capital letter, the id of
+-- its first job, the prefix and the lane.
+local RANGES = {{'[d', '(e', '[D', '(E'}, {'[e', '(f', '[E', '(F'}, {'[f', '(g', '[F', '(G'}}
 
--- The first of the jobs that wait and of which something becomes, at most so many.
-local function some_followers(key, says, all, most)
-  if all then return c('ZRANGE', key, 0, most - 1) end
-  for needs, behind in pairs(BEHIND) do
-    local some = says[needs] and c('ZRANGEBYLEX', key, '[' .. needs, behind, 'LIMIT', 0, most) or NONE
-    if #some > 0 then return some end
+-- What a gate says to each need, and the ranges of WAITERS of those that it decides.
+local function verdicts(gate, kind)
+  local says, ranges, decided = {}, {}, 0
+  for i, needs in ipairs({'d', 'e', 'f'}) do
+    says[needs] = kind == 'n' and 'n' or verdict(needs, gate)
+    if says[needs] then
+      decided = decided + 1
+      for r = 1, 4 do ranges[#ranges + 1] = RANGES[i][r] end
+    end
   end
-  return NONE
+  return {says, decided == 3 and {'-', '+'} or ranges}
+end
+local known_verdicts = {}  -- of jobs by their state, and of a gate that was never sealed
+
+-- The need, the prefix and the id of such an entry, and its lane, or ''.
+local function waiter_of(entry)
+  if byte(entry) > 96 then return sub(entry, 1, 1), sub(entry, 18), sub(entry, 2, 17), '' end
+  local p, lane = match(entry, '^(.-}:)(.*)$', 18)
+  return string.lower(sub(entry, 1, 1)), p, sub(entry, 2, 17), lane
 end
 
 -- Look at the followers of a gate ('g' and its id), of a job that ended ('o', 'd' or 'c' and its id), or of a gate that was never
--- sealed ('n'). Answers whether all were looked at.
+-- sealed ('n'), or go on to cancel a closed lane ('l', the prefix of its queue and its name). Answers whether all were looked at.
 local function look_at(g, entry)
   local kind, id = sub(entry, 1, 1), sub(entry, 2)
+  if kind == 'l' then return cancel_closed(match(id, '^(.-}:)(.*)$')) end
   local own = kind == 'g' and gate_at(g, id)
   local key = g .. WAITERS .. id
-  if not own and not outlooks[kind] then outlooks[kind] = outlook(alone(kind == 'g' and 'c' or kind)) end
-  local says, all = unpack(own and outlook(own) or outlooks[kind])
-  repeat
-    local most = min(100, effort)
-    if most <= 0 then return false end
-    local some = some_followers(key, says, all, most)
-    effort, followed = effort - #some, followed + #some
-    if #some > 0 then c('ZREM', key, unpack(some)) end
-    for i = 1, #some do
-      local needs, waiter, p = sub(some[i], 1, 1), sub(some[i], 2, 17), sub(some[i], 18)
-      if at_hand(p) then heard(p, waiter, id, needs, says[needs]) else owe(p, 'v', waiter, id, needs, says[needs]) end
-    end
-  until #some == 0 or all and #some < most
+  if not own and not known_verdicts[kind] then known_verdicts[kind] = verdicts(alone(kind == 'g' and 'c' or kind), kind) end
+  local says, ranges = unpack(own and verdicts(own, kind) or known_verdicts[kind])
+  for r = 1, #ranges, 2 do
+    local asked, count
+    repeat
+      if effort <= 0 then return false end
+      asked = min(100, effort)
+      local some = c('ZRANGEBYLEX', key, ranges[r], ranges[r + 1], 'LIMIT', 0, asked)
+      count = #some
+      effort, followed = effort - count, followed + count
+      if count > 0 then c('ZREM', key, unpack(some)) end
+      for i = 1, count do
+        local needs, p, waiter, lane = waiter_of(some[i])
+        if not at_hand(p) then
+          owe(p, 'v', waiter, id, needs, says[needs], lane)
+        elseif lane ~= '' then
+          heard_closed(p, lane, waiter, says[needs])
+        else
+          heard(p, waiter, id, needs, says[needs])
+        end
+      end
+    until count < asked
+  end
   if not own then return true end
   local told = as_member(own)
   if told ~= own.told then

@@ -6,14 +6,17 @@ if #ARGV == 6 and ARGV[4] == '\0\0\0\0' and ARGV[5] == '0' and ARGV[6] == '0' th
   local held = c('HMGET', p .. TOKENS, token, 'links')
   -- Letters behind the number: other queues have a part of the lease, or its jobs have limit keys.
   local no = held[1] and not held[2] and string.match(held[1], '^%d+$')
-  if no and c('EXISTS', p .. SETTLED_LOG .. no, p .. STOPS) == 0 and c('LLEN', p .. LEASE .. no) == 2 then
+  local plain = no and c('EXISTS', p .. SETTLED_LOG .. no, p .. STOPS) == 0 and c('LLEN', p .. LEASE .. no) == 2
+  local lease = plain and c('LRANGE', p .. LEASE .. no, 0, 1)
+  local header, el = lease and cmsgpack.unpack(lease[1]), lease and lease[2]
+  -- The general part knows the own lane of a job that waited in one of another name.
+  if header and not string.find(header[7], '\2', 1, true) then
     c('DEL', p)
-    local lease, now = c('LRANGE', p .. LEASE .. no, 0, 1), tonumber(ARGV[1] ~= '' and ARGV[1] or nil)
+    local now = tonumber(ARGV[1] ~= '' and ARGV[1] or nil)
     if not now then
       local t = c('TIME')
       now = t[1] * 1000000 + t[2]
     end
-    local header, el = cmsgpack.unpack(lease[1]), lease[2]
     local id, lane, seq = string.sub(el, 1, 16), header[7], header[8]
     local attempts, failures, crashes, flags = struct.unpack('>I4I2I2B', el, 17)
     c('HDEL', p .. MOVED, id)
