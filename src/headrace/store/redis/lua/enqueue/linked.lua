@@ -32,13 +32,13 @@ for q = 1, queues do entries[KEYS[2 * q - 1] .. prefix] = nil end
 -- What is of this batch was stored just now and has not ended: one entry says that all of it is awaited.
 local first, last = {}, {}
 for _, one in ipairs(waiting) do
-  local p, ids, target, needs, at = unpack(one)
+  local p, ids, target, needs, at, lane = unpack(one)
   if sub(target, 1, 14) == prefix and at_hand(at) then
-    await_gate(p, ids, target, needs, at)
+    await_gate(p, ids, target, needs, at, lane)
     local ord = read('>I2', target, 15)
     first[at], last[at] = min(first[at] or ord, ord), max(last[at] or ord, ord)
   else
-    await(p, ids, target, needs, at)
+    await(p, ids, target, needs, at, lane)
   end
 end
 for at, ord in pairs(first) do add_awaited(at, prefix, ord, last[at]) end
