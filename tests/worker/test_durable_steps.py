@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import threading
@@ -27,7 +28,7 @@ from headrace.task.steps import sleep, sleep_sync, step, step_sync
 from headrace.task.task import Task
 from headrace.testing.clock import FakeClock
 from worker import step_tasks
-from worker.harness import Bench, until
+from worker.harness import WAIT, Bench, until
 
 AT_ONCE = Retry(max_attempts=5, base="0s")
 ONCE = Retry(max_attempts=1)
@@ -43,12 +44,15 @@ class Notary(MemoryStore):
         self.errors: list[Exception] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.asked, self.written = asyncio.Event(), asyncio.Event()
 
     async def add_steps(self, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]:
+        self.asked.set()
         await self.gate.wait()
         if self.errors:
             raise self.errors.pop()
         self.calls.append([one.name for _, one in steps])
+        self.written.set()
         return await super().add_steps(token, steps)
 
     async def read_steps(self, id: JobId, token: Token | None = None) -> list[Step]:
@@ -438,6 +442,38 @@ async def test_a_short_sleep_keeps_its_slot(bench: Bench, store: Notary):
 
     assert (await finish(bench, work)).attempt == (await finish(bench, plain)).attempt == 1
     assert store.calls == []
+
+
+async def test_a_step_whose_caller_gives_up_while_it_is_written_is_stored(bench: Bench, store: Notary):
+    gave_up = asyncio.Event()
+
+    async def charge() -> int:
+        return 7
+
+    async def charged() -> None:
+        await step(charge)
+
+    @bench.app.task
+    async def work() -> None:
+        charging = asyncio.create_task(charged())
+        # The step has ended, and the store does not answer.
+        await store.asked.wait()
+        charging.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await charging
+        gave_up.set()
+        await store.written.wait()
+
+    store.gate.clear()
+    async with bench.worker(), asyncio.timeout(WAIT):
+        id = await bench.enqueue(work)
+        await gave_up.wait()
+        assert store.calls == []
+        store.gate.set()
+        await store.written.wait()
+        await bench.reach(id, JobState.DONE)
+    assert [len(some) for some in store.calls] == [1]
+    assert [one.value for one in await store.read_steps(id)] == [b"\x07"]
 
 
 async def test_a_cancelled_sleeper_stays_cancelled(bench: Bench):
