@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.model.job import MAX_BATCH, JobState, job_id, new_batch, parse_id, split_id
+from headrace.model.gate import Needs, Wait, new_gate_id
+from headrace.model.job import (
+    MAX_BATCH,
+    JobState,
+    Key,
+    NewJob,
+    UniqueLock,
+    job_id,
+    new_batch,
+    parse_id,
+    split_id,
+)
+from headrace.model.lane import Lane
+from headrace.task.links import waiting
 
 
 def test_a_batch_is_a_uuid7_with_room_for_places():
@@ -69,3 +85,18 @@ def test_uuids_pass():
 
 def test_three_states_are_final():
     assert {state for state in JobState if state.finished} == {JobState.DONE, JobState.DEAD, JobState.CANCELLED}
+
+
+def test_a_job_that_is_made_to_wait_keeps_everything_else():
+    own: dict[str, Any] = {
+        "task": "pay",
+        "payload": b"p",
+        "lane": Lane("mail", 3, "acme", ("gpu",)),
+        "due": timedelta(hours=1),
+        "key": Key("k", timedelta(days=1), b"digest"),
+        "options": b"o",
+        "unique": UniqueLock("u", frozenset({JobState.READY})),
+    }
+    wait = Wait(new_gate_id(), Needs.ENDED)
+    assert {*own, "wait"} == {field.name for field in msgspec.structs.fields(NewJob)}
+    assert waiting(NewJob(**own), wait) == NewJob(**own, wait=wait)
