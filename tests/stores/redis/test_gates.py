@@ -180,6 +180,8 @@ async def test_a_suspension_and_its_signal_at_the_same_time(store: RedisStore, s
 async def test_a_settle_of_ordinary_jobs_calls_no_further_command(store: RedisStore, server: RedisServer):
     """Beside gates in other queues, and with none at all."""
     counted: list[int] = []
+    await put(store, 10)
+    await settle_all(store, await take(store))  # loads the script
     for _ in range(2):
         await put(store, 10)
         lease = await take(store)
