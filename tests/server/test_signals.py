@@ -23,6 +23,12 @@ async def test_a_signal_is_taken_once_and_shown(server: Running):
     assert [(each["action"], each["what"]) for each in entries] == [("events.signal", "payout.approved of 42")]
 
 
+async def test_a_key_may_have_a_slash(server: Running):
+    for url in ("/v1/events/paid/shop%2F42", "/v1/events/paid/%5B%22chat%22%2C42%5D"):
+        assert (await server.http.post(url, json={"value": 1})).status_code == 201
+    assert (await server.http.get("/v1/events/paid/shop%2F42")).json()["key"] == "shop/42"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "code"),
     [

@@ -250,7 +250,10 @@ def routes(endpoints: Iterable[Endpoint], service: GetService) -> list[Route]:
     for endpoint in endpoints:
         by_path.setdefault(endpoint.path, []).append(endpoint)
     ordered = sorted(by_path.items(), key=lambda item: "{" in item[0])
-    return [Route(path, RouteGuard(group, service), name=path) for path, group in ordered]
+    # A key is free text, which may have a slash.
+    return [
+        Route(path.replace("{key}", "{key:path}"), RouteGuard(group, service), name=path) for path, group in ordered
+    ]
 
 
 def nowhere(service: GetService) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
