@@ -227,6 +227,7 @@ class GateMachine(Machine):
         return tuple(kept)
 
     def link_both(self, batch: Batch) -> None:
+        self.note_locks(batch)
         answers: list[object] = []
         for store in (self.other, self.spec):
             try:

@@ -23,7 +23,20 @@ from msgspec.structs import replace
 from conformance.conftest import Arena
 from conformance.kit import expire, find_all
 from headrace.errors import IdempotencyConflict
-from headrace.model.job import Batch, Failure, Job, JobId, JobState, Key, LogLine, NewJob, UniqueLock, job_id, new_batch
+from headrace.model.job import (
+    Batch,
+    BatchId,
+    Failure,
+    Job,
+    JobId,
+    JobState,
+    Key,
+    LogLine,
+    NewJob,
+    UniqueLock,
+    job_id,
+    new_batch,
+)
 from headrace.model.lane import Ahead, Lane
 from headrace.model.lease import Ask, Lease, Presence, Report, Token, new_token, new_worker_id
 from headrace.model.outcome import Again, Finish, Settlement
@@ -245,6 +258,7 @@ class Machine(RuleBasedStateMachine):
         self.ids: list[JobId] = []
         self.deleted: set[JobId] = set()
         self.batches: list[tuple[Batch, datetime]] = []
+        self.last_with_locks: BatchId | None = None
         self.tokens: list[tuple[Token, Token, int]] = []
         """(the specification's, the other's, how many positions): also of leases that have ended."""
         self.everybody_appears()
@@ -316,16 +330,27 @@ class Machine(RuleBasedStateMachine):
 
     @move(2, which=pick)
     def enqueue_again(self, which: int) -> None:
-        """The answer was lost, the client repeats. How long an answer about keys is remembered is not specified."""
+        """The answer was lost, the client repeats. How long an answer about keys is remembered is not specified, nor is it once
+        another call has taken a lock.
+        """
         batch, at = self.batches[which % len(self.batches)]
         stored = self.run(self.spec.get([job_id(batch.id, ord) for ord in range(len(batch.jobs))]))
         if not any(job.key or job.unique for job in batch.jobs):
             if any(stored):
                 self.enqueue_both(batch)
-        elif at == self.clock.now() and not self.deleted & {job_id(batch.id, ord) for ord in range(len(batch.jobs))}:
+        elif (
+            at == self.clock.now()
+            and not self.deleted & {job_id(batch.id, ord) for ord in range(len(batch.jobs))}
+            and (self.last_with_locks == batch.id or not any(job.unique for job in batch.jobs))
+        ):
             self.enqueue_both(batch)
 
+    def note_locks(self, batch: Batch) -> None:
+        if any(job.unique for job in batch.jobs):
+            self.last_with_locks = batch.id
+
     def enqueue_both(self, batch: Batch) -> None:
+        self.note_locks(batch)
         answers: list[object] = []
         for store in (self.other, self.spec):
             try:

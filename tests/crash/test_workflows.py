@@ -25,8 +25,11 @@ EARLY, LATE = (
     {**APP, **STEADY, "HEADRACE_QUEUES": "default,later,nested"},
 )
 """The workers that die serve one queue. What is in the other ones is left to the last worker."""
-PIECES = {"sqlite": 20_100, "postgres": 10_100, "redis": 700, "valkey": 700}
-"""Jobs that one end cancels in at least two pieces, or three on SQLite, where the settlement itself does the first."""
+PIECES = {"sqlite": 20_100, "postgres": 10_100, "redis": 4_000, "valkey": 4_000}
+"""Jobs that one end cancels in at least two pieces, or three on SQLite, where the settlement itself does the first. On Redis a
+settlement goes on with up to 2,700 of them."""
+CALL = 900
+"""Jobs of one call. Redis takes no more runs in one."""
 POINTS = {"sqlite": ("opening", "settled"), "postgres": ("opening", "tolled")}
 """Where a worker dies: between two pieces of an opening, and after a settlement that counts. On Redis both follow a settlement."""
 MEMBERS, FILLED, RELEASED = 20, 30, 80
@@ -64,12 +67,14 @@ async def an_opening(scene: Scene, size: int) -> list[JobId]:
     """A job of which many others wait for the failure, in ranges of one and in a run, and some for its end."""
     id, lanes, later, high = new_batch(), (Lane("later"), Lane("later", 1)), Lane("later", 2), Lane("later", 3)
     failed, done = Wait(job_id(id, 0), Needs.FAILED), Wait(job_id(id, 0))
-    jobs = [job_of(member, 0, Lane())]
-    jobs += [job_of(callback, -1, lanes[number % 2], failed) for number in range(size)]
-    jobs += [job_of(callback, -1, high, failed)] * TOGETHER
-    jobs += [job_of(callback, OPENED, later, done)] * RELEASED
-    await scene.store.enqueue(Batch(id, jobs))
-    return [job_id(id, ord) for ord in range(len(jobs))]
+    batches = [Batch(id, [job_of(member, 0, Lane())])]
+    jobs = [job_of(callback, -1, lanes[number % 2], failed) for number in range(size)]
+    batches += [Batch(new_batch(), jobs[at : at + CALL]) for at in range(0, size, CALL)]
+    batches.append(Batch(new_batch(), [job_of(callback, -1, high, failed)] * TOGETHER))
+    batches.append(Batch(new_batch(), [job_of(callback, OPENED, later, done)] * RELEASED))
+    for batch in batches:
+        await scene.store.enqueue(batch)
+    return [job_id(batch.id, ord) for batch in batches for ord in range(len(batch.jobs))]
 
 
 async def a_group(scene: Scene) -> tuple[GateId, list[JobId]]:

@@ -7,8 +7,8 @@ repository.
 
 Rules worth knowing before reading an implementation (`store/gates.py` has those about gates):
 
-* enqueue may be repeated: a batch id that exists already changes nothing and returns the same answer. A claim whose
-  answer was lost may be repeated, too: a token that has a lease gets that lease and no further jobs.
+* enqueue may be repeated: a batch id that exists already changes nothing and returns the same answer, with the later
+  holder of a lock if there is one. A claim whose answer was lost may be repeated, too: its token gets the lease that it has.
 * An idempotency key is kept for its whole window, whatever happens to its job. Inside one batch, too, the first job
   with a key is made, and the others get that job.
 * A time is the first instant of what begins with it: at that instant a lease is expired, a job is due, and a key or a

@@ -38,12 +38,13 @@ from headrace.worker.duties import Duties
 from headrace.worker.executor import UnresolvedTask
 from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.inputs import InputReader, has_inputs
-from headrace.worker.journal import AttemptSteps, StepWriter
+from headrace.worker.journal import AttemptSteps
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.outcome_of import encode_result
 from headrace.worker.reporter import Reporter
 from headrace.worker.settler import settlement_of
 from headrace.worker.state import DeadlineWatch, HeldLease, WorkerState
+from headrace.worker.step_writer import StepWriter
 from headrace.worker.ticker import Ticker
 
 T = TypeVar("T")

@@ -31,7 +31,6 @@ from headrace.worker.failure_hooks import FailureHooks
 from headrace.worker.fetcher import Fetcher
 from headrace.worker.history import HistoryWriter
 from headrace.worker.janitor import Janitor
-from headrace.worker.journal import StepWriter
 from headrace.worker.keeper import Keeper
 from headrace.worker.lifecycle import Lifecycle
 from headrace.worker.limit_feedback import LimitFeedback
@@ -43,6 +42,7 @@ from headrace.worker.service import Service, log
 from headrace.worker.settler import Settler
 from headrace.worker.shared_page import PageWriter, SharedPage
 from headrace.worker.state import Counters, HeldLease, WorkerState
+from headrace.worker.step_writer import StepWriter
 from headrace.worker.ticker import Ticker
 
 if TYPE_CHECKING:

@@ -221,7 +221,9 @@ class Attempt(msgspec.Struct, eq=False):
 
     def steps(self) -> AttemptSteps:
         if self.journal is None:
-            self.journal = self.held.state.step_writer.keeper(self)
+            from headrace.worker.journal import AttemptSteps  # few tasks have steps, and the module needs this one
+
+            self.journal = AttemptSteps(self.held.state.step_writer, self)
         return self.journal
 
     def trip(self, limit: Limit, until: timedelta | datetime) -> None:

@@ -38,7 +38,7 @@ from headrace.worker.tally import EACH, Kinds, Measured, Tally
 
 if TYPE_CHECKING:
     from headrace.task.task import Task
-    from headrace.worker.journal import StepWriter
+    from headrace.worker.step_writer import StepWriter
 
 log = logging.getLogger("headrace.worker")
 
