@@ -274,6 +274,7 @@ async def test_an_idle_worker_is_brought_its_sync_jobs(monkeypatch: pytest.Monke
 
 async def test_an_idle_worker_is_brought_jobs_after_some_that_await_a_little(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetcher, "BRIEF", WAIT)
+    monkeypatch.setattr(fetcher, "RARE", 0.0)
     store, bench = prompt_bench()
 
     @bench.app.task(name="brief")

@@ -30,6 +30,8 @@ QUICK_SYNC = 0.002
 """Seconds in which the thread of a sync job that never waits has ended it and the event loop knows."""
 BRIEF = 0.003
 """Seconds in which an async job that awaits a few answers of the store has ended."""
+RARE = 0.03
+"""Seconds between two claims of jobs that come so rarely that the next one hardly comes while a brief one runs."""
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
 POLL_SELDOM = 5
@@ -82,6 +84,7 @@ class Fetcher(Service):
         self.nudge = Bell()
         """Rung when there may be a job to claim."""
         self.claiming = False
+        self._claimed_at = 0.0
         self.idle = asyncio.Event()
         """Set when the last claim found nothing and nothing runs."""
 
@@ -294,8 +297,10 @@ class Fetcher(Service):
     async def _let_run(self, executor: Executor, count: int) -> None:
         """Let this many jobs, which were just claimed, end if they are quick. After that the listener may claim a lease."""
         loop, threads, settler = executor.loop, executor.threads, self._settler
+        is_rare = monotonic() - self._claimed_at > RARE
+        self._claimed_at = monotonic()
         await _quickly(loop)
-        if 0 < loop.running == executor.running <= count and settler.was_within(BRIEF):
+        if is_rare and 0 < loop.running == executor.running <= count and settler.was_within(BRIEF):
             settler.over.forget()
             await settler.over.wait(BRIEF)
             await _quickly(loop)
@@ -391,6 +396,5 @@ class Fetcher(Service):
 async def _quickly(loop: LoopSlots) -> None:
     """The turns of the event loop in which jobs that never wait end, and their slots become free."""
     for _ in range(QUICK):
-        if not loop.waiting and not loop.running:
-            break
-        await asyncio.sleep(0)
+        if loop.waiting or loop.running:
+            await asyncio.sleep(0)
