@@ -221,9 +221,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     def steps(self) -> AttemptSteps:
         if self.journal is None:
-            from headrace.worker.journal import AttemptSteps  # few tasks have steps, and the module needs this one
-
-            self.journal = AttemptSteps(self.held.state.step_writer, self)
+            self.journal = self.held.state.step_writer.keeper(self)
         return self.journal
 
     def trip(self, limit: Limit, until: timedelta | datetime) -> None:

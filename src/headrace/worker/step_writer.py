@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailable, Unsupported
 from headrace.model.gate import Gate, GateId
@@ -18,6 +18,9 @@ from headrace.worker.attempt import Attempt
 from headrace.worker.lost_lease import tell_lost
 from headrace.worker.service import Backoff, OutageLog
 from headrace.worker.state import HeldLease, WorkerState
+
+if TYPE_CHECKING:
+    from headrace.worker.journal import AttemptSteps
 
 T = TypeVar("T")
 
@@ -44,6 +47,11 @@ class StepWriter:
         store = state.store
         self.upgrading = store if isinstance(store, Upgrading) else None
         """The store, if workers of an earlier version may share it."""
+
+    def keeper(self, attempt: Attempt) -> AttemptSteps:
+        from headrace.worker.journal import AttemptSteps  # which needs this module
+
+        return AttemptSteps(self, attempt)
 
     def now(self) -> datetime:
         """The store's clock, about."""
