@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
+from headrace.model.gate import Needs
 from headrace.model.job import Batch
 
 
@@ -49,4 +50,37 @@ def segments(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset
         start, lane, due, wait = place, job.lane, job.due, job.wait
     if start >= 0:
         runs.append((start, len(jobs) - 1))
+    return runs
+
+
+def chains(batch: Batch, skip: Mapping[int, UUID] | frozenset[int] = frozenset()) -> list[tuple[int, int]]:
+    """The runs (lo, hi) of jobs of one lane of which each is released when the job at the place before it is done.
+
+    The first of a run waits for the job at `lo - 1`, which may be in another lane, and which is not a part of the run. `skip`: places
+    that are not stored. What waits for one of these waits for a job of another batch, so it begins no run and is in none.
+    """
+    runs: list[tuple[int, int]] = []
+    base = batch.id.int
+    start = -1
+    lane = None
+    for place, job in enumerate(batch.jobs):
+        wait = job.wait
+        follows = (
+            wait is not None
+            and place > 0
+            and wait.gate.int ^ base == place - 1
+            and wait.needs is Needs.DONE
+            and job.due is None
+            and place not in skip
+            and place - 1 not in skip
+        )
+        if start >= 0:
+            if follows and (job.lane is lane or job.lane == lane):
+                continue
+            runs.append((start, place - 1))
+            start = -1
+        if follows:
+            start, lane = place, job.lane
+    if start >= 0:
+        runs.append((start, len(batch.jobs) - 1))
     return runs
