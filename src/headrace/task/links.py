@@ -111,10 +111,13 @@ def linked_call(
             f"{task.name} is unique by all its arguments, and results of other jobs are not known yet: give it "
             "Unique(key=…), a function of the other arguments"
         )
-    # The digest of a key is that of the arguments without marks and ids, which differ in every call.
-    job = task.make_job(plan, args, kwargs, marks.blank(payload))
+    if keyed:
+        # The digest of a key is that of the arguments without marks and ids, which differ in every call.
+        job = replace(task.make_job(plan, args, kwargs, marks.blank(payload)), payload=payload)
+    else:
+        job = task.make_job(plan, args, kwargs, payload)
     links = CallLinks(tuple(marks.sources), plan.after, plan.needs)
-    return following(JobCall(replace(job, payload=payload), task.codec, task.skips, task), links)
+    return following(JobCall(job, task.codec, task.skips, task), links)
 
 
 def linked_raw(
