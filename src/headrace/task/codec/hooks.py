@@ -82,7 +82,8 @@ _BASES: dict[type, Callable[[Any], Any]] = {str: str, int: int, float: float, by
 def enc_hook(value: Any) -> Any:
     """A value that msgspec can store in place of one that it cannot."""
     # Each link of a chain comes here, and the checks below cost more than the rest of making it.
-    if hasattr(type(value), "headrace_placeholder"):
+    cls = class_of(value)
+    if hasattr(cls, "headrace_placeholder"):
         raise HasPlaceholder(f"{value!r} is not known yet: pass it to task.job(…) and enqueue that with app.enqueue(…)")
     if is_model(value):
         # In Python mode bytes, dates and decimals reach msgspec unchanged. Field names replace aliases if pydantic can
@@ -93,7 +94,6 @@ def enc_hook(value: Any) -> Any:
             return make(value)
     if isinstance(value, PurePath):
         return str(value)
-    cls = class_of(value)
     if hasattr(value, "get_secret_value"):
         raise TypeError(f"a {cls.__name__} hides its value: pass the value itself and name the field in redact=")
     if cls.__module__.partition(".")[0] in {"pydantic", "pydantic_core"}:
