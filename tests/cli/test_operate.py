@@ -32,6 +32,7 @@ def test_events(shell: Shell) -> None:
     assert shell.json("events", "signal", "paid", "42") == {"name": "paid", "key": "42", "signalled": False}
     assert shell.json("events", "show", "paid", "42")["value"] == {"by": "ann"}
     assert shell("events", "show", "paid", "42").stdout == 'event paid of 42: {"by":"ann"}\n'
+    assert "beyond 64 bits" in shell.error("events", "signal", "paid", "43", "--value", str(1 << 70), code=1)
     refused = shell("events", "signal", "paid", "43", "--value", "yes", code=2)
     assert "A text needs quotes" in refused.stderr
     call = ("events", "signal", "approved", "42", "--app", "shop:app", "--value")

@@ -250,9 +250,22 @@ async def test_wrong_uses_are_refused(memory_crew: Crew):
     with pytest.raises(ConfigError, match="follows other jobs"):
         async with crew.app.open_group("x") as rows:
             await rows.aenqueue_many([square.job(1).then(bad)])
+    with pytest.raises(ConfigError, match="a call is in this group twice"):
+        group([square.job(1)] * 2)
     lost = crew.app.open_group("never opened")
     with pytest.raises(GroupOver):
         await lost.astatus()
+
+
+async def test_a_group_takes_no_member_that_follows_it(memory_crew: Crew):
+    crew, note = memory_crew, memory_crew.note
+    async with crew.app.open_group("outer") as outer, outer.open_group("inner") as inner:
+        for group, around in ((outer, outer), (inner, inner), (inner, outer)):
+            with pytest.raises(ConfigError, match=f"follows group '{group.label}', or one around it"):
+                await group.aenqueue_many([note.using(after=around).job("never")])
+        await outer.aenqueue_many([note.using(after=inner).job("ran")])
+    await ended(crew, "ran")
+    assert (await outer.astatus()).size == 2
 
 
 async def test_a_job_outside_a_group_has_none(memory_crew: Crew):

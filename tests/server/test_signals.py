@@ -37,6 +37,7 @@ async def test_a_key_may_have_a_slash(server: Running):
         ("/v1/events/paid/42", {"tenant": "a b"}, "invalid_tenant"),
         ("/v1/events/paid/42", {"queue": "No"}, "invalid_queue_name"),
         ("/v1/events/paid/42", {"value": "x" * 300_000}, "value_too_large"),
+        ("/v1/events/paid/42", {"value": [1 << 70]}, "invalid_value"),
     ],
 )
 async def test_a_bad_signal_is_one_problem_and_stores_nothing(server: Running, path: str, body: object, code: str):

@@ -336,9 +336,22 @@ def test_a_task_that_does_not_catch_the_time_limit_is_dead_at_once():
 
 def test_bad_keys_and_values_are_refused_and_nothing_is_stored():
     with use_memory(app):
-        for key in (1.5, True, None, "", "x" * 300):
-            with pytest.raises(ConfigError):
-                approved.signal(key, 1)  # type: ignore[arg-type]
+        wrong: tuple[Any, ...] = (
+            1.5,
+            True,
+            None,
+            "",
+            "x" * 10_000,
+            (),
+            ("a", 1.5),
+            ("a", True),
+            (("a",), 1),
+            ("x" * 300,),
+        )
+        for key in wrong:
+            with pytest.raises(ConfigError) as error:
+                approved.signal(key, 1)
+            assert len(str(error.value)) < 200
         large = app.event("large", bytes)
         with pytest.raises(PayloadTooLarge):
             large.signal("k", b"x" * (MAX_SIGNAL + 1))

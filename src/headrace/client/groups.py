@@ -74,7 +74,9 @@ class OpenGroup(Gathered, Generic[R]):
         *,
         tenant: str = "",
         outer: GateId | None = None,
+        around: frozenset[UUID] = frozenset(),
     ) -> None:
+        """`outer`: the group of which this one is a member. `around`: that one, and those around it."""
         self.label = check_label(label, needed=True)
         """What people see."""
         self._producer = producer
@@ -85,6 +87,7 @@ class OpenGroup(Gathered, Generic[R]):
         self._outer = outer
         self.id = new_gate_id()
         """The id of the group."""
+        self._around = around
         # A block that is entered again repeats the same calls, which change nothing.
         self._batch = new_batch()
         self._batches = {needs: new_batch() for needs in self._callbacks}
@@ -185,14 +188,22 @@ class OpenGroup(Gathered, Generic[R]):
     ) -> OpenGroup[Any]:
         """A group that is a member of this one."""
         callbacks = {Needs.DONE: on_done, Needs.ENDED: on_ended, Needs.FAILED: on_failed}
-        return OpenGroup(self._producer, label, callbacks, tenant=self.tenant, outer=self.id)
+        return OpenGroup(
+            self._producer, label, callbacks, tenant=self.tenant, outer=self.id, around=self._around | {self.id}
+        )
 
-    def _ours(self, calls: Iterable[JobCall[S]]) -> Iterable[JobCall[S]]:
-        return self._with_tenant(calls) if self.tenant else calls
-
-    def _with_tenant(self, calls: Iterable[JobCall[S]]) -> Iterator[JobCall[S]]:
+    def _ours(self, calls: Iterable[JobCall[S]]) -> Iterator[JobCall[S]]:
+        """The calls as members: with the tenant of the group."""
+        around = self._around | {self.id}
         for call in calls:
-            if isinstance(call, JobCall) and not tenant_of(call.job):
+            # The caller refuses what is no call.
+            wait = call.job.wait if isinstance(call, JobCall) else None
+            if wait is not None and wait.gate in around:
+                raise ConfigError(
+                    f"a job of {call.job.task} follows group {self.label!r}, or one around it, and would be a member of it: neither "
+                    "would ever end"
+                )
+            if self.tenant and isinstance(call, JobCall) and not tenant_of(call.job):
                 yield replace(call, job=with_tenant(call.job, self.tenant, self._producer.unfair))
             else:
                 yield call

@@ -122,28 +122,30 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
 def check_queue(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is not a valid queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first")
+        raise ConfigError(
+            f"{name!r:.80} is not a valid queue name: 1 to 63 of a-z 0-9 _ . - and a letter or digit first"
+        )
     return name
 
 
 def check_task_name(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is not a valid task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
+        raise ConfigError(f"{name!r:.80} is not a valid task name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
     return name
 
 
 def check_event_name(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is not a valid event name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
+        raise ConfigError(f"{name!r:.80} is not a valid event name: 1 to 128 of A-Z a-z 0-9 _ . - and no . or - first")
     return name
 
 
 def check_tenant(name: str) -> str:
     """The name, or a ConfigError."""
     if not isinstance(name, str) or not _TENANT.fullmatch(name):
-        raise ConfigError(f"{name!r} is not a valid tenant: up to 128 printable ASCII characters, no spaces")
+        raise ConfigError(f"{name!r:.80} is not a valid tenant: up to 128 printable ASCII characters, no spaces")
     return name
 
 
@@ -157,5 +159,5 @@ def check_priority(value: int) -> int:
 def check_key(key: str) -> str:
     """An idempotency or limit key, or a ConfigError."""
     if not isinstance(key, str) or not 0 < len(key) <= _KEY_LIMIT or not key.isprintable():
-        raise ConfigError(f"key = {key!r}: 1 to {_KEY_LIMIT} printable characters")
+        raise ConfigError(f"key = {key!r:.80}: 1 to {_KEY_LIMIT} printable characters")
     return key

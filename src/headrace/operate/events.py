@@ -11,12 +11,11 @@ from headrace.errors import SerializationError
 from headrace.model.gate import Gate
 from headrace.operate.audit import Ledger
 from headrace.store.contract import Store
-from headrace.task.event import Event, check_signal, event_gate
+from headrace.task.event import Event, encoded_untyped, event_gate
 
 KEPT = timedelta(days=30)
 """How long the store remembers a value that no job waits for any more."""
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -42,7 +41,7 @@ class EventOperations:
         `declared`: the event as an app declares it. Its type decides which values are accepted. Raises SerializationError.
         """
         if declared is None:
-            data, home, keep = check_signal(_encode(value)), "default", KEPT
+            data, home, keep = encoded_untyped(value), "default", KEPT
         else:
             data, home, keep = declared.encoded_json(value), declared.queue, declared.keep
         gate = event_gate(name, key, queue=home if queue is None else queue, tenant=tenant)

@@ -39,6 +39,7 @@ _STEP: Final = "event "
 """Before the name of the event in the name of the step."""
 _encode_time = msgspec.msgpack.Encoder().encode
 _decode_time = msgspec.msgpack.Decoder(datetime).decode
+_UNTYPED: Final = ResultCodec(Any, "event", of="the value of an event")
 
 
 class EventHome(Protocol):
@@ -50,12 +51,18 @@ class EventHome(Protocol):
 def key_text(key: EventKey) -> str:
     """The key as HTTP and the command line take it: a tuple is a JSON array."""
     if isinstance(key, tuple):
+        if not key or not all(_is_plain(part) for part in key):
+            raise ConfigError(f"{key!r:.80} cannot be the key of an event: a tuple holds texts and whole numbers")
         return check_key(json.dumps(key, separators=(",", ":")))
-    if isinstance(key, bool) or not isinstance(key, str | int | UUID):
+    if not _is_plain(key) and not isinstance(key, UUID):
         raise ConfigError(
-            f"{key!r} cannot be the key of an event: use a text, a whole number, a UUID or a tuple of them"
+            f"{key!r:.80} cannot be the key of an event: use a text, a whole number, a UUID or a tuple of texts and numbers"
         )
     return check_key(str(key))
+
+
+def _is_plain(part: object) -> bool:
+    return isinstance(part, str | int) and not isinstance(part, bool)
 
 
 def event_gate(name: str, key: EventKey, *, queue: str = "default", tenant: str = "") -> NewGate:
@@ -72,7 +79,13 @@ def answer_of(step: Step) -> bytes | None:
     return value[1:] if step.name.startswith(_STEP) and value[:1] == _CAME and len(value) > 1 else None
 
 
-def check_signal(value: bytes) -> bytes:
+def encoded_untyped(value: Any) -> bytes:
+    """The value of an event whose type is not known, for the store. Raises SerializationError."""
+    return _checked(_UNTYPED.encode(value))
+
+
+def _checked(encoded: bytes | None) -> bytes:
+    value = _NIL if encoded is None else encoded
     if len(value) > MAX_SIGNAL:
         raise PayloadTooLarge(len(value), MAX_SIGNAL, what="the value of the event takes", setting="")
     return value
@@ -109,8 +122,7 @@ class Event(Generic[T]):
 
         The first value stays, so a wrong one would make each job dead that waits for it.
         """
-        encoded = self._codec.encode(value)
-        data = check_signal(_NIL if encoded is None else encoded)
+        data = _checked(self._codec.encode(value))
         self._codec.decode(data)
         return data
 

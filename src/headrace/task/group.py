@@ -71,6 +71,10 @@ class JobGroup(Generic[R_co]):
         for call in self.calls:
             if not isinstance(call, JobCall):
                 raise ConfigError(f"group takes task.job(…), not {call!r:.80}")
+        if len({id(call) for call in self.calls}) < len(self.calls):
+            raise ConfigError(
+                "a call is in this group twice, and one call is one job: make a call for each job, group(task.job(n) for n in …)"
+            )
         self.label = check_label(label)
         """What people see. Empty: the group is not listed."""
 
