@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -12,15 +12,16 @@ from msgspec.structs import replace
 from headrace.client.bulk import Placed
 from headrace.client.client import Client
 from headrace.client.enqueue_hooks import Enqueueing
-from headrace.client.graph import AwaitedBy, GraphPlan, in_order, stored_before
+from headrace.client.graph import AwaitedBy, GraphPlan, in_order, stored_before, with_tenant
 from headrace.errors import GroupOver, JobNotFound
-from headrace.model.gate import GateId, NewGate, Wait, is_gate
-from headrace.model.job import Batch, BatchId, JobId, job_id
+from headrace.model.gate import Followed, GateId, NewGate, Wait, is_gate
+from headrace.model.job import Batch, BatchId, JobId, NewJob, job_id
 from headrace.runtime import faults
 from headrace.runtime.portal import portal
 from headrace.task.call import JobCall
 from headrace.task.codec import readable_options
 from headrace.task.handle import Put
+from headrace.task.job_checks import tenant_of
 
 if TYPE_CHECKING:
     from headrace.client.produce import Producer
@@ -62,7 +63,7 @@ class LinkedCall:
         if tx is None:
             placed = portal.run(self._aput)
         else:
-            portal.run(self._look)
+            self._tenants |= tenants_before_in(producer, tx, self._unknown())
             with Enqueueing(producer.hooks.on_enqueue) as hooked:
                 batch = self._planned(hooked)
                 placed = producer.put_batch_in(tx, batch, batch.jobs)
@@ -77,7 +78,7 @@ class LinkedCall:
         if tx is None:
             placed = await self._aput()
         else:
-            await self._look()
+            self._tenants |= await atenants_before_in(producer, tx, self._unknown())
             with Enqueueing(producer.hooks.on_enqueue) as hooked:
                 batch = self._planned(hooked)
                 placed = await producer.aput_batch_in(tx, batch, batch.jobs)
@@ -87,7 +88,8 @@ class LinkedCall:
         return placed
 
     async def _aput(self) -> Placed:
-        client = await self._look()
+        client = await self._producer.clients.here()
+        self._tenants |= await tenants_before(self._producer, self._unknown())
         with Enqueueing(self._producer.hooks.on_enqueue) as hooked:
             batch = self._planned(hooked)
             placed = await client.enqueue_batch(batch)
@@ -96,19 +98,9 @@ class LinkedCall:
             faults.reach("attached")
         return placed
 
-    async def _look(self) -> Client:
-        client = await self._producer.clients.here()
-        unknown = [id for id in stored_before(self._calls) if id not in self._tenants]
-        self._tenants |= await tenants_of(client, unknown)
-        gone = next((id for id in unknown if id not in self._tenants), None)
-        if gone is None:
-            return client
-        if is_gate(gone):
-            raise GroupOver(gone)
-        raise JobNotFound(
-            f"job {gone} is not stored, or not any more, so that no job can follow it; if its transaction has not committed, enqueue "
-            "both in one call"
-        )
+    def _unknown(self) -> list[UUID]:
+        """The stored jobs and groups that have to be looked up."""
+        return [id for id in stored_before(self._calls) if id not in self._tenants]
 
     def _planned(self, hooked: Enqueueing) -> Batch:
         plan = GraphPlan(
@@ -144,8 +136,68 @@ async def tenants_of(client: Client, ids: Iterable[UUID]) -> dict[UUID, str]:
     tenants: dict[UUID, str] = {}
     for job in await client.get(jobs) if jobs else []:
         if job is not None:
-            tenants[job.id] = job.tenant or readable_options(job.options).tenant or ""
+            tenants[job.id] = _tenant(job.tenant, job.options)
     for gate in await client.store.gates(gates) if gates else []:
         if gate is not None:
             tenants[gate.id] = gate.tenant
     return tenants
+
+
+async def tenants_before(producer: Producer, ids: Collection[UUID]) -> dict[UUID, str]:
+    """The tenants of jobs and groups that others are to follow; raises JobNotFound or GroupOver if one is not stored."""
+    return _all_stored(ids, await tenants_of(await producer.clients.here(), ids))
+
+
+def tenants_before_in(producer: Producer, tx: object, ids: Collection[UUID]) -> dict[UUID, str]:
+    """The same in the caller's transaction and thread. The transaction may have added those jobs and groups."""
+    if producer.has_outbox:
+        return portal.run(lambda: tenants_before(producer, ids))
+    if not ids:
+        return {}
+    store = portal.run(producer.clients.here).transactional
+    return _all_stored(ids, _tenants(ids, store.followed_in(tx, list(ids))))
+
+
+async def atenants_before_in(producer: Producer, tx: object, ids: Collection[UUID]) -> dict[UUID, str]:
+    """The same for async code."""
+    if producer.has_outbox:
+        return await tenants_before(producer, ids)
+    if not ids:
+        return {}
+    store = (await producer.clients.here()).transactional
+    return _all_stored(ids, _tenants(ids, await store.afollowed_in(tx, list(ids))))
+
+
+def _all_stored(ids: Iterable[UUID], tenants: dict[UUID, str]) -> dict[UUID, str]:
+    gone = next((id for id in ids if id not in tenants), None)
+    if gone is None:
+        return tenants
+    if is_gate(gone):
+        raise GroupOver(gone)
+    raise JobNotFound(
+        f"job {gone} is not stored, or not any more, so that no job can follow it; if the transaction that enqueued it has not "
+        "committed, pass that one as tx=, or enqueue both in one call"
+    )
+
+
+def gates_before(jobs: Iterable[NewJob]) -> Collection[UUID]:
+    """What the jobs of a bulk call follow. It is stored already."""
+    return dict.fromkeys(job.wait.gate for job in jobs if job.wait is not None)
+
+
+def with_tenants(jobs: Iterable[NewJob], tenants: Mapping[UUID, str], unfair: Collection[str]) -> list[NewJob]:
+    """The jobs of a bulk call. Those without a tenant get the tenant of what they follow."""
+    return [
+        with_tenant(job, tenant, unfair)
+        if job.wait is not None and (tenant := tenants[job.wait.gate]) and not tenant_of(job)
+        else job
+        for job in jobs
+    ]
+
+
+def _tenants(ids: Iterable[UUID], followed: Iterable[Followed | None]) -> dict[UUID, str]:
+    return {id: _tenant(one.tenant, one.options) for id, one in zip(ids, followed, strict=True) if one is not None}
+
+
+def _tenant(tenant: str, options: bytes | None) -> str:
+    return tenant or readable_options(options).tenant or ""

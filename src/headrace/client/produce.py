@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -154,7 +155,6 @@ class Producer(AppClients):
         handles: Handles[R],
         hooked: Enqueueing | None,
     ) -> None:
-        client = await self.clients.here()
         if tx is not None:
             for load in loads(calls):
                 handles.add(load, await self.aput_in(tx, _jobs(load, hooked), into))
@@ -167,7 +167,7 @@ class Producer(AppClients):
                 if under_way is not None:
                     before, under_way = under_way, None
                     handles.add(before[0], await before[1])
-                under_way = load, asyncio.create_task(client.enqueue(_jobs(load, hooked), into))
+                under_way = load, asyncio.create_task(self._aput(_jobs(load, hooked), into))
                 await asyncio.sleep(0)  # The call starts, so that the next thousand is encoded while the store writes.
             if under_way is not None:
                 before, under_way = under_way, None
@@ -181,6 +181,10 @@ class Producer(AppClients):
             raise
 
     async def _aput(self, jobs: Sequence[NewJob], into: GateId | None = None) -> Placed:
+        if any(map(_WAIT, jobs)):
+            from headrace.client.linked import gates_before, tenants_before, with_tenants
+
+            jobs = with_tenants(jobs, await tenants_before(self, gates_before(jobs)), self.unfair)
         return await (await self.clients.here()).enqueue(jobs, into)
 
     # ── events ───────────────────────────────────────────────────────────────
@@ -230,6 +234,10 @@ class Producer(AppClients):
     def put_in(self, tx: object, jobs: Sequence[NewJob], into: GateId | None = None) -> Placed:
         """Write jobs in the caller's transaction and thread. The portal's store only provides the statements."""
         self._check_members(into)
+        if any(map(_WAIT, jobs)):
+            from headrace.client.linked import gates_before, tenants_before_in, with_tenants
+
+            jobs = with_tenants(jobs, tenants_before_in(self, tx, gates_before(jobs)), self.unfair)
         together, ords = gather(jobs)
         return self.put_batch_in(tx, batch_of(together, into), jobs, ords)
 
@@ -254,6 +262,10 @@ class Producer(AppClients):
     async def aput_in(self, tx: object, jobs: Sequence[NewJob], into: GateId | None = None) -> Placed:
         """The same for async code."""
         self._check_members(into)
+        if any(map(_WAIT, jobs)):
+            from headrace.client.linked import atenants_before_in, gates_before, with_tenants
+
+            jobs = with_tenants(jobs, await atenants_before_in(self, tx, gates_before(jobs)), self.unfair)
         together, ords = gather(jobs)
         return await self.aput_batch_in(tx, batch_of(together, into), jobs, ords)
 
@@ -306,6 +318,8 @@ def _any_result() -> Any: ...
 
 
 _UNTYPED = Signature(_any_result)
+_WAIT = operator.attrgetter("wait")
+"""Called for each job of a bulk call, few of which wait."""
 
 
 def _note_stored(error: Exception, count: int) -> None:

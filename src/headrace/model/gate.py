@@ -146,6 +146,15 @@ class Links(msgspec.Struct, frozen=True):
     """The jobs that wait for it now."""
 
 
+class Followed(msgspec.Struct, frozen=True):
+    """What a job takes over from a stored job or gate that it follows."""
+
+    tenant: str = ""
+    """Of the lane of the job, or of the gate."""
+    options: bytes | None = None
+    """Of the job: they hold its tenant where tenants take no turns. None: it has none, or it is a gate."""
+
+
 class Verdict(StrEnum):
     """What becomes of a job that waits."""
 

@@ -54,7 +54,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
+from uuid import UUID
 
+from headrace.model.gate import Followed
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -333,6 +335,12 @@ class Transactional(Protocol):
         Detaching it first would wait for the same transaction that completes it.
         """
         ...
+
+    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+        """Jobs and gates by id, in the order asked, as this transaction sees them: with those that it has added. None: there is none."""
+        ...
+
+    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]: ...
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued: ...
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import cast
+from uuid import UUID
 
 from headrace.client.remote import Remote
+from headrace.model.gate import Followed, GateId, is_gate
 from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id
 from headrace.model.lease import Ask, Lease, Token
 from headrace.model.outcome import Settlement
@@ -94,10 +96,30 @@ class FrontStore(Remote):
         self._test_store = store
         self.committed: Callable[[Sequence[JobId]], None] | None = None
         """Called after a commit with the jobs that it stored."""
+        self._uncommitted: dict[UUID, Followed] = {}
+        """What was enqueued in transactions, for jobs of the same one that follow it."""
 
     @property
     def one_writer(self) -> bool:
         return False
+
+    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+        del tx
+        return self._portal.run(lambda: self._followed(ids))
+
+    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+        del tx
+        return await self._portal.answer_of(lambda: self._followed(ids))
+
+    async def _followed(self, ids: Sequence[UUID]) -> list[Followed | None]:
+        stored: dict[UUID, Followed] = {}
+        for job in await self._test_store.get([JobId(id) for id in ids if not is_gate(id)]):
+            if job is not None:
+                stored[job.id] = Followed(job.tenant, job.options)
+        for gate in await self._test_store.gates([GateId(id) for id in ids if is_gate(id)]):
+            if gate is not None:
+                stored[gate.id] = Followed(gate.tenant)
+        return [stored.get(id) or self._uncommitted.get(id) for id in ids]
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
         def store() -> None:
@@ -106,6 +128,8 @@ class FrontStore(Remote):
                 places = [ord for ord in range(len(batch.jobs)) if ord not in answer.existing]
                 self.committed([job_id(batch.id, ord) for ord in places])
 
+        for ord, job in enumerate(batch.jobs):
+            self._uncommitted[job_id(batch.id, ord)] = Followed(job.lane.tenant, job.options)
         after_commit(tx, store)
         return Enqueued({})
 

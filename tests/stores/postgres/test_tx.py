@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from headrace.errors import BadTransaction, IdempotencyConflict, SchemaMismatch
+from headrace.model.gate import Followed, NewGate, new_gate_id
 from headrace.model.job import Batch, Failure, JobState, Key, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Token, new_token
@@ -273,6 +275,38 @@ async def test_a_rollback_leaves_nothing_async(pg: PostgresStore, async_tx: Call
         await change_of_mind()
     assert await pg.get([job_id(batch.id, 0)]) == [None]
     assert (await pg.stats()).queues == []
+
+
+def followed_by() -> tuple[Batch, list[UUID]]:
+    """A job with a tenant and options, a gate, and the ids of both."""
+    batch = new_batch()
+    gate = NewGate(id=new_gate_id(), queue="q", label="group", tenant="globex")
+    job = NewJob("a", b"", Lane("q", tenant="acme"), options=b"\x00\x01")
+    return Batch(batch, [job], (gate,)), [job_id(batch, 0), gate.id]
+
+
+async def test_a_transaction_sees_the_jobs_and_gates_that_it_has_added_sync(
+    pg: PostgresStore, sync_tx: Callable[[], Any]
+):
+    batch, [job, gate] = followed_by()
+    [stored] = await put(pg)
+    with sync_tx() as tx:
+        assert pg.followed_in(tx, [job, gate]) == [None, None]
+        pg.enqueue_in(tx, batch)
+        expected = [Followed("globex"), None, Followed("acme", b"\x00\x01"), Followed()]
+        assert pg.followed_in(tx, [gate, new_gate_id(), job, stored]) == expected
+
+
+async def test_a_transaction_sees_the_jobs_and_gates_that_it_has_added_async(
+    pg: PostgresStore, async_tx: Callable[[], Any]
+):
+    batch, [job, gate] = followed_by()
+    [stored] = await put(pg)
+    async with async_tx() as tx:
+        assert await pg.afollowed_in(tx, [job, gate]) == [None, None]
+        await pg.aenqueue_in(tx, batch)
+        expected = [Followed("globex"), None, Followed("acme", b"\x00\x01"), Followed()]
+        assert await pg.afollowed_in(tx, [gate, new_gate_id(), job, stored]) == expected
 
 
 async def _one_running(pg: PostgresStore) -> tuple[Token, Any]:

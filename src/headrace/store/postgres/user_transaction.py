@@ -9,6 +9,7 @@ from uuid import UUID
 from weakref import WeakSet
 
 from headrace.errors import BadTransaction, HeadraceError, SchemaMismatch
+from headrace.model.gate import Followed
 from headrace.model.job import Batch
 from headrace.model.lease import Token
 from headrace.model.outcome import Settlement
@@ -22,6 +23,7 @@ from headrace.store.postgres.verbs.enqueue import FUNCTION as ENQUEUE
 from headrace.store.postgres.verbs.enqueue import EnqueueArgs, enqueue_args, hints_of
 from headrace.store.postgres.verbs.enqueue_linked import FUNCTION as ENQUEUE_LINKED
 from headrace.store.postgres.verbs.enqueue_linked import EnqueueLinkedArgs, linked_args
+from headrace.store.postgres.verbs.gates import place_of
 from headrace.store.postgres.verbs.settle import FUNCTION as SETTLE
 from headrace.store.postgres.verbs.settle import SettleArgs, SuspendArgs, settle_args, suspend_args
 from headrace.store.postgres.verbs.settle import hints_of as settle_hints
@@ -75,6 +77,18 @@ _ENQUEUE_LINKED: Final = Statement.call(ENQUEUE_LINKED, EnqueueLinkedArgs)
 _SETTLE: Final = Statement.call(SETTLE, SettleArgs)
 _SUSPEND: Final = Statement.call(SETTLE, SettleArgs, SuspendArgs)
 _ADD_STEPS: Final = Statement.call(ADD_STEPS, AddStepsArgs)
+_FOLLOWED_TEXT: Final = """
+with u as (select * from unnest({batches}, {ords}) with ordinality x(batch, ord, o))
+select array_agg(f.o), array_agg(f.tenant), array_agg(f.options) from (
+    select u.o, coalesce(j.tenant, '') as tenant, j.options from u join headrace.job j on j.batch = u.batch and j.ord = u.ord
+    union all
+    select u.o, g.tenant, null from u join headrace.gate g on g.id = u.batch
+) f"""
+"""One row, because some drivers are asked for one only."""
+_FOLLOWED: Final = Statement(
+    _FOLLOWED_TEXT.format(batches="$1::uuid[]", ords="$2::int4[]"),
+    _FOLLOWED_TEXT.format(batches="cast(%s as uuid[])", ords="cast(%s as int4[])"),
+)
 _PRESENT: Final = Statement.plain("select to_regclass('headrace.identity') is not null")
 _IDENTITY: Final = Statement.plain(IDENTITY)
 
@@ -111,6 +125,18 @@ class UserTransactions:
         """The id of this store, to recognise a connection to another one."""
         self._identity = (UUID(str(row[0])), row[1])
         self._checked = WeakSet()
+
+    def followed(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+        carrier = sync_carrier(tx)
+        self._check(carrier)
+        return _as_followed(ids, carrier.row(_FOLLOWED, _places(ids)))
+
+    async def afollowed(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+        carrier = async_carrier(tx)
+        if carrier is None:
+            return self.followed(tx, ids)
+        await self._acheck(carrier)
+        return _as_followed(ids, await carrier.arow(_FOLLOWED, _places(ids)))
 
     def enqueue(self, tx: object, batch: Batch) -> Enqueued:
         if not batch.jobs and not batch.linked:
@@ -241,6 +267,20 @@ def async_carrier(tx: object) -> AsyncCarrier | None:
             return _AsyncAlchemy(tx)
         case _:
             return None
+
+
+def _places(ids: Sequence[UUID]) -> tuple[list[UUID], list[int]]:
+    """The columns of jobs and gates by their ids."""
+    places = [place_of(id) for id in ids]
+    return [batch for batch, _ in places], [ord for _, ord in places]
+
+
+def _as_followed(ids: Sequence[UUID], row: Sequence[Any]) -> list[Followed | None]:
+    stored = {
+        place: Followed(tenant or "", None if options is None else bytes(options))
+        for place, tenant, options in zip(*(column or () for column in row), strict=True)
+    }
+    return [stored.get(place) for place in range(1, len(ids) + 1)]
 
 
 def _one(row: Any) -> Sequence[Any]:

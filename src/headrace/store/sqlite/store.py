@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import Unavailable
 from headrace.model.clock import Clock
-from headrace.model.gate import Gate, GateId, Links, NewGate
+from headrace.model.gate import Followed, Gate, GateId, Links, NewGate
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -60,7 +60,7 @@ from headrace.store.sqlite.verbs.ended import Endings
 from headrace.store.sqlite.verbs.enqueue import Prepared, enqueue
 from headrace.store.sqlite.verbs.find import Search
 from headrace.store.sqlite.verbs.gates import gates, groups, links, signal
-from headrace.store.sqlite.verbs.get import get
+from headrace.store.sqlite.verbs.get import followed, get
 from headrace.store.sqlite.verbs.heartbeat import heartbeat
 from headrace.store.sqlite.verbs.history import add_history, fold_history, read_history
 from headrace.store.sqlite.verbs.lanes import Glance, Walk
@@ -335,6 +335,12 @@ class SqliteStore:
         return await self._read(lambda tx: links(tx, id, after, limit))
 
     # ── inside the user's transaction ───────────────────────────────────────
+    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+        return self._in(tx, lambda t: followed(t, ids))
+
+    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+        return await self._ain(tx, lambda t: followed(t, ids))
+
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
         return self._in(tx, lambda t: enqueue(t, batch))
 

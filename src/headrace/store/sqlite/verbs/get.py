@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.model.gate import Followed, GateId, is_gate
 from headrace.model.job import BatchId, Failure, Job, JobId, JobState, job_id, split_id
 from headrace.store.sqlite import inbox
 from headrace.store.sqlite import lease as leases
@@ -15,7 +16,7 @@ from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.lease import Held, LeaseRow
 from headrace.store.sqlite.rows import Row, maybe_moment, moment
-from headrace.store.sqlite.verbs.gates import waits_of
+from headrace.store.sqlite.verbs.gates import gates, waits_of
 from headrace.store.sqlite.verbs.report import said_of
 
 SQL = load("get")
@@ -35,6 +36,18 @@ def get(tx: Tx, ids: Sequence[JobId]) -> list[Job | None]:
     jobs = {job.id: job for job in view(tx, rows, history=True)}
     jobs.update({job.id: job for batch, seq in seqs.items() if seq is None and (job := inbox.look(tx, batch))})
     return [jobs.get(id) for id in ids]
+
+
+def followed(tx: Tx, ids: Sequence[UUID]) -> list[Followed | None]:
+    """What a job takes over from these jobs and gates."""
+    stored: dict[UUID, Followed] = {}
+    for gate in gates(tx, [GateId(id) for id in ids if is_gate(id)]):
+        if gate is not None:
+            stored[gate.id] = Followed(gate.tenant)
+    for job in get(tx, [JobId(id) for id in ids if not is_gate(id)]):
+        if job is not None:
+            stored[job.id] = Followed(job.tenant, job.options)
+    return [stored.get(id) for id in ids]
 
 
 def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
