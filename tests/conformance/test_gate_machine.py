@@ -227,7 +227,6 @@ class GateMachine(Machine):
         return tuple(kept)
 
     def link_both(self, batch: Batch) -> None:
-        self.note_locks(batch)
         answers: list[object] = []
         for store in (self.other, self.spec):
             try:

@@ -25,7 +25,6 @@ from conformance.kit import expire, find_all
 from headrace.errors import IdempotencyConflict
 from headrace.model.job import (
     Batch,
-    BatchId,
     Failure,
     Job,
     JobId,
@@ -258,7 +257,6 @@ class Machine(RuleBasedStateMachine):
         self.ids: list[JobId] = []
         self.deleted: set[JobId] = set()
         self.batches: list[tuple[Batch, datetime]] = []
-        self.last_with_locks: BatchId | None = None
         self.tokens: list[tuple[Token, Token, int]] = []
         """(the specification's, the other's, how many positions): also of leases that have ended."""
         self.everybody_appears()
@@ -330,27 +328,16 @@ class Machine(RuleBasedStateMachine):
 
     @move(2, which=pick)
     def enqueue_again(self, which: int) -> None:
-        """The answer was lost, the client repeats. How long an answer about keys is remembered is not specified, nor is it once
-        another call has taken a lock.
-        """
+        """The answer was lost, the client repeats. How long an answer about keys is remembered is not specified."""
         batch, at = self.batches[which % len(self.batches)]
         stored = self.run(self.spec.get([job_id(batch.id, ord) for ord in range(len(batch.jobs))]))
         if not any(job.key or job.unique for job in batch.jobs):
             if any(stored):
                 self.enqueue_both(batch)
-        elif (
-            at == self.clock.now()
-            and not self.deleted & {job_id(batch.id, ord) for ord in range(len(batch.jobs))}
-            and (self.last_with_locks == batch.id or not any(job.unique for job in batch.jobs))
-        ):
+        elif at == self.clock.now() and not self.deleted & {job_id(batch.id, ord) for ord in range(len(batch.jobs))}:
             self.enqueue_both(batch)
 
-    def note_locks(self, batch: Batch) -> None:
-        if any(job.unique for job in batch.jobs):
-            self.last_with_locks = batch.id
-
     def enqueue_both(self, batch: Batch) -> None:
-        self.note_locks(batch)
         answers: list[object] = []
         for store in (self.other, self.spec):
             try:

@@ -195,6 +195,19 @@ async def test_a_repeated_call_answers_as_before(store: Store):
     assert await state(store, job_id(replacing.id, 0)) is JobState.READY
 
 
+async def test_a_repeated_call_answers_as_before_when_another_job_holds_the_lock(store: Store):
+    [first] = await put(store, unique=lock())
+    made = batch(new(unique=lock()), new())
+    answer = await store.enqueue(made)
+    assert answer.existing == {0: first}
+    await store.cancel([first])
+    [later] = await put(store, unique=lock())
+    assert later != first
+    assert await store.enqueue(made) == answer
+    await store.delete([later])
+    assert await store.enqueue(made) == answer
+
+
 async def test_keys_are_looked_at_first(store: Store):
     [first] = await put(store, key=key("k"), unique=lock())
     await run_one(store)

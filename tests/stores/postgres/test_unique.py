@@ -68,6 +68,21 @@ async def test_many_names_crosswise_do_not_wait_for_each_other_in_circles(pg: Po
         await pg.settle(lease.token, [(at, DONE) for at in range(20)])
 
 
+async def test_prune_drops_what_batches_that_are_gone_did_not_store(pg: PostgresStore, sql: Any):
+    await pg.enqueue(one(name="lock"))
+    gone, kept = [Batch(new_batch(), [*one(name="lock").jobs, *one(name=name).jobs]) for name in ("a", "b")]
+    for batch in (gone, kept):
+        await pg.enqueue(batch)
+    await pg.delete([job_id(gone.id, 1)])
+    # As if both were of last week.
+    await sql.execute(
+        "update headrace.refused set batch = headrace.batch_floor(clock_timestamp() - interval '7 days') where batch = $1",
+        gone.id,
+    )
+    await pg.prune(Retention())
+    assert [row[0] for row in await sql.fetch("select batch from headrace.refused")] == [kept.id]
+
+
 async def test_prune_drops_locks_of_jobs_that_are_gone(pg: PostgresStore, sql: Any):
     gone, kept = one(name="gone"), one(name="kept")
     for batch in (gone, kept):

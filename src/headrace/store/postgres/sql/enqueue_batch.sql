@@ -37,21 +37,9 @@ declare
     v_met  record;
 begin
     if exists (select from headrace.job j where j.batch = p_batch) then
-        -- A repeated call returns the same answer. Jobs that this batch did not store have an existing job by key or
-        -- lock.
-        select array_agg(n.ord order by n.ord), array_agg(n.id order by n.ord) into existing_ord, existing_id
-        from (
-            select distinct on (m.ord) m.ord, m.id from (
-                select u.ord, headrace.job_id(i.batch, i.ord) as id, 1 as rank from unnest(k_ord, k_key) u(ord, key)
-                join headrace.idem i on i.task = p_tasks[least(u.ord + 1, cardinality(p_tasks))] and i.key = u.key
-                where (i.batch, i.ord) <> (p_batch, u.ord)
-                union all
-                select u.ord, headrace.job_id(l.batch, l.ord), 2 from unnest(u_ord, u_name) u(ord, name)
-                join headrace.unique_lock l on l.task = p_tasks[least(u.ord + 1, cardinality(p_tasks))] and l.name = u.name
-            ) m
-            where not exists (select from headrace.job j where j.batch = p_batch and j.ord = m.ord)
-            order by m.ord, m.rank
-        ) n;
+        -- A repeated call returns the same answer.
+        select array_agg(r.ord order by r.ord), array_agg(r.id order by r.ord) into existing_ord, existing_id
+        from headrace.refused r where r.batch = p_batch;
         return;
     end if;
 
@@ -75,6 +63,9 @@ begin
         existing_ord := existing_ord || v_met.existing_ord; existing_id := existing_id || v_met.existing_id;
         v_skip := nullif(existing_ord, '{}');
         if cardinality(v_skip) = v_n then return; end if;
+    end if;
+    if v_skip is not null then
+        insert into headrace.refused (batch, ord, id) select p_batch, u.ord, u.id from unnest(existing_ord, existing_id) u(ord, id);
     end if;
 
     v_seq := nextval('headrace.call_seq');

@@ -282,7 +282,7 @@ begin
 end $$;
 
 -- prune_rest: other rows that grow: keys whose window is over, stops of ended jobs, workers not seen for a day, pauses
--- that are over, unique locks of deleted jobs, buckets that are full again.
+-- that are over, unique locks of deleted jobs, what deleted batches did not store, buckets that are full again.
 create or replace function headrace.prune_rest(p_limit int4, p_now timestamptz default null) returns void language plpgsql as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -297,6 +297,11 @@ begin
         select k.ctid from headrace.unique_lock k
         where k.batch < headrace.batch_floor(clock_timestamp() - interval '1 day')
             and not exists (select from headrace.job j where j.batch = k.batch and j.ord = k.ord)
+        order by k.batch limit p_limit for update skip locked));
+    delete from headrace.refused r where r.ctid = any (array(
+        select k.ctid from headrace.refused k
+        where k.batch < headrace.batch_floor(clock_timestamp() - interval '1 day')
+            and not exists (select from headrace.job j where j.batch = k.batch)
         order by k.batch limit p_limit for update skip locked));
     delete from headrace.bucket b where b.ctid = any (array(
         select k.ctid from headrace.bucket k
