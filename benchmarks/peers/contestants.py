@@ -32,27 +32,28 @@ class Contestant:
     produce: Words
     work: Words | None
     """None: it only writes."""
+    once: Words = ()
+    """A script that enqueues one job and ends."""
     import_it: Words | None = None
     """A command that imports the package and ends."""
+    help_it: Words | None = None
+    """The command of the package with `--help`."""
+    fails: bool = True
+    """Whether a job that failed can be retried at once."""
+    beside: str | None = None
+    """The contestant that differs from this one only in its functions, which are coroutines."""
 
 
 def headrace(label: str, python: Path) -> list[Contestant]:
     """As async code uses it, and as sync code does. `python`: an interpreter that has headrace."""
     # The interpreter knows the package; its scripts may belong to another checkout.
-    work = (
-        python,
-        "-c",
-        "from headrace.cli import main; main()",
-        "worker",
-        f"{_MEMBERS}.of_headrace:app",
-        "--log-level",
-        "warning",
-    )
+    command = (python, "-c", "from headrace.cli import main; main()")
+    work = (*command, "worker", f"{_MEMBERS}.of_headrace:app", "--log-level", "warning")
     produce = (python, "-m", f"{_MEMBERS}.of_headrace")
     bare = (python, "-c", "from headrace import Headrace")
     return [
-        Contestant(label, "async", (*produce, "async"), work, bare),
-        Contestant(f"{label} sync", "sync", (*produce, "sync"), work),
+        Contestant(label, "async", (*produce, "async"), work, (*produce, "async", "once"), bare, (*command, "--help")),
+        Contestant(f"{label} sync", "sync", (*produce, "sync"), work, (*produce, "sync", "once"), beside=label),
     ]
 
 
@@ -66,7 +67,10 @@ def peer(name: str, done: Installed) -> Contestant:
     if name in NODE_PEERS:
         node = shutil.which("node") or "node"
         program = ROOT / "benchmarks" / "peers" / "members" / f"of_{name}.mjs"
-        return Contestant(name, "async", (node, program, "produce"), (node, program, "work"))
+        script = (node, program)
+        return Contestant(
+            name, "async", (*script, "produce"), (*script, "work"), (*script, "once"), fails=name != "graphile"
+        )
     python, module = done.bin / "python", f"{_MEMBERS}.of_{name}"
     work: dict[str, Words] = {
         "huey": (done.bin / "huey_consumer", f"{module}.huey", "-w", "1", "-k", "thread", "-n", "-q"),
@@ -76,4 +80,14 @@ def peer(name: str, done: Installed) -> Contestant:
     how = "async" if name == "saq" else "sync"
     names = {"huey": "RedisHuey", "saq": "Queue", "pgqueuer": "PgQueuer"}
     bare = (python, "-c", f"from {name} import {names[name]}")
-    return Contestant(name, how, (python, "-m", module, "produce"), work[name], bare)
+    commands = {"huey": "huey_consumer", "saq": "saq", "pgqueuer": "pgq"}
+    member = (python, "-m", module)
+    return Contestant(
+        name,
+        how,
+        (*member, "produce"),
+        work[name],
+        (*member, "once"),
+        bare,
+        (done.bin / commands[name], "--help"),
+    )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from headrace.bench.stand import Stand
 from headrace.store import connect
@@ -21,6 +22,10 @@ KINDS: Final[tuple[Kind, ...]] = ("redis", "postgres", "sqlite")
 SQLITE: Final = "sqlite:///"
 
 _DATABASES: Final = 64
+_COMMANDS: Final = "total_commands_processed:"
+_SETTLED: Final = 2.0
+_REPORTED: Final = 11.0
+"""A session of PostgreSQL that has become idle reports what it did within ten seconds."""
 _SETTINGS: Final = ("fsync", "synchronous_commit", "full_page_writes")
 
 
@@ -34,6 +39,14 @@ class Place:
     """The settings that all contestants share."""
     fresh: Callable[[], str]
     """The URL of a database without jobs."""
+    calls: Callable[[str], int] | None = None
+    """How many commands the server has carried out, or how many transactions the database of this URL has seen."""
+    counted_after: float = 0.0
+    """Seconds after which a worker is idle, and its calls until then are counted."""
+    counts_all: bool = False
+    """Whether these are the calls of all contestants."""
+    temp_bytes: Callable[[str], int] | None = None
+    """Bytes that the server has written to temporary files for the database of this URL."""
 
 
 @contextmanager
@@ -66,7 +79,12 @@ def _redis(server: RedisServer, where: str) -> Place:
     version = f"Valkey {told['valkey_version']}" if "valkey_version" in told else f"Redis {told['redis_version']}"
     databases = iter(range(_DATABASES))
     said = f"{config('appendonly')}, {config('appendfsync')}{where}"
-    return Place("redis", version, said, lambda: server.url(next(databases)))
+
+    def calls(_: str) -> int:
+        (line,) = (each for each in server.command("INFO", "stats").splitlines() if each.startswith(_COMMANDS))
+        return int(line.removeprefix(_COMMANDS))
+
+    return Place("redis", version, said, lambda: server.url(next(databases)), calls, _SETTLED, counts_all=True)
 
 
 def _postgres(server: PostgresServer, where: str) -> Place:
@@ -75,8 +93,19 @@ def _postgres(server: PostgresServer, where: str) -> Place:
         asyncio.run(_migrate(url))
         return url
 
+    def count(what: str, url: str) -> int:
+        return int(server.psql(f"select {what} from pg_stat_database where datname = '{urlsplit(url).path[1:]}'"))
+
     said = ", ".join(f"{name}={server.psql(f'show {name}')}" for name in _SETTINGS) + where
-    return Place("postgres", f"PostgreSQL {server.version}", said, fresh)
+    return Place(
+        "postgres",
+        f"PostgreSQL {server.version}",
+        said,
+        fresh,
+        lambda url: count("xact_commit + xact_rollback", url),
+        _REPORTED,
+        temp_bytes=lambda url: count("temp_bytes", url),
+    )
 
 
 async def _migrate(url: str) -> None:

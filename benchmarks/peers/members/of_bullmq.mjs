@@ -1,6 +1,6 @@
-// BullMQ: `work` or `produce`. Ended jobs are removed, as its documentation advises for busy queues.
+// BullMQ: `work`, `produce` or `once`. Ended jobs are removed, as its documentation advises for busy queues.
 import { createRequire } from 'node:module'
-import { body, serve } from './producer.mjs'
+import { body, failOnce, once, serve } from './producer.mjs'
 
 const { Queue, Worker } = createRequire(process.env.PEERS_MODULES + '/')('bullmq')
 const place = new URL(process.env.PEERS_URL)
@@ -11,18 +11,19 @@ const connection = {
   db: Number(place.pathname.slice(1)),
   maxRetriesPerRequest: null,
 }
+const bodies = { job: body, failing: failOnce }
 
 if (process.argv[2] === 'work') {
-  const worker = new Worker('peers', async (job) => body(job.data), { connection, concurrency: 100 })
+  const worker = new Worker('peers', async (job) => bodies[job.name](job.data), { connection, concurrency: 100 })
   process.on('SIGTERM', async () => {
     await worker.close()
     process.exit(0)
   })
 } else {
-  const queue = new Queue('peers', { connection, defaultJobOptions: { removeOnComplete: true } })
-  await serve(
-    (text) => queue.add('job', text),
-    (texts) => queue.addBulk(texts.map((data) => ({ name: 'job', data }))),
-  )
+  const queue = new Queue('peers', { connection, defaultJobOptions: { removeOnComplete: true, attempts: 2 } })
+  const enqueue = (text) => queue.add('job', text)
+  const bulk = (name) => (texts) => queue.addBulk(texts.map((data) => ({ name, data })))
+  if (process.argv[2] === 'once') await once(enqueue, process.argv.slice(3))
+  else await serve(enqueue, bulk('job'), bulk('failing'))
   await queue.close()
 }

@@ -1,6 +1,7 @@
-// graphile-worker: `work` or `produce`. The worker fetches and completes jobs in batches, its fastest way.
+// graphile-worker: `work`, `produce` or `once`. The worker fetches and completes jobs in batches, its fastest way. It cannot
+// retry a job at once, so it has no jobs that fail.
 import { createRequire } from 'node:module'
-import { body, serve } from './producer.mjs'
+import { body, once, serve } from './producer.mjs'
 
 const load = createRequire(process.env.PEERS_MODULES + '/')
 const { makeWorkerUtils, run, Logger } = load('graphile-worker')
@@ -18,10 +19,11 @@ if (process.argv[2] === 'work') {
   await runner.promise
 } else {
   const utils = await makeWorkerUtils({ connectionString, logger })
-  await utils.migrate()
-  await serve(
-    (text) => utils.addJob('job', { text }),
-    (texts) => utils.addJobs(texts.map((text) => ({ identifier: 'job', payload: { text } }))),
-  )
+  const enqueue = (text) => utils.addJob('job', { text })
+  if (process.argv[2] === 'once') await once(enqueue, process.argv.slice(3))
+  else {
+    await utils.migrate()
+    await serve(enqueue, (texts) => utils.addJobs(texts.map((text) => ({ identifier: 'job', payload: { text } }))))
+  }
   await utils.release()
 }

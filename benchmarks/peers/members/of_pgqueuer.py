@@ -1,4 +1,4 @@
-"""PgQueuer: `work` is a worker, `produce` enqueues by the queries for sync code."""
+"""PgQueuer: `work` is a worker, `produce` and `once` enqueue by the queries for sync code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.members.body import body
-from benchmarks.peers.members.producer import serve
+from benchmarks.peers.members.body import FailsOnce, body, fail_once
+from benchmarks.peers.members.producer import once, serve
 
 _peer: Any = import_module("pgqueuer")
 _drivers: Any = import_module("pgqueuer.db")
@@ -37,24 +37,39 @@ async def _work() -> None:
     async def job(claimed: Any) -> None:
         body(claimed.payload.decode())
 
+    async def failing(claimed: Any) -> None:
+        try:
+            fail_once(claimed.payload.decode())
+        except FailsOnce as error:
+            raise _peer.RetryRequested from error
+
     worker.entrypoint("job")(job)
+    worker.entrypoint("failing")(failing)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.shutdown.set)
     await worker.run(batch_size=BATCH)
 
 
+def _queries_of_sync_code() -> Any:
+    return _queries.SyncQueries(_drivers.SyncPsycopgDriver(_psycopg.connect(_url, autocommit=True)))
+
+
 def _produce() -> None:
     asyncio.run(_install())
-    queries = _queries.SyncQueries(_drivers.SyncPsycopgDriver(_psycopg.connect(_url, autocommit=True)))
+    queries = _queries_of_sync_code()
 
-    def bulk(texts: Sequence[str]) -> None:
+    def bulk(texts: Sequence[str], name: str = "job") -> None:
         count = len(texts)
-        queries.enqueue(["job"] * count, [text.encode() for text in texts], [0] * count)
+        queries.enqueue([name] * count, [text.encode() for text in texts], [0] * count)
 
-    serve(lambda text: queries.enqueue("job", text.encode()), bulk)
+    serve(lambda text: queries.enqueue("job", text.encode()), bulk, lambda texts: bulk(texts, "failing"))
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "work":
-        asyncio.run(_work())
-    else:
-        _produce()
+    match sys.argv[1:]:
+        case ["work"]:
+            asyncio.run(_work())
+        case ["once", *words]:
+            queries = _queries_of_sync_code()
+            once(lambda text: queries.enqueue("job", text.encode()), words)
+        case _:
+            _produce()
