@@ -65,7 +65,8 @@ class Settings:
 
     It looks five times less often while the store can wake it, so a lost hint delays a job by at most 5 s. That is so on
     SQLite, on PostgreSQL with a listening connection, and on one Redis or Valkey server. In a fleet on another store, the
-    workers that do no upkeep look five times less often, too.
+    workers that do no upkeep look five times less often, too. Where the store can wake workers, those without upkeep look
+    sixty times less often.
     """
     reap: timedelta = timedelta(seconds=1)
     """How often the workers that do the upkeep of a fleet check for expired leases."""

@@ -10,16 +10,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from conftest import opened
 from headrace.model.job import Batch, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
-from headrace.model.lease import Ask, new_token, new_worker_id
+from headrace.model.lease import Ask, Pulse, new_token, new_worker_id
 from headrace.model.outcome import Again
 from headrace.store import connect
 from headrace.store.contract import Hinting, Store
 from headrace.store.memory import MemoryStore
 from headrace.store.postgres.driver import asyncpg
+from headrace.store.redis.sharded import ShardedRedisStore
 from worker.harness import WAIT, Bench, Tally, until
 
 KINDS = ("memory", "postgres", "redis")
@@ -107,6 +109,39 @@ async def test_a_lone_idle_worker_makes_less_than_one_call_a_second(
     assert calls.total() - calls["wait"] - calls["wait_due"] <= 4.5 * BEATS, calls
 
 
+class Elsewhere(Counted):
+    """Other workers do the upkeep, until `here` is set."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.here = False
+
+    async def heartbeat(self, *args: Any) -> Pulse:
+        pulse = await self._inner.heartbeat(*args)
+        self.calls["heartbeat"] += 1
+        self.beats.add()
+        return replace(pulse, upkeep=self.here)
+
+
+async def test_an_idle_worker_without_upkeep_sends_its_heartbeats_and_hardly_more(stores: list[Store]):
+    elsewhere = Elsewhere(stores[0])
+    bench = Bench(cast("Store", elsewhere), heartbeat=timedelta(milliseconds=20), poll=timedelta(seconds=1))
+
+    @bench.app.task(name="never")
+    async def _never() -> None: ...
+
+    async with bench.worker() as worker, asyncio.timeout(WAIT):
+        await worker.idle.wait()
+        await until(lambda: cast("Hinting", stores[0]).hears)
+        await elsewhere.beats.reach(elsewhere.beats.count + 3)
+        elsewhere.calls.clear()
+        await elsewhere.beats.reach(elsewhere.beats.count + BEATS)
+        calls = elsewhere.calls.copy()
+    assert calls["heartbeat"] == BEATS
+    # It listens once more if it fell asleep before it knew that others do the upkeep.
+    assert calls.total() - BEATS <= 2, calls
+
+
 @asynccontextmanager
 async def quiet_worker(
     stores: list[Store], monkeypatch: pytest.MonkeyPatch
@@ -176,6 +211,78 @@ async def test_the_leases_of_a_worker_that_died_are_reaped_without_a_poll(
         assert await stores[1].abandon(dead, "killed") == 1
         await until_ready(stores[1], batch)
         assert not ran.is_set()
+
+
+@pytest.fixture
+def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No poll of an idle worker that does no upkeep finds a job."""
+    monkeypatch.setattr("headrace.worker.polls.RARELY", 1e9)
+
+
+@asynccontextmanager
+async def lost_hint(url: str) -> AsyncGenerator[asyncio.Task[Any]]:
+    """The next hint about a job goes to a worker that dies before it claims."""
+    async with opened(connect(url)) as dead, opened(connect(url)) as watch:
+        client = cast("ShardedRedisStore", dead).store.client
+        wire = cast("ShardedRedisStore", watch).store.client.wire
+        marker = client.keys.marker("default")
+        pool = await client.wire.pool_of(marker)
+        [id] = await pool.ask([("CLIENT", "ID")])
+        # The pool gives the same connection again. The server serves the client first that has waited longest.
+        hint = asyncio.create_task(pool.block([("BLPOP", marker, "0")], NEVER.total_seconds()))
+        async with asyncio.timeout(WAIT):
+            while b"flags=b" not in await wire.command(marker, "CLIENT", "LIST", "ID", id):  # noqa: ASYNC110 - asks a server
+                await asyncio.sleep(0.01)
+            yield hint
+            assert (await hint)[0][0] == marker.encode()
+
+
+JOB = NewJob("work", b"\x92\x90\x80", Lane())
+
+
+@pytest.mark.parametrize("store_name", ["redis"], indirect=True)
+@pytest.mark.usefixtures("no_polls")
+async def test_a_lost_hint_is_repeated_by_busy_workers_that_do_the_upkeep(stores: list[Store], store_url: str):
+    end, held, ran = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    busy = Bench(stores[0], concurrency=1, poll=timedelta(milliseconds=20))
+    idle = Bench(cast("Store", Elsewhere(stores[1])), poll=timedelta(seconds=1))
+
+    @busy.app.task(name="work")
+    async def _hold() -> None:
+        held.set()
+        await end.wait()
+
+    @idle.app.task(name="work")
+    async def _work() -> None:
+        ran.set()
+
+    async with busy.worker(), asyncio.timeout(WAIT):
+        await stores[1].enqueue(Batch(new_batch(), [JOB]))
+        await held.wait()
+        async with lost_hint(store_url), idle.worker() as worker:
+            await worker.idle.wait()
+            await until(lambda: not worker._state.upkeep)
+            await stores[1].enqueue(Batch(new_batch(), [JOB]))
+            await ran.wait()
+        end.set()
+
+
+@pytest.mark.parametrize("store_name", ["redis"], indirect=True)
+@pytest.mark.usefixtures("no_polls")
+async def test_a_worker_that_begins_to_do_the_upkeep_makes_up_for_a_lost_hint(stores: list[Store], store_url: str):
+    elsewhere, ran = Elsewhere(stores[0]), asyncio.Event()
+    bench = Bench(cast("Store", elsewhere), poll=timedelta(seconds=1))
+
+    @bench.app.task(name="work")
+    async def _work() -> None:
+        ran.set()
+
+    async with lost_hint(store_url), bench.worker() as worker:
+        await worker.idle.wait()
+        await until(lambda: not worker._state.upkeep)
+        await stores[1].enqueue(Batch(new_batch(), [JOB]))
+        elsewhere.here = True
+        await ran.wait()
 
 
 @pytest.mark.parametrize("store_name", ["postgres"], indirect=True)

@@ -217,7 +217,13 @@ class Worker:
             orders=self._orders.hear,
         )
         alert_log = DeadAlertLog(state, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
-        self._janitor = Janitor(state, work=self._fetcher.nudge.ring, alert_log=alert_log, queues=self._duties.queues)
+        self._janitor = Janitor(
+            state,
+            work=self._fetcher.nudge.ring,
+            alert_log=alert_log,
+            queues=self._duties.queues,
+            looks=self._fetcher.looks,
+        )
         self._ticker = Ticker(
             bounded(state.store, self._duties.queues),
             self._duties.schedules,
@@ -371,6 +377,7 @@ class Worker:
     def _begin_upkeep(self) -> None:
         self._janitor.begin()
         self._ticker.begin()
+        self._fetcher.nudge.ring()  # From now on it looks more often.
 
     # ── between the services ────────────────────────────────────────────────
     def _has_room(self) -> bool:

@@ -17,6 +17,7 @@ from headrace.store.contract import Prompt
 from headrace.worker.executor import Executor
 from headrace.worker.limit_feedback import LimitFeedback
 from headrace.worker.pace import Pace
+from headrace.worker.polls import poll_seconds
 from headrace.worker.quarantine import Quarantine
 from headrace.worker.service import Backoff, Bell, OutageLog, Service, log
 from headrace.worker.settler import Settler
@@ -34,9 +35,6 @@ RARE = 0.03
 """Seconds between two claims of jobs that come so rarely that the next one hardly comes while a brief one runs."""
 MAX_LEASES = 64
 """Batches with unsettled results. Beyond this number the worker claims nothing."""
-POLL_SELDOM = 5
-"""How many times less often a worker looks for jobs without a hint while hints of other processes reach its store object, or
-while others do the upkeep."""
 GLANCE = 0.05
 """Seconds between two claims for reserved slots, while all other slots are taken."""
 
@@ -104,6 +102,10 @@ class Fetcher(Service):
 
     def is_quiet(self) -> bool:
         return self._state.quiet
+
+    def looks(self) -> bool:
+        """Whether the worker sleeps, and so looks for jobs of all its queues at each poll."""
+        return self._resting and not self._executor().scope.narrowed
 
     async def run(self) -> None:
         executor = self._executor()
@@ -331,18 +333,13 @@ class Fetcher(Service):
         """Sleep until there may be a job to claim."""
         self._resting = True
         self._note_idle()
-        await self.nudge.wait(self._poll_seconds() + 1.0)
+        await self.nudge.wait(poll_seconds(self._state) + 1.0)
         self._resting = False
         if self._waiter is not None and not self._waiter.done():
             self._stop_listening()
 
-    def _poll_seconds(self) -> float:
-        """How long to sleep without a hint. Workers that do no upkeep leave it to the others to look often."""
-        poll, state = self._state.settings.poll.total_seconds(), self._state
-        return POLL_SELDOM * poll if state.hears or not state.upkeep else poll
-
     async def _listen(self) -> None:
-        poll = self._poll_seconds() * random.uniform(0.9, 1.0)
+        poll = poll_seconds(self._state) * random.uniform(0.9, 1.0)
         room = self._room(self._executor()).ordinary if self._may_bring() else 0
         if self._prompt is not None and room > 0:
             self._asked = self._ask(room, PLAIN, new_token())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, cast
@@ -26,10 +27,12 @@ from headrace.policy.queue import QueueOptions, dead_retentions
 from headrace.runtime import faults
 from headrace.sink.sink import sink_of
 from headrace.store.contract import Hinting
+from headrace.store.repeating import Repeating
 from headrace.webhooks.deliver import batches_of
 from headrace.worker.children import ended_parent
 from headrace.worker.dead_alert import LOOK_EVERY, DeadAlertLog
 from headrace.worker.history import FOLD_EVERY, HistoryUpkeep
+from headrace.worker.polls import repeat_seconds
 from headrace.worker.service import Backoff, OutageLog, Service, log
 from headrace.worker.state import WorkerState
 
@@ -143,7 +146,9 @@ class Janitor:
         work: Callable[[], None],
         alert_log: DeadAlertLog,
         queues: Mapping[str, QueueOptions],
+        looks: Callable[[], bool] | None = None,
     ) -> None:
+        """`looks`: whether this worker now looks for the jobs of its queues by itself. None: it serves none."""
         self._state = state
         self._work = work
         self._alert_log = alert_log
@@ -175,6 +180,8 @@ class Janitor:
             self.listener = DueListener(
                 cast("Hinting", state.store), on_duty=lambda: state.upkeep and state.hears, heard=self._heard_of
             )
+        if looks is not None and hasattr(state.store, "repeat_hints"):
+            self.chores.append(self._chore("hints", partial(self._repeat_hints, cast("Repeating", state.store), looks)))
         if alert_log.watches:
             self.chores.append(self._chore("dead alert", alert_log.look, random.uniform(0.0, 0.2) * LOOK_EVERY))
 
@@ -237,6 +244,13 @@ class Janitor:
         if promoted.next_expiry:
             wait = min(wait, max(SOON, promoted.next_expiry.total_seconds()))
         return wait
+
+    async def _repeat_hints(self, store: Repeating, looks: Callable[[], bool]) -> float:
+        """Repeat hints that were lost while this worker has no room for the jobs that it would find by its own polls."""
+        state = self._state
+        if state.hears and not looks():
+            await store.repeat_hints(state.queues)
+        return repeat_seconds(state) * random.uniform(0.9, 1.0)
 
     async def _reap(self) -> float:
         state = self._state

@@ -61,7 +61,7 @@ class Keeper(Service):
             self._state.reachable = await self.beat()
             if self._state.reachable:
                 backoff.reset()
-                await self._pause(seconds * random.uniform(0.8, 1.0))
+                await self._pause(seconds * random.uniform(0.9, 1.0))
             else:
                 await self.bell.wait(min(backoff.next(), seconds / 3))
 

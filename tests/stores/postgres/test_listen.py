@@ -43,6 +43,24 @@ async def test_another_store_wakes_the_sleeper(pg: PostgresStore, url: str):
     assert await claim(pg) is not None
 
 
+async def test_a_lost_hint_is_repeated_where_jobs_wait(pg: PostgresStore, url: str):
+    sleeper = await listening(pg)
+    other = PostgresStore(url)
+    await other.open()
+    await other.enqueue(a_batch())
+    assert await sleeper
+    # This worker does not claim after the hint.
+    pg._server.bell.seen = pg._server.bell.count
+    sleeper, empty = (asyncio.create_task(pg.wait([queue], LONG)) for queue in ("default", "empty"))
+    await asyncio.wait([sleeper], timeout=0.05)
+    assert not sleeper.done()
+    await other.repeat_hints(["default", "empty"])
+    assert await sleeper
+    assert not empty.done()
+    empty.cancel()
+    await other.close()
+
+
 async def test_the_same_store_wakes_the_sleeper(pg: PostgresStore):
     sleeper = await listening(pg)
     await put(pg)

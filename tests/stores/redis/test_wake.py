@@ -12,6 +12,7 @@ import pytest
 from conformance.kit import RELEASE, TTL, WORKER, claim, new, put, put_jobs, settle_all, take
 from headrace.errors import Unavailable
 from headrace.model.lease import Ask, Band, new_token
+from headrace.model.records import LimitRule
 from headrace.store.redis.store import RedisStore
 from headrace.store.redis.verbs import wait as wait_verb
 from headrace.testing.clock import FakeClock
@@ -88,6 +89,39 @@ async def test_every_way_to_become_ready_wakes(store: RedisStore, server: RedisS
     await sleepers(server, 1)
     await store.retry([late])
     assert await wait
+
+
+async def test_a_lost_hint_is_repeated_where_there_is_something_to_claim(store: RedisStore, clock: FakeClock):
+    lost = [store.client.keys.marker(queue) for queue in ("a", "b")]
+    await put(store, 1, queue="a")
+    await put(store, 1, queue="b")
+    await store.pause("b", until=clock.now() + timedelta(seconds=5))
+    await store.client.wire.command(lost[0], "DEL", *lost)
+    assert not await store.wait(["a"], SHORT)
+    await store.repeat_hints(["a", "b", "empty"])
+    assert await store.wait(["a"], LONG)
+    assert not await store.wait(["b", "empty"], SHORT)
+    clock.advance(5)
+    await store.repeat_hints(["a", "b", "empty"])
+    assert await store.wait(["b"], LONG)
+    # One marker is enough.
+    await store.repeat_hints(["a"])
+    assert await store.wait(["a"], LONG)
+    assert not await store.wait(["a", "empty"], SHORT)
+
+
+async def test_a_lost_hint_about_a_limit_that_has_opened_is_repeated(store: RedisStore, clock: FakeClock):
+    await store.limit("rate", LimitRule(rate=1.0), None)
+    await put_jobs(store, new(limits=("rate",)), new(limits=("rate",)))
+    assert len((await take(store)).jobs) == 1
+    marker = store.client.keys.marker("default")
+    await store.client.wire.command(marker, "DEL", marker)
+    # The lane is parked until a unit is there again.
+    await store.repeat_hints(QUEUE)
+    assert not await store.client.wire.command(marker, "EXISTS", marker)
+    clock.advance(1)
+    await store.repeat_hints(QUEUE)
+    assert await store.client.wire.command(marker, "EXISTS", marker)
 
 
 async def test_any_of_several_queues_wakes(real_store: RedisStore, server: RedisServer):

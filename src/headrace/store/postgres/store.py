@@ -62,6 +62,7 @@ from headrace.store.postgres.verbs.promote import Promotion
 from headrace.store.postgres.verbs.prune import expired_dead, prune
 from headrace.store.postgres.verbs.reap import reap
 from headrace.store.postgres.verbs.record import record, records
+from headrace.store.postgres.verbs.repeat_hints import repeat_hints
 from headrace.store.postgres.verbs.report import report
 from headrace.store.postgres.verbs.retry import retry
 from headrace.store.postgres.verbs.settle import settle
@@ -160,6 +161,9 @@ class PostgresStore:
     @property
     def hears(self) -> bool:
         return self._server.bell.hears
+
+    async def repeat_hints(self, queues: Sequence[str]) -> None:
+        await repeat_hints(self._server, queues)
 
     async def wait_due(self, timeout: float) -> timedelta | None:
         return await self._server.bell.wait_due(timeout)

@@ -116,6 +116,9 @@ class ShardedRedisStore:
     async def wait(self, queues: Sequence[str], timeout: float) -> bool:
         return await self.store.wait(self._shards.all_of(queues), timeout)
 
+    async def repeat_hints(self, queues: Sequence[str]) -> None:
+        await self.store.repeat_hints(self._shards.all_of(queues))
+
     async def wait_to_claim(self, ask: Ask, timeout: float) -> Lease | bool:
         if not self._shards:
             return await self.store.wait_to_claim(ask, timeout)

@@ -87,6 +87,7 @@ class RedisStore:
         self.settle = settle.settle
         self.report = Reports(client, leases).report
         self.wait = waiting.wait
+        self.repeat_hints = waiting.repeat_hints
         self.wait_to_claim = Wake(client, claim, script, waiting, settle).wait_to_claim
         self.detach = Detach(client, time, leases, settle).detach
 

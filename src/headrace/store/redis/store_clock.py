@@ -13,6 +13,8 @@ from headrace.store.redis.element import from_us, to_us
 
 _FRESH: Final = 30.0
 """Seconds for which the server's last answer is used; then the store asks for the time again."""
+_SELDOM: Final = 60.0
+"""Seconds after which `after_refresh` is due in a process that hears the time without asking for it."""
 
 
 class StoreClock:
@@ -24,6 +26,8 @@ class StoreClock:
         """Replaces the server's clock in tests."""
         self._server_us = 0
         self._measured = float("-inf")
+        self._acted = float("-inf")
+        """When the functions of `after_refresh` were called last, on the monotonic clock."""
         self._after: list[Callable[[], Awaitable[None]]] = []
 
     def after_refresh(self, act: Callable[[], Awaitable[None]]) -> None:
@@ -59,6 +63,18 @@ class StoreClock:
         self._measured = float("-inf")
         self._server_us = int(seconds) * 1_000_000 + int(micro)
         self._measured = monotonic()
+        await self._act()
+
+    async def hear(self, server_us: int) -> None:
+        """An answer that has just come said the time. So a process with a worker rarely has to ask for it."""
+        self._measured = float("-inf")
+        self._server_us = server_us
+        self._measured = monotonic()
+        if self._measured - self._acted > _SELDOM:
+            await self._act()
+
+    async def _act(self) -> None:
+        self._acted = monotonic()
         for act in self._after:
             await act()
 

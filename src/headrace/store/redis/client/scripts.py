@@ -103,6 +103,7 @@ SETTLE_LINKED = _load(
 REPORT = _load("report", *_HISTORY, "report")
 PROMOTE = _load("promote", *_LINKS, "promote")
 EXPIRED = _load("expired", "expired")
+REPEAT_HINTS = _load("wait", "repeat_hints")
 REAP = _load("reap", "lib/records", "lib/plain", "lib/ends", *_HISTORY, "reap")
 ABANDON = _load("abandon", "abandon")
 DETACH = _load("detach", *_HISTORY, "detach")

@@ -115,6 +115,8 @@ class Heartbeat:
             name = str(presence.id)
             args = (presence.id.bytes, record, self._time.given, microseconds(ttl), places, name)
             upkeep, now_us, order = await self._wire.run(scripts.PRESENCE, keys, *args)
+            if self._time.clock is None:
+                await self._time.hear(int(now_us))
             if self._keys.clustered:
                 order = await self._wire.command(orders, "HGET", orders, name)
             if monotonic() >= self._named.get(presence.id, 0.0):

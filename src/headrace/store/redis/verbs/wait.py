@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from headrace.errors import HeadraceError, OutcomeUnknown, Unavailable
+from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.store_clock import StoreClock
 
@@ -23,7 +24,7 @@ class Wait:
     """Sleeps on the markers of queues. Claims tell it what they passed over, because that decides the length of a sleep."""
 
     def __init__(self, client: Client, time: StoreClock) -> None:
-        self._wire, self._keys, self._time = client.wire, client.keys, time
+        self._client, self._wire, self._keys, self._time = client, client.wire, client.keys, time
         self.opens_us: int | None = None
         """When the first of what the last claim passed over opens, by the store's clock."""
         self.pauses: dict[str, float] = {}
@@ -105,6 +106,13 @@ class Wait:
         with suppress(HeadraceError, TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 await self._wire.lay_back(taken)
+
+    async def repeat_hints(self, queues: Sequence[str]) -> None:
+        names = list(dict.fromkeys(queues))
+        if self._keys.clustered:
+            await self._client.ask_each(scripts.REPEAT_HINTS, names, self._time.given)
+        elif names:
+            await self._wire.run(scripts.REPEAT_HINTS, self._keys.of(*names), self._time.given)
 
     async def close(self) -> None:
         if self._taken:
